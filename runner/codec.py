@@ -56,12 +56,12 @@ def plain(value: Any) -> Any:
     if kind in _AS_IT_IS:
         return value
     if is_dataclass(kind):
-        found: dict[str, Any] = {}
+        members: dict[str, Any] = {}
         for name, key, always, default in _written(kind):
             held = getattr(value, name)
             if always or held != default():
-                found[key] = plain(held)
-        return found
+                members[key] = plain(held)
+        return members
     if hasattr(kind, "json"):
         return plain(value.json())
     if isinstance(value, Mapping):
@@ -82,28 +82,28 @@ _AS_IT_IS = frozenset({str, int, bool, types.NoneType})
 
 @functools.cache
 def _written(kind: type[Any]) -> tuple[tuple[str, str, bool, Callable[[], Any]], ...]:
-    """For each field its name, that in JSON, whether it is always written, and what makes its default."""
+    """For each field its name, its name in JSON, whether it is always written, and what makes its default."""
     return tuple(
         (
-            each.name,
-            _name(each),
-            bool(each.metadata.get("always")) or _required(each),
-            functools.partial(_default, each),
+            member.name,
+            _name(member),
+            bool(member.metadata.get("always")) or _required(member),
+            functools.partial(_default, member),
         )
-        for each in fields(kind)
+        for member in fields(kind)
     )
 
 
-def _name(each: Field[Any]) -> str:
-    return each.metadata.get("json", each.name)
+def _name(member: Field[Any]) -> str:
+    return member.metadata.get("json", member.name)
 
 
-def _required(each: Field[Any]) -> bool:
-    return each.default is MISSING and each.default_factory is MISSING
+def _required(member: Field[Any]) -> bool:
+    return member.default is MISSING and member.default_factory is MISSING
 
 
-def _default(each: Field[Any]) -> Any:
-    return each.default_factory() if each.default_factory is not MISSING else each.default
+def _default(member: Field[Any]) -> Any:
+    return member.default_factory() if member.default_factory is not MISSING else member.default
 
 
 @functools.cache
@@ -167,20 +167,20 @@ def _build(kind: Any, data: Any, at: str) -> Any:
 
 def _object(kind: type[Any], data: Any, at: str) -> Any:
     _expect(isinstance(data, dict), data, at, "a mapping")
-    given: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for field, name, hint, required in _read(kind):
         if name in data:
-            given[field] = _build(hint, data[name], _below(at, name))
+            arguments[field] = _build(hint, data[name], _below(at, name))
         elif required:
             raise Misfit(f"{at or 'it'} has no '{name}'")
-    return kind(**given)
+    return kind(**arguments)
 
 
 @functools.cache
 def _read(kind: type[Any]) -> tuple[tuple[str, str, Any, bool], ...]:
-    """For each field its name, that in JSON, its type, and whether it has to be there."""
+    """For each field its name, its name in JSON, its type, and whether it has to be there."""
     hints = _hints(kind)
-    return tuple((each.name, _name(each), hints[each.name], _required(each)) for each in fields(kind))
+    return tuple((member.name, _name(member), hints[member.name], _required(member)) for member in fields(kind))
 
 
 def _one_of(kinds: tuple[Any, ...], data: Any, at: str) -> Any:
@@ -294,7 +294,7 @@ def _definition(kind: type[Any], definitions: dict[str, Any], of: Callable[[Any]
             described["properties"] = {name: of(hint) for name, hint in kind.members().items()}
             return {"$ref": f"#/$defs/{kind.__name__}"}
         hints = _hints(kind)
-        described["properties"] = {_name(each): of(hints[each.name]) for each in fields(kind)}
-        always = [_name(each) for each in fields(kind) if _required(each) or each.metadata.get("always")]
+        described["properties"] = {_name(member): of(hints[member.name]) for member in fields(kind)}
+        always = [_name(member) for member in fields(kind) if _required(member) or member.metadata.get("always")]
         described |= {"required": always} if always else {}
     return {"$ref": f"#/$defs/{kind.__name__}"}

@@ -54,17 +54,17 @@ def total(parts: Iterable[Part]) -> Count:
     """What all executions add up to; None where a part's number or what it adds is not known."""
     least = most = 0
     chosen: dict[str, tuple[InBranch, dict[int, list[Part]]]] = {}
-    for often, branches, each in parts:
-        if often is None or each is None:
+    for often, branches, amount in parts:
+        if often is None or amount is None:
             return None
         low, high = ends(often)
         if not branches or not high:
-            least, most = least + low * each, most + high * each
+            least, most = least + low * amount, most + high * amount
             continue
         outermost = branches[0]
         inside = count(high // prod(branch.times for branch in branches), branches[1:])
         _, of_branch = chosen.setdefault(outermost.choice, (outermost, {}))
-        of_branch.setdefault(outermost.branch, []).append((inside, branches[1:], each))
+        of_branch.setdefault(outermost.branch, []).append((inside, branches[1:], amount))
     for choice, of_branch in chosen.values():
         sums = [ends(total(of_branch.get(branch, ()))) for branch in range(choice.of)]
         least += choice.times * min(low for low, _ in sums)
@@ -77,12 +77,12 @@ def by_kind(runs: Iterable[tuple[str, Count, Sequence[InBranch]]]) -> dict[str, 
     parts: dict[str, list[Part]] = {}
     for kind, often, branches in runs:
         parts.setdefault(kind, []).append((often, branches, 1))
-    found: dict[str, int | Range] = {}
+    counts: dict[str, int | Range] = {}
     for kind, of_kind in parts.items():
         often = total(of_kind)
         assert often is not None
-        found[kind] = often
-    return found
+        counts[kind] = often
+    return counts
 
 
 def between(least: int, most: int) -> Count:

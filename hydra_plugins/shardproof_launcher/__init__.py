@@ -47,8 +47,8 @@ class ShardproofLauncher(BasicLauncher):
         self._running = self._running or launching.runner(command, self.hydra_context.config_loader, config, listener)
         self._running.run(job_overrides, initial_job_idx)
         return [
-            JobReturn(overrides=list(given), status=JobStatus.COMPLETED, _return_value=sweep.returned(number))
-            for number, given in enumerate(job_overrides, initial_job_idx)
+            JobReturn(overrides=list(overrides), status=JobStatus.COMPLETED, _return_value=sweep.returned(number))
+            for number, overrides in enumerate(job_overrides, initial_job_idx)
         ]
 
     def _tell(self, number: int, overrides: Sequence[str], folder: Path) -> None:

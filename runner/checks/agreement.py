@@ -61,10 +61,10 @@ def check(
 
 
 def _left_out(context: Context, run: ProgramRun, others: list[ProgramRun]) -> dict[str, list[str]]:
-    """Of each output the programs, this one among them, that are known to give it wrong."""
-    known = {each.program.value: context.known_wrong(each.program) for each in (run, *others)}
+    """For each output, the programs (this one included) that are known to give it wrong."""
+    known = {tried.program.value: context.known_wrong(tried.program) for tried in (run, *others)}
     wrong = {name: [program for program, outputs in known.items() if name in outputs] for name in run.outputs}
-    return {name: found for name, found in wrong.items() if found}
+    return {name: programs for name, programs in wrong.items() if programs}
 
 
 def _sections(context: Context, name: str, *runs: ProgramRun) -> list[Section]:
@@ -73,7 +73,7 @@ def _sections(context: Context, name: str, *runs: ProgramRun) -> list[Section]:
 
 
 def _apart(context: Context, name: str, mine: Output, theirs: Output, sections: list[Section]) -> Difference:
-    """How far two programs' outputs are apart, of which each may be as far from its own section's oracle as it may."""
+    """How far two programs' outputs are apart; each may be off its own section's oracle by that oracle's tolerance."""
     allowed = sum((context.tolerance(section, name) for section in sections), Tolerance(0.0, 0.0))
     if len(set(sections)) > 1 and name in context.experiment.approximate:
         largest = magnitude(context.oracle(sections[0]).values[name])

@@ -123,18 +123,18 @@ def _beyond_rounding(context: Context, program: Program, name: str, verdict: Val
     Some error is more than `FAR` times what is allowed, or more than `CLEAR` times, and than √eps of the output's root
     mean square: half of its digits.
     """
-    found, section = verdict.outputs.get(name), context.knows(program, name)
-    if not isinstance(found, ValueOutput) or found.status != "failed" or section is None:
+    output, section = verdict.outputs.get(name), context.knows(program, name)
+    if not isinstance(output, ValueOutput) or output.status != "failed" or section is None:
         return False
-    kind, error = dtypes.dtype(context.outputs[name][1]), found.max_abs_error
-    if found.wrong and (kind.exact or not math.isfinite(error)):
+    kind, error = dtypes.dtype(context.outputs[name][1]), output.max_abs_error
+    if output.wrong and (kind.exact or not math.isfinite(error)):
         return True
     expected = np.abs(context.whole(section, name, context.oracle(section).values[name]))
     expected = expected[np.isfinite(expected)]
     root = float(np.sqrt(np.mean(expected**2))) if expected.size else 0.0
     largest = float(np.max(expected, initial=0.0))
-    off = [(_times(error, root), _times(error, found.atol + found.rtol * largest))] if found.wrong else []
-    for measure in found.whole.values():
+    off = [(_times(error, root), _times(error, output.atol + output.rtol * largest))] if output.wrong else []
+    for measure in output.whole.values():
         bound = measure.most if measure.found > 0 else measure.least
         off.append((abs(measure.found), _times(measure.found, bound)))
     return any(times > FAR or (times > CLEAR and share > math.sqrt(kind.eps)) for share, times in off)
@@ -145,5 +145,5 @@ def _times(error: float, bound: float) -> float:
 
 
 def _passed(verdict: ValueVerdict, name: str) -> bool:
-    found = verdict.outputs.get(name)
-    return found is not None and found.status in ("passed", "weak")
+    output = verdict.outputs.get(name)
+    return output is not None and output.status in ("passed", "weak")

@@ -15,7 +15,7 @@ from runner.record.verdicts import Judged, NotRun, Verdict
 from runner.words import bytes_text
 
 OF = ("compiled", "lowered", "planned")
-"""What an expectation may be of; what says nothing of it is of the compiled module."""
+"""What an expectation may be held to; without a word it is held to the compiled module."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,77 +50,86 @@ class _One:
 
 @dataclass(frozen=True)
 class _Listed:
-    """The collectives, what they are not in a report (`compiled`), and the sentences about what is not among them."""
+    """The collectives, how a report says that one is missing (`no psum was compiled`), and what is not among them."""
 
     collectives: Sequence[_One]
-    made: str
+    participle: str
     unknown: Sequence[str] = ()
 
 
 def counts(expected: Expectations, program: Program, compiled: CompiledProgram, of: str, *, none: bool) -> Verdict:
     """Whether there are as many collectives of each kind as expected; with `none`, whether there are none."""
     wanted: Mapping[str, int | Range] = {} if none else getattr(expected, _name(of, "collectives"))
-    found = _listed(program, compiled, of)
-    if isinstance(found, Verdict):
-        return _as(CountsVerdict, found)
-    counted = [one for one in found.collectives if not one.alone]
-    unknown = [one for one in counted if one.count is None]
+    listed = _listed(program, compiled, of)
+    if isinstance(listed, Verdict):
+        return _as(CountsVerdict, listed)
+    counted = [collective for collective in listed.collectives if not collective.alone]
+    unknown = [collective for collective in counted if collective.count is None]
     if unknown:
-        names = ", ".join(one.name for one in unknown)
+        names = ", ".join(collective.name for collective in unknown)
         reason = f"expected {_kinds(wanted)}; how often these run is not known: {names}"
         return CountsVerdict(status="failed", reason=reason)
-    number = executions.by_kind((one.kind, one.count, one.branches) for one in counted)
+    number = executions.by_kind((collective.kind, collective.count, collective.branches) for collective in counted)
     wrong = [kind for kind in KINDS if not _within(number.get(kind, 0), wanted.get(kind, 0))]
     if not wrong:
         return CountsVerdict(status="passed", found=number)
-    shown = [text for one in counted if one.kind in wrong for text in (one.text, one.why) if text]
-    shown += [f"{one.text}: it moves nothing, and does not count" for one in found.collectives if one.alone]
-    missing = [f"no {kind} was {found.made}" for kind in wrong if not number.get(kind)]
+    shown = [
+        text for collective in counted if collective.kind in wrong for text in (collective.text, collective.why) if text
+    ]
+    shown += [
+        f"{collective.text}: it moves nothing, and does not count"
+        for collective in listed.collectives
+        if collective.alone
+    ]
+    missing = [f"no {kind} was {listed.participle}" for kind in wrong if not number.get(kind)]
     return CountsVerdict(
         status="failed",
         reason=f"expected {_kinds(wanted)}, found {_kinds(number)}",
-        details=[*missing, *shown, *found.unknown],
+        details=[*missing, *shown, *listed.unknown],
         found=number,
     )
 
 
-def _within(found: int | Range, wanted: int | Range) -> bool:
+def _within(number: int | Range, wanted: int | Range) -> bool:
     """Whether it runs as often as wanted, whichever branches are taken."""
-    (least, most), (low, high) = executions.ends(found), executions.ends(wanted)
+    (least, most), (low, high) = executions.ends(number), executions.ends(wanted)
     return low <= least and most <= high
 
 
 def sent(expected: Expectations, program: Program, compiled: CompiledProgram, of: str) -> Verdict:
     """Whether a device sends no more than expected."""
     limit = getattr(expected, _name(of, "max_bytes_per_device"))
-    found = _listed(program, compiled, of)
-    if isinstance(found, Verdict):
-        return _as(LimitVerdict, found)
-    there = [one for one in found.collectives if not one.alone]
+    listed = _listed(program, compiled, of)
+    if isinstance(listed, Verdict):
+        return _as(LimitVerdict, listed)
+    there = [collective for collective in listed.collectives if not collective.alone]
     for unknown, why in (
-        ([one for one in there if one.count is None], "since these run an unknown number of times"),
-        ([one for one in there if one.sent is None], "since what is sent for these is not"),
+        (
+            [collective for collective in there if collective.count is None],
+            "since these run an unknown number of times",
+        ),
+        ([collective for collective in there if collective.sent is None], "since what is sent for these is not"),
     ):
         if unknown:
             reason = f"how much is communicated is not known, {why}"
-            return LimitVerdict(status="failed", reason=reason, details=[_told(one) for one in unknown])
-    whole = executions.total((one.count, one.branches, one.sent) for one in there)
+            return LimitVerdict(status="failed", reason=reason, details=[_amount(collective) for collective in unknown])
+    whole = executions.total((collective.count, collective.branches, collective.sent) for collective in there)
     total = executions.most(whole) or 0
     if total <= limit:
         return LimitVerdict(status="passed", found=total, allowed=limit)
-    largest = sorted(there, key=lambda one: -(executions.most(one.count) or 0) * (one.sent or 0))
+    largest = sorted(there, key=lambda collective: -(executions.most(collective.count) or 0) * (collective.sent or 0))
     sends = "can send, where branches decide," if isinstance(whole, Range) else "sends"
     return LimitVerdict(
         status="failed",
         reason=f"each device {sends} {total} bytes for collectives, on a ring ({bytes_text(total)}), more than {limit}",
-        details=[text for one in largest[:4] for text in (_told(one), one.why) if text],
+        details=[text for collective in largest[:4] for text in (_amount(collective), collective.why) if text],
         found=total,
         allowed=limit,
     )
 
 
-def _told(one: _One) -> str:
-    return f"{words.often(one.count)} × {one.name}: a device sends {bytes_text(one.sent)}"
+def _amount(collective: _One) -> str:
+    return f"{words.often(collective.count)} × {collective.name}: a device sends {bytes_text(collective.sent)}"
 
 
 def _name(of: str, name: str) -> str:
@@ -135,8 +144,8 @@ def _as(kind: type[CountsVerdict] | type[LimitVerdict], verdict: Judged | NotRun
 
 
 def _kinds(number: Mapping[str, int | Range]) -> str:
-    told = [f"{executions.text(number[kind])} {kind}" for kind in KINDS if number.get(kind)]
-    return ", ".join(told) or "no collectives"
+    parts = [f"{executions.text(number[kind])} {kind}" for kind in KINDS if number.get(kind)]
+    return ", ".join(parts) or "no collectives"
 
 
 def _listed(program: Program, compiled: CompiledProgram, of: str) -> _Listed | Judged | NotRun:
@@ -147,16 +156,16 @@ def _listed(program: Program, compiled: CompiledProgram, of: str) -> _Listed | J
             return Judged(status="failed", reason=unread[0], details=unread[1:])
         listed = [
             _One(
-                one.kind,
-                one.count,
-                one.branches,
-                one.bytes_sent,
-                words.collective(one),
-                words.described(one),
-                one.why and f"  why: {words.because(one.why)}",
-                one.alone,
+                collective.kind,
+                collective.count,
+                collective.branches,
+                collective.bytes_sent,
+                words.collective(collective),
+                words.described(collective),
+                collective.why and f"  why: {words.because(collective.why)}",
+                collective.alone,
             )
-            for one in compiled.collectives
+            for collective in compiled.collectives
         ]
         return _Listed(listed, of, compiled.collectives_unknown)
     if of == "lowered" and program.whole:
@@ -165,15 +174,15 @@ def _listed(program: Program, compiled: CompiledProgram, of: str) -> _Listed | J
         return Judged(status="failed", reason="what the program asks for is not known")
     asked = [
         _One(
-            one.kind,
-            one.count,
-            one.branches,
-            one.bytes_sent,
-            words.asked(one),
-            words.asked_at_length(one),
-            alone=one.alone,
+            collective.kind,
+            collective.count,
+            collective.branches,
+            collective.bytes_sent,
+            words.asked(collective),
+            words.asked_at_length(collective),
+            alone=collective.alone,
         )
-        for one in compiled.lowered
+        for collective in compiled.lowered
     ]
     if of == "lowered":
         return _Listed(asked, "asked for")
@@ -183,14 +192,14 @@ def _listed(program: Program, compiled: CompiledProgram, of: str) -> _Listed | J
         return Judged(status="failed", reason=missing)
     planned = [
         _One(
-            one.kind,
-            one.count,
-            one.branches,
-            one.bytes_sent,
-            words.planned(one),
-            words.planned_at_length(one),
-            alone=one.alone,
+            collective.kind,
+            collective.count,
+            collective.branches,
+            collective.bytes_sent,
+            words.planned(collective),
+            words.planned_at_length(collective),
+            alone=collective.alone,
         )
-        for one in plan.collectives
+        for collective in plan.collectives
     ]
     return _Listed([*planned, *asked], of)

@@ -25,16 +25,16 @@ Elementary functions of two libraries differ by such units in float32; narrower 
 """
 
 FEW = 8
-"""Of so few measured distances the largest may be lucky: the tolerance is doubled, and less so for more of them."""
+"""With so few measured distances the largest may be lucky: the tolerance is doubled, and less so with more of them."""
 
 MANY = 64
-"""Of at least so many elements, errors that average out are told from mistakes that do not."""
+"""From so many elements on, errors that average out are told from mistakes that do not."""
 
 EXCUSED = 0.05
 """The share of an output's elements that may hang on undecided decisions and yet be none of what these lead to."""
 
 OUTCOMES = 4
-"""Of an element that decisions lead to more than so many different numbers, not all of them are known."""
+"""Where decisions lead an element to more numbers than this, not all of them are known."""
 
 
 @dataclass(frozen=True)
@@ -168,9 +168,9 @@ def difference(actual: Any, expected: Any, dtype: str, allowed: Tolerance, besid
         return Difference(math.inf, math.inf, max(got.size, 1), max(got.size, 1), (0,) * got.ndim, 0)
     if beside is not None:
         mine, theirs = _comparable(got.ravel(), wanted.ravel(), kind)
-        found = _beside(mine, theirs, kind, allowed, beside)
-        first = None if found.first is None else np.unravel_index(found.first[0], got.shape)
-        return replace(found, first=None if first is None else tuple(map(int, first)))
+        counted = _beside(mine, theirs, kind, allowed, beside)
+        first = None if counted.first is None else np.unravel_index(counted.first[0], got.shape)
+        return replace(counted, first=None if first is None else tuple(map(int, first)))
     wide = _wide(kind)
     total, first = SAME, None
     for mine, theirs in np.nditer(

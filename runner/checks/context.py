@@ -66,9 +66,9 @@ class Context:
 
     def oracle(self, section: Section) -> Oracle:
         """The oracle of a section that the experiment has."""
-        found = self.graph if section == "graph" else self.per_device
-        assert found is not None
-        return found
+        oracle = self.graph if section == "graph" else self.per_device
+        assert oracle is not None
+        return oracle
 
     def knows(self, program: Program, name: str) -> Section | None:
         """The section whose oracle a program's output is held to: the one that it is written from.
@@ -78,8 +78,8 @@ class Context:
         own = program.section
         sections: tuple[Section, ...] = (own, "graph") if own == "per_device" else (own,)
         for section in sections:
-            found = self.graph if section == "graph" else self.per_device
-            if found is not None and name in found.values:
+            oracle = self.graph if section == "graph" else self.per_device
+            if oracle is not None and name in oracle.values:
                 return section
         return None
 

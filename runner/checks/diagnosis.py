@@ -56,7 +56,7 @@ def diagnose(context: Context, refused: Refused | None = None, seconds: float = 
     compared = [sections.compare(context, name) for name in results] if context.per_device is not None else []
     if context.uncast:
         compared += [sections.compare(context, name, before_casts=True) for name in results]
-    if compared and all(each.agree for each in compared):
+    if compared and all(comparison.agree for comparison in compared):
         # Only a gradient differs: that an edit leaves the results right says nothing of it.
         return []
     mend, complete = _mend(context, refused, seconds)
@@ -207,7 +207,7 @@ class Trial:
         experiment = self._context.experiment
         # What stands below an edit is not there yet.
         later = {str(line).split(".")[0] for line, _ in expressions(edit.statements[edit.first :])}
-        given = {name: value for name, value in case.values[section].items() if name.split(".")[0] not in later}
+        known = {name: value for name, value in case.values[section].items() if name.split(".")[0] not in later}
         try:
             after = interpret(
                 experiment,
@@ -216,7 +216,7 @@ class Trial:
                 edit.statements[edit.first :],
                 keep=experiment.results,
                 arithmetic=case.arithmetic[section],
-                given=given,
+                given=known,
                 most=self._most,
             ).values
         except MISFITS:
@@ -261,7 +261,7 @@ def moved(experiment: Experiment, arrays: Arrays, seed: int) -> Arrays:
 
 
 _MANY = 4
-"""Of at least so many elements a common factor is no accident."""
+"""A common factor of so many elements is no accident."""
 
 
 def _factor(context: Context, name: str) -> str | None:

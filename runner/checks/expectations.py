@@ -44,7 +44,7 @@ def _verdict(name: str, experiment: Experiment, program: Program, compiled: Comp
 
 
 def _of(name: str) -> str:
-    """What an expectation is of: `lowered_collectives` of what the program asks for, others of what is compiled."""
+    """What an expectation is about: for `lowered_collectives` what the program asks for, otherwise what is compiled."""
     return next((of for of in communication.OF if name.startswith(f"{of}_")), "compiled")
 
 
@@ -71,9 +71,9 @@ def _memory(expected: Expectations, compiled: CompiledProgram, experiment: Exper
         "arguments": memory.argument_bytes, "outputs": memory.output_bytes, "temps": memory.temp_bytes,
         "aliased": memory.alias_bytes or None,
     }  # fmt: skip
-    told = ", ".join(f"{name} {bytes_text(size)}" for name, size in parts.items() if size is not None)
+    sizes = ", ".join(f"{name} {bytes_text(size)}" for name, size in parts.items() if size is not None)
     peak = "" if memory.peak_bytes is None else " at its peak"
-    reason = f"each device needs {used} bytes of memory{peak} ({bytes_text(used)}), more than {limit}: {told}"
+    reason = f"each device needs {used} bytes of memory{peak} ({bytes_text(used)}), more than {limit}: {sizes}"
     return LimitVerdict(status="failed", reason=reason, found=used, allowed=limit)
 
 
@@ -88,30 +88,34 @@ def _not_overlapped(expected: Expectations, compiled: CompiledProgram, experimen
 def _overlap(lines: Iterable[str], wanted: bool, compiled: CompiledProgram, experiment: Experiment) -> Verdict:
     if experiment.target.platform == "cpu":
         return NotRun(reason="CPU devices communicate synchronously; nothing can overlap")
-    collectives = [one for one in compiled.collectives or () if not one.alone]
+    collectives = [collective for collective in compiled.collectives or () if not collective.alone]
     wrong: list[str] = []
     for line in lines:
-        there = [one for one in collectives if line in one.nodes]
+        there = [collective for collective in collectives if line in collective.nodes]
         if not there:
             wrong.append(f"{line} has no collective")
-        wrong += [f"{described(one)}: {_meanwhile(one)}" for one in there if _otherwise(one, wanted)]
-    # Of which line these are nobody knows: perhaps of one of those.
-    strays = [one for one in collectives if not one.nodes and _otherwise(one, wanted)]
-    wrong += [f"{described(one)}: {_meanwhile(one)}" for one in strays]
+        wrong += [
+            f"{described(collective)}: {_meanwhile(collective)}"
+            for collective in there
+            if _otherwise(collective, wanted)
+        ]
+    # Nobody knows whose these are: perhaps a line's that is expected to overlap.
+    strays = [collective for collective in collectives if not collective.nodes and _otherwise(collective, wanted)]
+    wrong += [f"{described(collective)}: {_meanwhile(collective)}" for collective in strays]
     reason = f"expected {'to' if wanted else 'not to'} overlap with computation"
     return Judged(status="failed", reason=reason, details=wrong) if wrong else Judged(status="passed")
 
 
-def _otherwise(one: Collective, wanted: bool) -> bool:
-    return one.overlapped is None or bool(one.overlapped) != wanted
+def _otherwise(collective: Collective, wanted: bool) -> bool:
+    return collective.overlapped is None or bool(collective.overlapped) != wanted
 
 
-def _meanwhile(one: Collective) -> str:
-    if one.overlapped is None:
+def _meanwhile(collective: Collective) -> str:
+    if collective.overlapped is None:
         return "what overlaps with it is not known"
-    if one.overlapped:
-        return f"it overlaps with {', '.join(one.overlapped)}"
-    return "nothing is computed meanwhile" if one.asynchronous else "it is synchronous"
+    if collective.overlapped:
+        return f"it overlaps with {', '.join(collective.overlapped)}"
+    return "nothing is computed meanwhile" if collective.asynchronous else "it is synchronous"
 
 
 def _layouts(expected: Expectations, compiled: CompiledProgram, experiment: Experiment) -> Verdict:
@@ -128,11 +132,11 @@ def _layouts(expected: Expectations, compiled: CompiledProgram, experiment: Expe
     return Judged(status="failed", reason="; ".join(wrong)) if wrong else Judged(status="passed")
 
 
-def _same(expected: Spec, found: Spec, mesh: Mesh, shape: tuple[int, ...]) -> bool:
+def _same(expected: Spec, actual: Spec, mesh: Mesh, shape: tuple[int, ...]) -> bool:
     """Whether both give every device the same index range."""
     if len(expected) > len(shape):
         return False
-    mine, theirs = Layout(mesh, shape, expected), Layout(mesh, shape, found)
+    mine, theirs = Layout(mesh, shape, expected), Layout(mesh, shape, actual)
     return all(mine.block(i) == theirs.block(i) for i in range(mesh.size))
 
 

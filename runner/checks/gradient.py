@@ -29,18 +29,18 @@ def check(context: Context, run: ProgramRun) -> GradientVerdict:
 
     `apart` is in units of what is allowed, `rtol` of <g, v> and the rounding of the difference: at most 1 confirms.
     """
-    found = context.gradients
+    gradients = context.gradients
     sections = ("graph", "per_device") if run.program.section == "per_device" else ("graph",)
-    other = [name for name, apart in found.apart.get("per_device", {}).items() if apart > 1]
-    differs = f"per_device's scalar has another derivative than graph's in {' and '.join(other)}"
+    differing = [name for name, apart in gradients.apart.get("per_device", {}).items() if apart > 1]
+    differs = f"per_device's scalar has another derivative than graph's in {' and '.join(differing)}"
     return GradientVerdict(
-        status="failed" if found.faults else "passed",
-        reason="; ".join(found.faults) or None,
-        note=differs if other and "per_device" in sections else None,
-        oracle={section: found.oracle[section] for section in sections if section in found.oracle},
+        status="failed" if gradients.faults else "passed",
+        reason="; ".join(gradients.faults) or None,
+        note=differs if differing and "per_device" in sections else None,
+        oracle={section: gradients.oracle[section] for section in sections if section in gradients.oracle},
         directions=DIRECTIONS,
         rtol=RTOL,
-        apart={section: found.apart[section] for section in sections if section in found.apart},
+        apart={section: gradients.apart[section] for section in sections if section in gradients.apart},
     )
 
 

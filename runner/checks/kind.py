@@ -73,7 +73,7 @@ class Kind:
     - `verdict`: the class of what it says, or a union of classes.
     - `applies`: whether it is made of a program of an experiment at all.
     - `excused`: its verdict where some outputs are known to be wrong (`expect.wrong`).
-    - `of_mutants`: whether it may notice a mutant of which there is nothing but what each device would hold.
+    - `of_mutants`: whether it may notice a mutant from nothing but what each device would hold.
     - `own_dims`: why it does not bind a verification at other sizes.
     """
 

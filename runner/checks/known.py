@@ -19,9 +19,9 @@ def judge(context: Context, program: Program, checks: Checks) -> Checks:
     wrong = context.known_wrong(program)
     if not wrong:
         return checks
-    told = {
+    excused = {
         kind.name: kind.excused(context, verdict, wrong)
         for kind in registry.kinds()
         if kind.excused is not None and (verdict := checks.get(kind.name)) is not None and verdict.status != "not_run"
     }
-    return checks.but(**told)
+    return checks.but(**excused)

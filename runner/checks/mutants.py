@@ -92,22 +92,22 @@ class _Judge:
         return Mutant(edit, tuple(noticed))
 
     def _interpreted(
-        self, edit: Edit, arithmetic: Arithmetic, given: Mapping[str, PerDevice] | None
+        self, edit: Edit, arithmetic: Arithmetic, known: Mapping[str, PerDevice] | None
     ) -> dict[str, PerDevice]:
         """All values in float64, which start from those of the lines before the edit; or what a target rounds."""
-        context, first = self._context, edit.first if given is not None else 0
+        context, first = self._context, edit.first if known is not None else 0
         statements = edit.statements[first:]
         with np.errstate(all="ignore"):
-            found = interpret(
+            interpreted = interpret(
                 context.experiment,
                 self._section,
                 context.arrays,
                 statements,
                 arithmetic=arithmetic,
-                given=given,
+                given=known,
                 most=most(context),
             )
-        return {name: [plain(held) for held in value] for name, value in found.values.items()}
+        return {name: [plain(held) for held in value] for name, value in interpreted.values.items()}
 
     def _noticed(self, edit: Edit, values: Mapping[str, PerDevice], drawn: Mapping[str, PerDevice]) -> list[str]:
         context = self._context
@@ -125,7 +125,7 @@ class _Judge:
             sections.compare(context, name, values[name], before_casts=before_casts)
             for name in context.experiment.results
         )
-        return all(one.agree for one in compared)
+        return all(comparison.agree for comparison in compared)
 
     def _like_graph_before_casts(self, edit: Edit) -> bool:
         """Whether `sections`, from which casts hide nothing, sees no difference where no cast rounds."""
@@ -164,6 +164,6 @@ class _Judge:
         return f"{edit.line} differs, but in nothing that an output reads"
 
 
-def _alike(one: PerDevice, other: PerDevice) -> bool:
-    a, b = np.asarray(one), np.asarray(other)
+def _alike(before: PerDevice, after: PerDevice) -> bool:
+    a, b = np.asarray(before), np.asarray(after)
     return a.shape == b.shape and bool(np.allclose(a, b, rtol=sections.ROUGH, atol=0.0, equal_nan=True))

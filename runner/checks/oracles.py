@@ -134,11 +134,11 @@ def _interpret_after(context: Context, by_jax: Arrays, draws: Sequence[Arrays]) 
     # An element may be off to the other side as well, and JAX's draws are much alike.
     rng = np.random.default_rng(0)
     turned = [
-        {name: rng.choice([-1.0, 1.0], off.shape) * off for name, off in each.items()}
-        for each in itertools.islice(itertools.cycle(most), _SIGNS)
+        {name: rng.choice([-1.0, 1.0], off.shape) * off for name, off in shift.items()}
+        for shift in itertools.islice(itertools.cycle(most), _SIGNS)
     ]
-    beside = [{name: known[name] + each[name] for name in known} for each in (*apart, *turned)]
-    context.drawn = drawn = [exact | each for each in beside]
+    beside = [{name: known[name] + shift[name] for name in known} for shift in (*apart, *turned)]
+    context.drawn = drawn = [exact | shift for shift in beside]
     if experiment.apart:
         # What stands in its place in the other section is not off with it.
         context.known_as = exact | {name: known[name] + most[-1][name] for name in known}
@@ -167,7 +167,7 @@ def _assembled(experiment: Experiment, name: str, held: PerDevice) -> np.ndarray
 
 def doubts(context: Context) -> list[str]:
     """Why a comparison with the reference may prove little: PyTorch's and our own experience of false passes."""
-    found: list[str] = []
+    reasons: list[str] = []
     for name in context.outputs:
         oracle = next((o for o in (context.graph, context.per_device) if o is not None and name in o.values), None)
         if oracle is None:
@@ -179,17 +179,17 @@ def doubts(context: Context) -> list[str]:
             continue
         floating = distinct[0].dtype.kind in "fc"
         if floating and all(np.isnan(held).all() for held in distinct):
-            found.append(f"the reference of '{name}' is NaN everywhere, which proves nothing")
+            reasons.append(f"the reference of '{name}' is NaN everywhere, which proves nothing")
         elif floating and not any(np.isfinite(held).any() for held in distinct):
-            found.append(f"the reference of '{name}' is infinite everywhere, which proves nothing")
+            reasons.append(f"the reference of '{name}' is infinite everywhere, which proves nothing")
         elif not any(held.any() for held in distinct):
-            found.append(f"the reference of '{name}' is all zero, which proves nothing")
+            reasons.append(f"the reference of '{name}' is all zero, which proves nothing")
         elif size > 1 and all((held == first).all() for held in distinct):
-            found.append(f"the reference of '{name}' has one value everywhere, which proves little")
+            reasons.append(f"the reference of '{name}' has one value everywhere, which proves little")
     for section in ("graph", "per_device"):
         for name in _constants(context.experiment, section):
-            found.append(f"'{name}' of {section} does not depend on any array")
-    return found
+            reasons.append(f"'{name}' of {section} does not depend on any array")
+    return reasons
 
 
 def _constants(experiment: Experiment, section: Section) -> list[str]:

@@ -44,7 +44,7 @@ _CHANGES_VALUES = ("dims", "arrays", "functions", "both", "graph", "per_device",
 
 
 def released(outputs: Iterable[str], overrides: Sequence[str]) -> dict[str, str]:
-    """Of the outputs whose numbers are pinned, those whose numbers do not bind a run with these overrides, and why.
+    """The outputs whose pinned numbers do not bind a run with these overrides, and why.
 
     What the overrides pin themselves, they pin for this run.
     """

@@ -7,8 +7,8 @@ from runner.faults import Fault, key_text
 from runner.record.verdicts import RefusalVerdict
 
 
-def check(expected: str, fault: Fault | None, told: str | None) -> RefusalVerdict:
-    """The verdict on an experiment with which `fault` was found, as `told` to the user.
+def check(expected: str, fault: Fault | None, message: str | None) -> RefusalVerdict:
+    """The verdict on an experiment in which `fault` was found; `message` is what the user reads.
 
     `expected` is a part of the message, or of the key and the message: `outputs.C[1]: the mesh axis 'x' is used twice`.
     """
@@ -16,10 +16,10 @@ def check(expected: str, fault: Fault | None, told: str | None) -> RefusalVerdic
         reason = f"{_wanted(expected)}, but nothing refuses it"
         return RefusalVerdict(status="failed", reason=reason, expected=expected, refused=None)
     if _words(expected) in _words(f"{key_text(fault.key)}: {fault.message}"):
-        return RefusalVerdict(status="passed", expected=expected, refused=told)
+        return RefusalVerdict(status="passed", expected=expected, refused=message)
     reason = f"{_wanted(expected)}, but refused otherwise"
-    details = (told or "").splitlines()
-    return RefusalVerdict(status="failed", reason=reason, details=details, expected=expected, refused=told)
+    details = (message or "").splitlines()
+    return RefusalVerdict(status="failed", reason=reason, details=details, expected=expected, refused=message)
 
 
 def _wanted(expected: str) -> str:

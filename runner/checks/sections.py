@@ -63,64 +63,65 @@ def lacking(experiment: Experiment) -> str | None:
 
 
 def check(context: Context) -> SectionsVerdict:
-    """Compare every output of `per_device`, on every device, with that of `graph`."""
+    """Compare every output of `per_device`, on every device, with the one of `graph`."""
     compared = {name: compare(context, name) for name in context.experiment.results}
     if context.uncast:
         # Casts hide what is smaller than a step of theirs.
         before = {name: compare(context, name, before_casts=True) for name in compared}
-        compared |= {name: one for name, one in before.items() if compared[name].agree and not one.agree}
+        compared |= {name: result for name, result in before.items() if compared[name].agree and not result.agree}
     outputs = {
         name: SectionsOutput(
-            status=one.status,
-            max_abs_error=one.largest,
-            rtol=one.allowed.rtol,
-            atol=one.allowed.atol,
-            wrong=one.wrong,
-            of=one.size,
-            devices=list(one.devices),
-            undecided=_undecided(context, name, one),
+            status=result.status,
+            max_abs_error=result.largest,
+            rtol=result.allowed.rtol,
+            atol=result.allowed.atol,
+            wrong=result.wrong,
+            of=result.size,
+            devices=list(result.devices),
+            undecided=_undecided(context, name, result),
         )
-        for name, one in compared.items()
+        for name, result in compared.items()
     }
-    apart = [_apart(name, one) for name, one in compared.items() if not one.agree]
+    apart = [_apart(name, result) for name, result in compared.items() if not result.agree]
     derivatives = [name for name, off in context.gradients.apart.get("per_device", {}).items() if off > 1]
     if derivatives and not apart:
         apart.append(f"the derivative of per_device's scalar is another than graph's: {' and '.join(derivatives)}")
     status: Outcome = "failed" if apart else "passed"
-    if any(one.status == "weak" for one in compared.values()) and not apart:
+    if any(result.status == "weak" for result in compared.values()) and not apart:
         status = "weak"
-        apart = [_blunt(name, one) for name, one in compared.items() if one.status == "weak"]
+        apart = [_blunt(name, result) for name, result in compared.items() if result.status == "weak"]
     return SectionsVerdict(status=status, reason="; ".join(apart) or None, outputs=outputs)
 
 
-def _undecided(context: Context, name: str, one: Comparison) -> Undecided | None:
-    if not one.undecided:
+def _undecided(context: Context, name: str, result: Comparison) -> Undecided | None:
+    if not result.undecided:
         return None
     places = [
         DecidingLine(section=section, line=place.line, operation=place.operation, elements=place.elements)
         for section, values in context.in_float64.items()
         for place in values[name].places
     ]
-    return Undecided(count=one.undecided, between=one.between, excused=one.excused, places=places)
+    return Undecided(count=result.undecided, between=result.between, excused=result.excused, places=places)
 
 
-def _blunt(name: str, one: Comparison) -> str:
-    return f"{name}: {one.between} of {one.size} elements only lie between what undecided decisions lead to"
+def _blunt(name: str, result: Comparison) -> str:
+    return f"{name}: {result.between} of {result.size} elements only lie between what undecided decisions lead to"
 
 
-def _apart(name: str, one: Comparison) -> str:
-    if not one.wrong:
-        return f"{name}: {one.excused} of {one.size} elements are none of what undecided decisions lead to"
+def _apart(name: str, result: Comparison) -> str:
+    if not result.wrong:
+        return f"{name}: {result.excused} of {result.size} elements are none of what undecided decisions lead to"
     return (
-        f"{name} of per_device is not graph's at {one.wrong} of {one.size} elements, on {on_devices(one.devices)}; "
-        f"largest error {one.largest:.3g}, allowed {one.allowed.atol:.2g}"
+        f"{name} of per_device is not graph's at {result.wrong} of {result.size} elements, "
+        f"on {on_devices(result.devices)}; "
+        f"largest error {result.largest:.3g}, allowed {result.allowed.atol:.2g}"
     )
 
 
 def compare(
     context: Context, name: str, per_device: PerDevice | None = None, *, before_casts: bool = False
 ) -> Comparison:
-    """Hold an output of `per_device`, or what another program would have in its place, to that of `graph`.
+    """Hold an output of `per_device`, or what another program would have in its place, to the graph's.
 
     `before_casts` compares what both would be if no cast rounded.
     """
@@ -147,7 +148,7 @@ def compare(
     )
 
 
-def agree(context: Context, name: str, wanted: PerDevice, found: PerDevice, lost: float = 0.0) -> bool:
+def agree(context: Context, name: str, wanted: PerDevice, actual: PerDevice, lost: float = 0.0) -> bool:
     """Whether two values of `name` agree in float64, of whatever arrays; the graph has one for all devices.
 
     `lost` is what float64's rounding was measured to do to it, where it was.
@@ -159,13 +160,16 @@ def agree(context: Context, name: str, wanted: PerDevice, found: PerDevice, lost
     done: dict[tuple[int, int], bool] = {}
     for position in range(layout.mesh.size):
         ranges = hash(layout.ranges(position))
-        key = (ranges if len(found) == 1 else id(found[position]), ranges if len(wanted) == 1 else id(wanted[position]))
+        key = (
+            ranges if len(actual) == 1 else id(actual[position]),
+            ranges if len(wanted) == 1 else id(wanted[position]),
+        )
         if key not in done:
-            one, other = (
+            a, b = (
                 np.asarray(value[0])[layout.index(position)] if len(value) == 1 else np.asarray(value[position])
-                for value in (found, wanted)
+                for value in (actual, wanted)
             )
-            done[key] = one.shape == other.shape and not difference(one, other, kind, allowed).wrong
+            done[key] = a.shape == b.shape and not difference(a, b, kind, allowed).wrong
         if not done[key]:
             return False
     return True

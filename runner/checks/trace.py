@@ -127,7 +127,7 @@ class _Comparison:
         collective = None
         if value.operation is not None:
             collective = TracedCollective(operation=value.operation, axes=list(value.axes))
-        found = TracedNode(
+        line = TracedNode(
             name=value.name,
             shape=described.shape,
             dtype=described.dtype,
@@ -141,7 +141,7 @@ class _Comparison:
             devices=[],
             expected=None,
         )
-        return found if self._held is None else self._compared(value.node, self._held[value.node], found)
+        return line if self._held is None else self._compared(value.node, self._held[value.node], line)
 
     def _origins(self, value: naming.Value) -> TracedOrigins | None:
         """Whose values a collective gives to whom; None for any other line, and for what is too much to draw."""
@@ -168,11 +168,11 @@ class _Comparison:
             values=_plain(values),
         )
 
-    def _compared(self, node: str, held: np.ndarray, found: TracedNode) -> TracedNode:
+    def _compared(self, node: str, held: np.ndarray, line: TracedNode) -> TracedNode:
         expected = self._oracle.values[node]
         total, wrong = self._apart(node, held, expected)
         return replace(
-            found,
+            line,
             agrees=not wrong,
             max_abs_error=total.max_abs,
             devices=[self._device_ids[position] for position in wrong],

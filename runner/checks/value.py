@@ -94,8 +94,8 @@ def _verdict(context: Context, section: Section, name: str, output: Output) -> V
     measures: dict[str, Measure] = {}
     if whole is not None:
         measures = {
-            measure: Measure(found=whole.found[measure], least=whole.least[measure], most=whole.most[measure])
-            for measure in whole.found
+            measure: Measure(found=whole.measured[measure], least=whole.least[measure], most=whole.most[measure])
+            for measure in whole.measured
         }
         power = whole.power if power is None else min(power, whole.power)
     if _overflows(total):
@@ -157,10 +157,10 @@ def _undecided(total: Difference, rounding: Rounding) -> Undecided | None:
     return Undecided(count=total.undecided, between=total.between, excused=total.excused, places=places)
 
 
-def _outside(measure: str, told: Measure) -> str:
+def _outside(measure: str, measured: Measure) -> str:
     if measure == "slope":
-        return f"it is {1 + told.found:.6g} times the reference on average, which rounding does not explain"
-    share = f"{told.found:.2g} of the root mean square, where rounding explains {told.most:.2g}"
+        return f"it is {1 + measured.found:.6g} times the reference on average, which rounding does not explain"
+    share = f"{measured.found:.2g} of the root mean square, where rounding explains {measured.most:.2g}"
     if measure == "spread":
         return f"its errors have a root mean square of {share}"
     return f"the {measure} of its errors {'is' if measure == 'mean' else 'are up to'} {share}"
@@ -184,7 +184,7 @@ def _of_elements(context: Context, section: Section, name: str, allowed: Toleran
 
 
 def _width(context: Context, section: Section, name: str, allowed: Tolerance) -> float:
-    """How far half of the elements may be off, of which decisions lead to many things; 0 where these are fewer."""
+    """How far half of the elements may be off where decisions lead to many values; 0 where fewer hang on one."""
     rounding, kind = context.rounding(section, name), dtypes.dtype(context.outputs[name][1])
     if rounding.low is None or rounding.high is None:
         return 0.0

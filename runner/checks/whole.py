@@ -21,7 +21,7 @@ COMMON_TO_SOME = {1: 0.125, 2: 0.125, 4: 2.0, 8: 2.0}
 """How many may be common to all elements that share an index."""
 
 GROUP = 16
-"""Of at least so many elements a mean along a dimension is taken."""
+"""Means along a dimension are taken over at least so many elements."""
 
 ERRORS = 5.0
 """Standard errors by which a slope or a mean may be off."""
@@ -37,11 +37,11 @@ JAX's on CPUs was at most 0.9 times it in bfloat16 and 1.8 times in float32, whe
 class Whole:
     """What an output is held to as a whole, and how far it was off.
 
-    - `found`, `least`, `most`: of each measure what was found, and between what it may lie.
+    - `measured`, `least`, `most`: of each measure what was found, and between what it may lie.
     - `power`: the smallest mistake that would have been noticed, as a share of the root mean square.
     """
 
-    found: dict[str, float]
+    measured: dict[str, float]
     least: dict[str, float]
     most: dict[str, float]
     power: float
@@ -49,7 +49,7 @@ class Whole:
     @property
     def outside(self) -> list[str]:
         """The measures that lie outside."""
-        return [name for name, value in self.found.items() if not self.least[name] <= value <= self.most[name]]
+        return [name for name, value in self.measured.items() if not self.least[name] <= value <= self.most[name]]
 
 
 def as_a_whole(actual: np.ndarray, expected: np.ndarray, dtype: str, rounding: Rounding) -> Whole | None:
@@ -61,30 +61,30 @@ def as_a_whole(actual: np.ndarray, expected: np.ndarray, dtype: str, rounding: R
     errors. All errors are scaled as `Moments` says.
     """
     size = expected.size
-    found = moments(actual - expected, expected) if size >= MANY else None
-    if found is None or not rounding.about:
+    errors = moments(actual - expected, expected) if size >= MANY else None
+    if errors is None or not rounding.about:
         return None
     drawn = rounding.about
     common, like = units(dtype, COMMON), of_bytes(dtype, LIKE)
     deviation = like * max(draw.deviation for draw in drawn)
     # What many elements share, such as a sum by which all are divided, is rounded to either side.
     slopes = [lucky(len(drawn)) * side * draw.slope for draw in drawn for side in (-1, 1)]
-    measures = {"slope": (found.slope, slopes, common + ERRORS * deviation / math.sqrt(found.weight))}
+    measures = {"slope": (errors.slope, slopes, common + ERRORS * deviation / math.sqrt(errors.weight))}
     means = [lucky(len(drawn)) * abs(draw.mean) for draw in drawn]
-    measures["mean"] = (abs(found.mean), means, common + ERRORS * deviation / math.sqrt(size))
-    for axis, along in enumerate(found.along):
-        each = size // max(len(along), 1)
-        if each >= GROUP:
+    measures["mean"] = (abs(errors.mean), means, common + ERRORS * deviation / math.sqrt(size))
+    for axis, along in enumerate(errors.along):
+        per_index = size // max(len(along), 1)
+        if per_index >= GROUP:
             # Where the elements of an index err more than others, they are held to their own errors.
             apart = np.maximum(deviation, like * np.max([draw.apart[axis] for draw in drawn], axis=0))
-            margins = units(dtype, COMMON_TO_SOME) + (ERRORS + 1) * apart / math.sqrt(each)
+            margins = units(dtype, COMMON_TO_SOME) + (ERRORS + 1) * apart / math.sqrt(per_index)
             largest = lucky(len(drawn) * len(along)) * max(float(np.max(np.abs(d.along[axis]))) for d in drawn)
             worst = int(np.argmax(np.abs(along) / (largest + margins)))
             measures[f"means along dimension {axis}"] = (abs(along[worst]), [largest], float(margins[worst]))
     # The measured root mean square is itself one of so many elements.
     spread = like * max(draw.spread for draw in drawn) * (1 + ERRORS / math.sqrt(2 * size)) + units(dtype, ROUGH)
-    measures["spread"] = (found.spread, [], spread)
+    measures["spread"] = (errors.spread, [], spread)
     least = {name: min(0.0, *where, 0.0) - margin for name, (_, where, margin) in measures.items()}
     most = {name: max(0.0, *where, 0.0) + margin for name, (_, where, margin) in measures.items()}
-    power = min(max(most["slope"], -least["slope"]), most["spread"] * math.sqrt(size / found.weight))
+    power = min(max(most["slope"], -least["slope"]), most["spread"] * math.sqrt(size / errors.weight))
     return Whole({name: float(value) for name, (value, _, _) in measures.items()}, least, most, power)

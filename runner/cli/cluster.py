@@ -32,12 +32,12 @@ def joined(command: Command, config: DictConfig) -> bool:
 
     Then `config` says how many processes there are. Raises `InvalidConfiguration`.
     """
-    given = _of_task(config)
-    sources = given.sources
+    configuration = _of_task(config)
+    sources = configuration.sources
     if not command.runs_experiments:
         message = "only python -m runner runs over a cluster, and this does not run"
         raise InvalidConfiguration(sources.report(Fault(("target", "cluster"), message)))
-    timeout: float = given.plain["timeout"]
+    timeout: float = configuration.plain["timeout"]
     timeout = timeout if timeout > 0 else _TIMEOUT
     # The worker that waits is no member of a cluster.
     command.use(Workers())
@@ -47,15 +47,15 @@ def joined(command: Command, config: DictConfig) -> bool:
             member.worker.close()
             config.target.cluster = False
             return True
-        asked = given.plain["target"]["processes"]
+        asked = configuration.plain["target"]["processes"]
         if asked not in (1, member.count):
             member.worker.close()
             message = f"the cluster started {member.count} processes, not {asked}"
             raise InvalidExperiment(Fault(("target", "processes"), message))
         if member.number == 0:
-            _own(command, config, member, given.plain, timeout)
+            _own(command, config, member, configuration.plain, timeout)
             return True
-        command.lent = _lend(member, given, timeout, _beside(config))
+        command.lent = _lend(member, configuration, timeout, _beside(config))
     except InvalidExperiment as error:
         raise InvalidConfiguration(sources.report(error.fault)) from None
     except cluster.Unlike as error:
@@ -71,14 +71,14 @@ def _beside(config: DictConfig) -> Path:
     return Path(config.hydra.run.dir).absolute().parent
 
 
-def _lend(member: cluster.Member, given: Configuration, timeout: float, folder: Path) -> int:
+def _lend(member: cluster.Member, configuration: Configuration, timeout: float, folder: Path) -> int:
     """Lend this process's devices to the first; the exit status of all."""
     from runner.link import lending
 
     def data_folder(definition: Mapping[str, Any]) -> Path:
-        return data.folder(read(definition), lambda: given.sources)
+        return data.folder(read(definition), lambda: configuration.sources)
 
-    return lending.lend(member, given.plain, timeout, folder, data_folder)
+    return lending.lend(member, configuration.plain, timeout, folder, data_folder)
 
 
 def _of_task(config: DictConfig) -> Configuration:

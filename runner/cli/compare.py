@@ -28,7 +28,7 @@ class InvalidComparison(Exception):
 
 
 @dataclass(frozen=True)
-class Point:
+class ComparedPoint:
     """One run, or what a golden pins for one series of JAX and one target.
 
     `name` is the experiment and what was overridden, as a command line says it.
@@ -44,7 +44,7 @@ class Point:
 class Side:
     """The points of one argument by name, and how many of its records are `unread`, since they cannot be."""
 
-    points: dict[str, Point]
+    points: dict[str, ComparedPoint]
     unread: int = 0
 
 
@@ -59,23 +59,23 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("a", metavar="A", type=Path)
     parser.add_argument("b", metavar="B", type=Path, nargs="*", help="left out: A's two series of JAX are compared")
     parser.add_argument("--series", nargs="+", metavar="S", help="of goldens, one for A and one for B: 'jax 0.10'")
-    given = parser.parse_args(list(arguments))
+    options = parser.parse_args(list(arguments))
     try:
         # What cannot be read of A is said once.
-        loaded = {path: _load(path) for path in dict.fromkeys([given.a, *given.b])}
-        pairs = {b: _sides(given.a, b, given.series or [], loaded) for b in dict.fromkeys(given.b or [None])}
+        loaded = {path: _load(path) for path in dict.fromkeys([options.a, *options.b])}
+        pairs = {b: _sides(options.a, b, options.series or [], loaded) for b in dict.fromkeys(options.b or [None])}
     except (InvalidComparison, golden.InvalidGolden) as error:
         print(error, file=sys.stderr)
         return 2
     differing = 0
     for b, sides in pairs.items():
         if b is not None and len(pairs) > 1:
-            print(f"{shown(given.a)} → {shown(b)}")
+            print(f"{shown(options.a)} → {shown(b)}")
         differing += _report(*sides)
         if len(pairs) > 1:
             print()
     if len(pairs) > 1:
-        print(f"{differing} of {len(pairs)} differ from {shown(given.a)}")
+        print(f"{differing} of {len(pairs)} differ from {shown(options.a)}")
     return min(differing, 1)
 
 
@@ -102,9 +102,9 @@ def _sides(a: Path, b: Path | None, series: Sequence[str], loaded: Mapping[Path,
     elif goldens == [True, True]:
         before, after = ([replace(p, name=f"{p.name} ({p.series})") for p in side] for side in (before, after))
     elif goldens[0]:
-        before = [point for one in sorted({p.series or "" for p in after}) for point in _of_series(a, before, one)]
+        before = [point for which in sorted({p.series or "" for p in after}) for point in _of_series(a, before, which)]
     elif goldens[1]:
-        after = [point for one in sorted({p.series or "" for p in before}) for point in _of_series(b, after, one)]
+        after = [point for which in sorted({p.series or "" for p in before}) for point in _of_series(b, after, which)]
     if len(before) == len(after) == 1:
         # Two runs are compared whatever their overrides: that is what was asked for.
         before = [replace(before[0], name=after[0].name)]
@@ -129,7 +129,7 @@ def _load(path: Path) -> Side:
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise InvalidComparison(f"{shown(path)}: more than one run of {twice[0]}; name one of its folders")
         return _side(points, unread)
-    pinned: list[Point] = []
+    pinned: list[ComparedPoint] = []
     for file in sorted(path.rglob("*.json")):
         pinned += _of_golden(file, file.relative_to(path).with_suffix("").as_posix())
     if not pinned:
@@ -137,17 +137,17 @@ def _load(path: Path) -> Side:
     return _side(pinned)
 
 
-def _side(points: Iterable[Point], unread: int = 0) -> Side:
+def _side(points: Iterable[ComparedPoint], unread: int = 0) -> Side:
     # Goldens of two series pin under one name.
     return Side({f"{point.name} {point.series}": point for point in points}, unread)
 
 
-def _of_sweep(files: Sequence[Path]) -> tuple[list[Point], int]:
+def _of_sweep(files: Sequence[Path]) -> tuple[list[ComparedPoint], int]:
     """The points of a sweep whose records can be read, and how many cannot, which is said.
 
     Raises `InvalidComparison` where none can.
     """
-    points: list[Point] = []
+    points: list[ComparedPoint] = []
     unread: list[str] = []
     for file in files:
         try:
@@ -161,7 +161,7 @@ def _of_sweep(files: Sequence[Path]) -> tuple[list[Point], int]:
     return points, len(unread)
 
 
-def _of_record(file: Path) -> Point:
+def _of_record(file: Path) -> ComparedPoint:
     try:
         record = records.read(file.parent)
     except records.UnreadableRecord as error:
@@ -170,35 +170,37 @@ def _of_record(file: Path) -> Point:
     words = sorted(text for text in overrides if not text.startswith("experiment="))
     pinned = {name: golden.pinned(result) for name, result in record.programs.items()}
     jax = record.environment.jax
-    return Point(" ".join([record.experiment or "–", *words]), golden.series(jax) if jax else None, pinned, record)
+    return ComparedPoint(
+        " ".join([record.experiment or "–", *words]), golden.series(jax) if jax else None, pinned, record
+    )
 
 
-def _of_golden(file: Path, name: str) -> list[Point]:
+def _of_golden(file: Path, name: str) -> list[ComparedPoint]:
     return [
-        Point(name if target == "cpu" else f"{name} target={target}", series, programs)
+        ComparedPoint(name if target == "cpu" else f"{name} target={target}", series, programs)
         for series, targets in golden.read(file).items()
         for target, programs in targets.items()
     ]
 
 
-def _of_series(path: Path, points: Iterable[Point], series: str) -> list[Point]:
+def _of_series(path: Path, points: Iterable[ComparedPoint], series: str) -> list[ComparedPoint]:
     pinned = [point for point in points if point.series == series]
     if not pinned:
         raise InvalidComparison(f"{shown(path)}: it pins nothing for {series or 'no JAX'}; {_there(points)}")
     return pinned
 
 
-def _there(points: Iterable[Point]) -> str:
+def _there(points: Iterable[ComparedPoint]) -> str:
     series = _series(points)
     return f"there {'are' if len(series) > 1 else 'is'} {', '.join(series) or 'nothing'}"
 
 
-def _series(points: Iterable[Point]) -> list[str]:
+def _series(points: Iterable[ComparedPoint]) -> list[str]:
     """The series that there are, the oldest first."""
     return sorted({p.series for p in points if p.series}, key=folders.natural)
 
 
-def _two_series(path: Path, points: Sequence[Point], is_golden: bool) -> tuple[str, str]:
+def _two_series(path: Path, points: Sequence[ComparedPoint], is_golden: bool) -> tuple[str, str]:
     if not is_golden:
         raise InvalidComparison(f"{shown(path)}: compared with what? name a second run, sweep or golden")
     series = _series(points)
@@ -232,7 +234,7 @@ def _report(before: Side, after: Side) -> int:
     return 1 if differ else 0
 
 
-def compared(old: Point, new: Point) -> tuple[list[str], list[str]]:
+def compared(old: ComparedPoint, new: ComparedPoint) -> tuple[list[str], list[str]]:
     """What differs between two points, and what is told for information: a sentence each."""
     lines: list[str] = []
     there, here = (point.record.not_supported if point.record else {} for point in (old, new))
@@ -341,9 +343,13 @@ def _notes(old: Record, new: Record) -> list[str]:
     changed = [f"{name} {_said(before)} → {_said(after)}" for name, before, after in versions if before != after]
     notes = [", ".join(changed)] if changed else []
     for program, result in old.compiled.items():
-        other = new.compiled.get(program)
-        if other is not None:
-            parts = [*_times(result, other), *_estimates(result, other), *_rounding(result, other)]
+        program_after = new.compiled.get(program)
+        if program_after is not None:
+            parts = [
+                *_times(result, program_after),
+                *_estimates(result, program_after),
+                *_rounding(result, program_after),
+            ]
             notes += [f"{program}: {', '.join(parts)}"] if parts else []
     return notes
 

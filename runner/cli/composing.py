@@ -38,7 +38,7 @@ def run(arguments: Sequence[str], task: Task | None, worker: Worker | None) -> i
 
 
 def _resumed(command: Command, arguments: list[str]) -> int:
-    """The exit status of a command line, which may be that of a sweep that goes on."""
+    """The exit status of a command line, which may resume a sweep."""
     known, overrides = parsed(arguments)
     try:
         resumed = resume.read(overrides)
@@ -174,7 +174,7 @@ def _run_by_hydra(command: Command, arguments: list[str], known: argparse.Namesp
 def _look_before(known: argparse.Namespace, overrides: list[str], *, resumed: bool) -> None:
     """Raise what is wrong with what Hydra is about to compose, and then to do: `Untrusted`, or what Hydra raises.
 
-    Raises `InvalidConfiguration` where its folder is not empty, if it is not that of a sweep that is `resumed`.
+    Raises `InvalidConfiguration` where its folder is not empty, unless a sweep is `resumed` in it.
     """
     folder, home = (Path(path) if path else None for path in (known.config_dir, known.config_path))
     with beforehand(overrides, folder, home, known.config_name) as config:
@@ -198,5 +198,5 @@ def _refused(error: Exception, known: argparse.Namespace, overrides: list[str]) 
     from runner.config import composition, quoting
 
     # Where many points are run, the word `all` was not for Hydra.
-    given = [override for override in overrides if not (known.multirun and quoting.WORD.match(override))]
-    return InvalidConfiguration(composition.report(error, folders(known, overrides), given))
+    typed = [override for override in overrides if not (known.multirun and quoting.WORD.match(override))]
+    return InvalidConfiguration(composition.report(error, folders(known, overrides), typed))

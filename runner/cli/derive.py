@@ -53,5 +53,5 @@ def text(derivation: Derivation, *, manual: bool = False) -> str:
         notes.append(f"without a plan: {derivation.plan.missing}")
     planned = ["as Shardy plans the graph:"] if derivation.notation else []
     for line in derivation.notation:
-        planned += [f"  {line.text}", *(f"      {one}" for one in line.collectives)]
+        planned += [f"  {line.text}", *(f"      {collective}" for collective in line.collectives)]
     return "\n".join([*lines, *(f"# {note}" for note in [*notes, *planned])])

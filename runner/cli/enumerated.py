@@ -25,7 +25,7 @@ from runner.layout import Mesh
 from runner.untyped import is_list
 
 _MOST_DEVICES = 10**9
-"""Of more devices a mesh's shapes are not looked for: their divisors are."""
+"""With more devices, a mesh's shapes are not enumerated: their divisors are."""
 
 
 def expanded(points: Sequence[Sequence[str]], composer: Composer, limit: int) -> list[list[str]]:

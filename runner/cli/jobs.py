@@ -67,7 +67,7 @@ class Command:
         self.arguments: list[str] = []
         """The command line."""
         self.resume: Path | None = None
-        """The folder of the sweep of which only what did not pass is run."""
+        """The folder of a resumed sweep: only the points that did not pass are run."""
         self.symmetric = False
         """Whether points of a sweep that are one up to a symmetry of the mesh are run once."""
         self.owner: Owner | None = None
@@ -75,7 +75,7 @@ class Command:
         self.lent: int | None = None
         """The exit status of the run to which this process of a cluster lent its devices."""
         self.sweep: Sweeping | None = None
-        """The sweep that is run, of which a launcher may be asked in several goes."""
+        """The sweep that is run; a launcher may get it in several batches."""
 
     def __call__(self, config: DictConfig) -> Status | float | None:
         """Do the job that Hydra has now; return its status, or in a sweep the number that is its `objective`."""
@@ -141,7 +141,7 @@ def _workers_of_this_process() -> Workers:
 
 
 def require_plain(settings: str | None) -> None:
-    """Raise `InvalidConfiguration` where Hydra's own folder would lie elsewhere than right below that of a run."""
+    """Raise `InvalidConfiguration` where Hydra's own folder would not lie right below the run's."""
     if settings and (settings != Path(settings).name or settings == ".."):
         raise InvalidConfiguration(
             f"command line: hydra.output_subdir\n  {settings!r} is not the name of a folder in that of a run"

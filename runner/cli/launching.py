@@ -1,4 +1,4 @@
-"""A command and the points that Hydra's sweeper launches in; the sweep that they are of, and what runs it, out."""
+"""A command and the points that Hydra's sweeper launches in; their sweep, and what runs it, out."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 def opened(command: Command, config: DictConfig, points: Sequence[Sequence[str]], first: int = 0) -> Sweeping:
-    """The sweep that a command runs, of which these points are launched. Raises `InvalidConfiguration`."""
+    """The sweep whose points these are. Raises `InvalidConfiguration`."""
     if command.sweep is None:
         keys = dict.fromkeys(key for overrides in points for key in measures.overridden(overrides))
-        given = {name: config.get(name) for name in NAMES}
+        settings = {name: config.get(name) for name in NAMES}
         report = config.get("report") is True
-        command.sweep = Sweeping(Path(config.hydra.sweep.dir), read(given, keys), command.statuses, report=report)
+        command.sweep = Sweeping(Path(config.hydra.sweep.dir), read(settings, keys), command.statuses, report=report)
     command.sweep.expect(points, first)
     return command.sweep
 

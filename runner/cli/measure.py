@@ -39,23 +39,25 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--smallest", type=_size, default=_size("1k"), help="bytes of the smallest collective (1k)")
     parser.add_argument("--largest", type=_size, default=_size("16M"), help="bytes of the largest one (16M)")
     parser.add_argument("--runs", type=_count, default=20, help="of which the middle time is taken (20)")
-    given = parser.parse_args(list(arguments))
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", given.name):
-        parser.error(f"{given.name!r} cannot name a file of hardware; use letters, digits and '_'")
-    if given.smallest > given.largest:
-        parser.error(f"the smallest collective, {given.smallest} bytes, is larger than the largest, {given.largest}")
-    if not given.config_dir.is_dir():
-        parser.error(f"there is no folder {given.config_dir}")
-    devices = given.devices or (8 if given.platform == "cpu" else 0)
+    options = parser.parse_args(list(arguments))
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", options.name):
+        parser.error(f"{options.name!r} cannot name a file of hardware; use letters, digits and '_'")
+    if options.smallest > options.largest:
+        parser.error(
+            f"the smallest collective, {options.smallest} bytes, is larger than the largest, {options.largest}"
+        )
+    if not options.config_dir.is_dir():
+        parser.error(f"there is no folder {options.config_dir}")
+    devices = options.devices or (8 if options.platform == "cpu" else 0)
     if devices == 1:
         parser.error("one device has nobody to communicate with")
-    sizes = [given.smallest]
-    while sizes[-1] * _STEP < given.largest:
+    sizes = [options.smallest]
+    while sizes[-1] * _STEP < options.largest:
         sizes.append(sizes[-1] * _STEP)
-    sizes += [given.largest] if sizes[-1] < given.largest else []
+    sizes += [options.largest] if sizes[-1] < options.largest else []
     wanted = Wanted(
-        platform=given.platform, devices=devices, kinds=list(fit.KINDS), sizes=sizes, dtypes=["float32", "bfloat16"],
-        runs=given.runs,
+        platform=options.platform, devices=devices, kinds=list(fit.KINDS), sizes=sizes, dtypes=["float32", "bfloat16"],
+        runs=options.runs,
     )  # fmt: skip
     try:
         measures = list(measure(wanted))
@@ -63,15 +65,15 @@ def main(arguments: Sequence[str]) -> int:
         print(f"the devices cannot be used: {error}", file=sys.stderr)
         return 3
     _report(measures)
-    file = given.config_dir / "hardware" / f"{given.name}.yaml"
+    file = options.config_dir / "hardware" / f"{options.name}.yaml"
     versions = ", ".join(f"{package} {metadata.version(package)}" for package in ("jax", "jaxlib"))
     try:
         file.parent.mkdir(exist_ok=True)
-        files.write_text(file, fit.document(fit.fit(measures), given.name, f"{datetime.date.today()}", versions))
+        files.write_text(file, fit.document(fit.fit(measures), options.name, f"{datetime.date.today()}", versions))
     except OSError as error:
         print(f"{shown(file)}\n  {error.strerror}", file=sys.stderr)
         return 3
-    say(f"\n{shown(file)}: hardware={given.name} estimates for it")
+    say(f"\n{shown(file)}: hardware={options.name} estimates for it")
     return 0
 
 
@@ -79,17 +81,23 @@ def _report(measures: Sequence[Measure]) -> None:
     first = measures[0]
     say(f"{first.devices} × {first.device}; a program that does nothing takes {time_text(first.seconds)}", "bold")
     rows = [
-        (one.kind, bytes_text(one.bytes), time_text(one.seconds), _rate(fit.algbw(one)), _rate(fit.busbw(one)))
-        for one in measures
-        if one.kind in fit.KINDS
+        (
+            timing.kind,
+            bytes_text(timing.bytes),
+            time_text(timing.seconds),
+            _rate(fit.algbw(timing)),
+            _rate(fit.busbw(timing)),
+        )
+        for timing in measures
+        if timing.kind in fit.KINDS
     ]
     print_table(_HEAD, rows)
     say()
-    for one in measures:
-        if one.kind == "product":
-            say(f"products of {one.dtype}: {one.bytes / one.seconds:.3g} operations a second on each device")
-        elif one.kind == "copy":
-            say(f"memory: {_rate(one.bytes / one.seconds)} on each device")
+    for timing in measures:
+        if timing.kind == "product":
+            say(f"products of {timing.dtype}: {timing.bytes / timing.seconds:.3g} operations a second on each device")
+        elif timing.kind == "copy":
+            say(f"memory: {_rate(timing.bytes / timing.seconds)} on each device")
 
 
 def _rate(rate: float) -> str:

@@ -55,11 +55,11 @@ def _mutate(configuration: Configuration, job: Job, workers: Workers) -> Status:
         overrides += verification.overrides(experiment.verify_dims)
         experiment = smaller
     context = consulted(experiment, folder, lambda: configuration.sources, workers, overrides)
-    found = mutants(context)
-    _report(found, broken(context.experiment), experiment.name)
-    files.write_text(folder / FILE, json.dumps([_plain(mutant) for mutant in found], indent=1) + "\n")
+    tried = mutants(context)
+    _report(tried, broken(context.experiment), experiment.name)
+    files.write_text(folder / FILE, json.dumps([_plain(mutant) for mutant in tried], indent=1) + "\n")
     print(f"\n{folder / FILE}")
-    return "failed" if any(mutant.outcome == "survived" for mutant in found) else "passed"
+    return "failed" if any(mutant.outcome == "survived" for mutant in tried) else "passed"
 
 
 def consulted(
@@ -99,26 +99,26 @@ def _plain(mutant: Mutant) -> dict[str, Any]:
     }
 
 
-def _report(found: Sequence[Mutant], section: str, name: str) -> None:
+def _report(mutants: Sequence[Mutant], section: str, name: str) -> None:
     from runner.checks import registry
     from runner.show import report
 
     order = ("noticed", "refused", "equivalent", "survived")
     rows = [
         (mutant.outcome, " ".join(mutant.noticed), f"{mutant.edit.line}: {mutant.edit.before} → {mutant.edit.after}")
-        for mutant in sorted(found, key=lambda mutant: order.index(mutant.outcome))
+        for mutant in sorted(mutants, key=lambda mutant: order.index(mutant.outcome))
     ]
     report.mutants(rows)
-    equivalent = [mutant for mutant in found if mutant.outcome == "equivalent"]
+    equivalent = [mutant for mutant in mutants if mutant.outcome == "equivalent"]
     if equivalent:
         print("\nequivalent, since")
         for mutant in equivalent:
             print(f"  {mutant.edit.line}: {mutant.edit.before} → {mutant.edit.after}: {mutant.equivalent}")
-    counts = Counter(mutant.outcome for mutant in found)
-    by = {kind.name: sum(kind.name in mutant.noticed for mutant in found) for kind in registry.kinds()}
+    counts = Counter(mutant.outcome for mutant in mutants)
+    by = {kind.name: sum(kind.name in mutant.noticed for mutant in mutants) for kind in registry.kinds()}
     noticed = ", ".join(f"{check} {count}" for check, count in by.items() if count)
-    told = [f"{counts['noticed']} noticed" + (f" ({noticed})" if noticed else "")]
-    told += [f"{counts[outcome]} {outcome}" for outcome in order[1:]]
-    print(f"\n{len(found)} mutants of {name}'s {section}: {', '.join(told)}")
+    outcomes = [f"{counts['noticed']} noticed" + (f" ({noticed})" if noticed else "")]
+    outcomes += [f"{counts[outcome]} {outcome}" for outcome in order[1:]]
+    print(f"\n{len(mutants)} mutants of {name}'s {section}: {', '.join(outcomes)}")
     if counts["survived"] and section == "graph":
         print("a graph alone is what is meant: only the numbers that expect.values pins are held against it")

@@ -31,7 +31,7 @@ class Options:
 
     @property
     def measure(self) -> str:
-        """The measure of which the best so far is told."""
+        """The measure whose best value so far is told."""
         objective = (self.objective or "").rpartition(".")[2]
         named = (OLDER.get(name, name) for name in (self.sort or "", objective))
         return next((name for name in named if name in MEASURES), MEASURES[0])
@@ -50,21 +50,21 @@ class Options:
 
 def read(config: Mapping[str, Any], keys: Iterable[str]) -> Options:
     """The options of a sweep over these `keys`, as far as they are given. Raises `InvalidConfiguration`."""
-    given: dict[str, Any] = {name: config.get(name) for name in NAMES if config.get(name) is not None}
+    settings: dict[str, Any] = {name: config.get(name) for name in NAMES if config.get(name) is not None}
     columns = (*_OWN, *KINDS, *MEASURES, *OLDER, *keys)
-    if (sort := given.get("sort")) is not None and sort not in columns:
+    if (sort := settings.get("sort")) is not None and sort not in columns:
         raise _refused("sort", sort, f"no column '{sort}'{nearest(str(sort), columns) or _there(MEASURES)}")
     for name in ("best", "workers"):
-        if (number := given.get(name)) is not None and (not isinstance(number, int) or number < 1):
+        if (number := settings.get(name)) is not None and (not isinstance(number, int) or number < 1):
             raise _refused(name, number, "it is a number of at least 1")
-    if (objective := given.get("objective")) is not None:
+    if (objective := settings.get("objective")) is not None:
         program, _, measure = str(objective).rpartition(".")
         if measure not in (*MEASURES, *OLDER, *KINDS):
             message = f"no measure '{measure}'{nearest(measure, (*MEASURES, *KINDS)) or _there(MEASURES)}"
             raise _refused("objective", objective, message)
         if program and program not in tuple(Program):
             raise _refused("objective", objective, f"no program '{program}'{nearest(program, Program)}")
-    options = Options(**given)
+    options = Options(**settings)
     if options.where is not None:
         try:
             where.parse(options.where, columns)

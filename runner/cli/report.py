@@ -35,7 +35,7 @@ class InvalidReport(Exception):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command line. Returns 0, or 2 for bad input, of which nothing is written, and 3 where writing fails."""
+    """Run the command line. Returns 0; 2 for bad input, when nothing is written; 3 where writing fails."""
     parser = argparse.ArgumentParser(
         prog="python -m runner.report",
         description="Make report.html of a run folder, of a sweep and its points, or of several of them together.",
@@ -44,34 +44,34 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("folders", metavar="FOLDER", type=Path, nargs="+", help="a run folder, or one that holds some")
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="the page; by default report.html in FOLDER")
     parser.add_argument("--only", action="store_true", help="of several runs the one page, without one for each")
-    given = parser.parse_args(list(arguments))
+    options = parser.parse_args(list(arguments))
     try:
-        page = _report([path.parent if path.name == folders.RECORD else path for path in given.folders], given)
+        page = _report([path.parent if path.name == folders.RECORD else path for path in options.folders], options)
     except InvalidReport as error:
         print(error, file=sys.stderr)
         return 2
     except OSError as error:
-        print(of_system(error, given.output), file=sys.stderr)
+        print(of_system(error, options.output), file=sys.stderr)
         return 3
     print(shown(page))
     return 0
 
 
-def _report(given: list[Path], options: argparse.Namespace) -> Path:
-    """Write the pages; return the path of that of all. Raises `InvalidReport`."""
-    by_folder, unreadable = _read(given)
-    if len(by_folder) == 1 and (given[0] / folders.RECORD).is_file():
+def _report(paths: list[Path], options: argparse.Namespace) -> Path:
+    """Write the pages; return the path of the common one. Raises `InvalidReport`."""
+    by_folder, unreadable = _read(paths)
+    if len(by_folder) == 1 and (paths[0] / folders.RECORD).is_file():
         folder, only = next(iter(by_folder.items()))
         page = _named(options.output) if options.output else _replaced(folder / PAGE)
         run.write(only, folder, page)
         manifest.add([] if options.output else [page])
         return options.output or page
-    page = _named(options.output) if options.output else _replaced(_common(given) / PAGE)
+    page = _named(options.output) if options.output else _replaced(_common(paths) / PAGE)
     _replaced(_export(page))
     if not options.only:
-        for folder, each in by_folder.items():
-            manifest.add([run.write(each, folder, _replaced(folder / PAGE))])
-    write_sweep(by_folder, given, page, unreadable)
+        for folder, record in by_folder.items():
+            manifest.add([run.write(record, folder, _replaced(folder / PAGE))])
+    write_sweep(by_folder, paths, page, unreadable)
     manifest.add([] if options.output else [page, _export(page)])
     return options.output or page
 
@@ -102,14 +102,14 @@ def _export(page: Path) -> Path:
     return page.with_name(EXPORT) if page.name == PAGE else page.with_suffix(".vl.json")
 
 
-def _read(given: Sequence[Path]) -> tuple[dict[Path, Record], list[str]]:
-    """The records of all run folders in those that are given, and what is to be said of those that cannot be read.
+def _read(paths: Sequence[Path]) -> tuple[dict[Path, Record], list[str]]:
+    """The records of all run folders below `paths`, and a message for each that cannot be read.
 
     Raises `InvalidReport`.
     """
     by_folder: dict[Path, Record] = {}
     unreadable: list[str] = []
-    for path in given:
+    for path in paths:
         if not path.is_dir():
             raise InvalidReport(f"{path}: there is no such folder")
         inside = folders.runs(path)
@@ -133,15 +133,15 @@ def of_sweep(folder: Path) -> Path:
     return write_sweep(by_folder, [folder], folder / PAGE, unreadable)
 
 
-def write_sweep(by_folder: dict[Path, Record], given: Sequence[Path], page: Path, unreadable: Sequence[str]) -> Path:
+def write_sweep(by_folder: dict[Path, Record], paths: Sequence[Path], page: Path, unreadable: Sequence[str]) -> Path:
     """Write the page of several runs and, beside it, their charts as Vega-Lite; return the page's path."""
     points = [
-        measured.Point(_name(folder, given), each, each.overrides, _link(folder, page))
-        for folder, each in by_folder.items()
+        measured.Point(_name(folder, paths), record, record.overrides, _link(folder, page))
+        for folder, record in by_folder.items()
     ]
     unreadable = list(unreadable)
     points += _alike(by_folder, points, unreadable)
-    names = list(dict.fromkeys(each.experiment for each in by_folder.values() if each.experiment))
+    names = list(dict.fromkeys(record.experiment for record in by_folder.values() if record.experiment))
     name = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "") or "no experiment"
     swept = measured.gather(points)
     export = _export(page)
@@ -195,11 +195,11 @@ def _beside(name: str, number: str) -> str:
     return "/".join([*name.split("/")[:-1], number])
 
 
-def _name(folder: Path, given: Sequence[Path]) -> str:
-    """What a point is called: its number in its sweep, after which of the folders that are given it is in."""
-    home = next(path for path in given if folder == path or path in folder.parents)
+def _name(folder: Path, paths: Sequence[Path]) -> str:
+    """What a point is called: its number in its sweep, below its folder's name where several folders are given."""
+    home = next(path for path in paths if folder == path or path in folder.parents)
     inside = folder.relative_to(home).as_posix()
-    if len(given) == 1:
+    if len(paths) == 1:
         return inside
     return home.name if inside == "." else f"{home.name}/{inside}"
 
@@ -210,6 +210,6 @@ def _link(folder: Path, page: Path) -> str:
     return quote(Path(os.path.relpath(there, page.parent)).as_posix())
 
 
-def _common(given: Sequence[Path]) -> Path:
+def _common(paths: Sequence[Path]) -> Path:
     """The folder that holds all that are given."""
-    return Path(os.path.commonpath([os.path.abspath(path) for path in given]))
+    return Path(os.path.commonpath([os.path.abspath(path) for path in paths]))

@@ -1,4 +1,4 @@
-"""`resume=FOLDER` in; the command line of the sweep that the folder is of out, and back: what a sweep leaves for it.
+"""`resume=FOLDER` in; the command line of that sweep out, and back: what a sweep leaves for it.
 
 A folder is data: what it says of the sweep is taken only as far as it concerns experiments.
 """
@@ -69,10 +69,10 @@ def _kept(named: str, folder: Path, typed: Sequence[str]) -> list[str]:
     kept: list[str] = []
     rest = iter(map(str, arguments))
     for argument in rest:
-        flag, given, _ = argument.partition("=")
+        flag, equals, _ = argument.partition("=")
         if argument in _CONFIG:
             kept += [argument, next(rest, "")]
-        elif given and flag in _CONFIG:
+        elif equals and flag in _CONFIG:
             kept.append(argument)
         elif argument in _SWEEP:
             continue

@@ -13,7 +13,7 @@ from pathlib import Path
 from runner.config.sources import shown
 from runner.printable import json_text
 from runner.record import manifest, shelf
-from runner.record.shelf import Entry
+from runner.record.shelf import ShelfEntry
 from runner.show.console import print_table, say
 from runner.show.status import status_cell
 from runner.words import bytes_text, of_system
@@ -42,60 +42,60 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("folders", metavar="FOLDER", type=Path, nargs="*", help="where to look; by default outputs")
     parser.add_argument("--experiment", metavar="PATTERN", help="of this name: 'case*'")
     parser.add_argument("--status", metavar="S[,S]", help="that ended so; of a sweep, some point: failed,error")
-    parser.add_argument("--with", metavar="OVERRIDE", action="append", default=[], dest="having", help="dims.J=8")
+    parser.add_argument("--with", metavar="OVERRIDE", action="append", default=[], dest="overrides", help="dims.J=8")
     parser.add_argument("--older", metavar="AGE", help="that began longer ago: 30m, 12h, 7d, 2w")
     parser.add_argument("--newer", metavar="AGE", help="that began less long ago")
     parser.add_argument("--delete", action="store_true", help="delete them, after asking")
     parser.add_argument("--yes", action="store_true", help="delete without asking")
     parser.add_argument("--json", action="store_true", help="a line of JSON for each")
-    given = parser.parse_args(list(arguments))
+    options = parser.parse_args(list(arguments))
     unread: list[str] = []
     try:
-        entries = _found(given, unread)
+        entries = _selected(options, unread)
     except InvalidQuestion as error:
         print(error, file=sys.stderr)
         return 2
     for message in unread:
         print(message, file=sys.stderr)
-    if given.json:
+    if options.json:
         _as_json(entries)
     else:
         _listing(entries)
-    return _delete(entries, asked=not given.yes) if given.delete and entries else 0
+    return _delete(entries, asked=not options.yes) if options.delete and entries else 0
 
 
-def _found(given: argparse.Namespace, unread: list[str]) -> list[Entry]:
+def _selected(options: argparse.Namespace, unread: list[str]) -> list[ShelfEntry]:
     """The runs and sweeps that are asked for; what cannot be read is `unread`. Raises `InvalidQuestion`."""
-    wanted = list(_filters(given, datetime.now(UTC)))
-    if given.yes and not given.delete:
+    wanted = list(_filters(options, datetime.now(UTC)))
+    if options.yes and not options.delete:
         raise InvalidQuestion("--yes: it is an answer to --delete, which is not there")
-    if given.delete and not wanted and not given.folders:
+    if options.delete and not wanted and not options.folders:
         raise InvalidQuestion(
             "--delete: of which runs? name a folder, or say --experiment, --status, --with or --older"
         )
-    entries: dict[Path, Entry] = {}
-    for folder in given.folders or [Path("outputs")]:
+    entries: dict[Path, ShelfEntry] = {}
+    for folder in options.folders or [Path("outputs")]:
         if not folder.is_dir():
             raise InvalidQuestion(f"{folder}: there is no such folder")
         entries.update({entry.folder.resolve(): entry for entry in shelf.entries(folder, unread)})
     return [entry for entry in entries.values() if all(test(entry) for test in wanted)]
 
 
-def _filters(given: argparse.Namespace, now: datetime) -> list[Callable[[Entry], bool]]:
-    tests: list[Callable[[Entry], bool]] = []
-    if (pattern := given.experiment) is not None:
+def _filters(options: argparse.Namespace, now: datetime) -> list[Callable[[ShelfEntry], bool]]:
+    tests: list[Callable[[ShelfEntry], bool]] = []
+    if (pattern := options.experiment) is not None:
         tests.append(lambda entry: any(fnmatch.fnmatchcase(name, pattern) for name in entry.experiments))
-    if given.status is not None:
-        statuses = set(given.status.split(","))
+    if options.status is not None:
+        statuses = set(options.status.split(","))
         if unknown := sorted(statuses - set(shelf.STATUSES)):
             raise InvalidQuestion(f"--status: there is no status '{unknown[0]}'; there are {', '.join(shelf.STATUSES)}")
         tests.append(lambda entry: bool(statuses & entry.statuses.keys()))
-    for text in given.having:
+    for text in options.overrides:
         tests.append(lambda entry, text=text: text in [override.lstrip("+") for override in entry.overrides])
-    if (age := given.older) is not None:
+    if (age := options.older) is not None:
         before = (now - _age("--older", age)).isoformat(timespec="seconds")
         tests.append(lambda entry: entry.time < before)
-    if (age := given.newer) is not None:
+    if (age := options.newer) is not None:
         after = (now - _age("--newer", age)).isoformat(timespec="seconds")
         tests.append(lambda entry: entry.time >= after)
     return tests
@@ -111,7 +111,7 @@ def _age(flag: str, text: str) -> timedelta:
         raise InvalidQuestion(f"{flag}: '{text}' is longer ago than there are dates") from None
 
 
-def _listing(entries: Sequence[Entry]) -> None:
+def _listing(entries: Sequence[ShelfEntry]) -> None:
     if not entries:
         say("no runs")
         return
@@ -134,13 +134,13 @@ def _listing(entries: Sequence[Entry]) -> None:
     say(f"\n{counted}, {bytes_text(sum(map(shelf.size, entries)))}")
 
 
-def _statuses(entry: Entry) -> str:
+def _statuses(entry: ShelfEntry) -> str:
     if not entry.sweep:
         return next(iter(entry.statuses))
     return ", ".join(f"{entry.statuses[status]} {status}" for status in shelf.STATUSES if entry.statuses[status])
 
 
-def _as_json(entries: Sequence[Entry]) -> None:
+def _as_json(entries: Sequence[ShelfEntry]) -> None:
     for entry in entries:
         line = {
             "folder": str(entry.folder),
@@ -154,7 +154,7 @@ def _as_json(entries: Sequence[Entry]) -> None:
         print(json_text(json.dumps(line, ensure_ascii=False)))
 
 
-def _delete(entries: Sequence[Entry], *, asked: bool) -> int:
+def _delete(entries: Sequence[ShelfEntry], *, asked: bool) -> int:
     """Delete what was listed, as far as it is all ours, and say what is left and why."""
     if asked:
         if not sys.stdin.isatty():
@@ -179,7 +179,7 @@ def _delete(entries: Sequence[Entry], *, asked: bool) -> int:
     return 1 if left else 0
 
 
-def _why(entry: Entry, strangers: Sequence[Path]) -> str:
+def _why(entry: ShelfEntry, strangers: Sequence[Path]) -> str:
     """Why the folder of an entry stays."""
     if strangers[0].name == manifest.FILE:
         where = "it" if strangers[0].parent == entry.folder.resolve() else shown(strangers[0].parent)

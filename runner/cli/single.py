@@ -19,11 +19,11 @@ from runner.words import of_system
 if TYPE_CHECKING:
     from runner.record.model import Status
 
-Work: TypeAlias = "Callable[[Configuration, Job, Workers], Status]"
+Action: TypeAlias = "Callable[[Configuration, Job, Workers], Status]"
 """What is done with a configuration. Raises `InvalidExperiment`."""
 
 
-def main(arguments: Sequence[str], work: Work, of_one: str) -> int:
+def main(arguments: Sequence[str], work: Action, of_one: str) -> int:
     """Run the command line; `of_one` says of what there is only one, so that a sweep is refused."""
     if any(argument in ("-m", "--multirun") for argument in arguments):
         print(f"command line: --multirun\n  {of_one} one experiment: name one point", file=sys.stderr)
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str], work: Work, of_one: str) -> int:
     return app.main(arguments, functools.partial(_task, work))
 
 
-def _task(work: Work, job: Job, workers: Workers) -> Status:
+def _task(work: Action, job: Job, workers: Workers) -> Status:
     """One job of Hydra. Returns its status; never raises."""
     try:
         return work(job.resolved(), job, workers)

@@ -41,7 +41,7 @@ _EVERY = 5.0
 """Seconds between two times that the flat files of a sweep are written while it runs."""
 
 _LARGE = 1 << 28
-"""Bytes of arrays of which two points are not held at once."""
+"""From this many bytes of arrays on, no two points are held at once."""
 
 _Dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
@@ -57,12 +57,12 @@ class Results:
     rows: dict[int, list[Row]] = field(default_factory=dict[int, "list[Row]"])
     statuses: dict[int, Status] = field(default_factory=dict[int, "Status"])
     waiting: dict[int, tuple[int, Sequence[str]]] = field(default_factory=dict[int, "tuple[int, Sequence[str]]"])
-    """Of a point that is the same as another one that other, and its overrides."""
+    """For each point that is the same as another: that other, and the point's overrides."""
     kept: set[int] = field(default_factory=set[int])
     """The points that were there already, where a sweep is resumed."""
 
     def add(self, number: int, record: Record, overrides: Sequence[str]) -> None:
-        """Take in the record of a point, and tell it of those for which the point stands."""
+        """Take in the record of a point, and of the points that it stands for."""
         self.rows[number] = measures.rows(number, record, overrides)
         self.statuses[number] = record.status
         for other, (same, its_overrides) in self.waiting.items():
@@ -100,7 +100,7 @@ class Plan:
 
     - `folder`: of the sweep; `folders`: the config folders; `settings`: what Hydra calls its own folder in a point's.
     - `resume`: whether what has passed already is kept; `symmetric`: whether points that are one are run once.
-    - `sort`: the measure of which the best so far is told.
+    - `sort`: the measure whose best value so far is told.
     """
 
     folder: Path
@@ -136,14 +136,14 @@ class Sweep:
         self._written = time.monotonic()
 
     def run(self, points: Sequence[Sequence[str]], first: int) -> None:
-        """Run the points, of which the first has that number."""
+        """Run the points, the first of which has the number `first`."""
         running: deque[_Running] = deque()
         with SweepProgress(len(points)) as progress:
             try:
                 for number, overrides in enumerate(points, start=first):
-                    one = self._begin(number, overrides)
-                    if one is not None:
-                        running.append(one)
+                    point = self._begin(number, overrides)
+                    if point is not None:
+                        running.append(point)
                     while running and (len(running) > self._workers.count + 1 or _large(running[-1].point)):
                         self._finish(running.popleft())
                     self._tell(progress, first, len(running))
@@ -263,7 +263,7 @@ def _large(point: Point) -> bool:
 
 
 def passed(folder: Path, overrides: Sequence[str]) -> Record | None:
-    """The record that a folder has of a point of these overrides which passed; None where it is to be run."""
+    """The record of a passed point with these overrides in a folder; None where it is to be run."""
     try:
         record = records.read(folder)
     except OSError:

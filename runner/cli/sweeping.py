@@ -111,7 +111,7 @@ class Sweeping:
     def _show(self, statuses: Sequence[Status]) -> None:
         all_rows = self.results.all_rows()
         rows = self.options.through(all_rows)
-        view = shown.View(self.options.sort, self.options.best, len(all_rows) - len(rows))
+        view = shown.TableView(self.options.sort, self.options.best, len(all_rows) - len(rows))
         shown.show(rows, statuses, self.folder, view)
         same = len(self.results.waiting)
         if same:

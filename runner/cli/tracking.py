@@ -63,7 +63,7 @@ class Tracking(Callback):
                 self._tracker = named.maker(self._to)(**self._settings)
             except Missing as missing:
                 raise InvalidConfiguration(f"hydra/callbacks={self._to}\n  {missing}") from None
-            except named.Unknown as unknown:
+            except named.UnknownTracker as unknown:
                 raise InvalidConfiguration(f"hydra.callbacks\n  {unknown}") from None
         assert self._tracker is not None
         return self._tracker

@@ -113,18 +113,18 @@ def beforehand(
 
     from runner.config import trust
 
-    given = list(overrides)
+    typed = list(overrides)
     if folder is not None:
-        searched = [override for override in given if override.startswith("hydra.searchpath=")]
+        searched = [override for override in typed if override.startswith("hydra.searchpath=")]
         others = [] if not searched else [searched[0].partition("=")[2].strip()[1:-1]]
         path = ",".join([_quoted(f"file://{folder.resolve()}"), *others])
-        given = [f"hydra.searchpath=[{path}]", *(override for override in given if override not in searched)]
+        typed = [f"hydra.searchpath=[{path}]", *(override for override in typed if override not in searched)]
     with initialize_config_dir(str((home or conf_folder()).resolve()), job_name="runner", version_base="1.3"):
         loader = GlobalHydra.instance().config_loader()
         trust.check_folders([] if folder is None else [folder])
-        config = loader.load_configuration(name or "config", given, RunMode.MULTIRUN, validate_sweep_overrides=False)
-        trust.check(config, loader, given)
-        trust.check_choices(config, loader, given)
+        config = loader.load_configuration(name or "config", typed, RunMode.MULTIRUN, validate_sweep_overrides=False)
+        trust.check(config, loader, typed)
+        trust.check_choices(config, loader, typed)
         yield config
 
 
@@ -201,8 +201,8 @@ def _with_hardware(configuration: Configuration) -> Configuration:
 
     plain, provenance = configuration.plain, configuration.provenance
     topology = plain["target"]["topology"]
-    given: Mapping[str, Any] = plain["hardware"] or {}
-    if not isinstance(topology, str) or given.get("name") is not None:
+    own: Mapping[str, Any] = plain["hardware"] or {}
+    if not isinstance(topology, str) or own.get("name") is not None:
         return configuration
     generation = topology.partition(":")[0]
     hardware = [file for folder in provenance.folders if (file := folder / "hardware" / f"{generation}.yaml").is_file()]
@@ -216,7 +216,7 @@ def _with_hardware(configuration: Configuration) -> Configuration:
         below = cast("dict[str, Any]", OmegaConf.to_container(OmegaConf.load(hardware[0]), resolve=True))
     except (OmegaConfBaseException, YAMLError) as error:
         raise InvalidConfiguration(f"{shown(hardware[0])}\n  {str(error).splitlines()[0]}") from None
-    merged = {**given, **_laid_over(below, given)}
+    merged = {**own, **_laid_over(below, own)}
     for misfit in shape.misfits(merged, ("hardware",)):
         raise InvalidConfiguration(composition.of_misfit(misfit, provenance.sources))
     return Configuration({**plain, "hardware": merged}, provenance)

@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from runner.config import files, layers, quoting, shape
-from runner.config.shape import Misfit
+from runner.config.shape import ShapeMisfit
 from runner.config.sources import Layer, Sources, key_place, listing, one_by_one, said, shown, text_place
 from runner.faults import Fault, Key, key_text, nearest
 from runner.untyped import is_dict, is_list
@@ -83,7 +83,7 @@ def _of_entries(defaults: object) -> Fault | None:
     return None
 
 
-def of_misfit(misfit: Misfit, sources: Sources) -> str:
+def of_misfit(misfit: ShapeMisfit, sources: Sources) -> str:
     """The message for what cannot stand at a key, wherever it was said."""
     fault = misfit.fault
     if not misfit.name:
@@ -178,9 +178,9 @@ def _of_hydra(error: Exception, sources: Sources) -> str | None:
     causes = [str(each).strip() for each in (error, error.__cause__) if each is not None and str(each).strip()]
     message = f"Hydra cannot use this: {': '.join(causes) or type(error).__name__}"
     names = {override: quoting.name(override).replace("/", ".") for override in sources.overrides}
-    given = [override for override, name in names.items() if f"{name}.".startswith(f"{key_text(key)}.")]
-    if given:
-        return f"command line: {' '.join(given)}\n  {message}"
+    settings = [override for override, name in names.items() if f"{name}.".startswith(f"{key_text(key)}.")]
+    if settings:
+        return f"command line: {' '.join(settings)}\n  {message}"
     place = next((place for layer in reversed(sources.layers) if (place := key_place(layer.file, key))), None)
     return None if place is None else f"{place}  {key_text(key)}\n  {message}"
 

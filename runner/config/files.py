@@ -20,7 +20,7 @@ PACKAGE = "# @package _global_"
 _BOM = "\ufeff"
 
 
-class Unmade(yaml.MarkedYAMLError):
+class UnmadeTag(yaml.MarkedYAMLError):
     """What a tag says is made of a value cannot be made of it."""
 
 
@@ -33,7 +33,7 @@ class _Loader(yaml.SafeLoader):
         except yaml.YAMLError:
             raise
         except Exception as error:
-            raise Unmade(None, None, f"{error}", node.start_mark) from error
+            raise UnmadeTag(None, None, f"{error}", node.start_mark) from error
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
@@ -42,7 +42,7 @@ class _Loader(yaml.SafeLoader):
             raise
         except Exception as error:
             kind = node.tag.rsplit(":", 1)[-1]
-            raise Unmade(None, None, f"{node.value!r:.60} is no {kind}", node.start_mark) from error
+            raise UnmadeTag(None, None, f"{node.value!r:.60} is no {kind}", node.start_mark) from error
 
 
 _OF_DATES = "tag:yaml.org,2002:timestamp"
@@ -85,7 +85,7 @@ def refusal(file: Path, *, experiment: bool) -> str | None:
         content = load(written := text(file))
     except Unread as error:
         return str(error)
-    except Unmade as error:
+    except UnmadeTag as error:
         mark = error.problem_mark
         place = f"{mark.line + 1}:{mark.column + 1}" if mark else "1:1"
         return f"{shown(file)}:{place}\n  not YAML: {error.problem}"

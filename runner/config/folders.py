@@ -13,7 +13,7 @@ _LONGEST = 100
 def added(folders: Iterable[Path]) -> list[str]:
     """The config folders that a user added to the runner's own, as a record has them: from the root."""
     own = conf_folder().resolve()
-    return [str(folder) for folder in dict.fromkeys(each.resolve() for each in folders) if folder != own]
+    return [str(folder) for folder in dict.fromkeys(folder.resolve() for folder in folders) if folder != own]
 
 
 def conf_folder() -> Path:
@@ -23,7 +23,7 @@ def conf_folder() -> Path:
 
 
 def misnamed(name: str) -> str | None:
-    """Why a name cannot be that of a folder; None where it can."""
+    """Why no folder can have this name; None where one can."""
     if not _FILE_NAME.match(name):
         return f"{name!r} cannot name a folder; use letters, digits, '_', '-', '.'"
     if len(name) > _LONGEST:

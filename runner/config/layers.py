@@ -33,7 +33,7 @@ def _chain(
 ) -> list[Layer]:
     """The file of one option, after the files that it is based on, but for those of groups that are `chosen`."""
     there = (folder / group / f"{option.removesuffix('.yaml')}.yaml" for folder in folders)
-    file = next((each for each in there if is_there(each)), None)
+    file = next((candidate for candidate in there if is_there(candidate)), None)
     if file is None or file in seen:
         return []
     text = file.read_text(encoding="utf-8", errors="replace")

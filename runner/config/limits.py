@@ -18,7 +18,7 @@ _NODES = 100_000
 """How many lists, mappings and values there may be when every alias stands for what it names."""
 
 _DIGITS = 1_000
-"""Of how many digits a number may be: Python makes no text of much larger ones, and no dtype has more than 64 bits."""
+"""How many digits a number may have: Python prints no much larger ones, and no dtype has more than 64 bits."""
 
 _NUMBER = re.compile(rf"[-+]?(?:0[xob][0-9a-fA-F_]{{{_DIGITS},}}|[0-9][0-9_:]{{{_DIGITS},}})\Z")
 

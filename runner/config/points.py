@@ -79,10 +79,10 @@ class Composer:
     def point(self, overrides: Sequence[str], number: int = 0) -> Composed:
         """The configuration of a point, whose `number` Hydra's settings name. Raises one of `REFUSALS`."""
         parsed = [self._parse(override) for override in overrides]
-        files = tuple(str(one.input_line) for one in parsed if not self._is_value(one))
+        files = tuple(str(entry.input_line) for entry in parsed if not self._is_value(entry))
         try:
             base = self._base(files)
-            config = self._laid_over(base, files, [one for one in parsed if self._is_value(one)])
+            config = self._laid_over(base, files, [entry for entry in parsed if self._is_value(entry)])
         except REFUSALS:
             base = _base(trust.of_point(self._loader, self._config, overrides))
             config = base.config
@@ -119,17 +119,17 @@ class Composer:
         Points that set the same keys share a copy of it: each sets all of them, so nothing is left of the one before.
         A mapping is merged with what is there, so it gets a copy of its own.
         """
-        key = files, tuple(one.key_or_group for one in values)
-        plain = [one.value() for one in values]
+        key = files, tuple(override.key_or_group for override in values)
+        plain = [override.value() for override in values]
         shared = not any(isinstance(value, dict) for value in plain) and len(set(key[1])) == len(values)
         config = self._laid.get(key) if shared else None
         if config is None:
             config = copy.deepcopy(base.config)
             if shared:
                 self._laid[key] = config
-        for one, value in zip(values, plain, strict=True):
-            added = one.type is OverrideType.FORCE_ADD
-            OmegaConf.update(config, one.key_or_group, value, merge=True, force_add=added)
+        for override, value in zip(values, plain, strict=True):
+            added = override.type is OverrideType.FORCE_ADD
+            OmegaConf.update(config, override.key_or_group, value, merge=True, force_add=added)
         return config
 
     def _parse(self, override: str) -> Override:

@@ -74,41 +74,41 @@ def siblings(key: Key) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Misfit:
+class ShapeMisfit:
     """What cannot stand at a key; `name` is whether it is the key itself, and not its value."""
 
     fault: Fault
     name: bool
 
 
-def misfits(value: Any, key: Key = ()) -> Iterator[Misfit]:
+def misfits(value: Any, key: Key = ()) -> Iterator[ShapeMisfit]:
     """What is wrong with a value that stands at `key`, in the order in which it is written."""
     for length in range(1, len(key) + 1):
         if at(key[:length]) is None:
-            yield Misfit(Fault(key[:length], _unknown(key[:length])), name=True)
+            yield ShapeMisfit(Fault(key[:length], _unknown(key[:length])), name=True)
             return
     kind = at(key)
     assert kind is not None
     yield from _misfits(value, key, kind)
 
 
-def _misfits(value: Any, key: Key, kind: Kind) -> Iterator[Misfit]:
+def _misfits(value: Any, key: Key, kind: Kind) -> Iterator[ShapeMisfit]:
     if not _fits(value, kind):
-        yield Misfit(Fault(key, _refusal(value, key, kind)), name=False)
+        yield ShapeMisfit(Fault(key, _refusal(value, key, kind)), name=False)
         return
     if kind.name == "anything" or not is_mapping(value):
         return
     for name, inner in value.items():
         below = (*key, name)
         if not isinstance(name, str):
-            yield Misfit(Fault(below, _not_a_name(name)), name=True)
+            yield ShapeMisfit(Fault(below, _not_a_name(name)), name=True)
         elif kind.keys is None:
             assert kind.items is not None
             yield from _misfits(inner, below, kind.items)
         elif name in kind.keys:
             yield from _misfits(inner, below, kind.keys[name])
         elif key or name not in _FILES:
-            yield Misfit(Fault(below, _unknown(below)), name=True)
+            yield ShapeMisfit(Fault(below, _unknown(below)), name=True)
 
 
 def _fits(value: Any, kind: Kind) -> bool:

@@ -24,10 +24,10 @@ MOST = "sweep.most"
 
 def most(overrides: Sequence[Override], otherwise: object) -> int:
     """How many points a sweep may have: what the command line says, or `otherwise`. Raises `InvalidConfiguration`."""
-    given = [override for override in overrides if override.key_or_group == MOST and not override.is_sweep_override()]
-    number = given[-1].value() if given else otherwise
+    limits = [override for override in overrides if override.key_or_group == MOST and not override.is_sweep_override()]
+    number = limits[-1].value() if limits else otherwise
     if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-        where = f"command line: {given[-1].input_line}" if given else f"configuration  {MOST}"
+        where = f"command line: {limits[-1].input_line}" if limits else f"configuration  {MOST}"
         raise InvalidConfiguration(f"{where}\n  it is a number of points, of at least 1")
     return number
 
@@ -79,13 +79,13 @@ def _count(override: Override) -> int:
             f"command line: {override.input_line}\n  a range has finite ends and a step that is not 0"
         )
     # Of integers exactly, however large.
-    whole = all(isinstance(each, int) for each in (start, stop, step))
+    whole = all(isinstance(bound, int) for bound in (start, stop, step))
     count = -((int(start) - int(stop)) // int(step)) if whole else math.ceil((stop - start) / step)
     return max(count, 0)
 
 
 def withheld(overrides: Sequence[str]) -> frozenset[str]:
-    """Of what Hydra cannot lay over the whole of a sweep what is typed.
+    """What is typed of the overrides that Hydra cannot lay over the whole of a sweep.
 
     The values below a key, as `dims.M=8`, where the experiment itself is swept: only a point has the key. And the word
     `all` where it stands for every layout, since each point has one of these.

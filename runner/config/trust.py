@@ -62,8 +62,8 @@ def check(config: DictConfig, loader: ConfigLoader, typed: Sequence[str]) -> Non
     own = [override for override in typed if of_hydra(override)]
     due = _due(loader, config.hydra.job.config_name, own, folders)
     _refuse_parameters(settings["sweeper"].get("params"), config, folders)
-    given = {"hydra": [o for o in typed if _is_hydras(o)], "task": [o for o in typed if not _is_hydras(o)]}
-    key = _first_difference(_compared(settings), _compared(due)) or _first_difference(settings["overrides"], given)
+    by_owner = {"hydra": [o for o in typed if _is_hydras(o)], "task": [o for o in typed if not _is_hydras(o)]}
+    key = _first_difference(_compared(settings), _compared(due)) or _first_difference(settings["overrides"], by_owner)
     if key is not None:
         raise Untrusted(_located(("hydra", *key), _ALLOWED, config, folders))
 
@@ -94,7 +94,7 @@ def of_point(loader: ConfigLoader, config: DictConfig, overrides: Sequence[str])
 
 
 def check_choices(config: DictConfig, loader: ConfigLoader, typed: Sequence[str]) -> None:
-    """Raise `Untrusted` where a file that a sweep may choose sets more than it may; `config` is that of the sweep.
+    """Raise `Untrusted` where a file that a sweep may choose sets more than it may; `config` is the sweep's.
 
     Our own sweeper composes each point before it is run, so that one costs no other. Of another sweeper's points nobody
     knows before it runs them.
@@ -103,9 +103,9 @@ def check_choices(config: DictConfig, loader: ConfigLoader, typed: Sequence[str]
         return
     parser = OverridesParser.create(config_loader=loader)
     parameters: Any = OmegaConf.to_container(config.hydra.sweeper.get("params") or OmegaConf.create(), resolve=True)
-    given = parser.parse_overrides([*typed, *(f"{name}={value}" for name, value in parameters.items())])
-    fixed = [str(override.input_line) for override in given if not override.is_sweep_override()]
-    swept = [o for o in given if o.is_discrete_sweep() and loader.get_group_options(o.key_or_group)]
+    parsed = parser.parse_overrides([*typed, *(f"{name}={value}" for name, value in parameters.items())])
+    fixed = [str(override.input_line) for override in parsed if not override.is_sweep_override()]
+    swept = [o for o in parsed if o.is_discrete_sweep() and loader.get_group_options(o.key_or_group)]
     choices = [list(override.sweep_string_iterator()) for override in swept]
     for which in range(len(swept)):
         for choice in choices[which]:

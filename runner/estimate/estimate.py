@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 
 from runner import dtypes, executions
-from runner.estimate.links import Coordinates, Links, Taken
+from runner.estimate.links import Coordinates, Links, TransferTime
 from runner.estimate.model import CollectiveTime, Estimate, LineTime, Roof
 from runner.evidence.model import Collective
 from runner.evidence.work import IN_BRANCHES, Line, Work
@@ -18,7 +18,7 @@ from runner.sharding.ring import RAGGED
 from runner.words import time_text
 
 _GROUPS = 64
-"""Of so many groups each is looked at; those of more are alike."""
+"""Up to so many groups are looked at; the others are alike."""
 
 _PAIRED = ("collective-permute", "send", "recv")
 """Collectives whose groups are pairs: who sends, and who gets it."""
@@ -44,7 +44,7 @@ def estimate(
     lines = [_line(hardware, line, unknown) for line in work.lines]
     links = Links(hardware, mesh, coordinates)
     times = {line.nodes[0]: line.seconds or 0.0 for line in lines if len(line.nodes) == 1}
-    taken = [_collective(links, mesh, one, times, unknown) for one in collectives or ()]
+    taken = [_collective(links, mesh, collective, times, unknown) for collective in collectives or ()]
     if collectives is None:
         unknown.append("what it communicates could not be read")
     multiplying = _multiplying(hardware, work)
@@ -52,8 +52,8 @@ def estimate(
     moving = None if hardware.memory_bandwidth is None else size / hardware.memory_bandwidth
     # What is copied ahead of time goes through the memory while lines are computed, and both have to be done.
     compute = max(sum(line.seconds or 0.0 for line in lines), moving or 0.0)
-    communication = sum(one.seconds or 0.0 for one in taken)
-    hidden = min(sum(one.hidden for one in taken), compute)
+    communication = sum(collective.seconds or 0.0 for collective in taken)
+    hidden = min(sum(collective.hidden for collective in taken), compute)
     seconds = compute + communication - hidden
     return Estimate(
         hardware=hardware.name,
@@ -86,19 +86,19 @@ def compiled_for(experiment: Experiment) -> str:
 
 def doubts(experiment: Experiment) -> list[str]:
     """Why the times are not those of the hardware's own program: another compiler made what is counted."""
-    found: list[str] = []
+    reasons: list[str] = []
     target, hardware = experiment.target, experiment.hardware
     if target.topology is None and target.platform == "cpu":
-        found.append("compiled for CPUs: on this hardware the compiler may fuse, merge and overlap otherwise")
+        reasons.append("compiled for CPUs: on this hardware the compiler may fuse, merge and overlap otherwise")
         kinds = [dtypes.dtype(array.dtype) for array in experiment.arrays]
         if any(kind.kind == "float" and kind.numpy.itemsize < 4 for kind in kinds):
-            found.append("compiled for CPUs, which multiply and send narrow floats as float32")
+            reasons.append("compiled for CPUs, which multiply and send narrow floats as float32")
     generation = None if target.topology is None else target.topology.generation
     if hardware is not None and generation is not None and _short(hardware.name) != _short(generation):
-        found.append(
+        reasons.append(
             f"compiled for {generation}: for {hardware.name} the compiler may fuse, merge and overlap otherwise"
         )
-    return found
+    return reasons
 
 
 def _short(name: str) -> str:
@@ -154,26 +154,30 @@ def _line(hardware: Hardware, line: Line, unknown: list[str]) -> LineTime:
 
 
 def _collective(
-    links: Links, mesh: Mesh, one: Collective, times: dict[str, float], unknown: list[str]
+    links: Links, mesh: Mesh, collective: Collective, times: dict[str, float], unknown: list[str]
 ) -> CollectiveTime:
-    taken = _taken(links, mesh, one)
+    taken = _taken(links, mesh, collective)
     if taken is None or taken.seconds == float("inf"):
-        unknown.append(f"what {one.instruction} takes is not known" + (f": {taken.over}" if taken else ""))
+        unknown.append(f"what {collective.instruction} takes is not known" + (f": {taken.over}" if taken else ""))
         taken = None
-    elif one.kind == RAGGED:
-        unknown.append(f"how much {one.instruction} sends is known when it runs: it takes its latency at least")
-    elif one.count is None:
-        unknown.append(f"how often {one.instruction} runs is not known: it counts once")
-    elif isinstance(one.count, Range):
+    elif collective.kind == RAGGED:
+        unknown.append(f"how much {collective.instruction} sends is known when it runs: it takes its latency at least")
+    elif collective.count is None:
+        unknown.append(f"how often {collective.instruction} runs is not known: it counts once")
+    elif isinstance(collective.count, Range):
         unknown.append(IN_BRANCHES)
-    seconds = None if taken is None else taken.seconds * (1 if one.count is None else executions.ends(one.count)[1])
-    meanwhile = sum(times.get(node, 0.0) for node in one.overlapped or ())
+    seconds = (
+        None
+        if taken is None
+        else taken.seconds * (1 if collective.count is None else executions.ends(collective.count)[1])
+    )
+    meanwhile = sum(times.get(node, 0.0) for node in collective.overlapped or ())
     return CollectiveTime(
-        instruction=one.instruction,
-        kind=one.kind,
-        nodes=one.nodes,
-        axes=one.axes,
-        count=one.count,
+        instruction=collective.instruction,
+        kind=collective.kind,
+        nodes=collective.nodes,
+        axes=collective.axes,
+        count=collective.count,
         seconds=seconds,
         bound=taken.bound if taken and taken.seconds else None,
         over=taken.over if taken and taken.seconds else None,
@@ -181,30 +185,33 @@ def _collective(
     )
 
 
-def _taken(links: Links, mesh: Mesh, one: Collective) -> Taken | None:
-    if one.bytes_in is None and one.bytes_out is None:
+def _taken(links: Links, mesh: Mesh, collective: Collective) -> TransferTime | None:
+    if collective.bytes_in is None and collective.bytes_out is None:
         return None
-    taken, given = one.bytes_in or one.bytes_out or 0, one.bytes_out or one.bytes_in or 0
-    groups = one.groups
-    if one.kind in _PAIRED:
+    bytes_in, bytes_out = (
+        collective.bytes_in or collective.bytes_out or 0,
+        collective.bytes_out or collective.bytes_in or 0,
+    )
+    groups = collective.groups
+    if collective.kind in _PAIRED:
         if groups is None:
             # Of many devices no pair is listed; where all send to their neighbours along an axis, one hop is the least.
-            groups = [[a, b] for members in mesh.groups(one.axes or ()) for a, b in itertools.pairwise(members)]
-        return links.permute([(pair[0], pair[1]) for pair in groups], taken)
+            groups = [[a, b] for members in mesh.groups(collective.axes or ()) for a, b in itertools.pairwise(members)]
+        return links.permute([(pair[0], pair[1]) for pair in groups], bytes_in)
     if groups is None:
-        groups = mesh.groups(one.axes or ())
-    found = [links.time(one.kind, group, taken, given) for group in groups[:_GROUPS]]
-    known = [each for each in found if each is not None]
-    return max(known, key=lambda each: each.seconds) if len(known) == len(found) and known else None
+        groups = mesh.groups(collective.axes or ())
+    times = [links.time(collective.kind, group, bytes_in, bytes_out) for group in groups[:_GROUPS]]
+    known = [time for time in times if time is not None]
+    return max(known, key=lambda time: time.seconds) if len(known) == len(times) and known else None
 
 
 def _bottleneck(lines: Sequence[LineTime], collectives: Sequence[CollectiveTime], whole: float) -> str | None:
     """What takes longest: `w2's all-gather over data: 377 µs of 520 µs`."""
     parts = [(line.seconds or 0.0, _named(line.nodes, line.gradient)) for line in lines]
-    for one in collectives:
-        over = f" over {', '.join(one.axes)}" if one.axes else ""
-        of = f" of {_named(one.nodes, False)}" if one.nodes else ""
-        parts.append(((one.seconds or 0.0) - one.hidden, f"the {one.kind}{of}{over}"))
+    for collective in collectives:
+        over = f" over {', '.join(collective.axes)}" if collective.axes else ""
+        of = f" of {_named(collective.nodes, False)}" if collective.nodes else ""
+        parts.append(((collective.seconds or 0.0) - collective.hidden, f"the {collective.kind}{of}{over}"))
     longest, what = max(parts, default=(0.0, ""), key=lambda part: part[0])
     return f"{what}: {time_text(longest)} of {time_text(whole)}" if longest else None
 

@@ -35,20 +35,22 @@ def fit(measures: Sequence[Measure]) -> Fitted:
     Every program pays for its start, which one that does nothing shows. No estimate has that in it, so it is taken off.
     """
     first = measures[0]
-    (dispatch,) = (one.seconds for one in measures if one.kind == "dispatch")
-    collectives = [one for one in measures if one.kind in KINDS]
-    largest, smallest = max(one.bytes for one in collectives), min(one.bytes for one in collectives)
-    rates = [busbw(_started(one, dispatch)) for one in collectives if one.bytes > largest / 2]
+    (dispatch,) = (measured.seconds for measured in measures if measured.kind == "dispatch")
+    collectives = [measured for measured in measures if measured.kind in KINDS]
+    largest, smallest = max(measured.bytes for measured in collectives), min(measured.bytes for measured in collectives)
+    rates = [busbw(_started(measured, dispatch)) for measured in collectives if measured.bytes > largest / 2]
     waits = [
-        max(0.0, one.seconds - dispatch) / (2 if one.kind == "all-reduce" else 1)
-        for one in collectives
-        if one.bytes < 2 * smallest
+        max(0.0, measured.seconds - dispatch) / (2 if measured.kind == "all-reduce" else 1)
+        for measured in collectives
+        if measured.bytes < 2 * smallest
     ]
-    (copy,) = (algbw(_started(one, dispatch)) for one in measures if one.kind == "copy")
+    (copy,) = (algbw(_started(measured, dispatch)) for measured in measures if measured.kind == "copy")
     return Fitted(
         device=first.device,
         devices=first.devices,
-        flops={one.dtype: algbw(_started(one, dispatch)) for one in measures if one.kind == "product"},
+        flops={
+            measured.dtype: algbw(_started(measured, dispatch)) for measured in measures if measured.kind == "product"
+        },
         memory_bandwidth=copy,
         bandwidth=statistics.median(rates),
         latency=statistics.median(waits),
@@ -56,19 +58,19 @@ def fit(measures: Sequence[Measure]) -> Fitted:
     )
 
 
-def _started(one: Measure, dispatch: float) -> Measure:
+def _started(measured: Measure, dispatch: float) -> Measure:
     """A measure without the start; where that is most of it, half of it, since what is left says little of a rate."""
-    return replace(one, seconds=max(one.seconds - dispatch, one.seconds / 2))
+    return replace(measured, seconds=max(measured.seconds - dispatch, measured.seconds / 2))
 
 
-def algbw(one: Measure) -> float:
+def algbw(measured: Measure) -> float:
     """Bytes a second of a measure."""
-    return one.bytes / one.seconds
+    return measured.bytes / measured.seconds
 
 
-def busbw(one: Measure) -> float:
+def busbw(measured: Measure) -> float:
     """Bytes a second that each link carries."""
-    return algbw(one) * ring.bus_factor(one.kind, one.devices)
+    return algbw(measured) * ring.bus_factor(measured.kind, measured.devices)
 
 
 def document(fitted: Fitted, name: str, when: str, versions: str) -> str:

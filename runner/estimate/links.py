@@ -29,7 +29,7 @@ GATHERS = {"all-gather": 1, "reduce-scatter": 1, "collective-broadcast": 1, "all
 
 
 @dataclass(frozen=True)
-class Taken:
+class TransferTime:
     """What one execution takes: `seconds`, what decides, over which links."""
 
     seconds: float
@@ -37,7 +37,7 @@ class Taken:
     over: str
 
 
-NOTHING = Taken(0.0, "latency", "no link")
+NOTHING = TransferTime(0.0, "latency", "no link")
 
 
 class Links:
@@ -51,7 +51,7 @@ class Links:
         self._hardware = hardware
         self._places = list(coordinates) if coordinates else _in_mesh(mesh, list(_row_major(hardware, mesh)))
 
-    def time(self, kind: str, group: Sequence[int], bytes_in: int, bytes_out: int) -> Taken | None:
+    def time(self, kind: str, group: Sequence[int], bytes_in: int, bytes_out: int) -> TransferTime | None:
         """What a collective among the devices at these positions takes; None for a kind that is not known."""
         places = [self._places[position] for position in group]
         if len(places) < 2:
@@ -64,12 +64,12 @@ class Links:
             return _longest(list(self._exchange(places, 0 if kind == RAGGED else bytes_in)))
         return None
 
-    def permute(self, pairs: Sequence[tuple[int, int]], size: int) -> Taken:
+    def permute(self, pairs: Sequence[tuple[int, int]], size: int) -> TransferTime:
         """What it takes to send `size` bytes from the first to the second position of each pair."""
         ends = [(self._places[start], self._places[stop]) for start, stop in pairs if start != stop]
         if not ends:
             return NOTHING
-        parts: list[Taken] = []
+        parts: list[TransferTime] = []
         abroad = [pair for pair in ends if pair[0][0] != pair[1][0]]
         if abroad:
             parts.append(self._over_network(size, 1))
@@ -81,11 +81,11 @@ class Links:
             parts += self._routed(links, inside, size)
         return _longest(parts) or NOTHING
 
-    def _scaled(self, taken: Taken, times: int) -> Taken:
-        return Taken(taken.seconds * times, taken.bound, taken.over)
+    def _scaled(self, taken: TransferTime, times: int) -> TransferTime:
+        return TransferTime(taken.seconds * times, taken.bound, taken.over)
 
-    def _gather(self, places: Sequence[Coordinates], whole: int) -> Iterator[Taken]:
-        """What each kind of link takes for every device to get a whole of which each has a part."""
+    def _gather(self, places: Sequence[Coordinates], whole: int) -> Iterator[TransferTime]:
+        """What each kind of link takes for every device to get all parts of a whole, one per device."""
         nodes, links = len({place[0] for place in places}), self._hardware.links
         inside = len(places) // nodes
         if nodes > 1:
@@ -104,9 +104,9 @@ class Links:
             hops = sum(line.hops for line in lines)
             chips = len(places) // nodes // on_chip
             incoming = sum((2 if line.ring else 1) / line.stride for line in lines) * links.bandwidth
-            yield _taken(whole * shared * (chips - 1) / (chips * incoming), hops * links.latency, _told(lines))
+            yield _taken(whole * shared * (chips - 1) / (chips * incoming), hops * links.latency, _described(lines))
 
-    def _exchange(self, places: Sequence[Coordinates], local: int) -> Iterator[Taken]:
+    def _exchange(self, places: Sequence[Coordinates], local: int) -> Iterator[TransferTime]:
         """What each kind of link takes for every device to give every other a part of its `local` bytes."""
         nodes, links = len({place[0] for place in places}), self._hardware.links
         inside = len(places) // nodes
@@ -124,15 +124,15 @@ class Links:
             crossing = (line.size // 2) * ((line.size + 1) // 2) / line.size
             seconds = moved * links.per_chip / on_chip / (inside / on_chip) * crossing * line.stride
             seconds /= (2 if line.ring else 1) * links.bandwidth
-            yield _taken(seconds, line.hops * links.latency, _told([line]))
+            yield _taken(seconds, line.hops * links.latency, _described([line]))
 
-    def _over_network(self, size: float, steps: int) -> Taken:
+    def _over_network(self, size: float, steps: int) -> TransferTime:
         network = self._hardware.network
         if network is None:
             return _taken(math.inf, 0.0, "a network that the hardware does not have")
         return _taken(size / network.bandwidth, network.latency * steps, "the network")
 
-    def _lines(self, links: Torus, places: Sequence[Coordinates]) -> Iterator[_Line]:
+    def _lines(self, links: Torus, places: Sequence[Coordinates]) -> Iterator[_TorusLine]:
         """The dimensions of the torus along which the devices differ."""
         rings = links.rings(self._hardware.shape)
         for dimension, chips in enumerate(self._hardware.shape):
@@ -140,15 +140,20 @@ class Links:
             if len(values) < 2:
                 continue
             stride = max(1, (values[-1] - values[0]) // (len(values) - 1))
-            yield _Line(len(values), stride, rings[dimension] and len(values) * stride == chips)
+            yield _TorusLine(len(values), stride, rings[dimension] and len(values) * stride == chips)
 
-    def _routed(self, links: Torus, pairs: Sequence[tuple[Coordinates, Coordinates]], size: int) -> Iterator[Taken]:
+    def _routed(
+        self, links: Torus, pairs: Sequence[tuple[Coordinates, Coordinates]], size: int
+    ) -> Iterator[TransferTime]:
         """Messages within slices, each over whatever links it likes."""
         shape = self._hardware.shape
         rings = links.rings(shape)
         longest = max(cuts.hops(shape, rings, start[1:-1], stop[1:-1]) for start, stop in pairs)
         slices = {start[0] for start, _ in pairs}
-        load = max(cuts.load(shape, rings, [(a[1:-1], b[1:-1]) for a, b in pairs if a[0] == each]) for each in slices)
+        load = max(
+            cuts.load(shape, rings, [(a[1:-1], b[1:-1]) for a, b in pairs if a[0] == slice_number])
+            for slice_number in slices
+        )
         if longest:
             over = f"{longest} hop{'s' if longest > 1 else ''} of the torus"
             over += f", {load:.3g} messages a link" if load > 1 else ""
@@ -158,7 +163,7 @@ class Links:
 
 
 @dataclass(frozen=True)
-class _Line:
+class _TorusLine:
     """Devices along one dimension of a torus: every `stride`-th of it, all around it where it is a ring."""
 
     size: int
@@ -172,7 +177,7 @@ class _Line:
 
 
 def _in_mesh(mesh: Mesh, places: list[Coordinates]) -> list[Coordinates]:
-    """Of the places of the hardware's devices, by their numbers, those of the mesh's."""
+    """The coordinates of the mesh's devices, from those of all the hardware's, by device number."""
     return places if mesh.devices is None else [places[number] for number in mesh.devices]
 
 
@@ -185,14 +190,14 @@ def _row_major(hardware: Hardware, mesh: Mesh) -> Iterator[Coordinates]:
     yield from itertools.product(*map(range, shape))
 
 
-def _taken(sending: float, waiting: float, over: str) -> Taken:
-    return Taken(max(sending, waiting), "bandwidth" if sending >= waiting else "latency", over)
+def _taken(sending: float, waiting: float, over: str) -> TransferTime:
+    return TransferTime(max(sending, waiting), "bandwidth" if sending >= waiting else "latency", over)
 
 
-def _longest(parts: Sequence[Taken]) -> Taken | None:
+def _longest(parts: Sequence[TransferTime]) -> TransferTime | None:
     return max(parts, key=lambda part: part.seconds, default=None)
 
 
-def _told(lines: Sequence[_Line]) -> str:
+def _described(lines: Sequence[_TorusLine]) -> str:
     """`a ring of 16 and a line of 4`."""
     return " and ".join(f"a {'ring' if line.ring else 'line'} of {line.size}" for line in lines)

@@ -212,7 +212,7 @@ class _Reader:
             needed = self._flow.consumers(*self._result_of(place))
             between = Between(source=_nodes(taken), to=_nodes(needed))
             if all(not origin.primitive for origin in own):
-                # It has no name but that of the array that it moves: what needs it caused it.
+                # It only has the name of the array that it moves: what needs it caused it.
                 own = needed or own or taken
         else:
             own += [origin for origin in self._differentiated(place) if origin not in own]
@@ -257,7 +257,10 @@ class _Reader:
         if megascale.kind(place.instruction):
             return megascale.reduction(place.instruction)
         applied = list(self._module.inside(place.instruction, "to_apply"))
-        return next((REDUCTIONS[one.opcode] for one in applied if one.root and one.opcode in REDUCTIONS), None)
+        return next(
+            (REDUCTIONS[inner.opcode] for inner in applied if inner.root and inner.opcode in REDUCTIONS),
+            None,
+        )
 
     def _result_of(self, place: _Place) -> tuple[Computation, Instruction]:
         """Where its result is first whole."""
@@ -274,11 +277,11 @@ class _Reader:
         """
 
         def telling(instructions: Iterable[Instruction]) -> list[str]:
-            return [one.op_name for one in instructions if self._origins.tells(one.op_name)]
+            return [instruction.op_name for instruction in instructions if self._origins.tells(instruction.op_name)]
 
-        found = telling((place.instruction, place.start[1], *place.chain[-1:]))[:1] + telling(self._elements(place))
+        names = telling((place.instruction, place.start[1], *place.chain[-1:]))[:1] + telling(self._elements(place))
         # What reduces still has the name that the collective lost.
-        return found or telling(self._module.inside(place.instruction, "to_apply"))[:1]
+        return names or telling(self._module.inside(place.instruction, "to_apply"))[:1]
 
     def _elements(self, place: _Place) -> list[Instruction]:
         """The instructions that take the results of a merged one apart, in their order."""
@@ -292,13 +295,13 @@ class _Reader:
         """The lines whose cotangents it sums where `shard_map`'s transpose asks for the sum, which is in no line."""
         operands = place.instruction.operands
         parts = [(user.op_name, operands[user.index() : user.index() + 1]) for user in self._elements(place)]
-        found: list[Origin] = []
+        origins: list[Origin] = []
         for name, taken in parts or [(name, operands) for name in self._names(place)]:
             lost = self._origins.lost(name)
             if lost:
                 lines = self._flow.producers(place.computation, taken) or self._flow.consumers(*self._result_of(place))
-                found += [replace(line, gradient=all(map(backward, lost))) for line in lines]
-        return list(dict.fromkeys(found))
+                origins += [replace(line, gradient=all(map(backward, lost))) for line in lines]
+        return list(dict.fromkeys(origins))
 
     def _bytes(self, place: _Place) -> tuple[int | None, int | None, str]:
         """Bytes into and out of one device, None where they are not known, and the dtype."""
@@ -308,17 +311,21 @@ class _Reader:
         # Of a ragged one the other operands say what goes where.
         named = instruction.operands[: 1 if place.kind == ring.RAGGED else None]
         operands = [computation.instructions.get(name) for name in named]
-        taken = None if None in operands else [shape for one in operands if one is not None for shape in one.shapes]
-        given = list(instruction.shapes)
+        taken = (
+            None
+            if None in operands
+            else [shape for operand in operands if operand is not None for shape in operand.shapes]
+        )
+        results = list(instruction.shapes)
         if instruction.opcode.endswith("-start") or instruction.opcode in ("send", "recv"):
-            given = list(place.chain[-1].shapes) if place.chain else None
-        moved = (taken or []) + (given or [])
+            results = list(place.chain[-1].shapes) if place.chain else None
+        moved = (taken or []) + (results or [])
         for dtype in dict.fromkeys(shape.dtype for shape in moved if not shape.bits and shape.dtype != "token"):
             self._result.unknown.append(f"the size of a {dtype} in {place.instruction.name} is not known")
         if taken is None:
             self._result.unknown.append(f"what {place.instruction.name} takes is not in {computation.name}")
-        dtypes = dict.fromkeys(shape.dtype for shape in (taken or given or ()) if shape.dtype != "token")
-        return size_of(taken), size_of(given), ", ".join(dtypes)
+        dtypes = dict.fromkeys(shape.dtype for shape in (taken or results or ()) if shape.dtype != "token")
+        return size_of(taken), size_of(results), ", ".join(dtypes)
 
     def _axes(self, place: _Place) -> tuple[tuple[str, ...] | None, list[list[int]] | None, int | None]:
         """The mesh axes, the groups or pairs where there are no axes or few devices, and the devices in a group."""
@@ -326,8 +333,8 @@ class _Reader:
         text, who = instruction.attribute("replica_groups"), None
         sent = instruction.attribute("source_target_pairs")
         if sent is None and place.kind in ("send", "recv"):
-            found = re.search(r'source_target_pairs="?(\{\{.*?\}\})', instruction.attributes)
-            sent = found.group(1) if found else None
+            match = re.search(r'source_target_pairs="?(\{\{.*?\}\})', instruction.attributes)
+            sent = match.group(1) if match else None
         order = instruction.attribute("device_ids")
         if text is not None and order is not None:
             # The one spelling with a comma outside of brackets.
@@ -367,10 +374,10 @@ class _Reader:
         if not self._module.scheduled or not place.chain:
             return None
         computation, start = place.start
-        found: dict[str, None] = {}
+        overlapped: dict[str, None] = {}
         for instruction in computation.order[start.position + 1 : place.chain[-1].position]:
-            found |= dict.fromkeys(self._computed(instruction))
-        return list(found)
+            overlapped |= dict.fromkeys(self._computed(instruction))
+        return list(overlapped)
 
     def _computed(self, instruction: Instruction) -> Iterator[str]:
         """The lines whose work an instruction does, if it does any."""
@@ -380,7 +387,7 @@ class _Reader:
         if opcode == "custom-call" and not custom_calls.computing(target_of(instruction) or ""):
             return
         inside = list(self._module.inside(instruction))
-        reduces = any(one.opcode == "reduce" for one in (instruction, *inside))
+        reduces = any(fused.opcode == "reduce" for fused in (instruction, *inside))
         if not reduces and not any(shape.dims for shape in instruction.shapes):
             # The next step's number, or where a slice begins.
             return

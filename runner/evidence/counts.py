@@ -19,7 +19,7 @@ class Runs:
 
     - `times`: the least and the most each time that the innermost of the `branches` around it is taken, or the program
       runs; None where that is not known. In branches both are the same.
-    - `branches`: none of a computation that is called in several places, of which the range alone is told.
+    - `branches`: none where a computation is called in several places: then there is the range alone.
     """
 
     times: tuple[int, int] | None

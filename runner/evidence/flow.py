@@ -27,7 +27,7 @@ class Flow:
 
     def producers(self, computation: Computation, operands: Iterable[str]) -> list[Origin]:
         """The lines whose values these are, through whatever has no line of its own."""
-        found: dict[Origin, None] = {}
+        lines: dict[Origin, None] = {}
         front = [(computation, name) for name in operands]
         seen: set[tuple[str, str]] = set()
         while front:
@@ -38,14 +38,14 @@ class Flow:
             producer = where.instructions[name]
             origins = self._origins.of(producer.op_name)
             if origins and (producer.opcode == "parameter" or not self._only_moves(producer)):
-                found |= dict.fromkeys(origins)
+                lines |= dict.fromkeys(origins)
             elif producer.opcode == "parameter":
                 front += self._given(where, producer)
             elif producer.opcode == "get-tuple-element":
                 front += self._element(where, producer)
             elif producer.opcode != "constant":
                 front += [(where, operand) for operand in producer.operands]
-        return list(found)
+        return list(lines)
 
     def _only_moves(self, instruction: Instruction) -> bool:
         """Whether an instruction leaves every value as it is; what its name says is then where the result is used."""
@@ -55,12 +55,12 @@ class Flow:
 
     def _given(self, computation: Computation, parameter: Instruction) -> list[tuple[Computation, str]]:
         """What the caller hands to a parameter."""
-        found: list[tuple[Computation, str]] = []
+        operands: list[tuple[Computation, str]] = []
         for outer, by, _ in self._module.callers.get(computation.name, ()):
             number = parameter.parameter()
             if number < len(by.operands):
-                found.append((outer, by.operands[number]))
-        return found
+                operands.append((outer, by.operands[number]))
+        return operands
 
     def _element(self, computation: Computation, element: Instruction) -> list[tuple[Computation, str]]:
         """What stands in the tuple that an element is taken out of; of a loop's, what enters the loop.
@@ -81,7 +81,7 @@ class Flow:
 
     def consumers(self, computation: Computation, instruction: Instruction) -> list[Origin]:
         """The lines that take its result, inside of fusions and loops too; none where it is returned."""
-        found: dict[Origin, None] = {}
+        lines: dict[Origin, None] = {}
         around: dict[Origin, None] = {}
         # The result, or the element of a tuple that holds it.
         front: list[tuple[Computation, Instruction, int | None]] = [(computation, instruction, None)]
@@ -112,20 +112,20 @@ class Flow:
                     if not self._only_moves(user):
                         around |= dict.fromkeys(origins)
                 elif origins and not self._only_moves(user):
-                    found |= dict.fromkeys(origins)
+                    lines |= dict.fromkeys(origins)
                 else:
                     front.append((where, user, index))
-        return list(found or around)
+        return list(lines or around)
 
     def _parameters(self, user: Instruction, giver: Instruction) -> list[tuple[Computation, Instruction]]:
         """What an operand is called in the computations of a fusion, a loop or a call."""
         if user.opcode not in ("fusion", "while", "call", "async-start"):
             return []
-        found: list[tuple[Computation, Instruction]] = []
+        parameters: list[tuple[Computation, Instruction]] = []
         for role, name in user.called:
             inner = self._module.computations.get(name)
             if inner is None or role == "condition":
                 continue
             numbers = [number for number, operand in enumerate(user.operands) if operand == giver.name]
-            found += [(inner, inner.parameters[number]) for number in numbers if number in inner.parameters]
-        return found
+            parameters += [(inner, inner.parameters[number]) for number in numbers if number in inner.parameters]
+        return parameters

@@ -34,25 +34,25 @@ def gather(
     origins = Origins(experiment, program.lines)
     text = (folder / f"hlo_{program}.txt").read_text(encoding="utf-8")
     heard = None if said is None else warnings.read(said, origins)
-    heard = heard and [replace(one, reshard=(reshards or {}).get(one.text)) for one in heard]
+    heard = heard and [replace(warning, reshard=(reshards or {}).get(warning.text)) for warning in heard]
     module, listed = hlo.Module(), None
     if text.strip():
         try:
             module = hlo.read(text)
-            found = collectives.read(module, origins, experiment.mesh, device_ids)
-            listed = found.found
+            communication = collectives.read(module, origins, experiment.mesh, device_ids)
+            listed = communication.found
         except Exception as error:
             # What a compiler of tomorrow prints must not end a run that is otherwise complete.
-            found = _nothing(f"the module could not be read: {type(error).__name__}: {error}")
+            communication = _nothing(f"the module could not be read: {type(error).__name__}: {error}")
     else:
         why = f": {unreadable}" if unreadable else ""
-        found = _nothing(f"the backend does not show the compiled module{why}")
+        communication = _nothing(f"the backend does not show the compiled module{why}")
     evidence = Evidence(
         collectives=listed,
-        collectives_unknown=list(dict.fromkeys(found.unknown)),
-        collectives_missing=list(dict.fromkeys(found.missing)),
+        collectives_unknown=list(dict.fromkeys(communication.unknown)),
+        collectives_missing=list(dict.fromkeys(communication.missing)),
         compiler_warnings=heard,
-        profile=profile.read(taken, module, origins, found) if taken else None,
+        profile=profile.read(taken, module, origins, communication) if taken else None,
     )
     return Gathered(evidence, work.read(module, origins) if experiment.hardware and program.on_mesh else None)
 

@@ -43,7 +43,7 @@ _COMPUTATION = re.compile(r"^(ENTRY )?%?([^\s(]+) (?:\(.*\) -> .*)?\{\s*$")
 class Shape:
     """One array of an instruction's result, which has several when it is a tuple.
 
-    - `space`: of which of the device's memories, 0 for the large one. What the others are depends on the backend.
+    - `space`: which of the device's memories, 0 for the large one. What the others are depends on the backend.
     """
 
     dtype: str
@@ -58,7 +58,7 @@ class Shape:
 
 
 def size_of(shapes: Iterable[Shape] | None) -> int | None:
-    """The bytes of all these arrays; None where that of one is not known."""
+    """The bytes of all these arrays; None where one's are not known."""
     shapes = None if shapes is None else [shape for shape in shapes if shape.dtype != "token"]
     return None if shapes is None or not all(shape.bits for shape in shapes) else sum(s.bytes for s in shapes)
 
@@ -78,21 +78,21 @@ class Instruction:
     @cached_property
     def op_name(self) -> str:
         """JAX's name stack at which the operation was traced; empty where the compiler gave it none."""
-        found = _OP_NAME.search(self.attributes)
-        return found.group(1) if found else ""
+        match = _OP_NAME.search(self.attributes)
+        return match.group(1) if match else ""
 
     @cached_property
     def called(self) -> tuple[tuple[str, str], ...]:
         """The computations that it runs, as (role, name): `("calls", "fused_computation")`."""
-        found: list[tuple[str, str]] = []
+        computations: list[tuple[str, str]] = []
         if self.opcode in ("async-update", "async-done"):
             # They name the computation that their start runs.
             return ()
         # The metadata may hold anything in quotes.
-        for role, one, several in _CALLED.findall(re.sub(r'"(?:[^"\\]|\\.)*"', '""', self.attributes)):
-            names = [one] if one else [name.strip().lstrip("%") for name in several.split(",")]
-            found += [(role, name) for name in names if name]
-        return tuple(found)
+        for role, single, several in _CALLED.findall(re.sub(r'"(?:[^"\\]|\\.)*"', '""', self.attributes)):
+            names = [single] if single else [name.strip().lstrip("%") for name in several.split(",")]
+            computations += [(role, name) for name in names if name]
+        return tuple(computations)
 
     @property
     def bytes(self) -> int:
@@ -101,10 +101,10 @@ class Instruction:
 
     def attribute(self, name: str) -> str | None:
         """The text of one attribute, up to the comma that ends it."""
-        found = re.search(rf"(?:^|[\s,]){re.escape(name)}=", self.attributes)
-        if found is None:
+        match = re.search(rf"(?:^|[\s,]){re.escape(name)}=", self.attributes)
+        if match is None:
             return None
-        return self.attributes[found.end() : _end(self.attributes, found.end(), ",")].strip()
+        return self.attributes[match.end() : _end(self.attributes, match.end(), ",")].strip()
 
     def parameter(self) -> int:
         """The number of a parameter."""
@@ -130,7 +130,7 @@ class Computation:
 
     @cached_property
     def users(self) -> dict[str, list[Instruction]]:
-        """For each instruction those that take its result."""
+        """For each instruction, those that take its result."""
         users: dict[str, list[Instruction]] = {}
         for instruction in self.instructions.values():
             for operand in dict.fromkeys(instruction.operands):
@@ -194,11 +194,11 @@ def read(text: str) -> Module:
             if line.startswith("HloModule "):
                 _header(module, line)
             elif line and not line[0].isspace() and line.rstrip().endswith("{"):
-                found = _COMPUTATION.match(line)
-                if found is None:
+                match = _COMPUTATION.match(line)
+                if match is None:
                     module.unread.append(line.strip())
                     continue
-                computation = Computation(found.group(2), bool(found.group(1)))
+                computation = Computation(match.group(2), bool(match.group(1)))
                 module.computations[computation.name] = computation
             elif _DEFINITION.match(line):
                 module.unread.append(line.strip())
@@ -226,10 +226,10 @@ def _header(module: Module, line: str) -> None:
 
 
 def _instruction(line: str, position: int) -> Instruction | None:
-    found = _DEFINITION.match(line)
-    if found is None:
+    match = _DEFINITION.match(line)
+    if match is None:
         return None
-    start = found.end()
+    start = match.end()
     # A tuple's shape stands in parentheses; any other ends at the first space.
     end = _end(line, start + 1, ")") + 1 if line[start : start + 1] == "(" else line.find(" ", start)
     opcode = _OPCODE.match(line, end) if end > 0 else None
@@ -238,12 +238,12 @@ def _instruction(line: str, position: int) -> Instruction | None:
     close = _end(line, opcode.end(), ")")
     inside = line[opcode.end() : close]
     return Instruction(
-        name=found.group(2),
+        name=match.group(2),
         opcode=opcode.group(1),
         shapes=shapes(line[start:end]),
         operands=_operands(opcode.group(1), inside),
         attributes=line[close + 1 :],
-        root=bool(found.group(1)),
+        root=bool(match.group(1)),
         position=position,
     )
 
@@ -275,28 +275,28 @@ _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[(){}\[\],]')
 def _end(text: str, start: int, until: str) -> int:
     """Where `until` stands outside of all brackets and quotes that open after `start`; the end where it does not."""
     depth = 0
-    for found in _BRACKETS.finditer(text, start):
-        mark = found.group()
+    for bracket in _BRACKETS.finditer(text, start):
+        mark = bracket.group()
         if depth == 0 and mark == until:
-            return found.start()
+            return bracket.start()
         if mark in "([{":
             depth += 1
         elif mark in ")]}":
             if depth == 0:
-                return found.start()
+                return bracket.start()
             depth -= 1
     return len(text)
 
 
 def shapes(text: str) -> tuple[Shape, ...]:
     """The arrays of a shape: one, or the leaves of a tuple."""
-    found: list[Shape] = []
+    leaves: list[Shape] = []
     for dtype, dims, layout in _LEAF.findall(text):
         name, bits = _DTYPES.get(dtype, (dtype, 0))
         sizes = tuple(int(re.sub(r"\D", "", dim)) for dim in dims.split(",") if dim)
         space = _SPACE.search(layout)
-        found.append(Shape(name, sizes, bits, int(space[1]) if space else 0))
-    return tuple(found)
+        leaves.append(Shape(name, sizes, bits, int(space[1]) if space else 0))
+    return tuple(leaves)
 
 
 def trip_count(module: Module, loop: Instruction, computation: Computation) -> int | None:
@@ -319,23 +319,23 @@ def _counted(module: Module, loop: Instruction, computation: Computation) -> int
     if test.opcode != "compare" or test.attribute("direction") != "LT" or {entered.opcode, ends.opcode} != {"tuple"}:
         return None
 
-    def given(where: Computation, name: str) -> Instruction | None:
+    def source(where: Computation, name: str) -> Instruction | None:
         """What is behind the copies of a value."""
-        found = where.instructions.get(name)
-        while found is not None and found.opcode in ("copy", "bitcast", "copy-done", "copy-start"):
-            found = where.instructions.get(found.operands[0])
-        return found
+        instruction = where.instructions.get(name)
+        while instruction is not None and instruction.opcode in ("copy", "bitcast", "copy-done", "copy-start"):
+            instruction = where.instructions.get(instruction.operands[0])
+        return instruction
 
     def carried(where: Computation, name: str) -> int | None:
         """Which element of the carry a value is."""
-        found = given(where, name)
-        return found.index() if found is not None and found.opcode == "get-tuple-element" else None
+        instruction = source(where, name)
+        return instruction.index() if instruction is not None and instruction.opcode == "get-tuple-element" else None
 
     def value(where: Computation, name: str) -> int | None:
         """A constant, or an element of the carry that starts as one and that no step changes."""
         index = None if where is computation else carried(where, name)
         if index is None:
-            return constant(given(where, name))
+            return constant(source(where, name))
         return value(computation, entered.operands[index]) if carried(body, ends.operands[index]) == index else None
 
     index = carried(condition, test.operands[0])

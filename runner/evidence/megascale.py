@@ -28,32 +28,36 @@ def kind(instruction: Instruction) -> str | None:
     """The kind of collective that a `send` or `recv` between slices is; None for any other instruction."""
     if instruction.opcode not in ("send", "recv"):
         return None
-    found = _TYPE.search(instruction.attributes)
-    return None if found is None else _KINDS.get(found.group(1))
+    match = _TYPE.search(instruction.attributes)
+    return None if match is None else _KINDS.get(match.group(1))
 
 
 def received(computation: Computation, send: Instruction) -> Instruction | None:
     """The `recv` of a transfer that `send` begins."""
     meeting = _meeting(send)
-    there = (one for one in computation.instructions.values() if one.opcode == "recv" and _meeting(one) == meeting)
+    there = (
+        instruction
+        for instruction in computation.instructions.values()
+        if instruction.opcode == "recv" and _meeting(instruction) == meeting
+    )
     return next(there, None) if meeting is not None else None
 
 
 def _meeting(instruction: Instruction) -> str | None:
-    found = _RENDEZVOUS.search(instruction.attributes)
-    return found and found.group(1)
+    match = _RENDEZVOUS.search(instruction.attributes)
+    return match and match.group(1)
 
 
 def reduction(instruction: Instruction) -> str | None:
     """What a reducing one does, as the record has it: `sum`."""
-    found = _REDUCTION.search(instruction.attributes)
-    return found and found.group(1).lower()
+    match = _REDUCTION.search(instruction.attributes)
+    return match and match.group(1).lower()
 
 
 def target(instruction: Instruction) -> str | None:
     """Among whom it is, as the module spells it."""
-    found = _TARGET.search(instruction.attributes)
-    return found and found.group(1)
+    match = _TARGET.search(instruction.attributes)
+    return match and match.group(1)
 
 
 def generated(instruction: Instruction) -> bool:
@@ -62,7 +66,7 @@ def generated(instruction: Instruction) -> bool:
 
 
 def everywhere(inside: np.ndarray, partitions: int, ids: Sequence[int]) -> np.ndarray:
-    """The groups or pairs of all slices, where a module of so many partitions is that of each of several.
+    """The groups or pairs of all slices, where each of several slices runs a module of so many partitions.
 
     It numbers the devices of its slice in the order in which they stand in the mesh, whose devices have `ids`.
     """

@@ -1,4 +1,4 @@
-"""An all-reduce that the compiler merged of several in; what each of its operands is of, out."""
+"""An all-reduce that the compiler merged from several in; the lines behind each of its operands out."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ def parts(flow: Flow, origins: Origins, computation: Computation, instruction: I
         return []
     users = computation.users.get(instruction.name, ())
     taken = {user.index(): user.op_name for user in users if user.opcode == "get-tuple-element"}
-    found: list[MergedPart] = []
+    listed: list[MergedPart] = []
     for index, name in enumerate(instruction.operands):
         operand = computation.instructions.get(name)
         of = origins.of(taken.get(index, "")) or flow.producers(computation, [name])
-        found.append(
+        listed.append(
             MergedPart(
                 nodes=list(dict.fromkeys(origin.node for origin in of)),
                 gradient=bool(of) and all(origin.gradient for origin in of),
                 bytes=None if operand is None else size_of(operand.shapes),
             )
         )
-    return found
+    return listed

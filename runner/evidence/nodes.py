@@ -24,7 +24,7 @@ PRIMITIVES = frozenset(
 )
 """JAX's collective primitives: what stands last in the name of a collective that the program itself asks for.
 
-Those of the table's operations, and those of which no operation of the language is made.
+Some the table's operations lower to, some none does.
 
 Source: jax/_src/lax/parallel.py, where those that begin an asynchronous one end in `_start`.
 """
@@ -64,22 +64,22 @@ def _parts(text: str) -> list[str]:
 
 
 def asked(stack: str) -> bool:
-    """Whether a name stack is that of a collective of the program's own: of a line, or of JAX's differentiation."""
+    """Whether a name stack names a collective that the program asks for: a line does, or JAX's differentiation."""
     scopes, _, primitive = stack.rpartition("/")
     return bool(scopes) and primitive.removesuffix("_start") in PRIMITIVES
 
 
 def backward(stack: str) -> bool:
-    """Whether a name stack is that of a backward pass."""
+    """Whether a name stack belongs to a backward pass."""
     return any(part.startswith("transpose(") for part in stack.split("/"))
 
 
 def again(stack: str) -> bool:
-    """Whether a name stack is that of what `jax.checkpoint` computes again in a backward pass."""
+    """Whether a name stack belongs to what `jax.checkpoint` computes again in a backward pass."""
     return "rematted_computation" in stack.split("/")
 
 
-Scope: TypeAlias = "Mapping[str, tuple[str, Scope]]"
+NestedScopes: TypeAlias = "Mapping[str, tuple[str, NestedScopes]]"
 """The scopes that may stand in a name stack, each with its line and the scopes that may stand inside it."""
 
 
@@ -88,7 +88,7 @@ class Origins:
 
     def __init__(self, experiment: Experiment, section: Section) -> None:
         gradients = experiment.grad.names if experiment.grad else ()
-        of_gradients: dict[str, tuple[str, Scope]] = {name: (name, {}) for name in gradients}
+        of_gradients: dict[str, tuple[str, NestedScopes]] = {name: (name, {}) for name in gradients}
         self._scope = _scope(experiment.section(section)) | of_gradients
         names = Names(experiment)
         self._arrays = {names[array.name]: array.name for array in experiment.arrays}
@@ -102,15 +102,15 @@ class Origins:
 
     def _of(self, op_name: str) -> tuple[Origin, ...]:
         """The origins of an instruction; several where the compiler merged operations. Empty where it does not say."""
-        found = [origin for stack in stacks(op_name) if (origin := self._origin(stack)) is not None]
-        return tuple(dict.fromkeys(found))
+        origins = [origin for stack in stacks(op_name) if (origin := self._origin(stack)) is not None]
+        return tuple(dict.fromkeys(origins))
 
     def lost(self, op_name: str) -> list[str]:
         """The name stacks of collectives that the program asks for in no line."""
         return [stack for stack in stacks(op_name) if asked(stack) and self._origin(stack) is None]
 
     def tells(self, op_name: str) -> bool:
-        """Whether a name leads to a line, or is that of a collective that the program asks for."""
+        """Whether a name leads to a line, or to a collective that the program asks for."""
         return bool(self.of(op_name)) or bool(self.lost(op_name))
 
     def _origin(self, stack: str) -> Origin | None:
@@ -134,20 +134,20 @@ class Origins:
 def _unwrapped(part: str) -> str:
     if _FUNCTION.search(part):
         return ""
-    found = _WRAPPED.match(part)
-    return found.group(1) if found else part
+    match = _WRAPPED.match(part)
+    return match.group(1) if match else part
 
 
-def _scope(statements: Sequence[Statement], calls: int = 0) -> dict[str, tuple[str, Scope]]:
+def _scope(statements: Sequence[Statement], calls: int = 0) -> dict[str, tuple[str, NestedScopes]]:
     """The scopes of some statements that stand in so many calls of functions."""
-    found: dict[str, Any] = {}
+    scopes: dict[str, Any] = {}
     for statement in statements:
         *around, own = statement.line.scopes(calls)
-        here = found
+        here = scopes
         for scope in around:
             # What is a scope of no line belongs to the first line inside it.
             here = here.setdefault(scope, (str(statement.line), {}))[1]
         inside = _scope(statement.body, len(statement.line.calls)) if isinstance(statement, Loop) else {}
         known = here.get(own, ("", {}))[1]
         here[own] = str(statement.line), {**known, **inside}
-    return found
+    return scopes

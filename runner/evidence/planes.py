@@ -48,7 +48,7 @@ class RecordedEvent(Protocol):
     def stats(self) -> Iterable[tuple[str | None, Any]]: ...
 
 
-class RecordedLine(Protocol):
+class PlaneLine(Protocol):
     """What is read of `jax.profiler.ProfileLine`."""
 
     @property
@@ -63,7 +63,7 @@ class RecordedPlane(Protocol):
     @property
     def name(self) -> str: ...
     @property
-    def lines(self) -> Iterable[RecordedLine]: ...
+    def lines(self) -> Iterable[PlaneLine]: ...
 
 
 class Event(NamedTuple):
@@ -118,9 +118,9 @@ def read(planes: Iterable[RecordedPlane]) -> Recorded:
     unknown: list[str] = []
     numbers = itertools.count()
     for plane in filter(_on_device, planes):
-        found = _DEVICE.match(plane.name)
-        if found:
-            events += _of_device(list(plane.lines), int(found.group(1)), annotated, numbers)
+        match = _DEVICE.match(plane.name)
+        if match:
+            events += _of_device(list(plane.lines), int(match.group(1)), annotated, numbers)
         elif any(True for line in plane.lines for _ in line.events):
             unknown.append(f"what {plane.name} did is not read")
     if not events:
@@ -166,15 +166,15 @@ class _Window(NamedTuple):
     name: str
 
 
-def _windows(lines: Iterable[RecordedLine]) -> list[_Window]:
+def _windows(lines: Iterable[PlaneLine]) -> list[_Window]:
     """The annotated runs."""
-    found = [
+    windows = [
         _Window(event.start_ns, event.start_ns + event.duration_ns, "")
         for line in lines
         for event in line.events
         if event.name == ANNOTATION
     ]
-    return sorted(found)
+    return sorted(windows)
 
 
 def _inside(windows: Sequence[_Window], start: float) -> int:
@@ -184,7 +184,7 @@ def _inside(windows: Sequence[_Window], start: float) -> int:
 
 
 def _of_device(
-    lines: list[RecordedLine], device: int, annotated: Sequence[_Window], numbers: Iterator[int]
+    lines: list[PlaneLine], device: int, annotated: Sequence[_Window], numbers: Iterator[int]
 ) -> list[Event]:
     modules = sorted(
         _Window(event.start_ns, event.start_ns + event.duration_ns, event.name.partition("(")[0])
@@ -194,7 +194,7 @@ def _of_device(
     )
     # A stream's events stand again, grouped, on lines that the profiler derives.
     streams = [line for line in lines if line.name.startswith("Stream")]
-    found: list[Event] = []
+    events: list[Event] = []
     for line in streams or [line for line in lines if line.name == "XLA Ops"]:
         number = next(numbers)
         for event in line.events:
@@ -206,13 +206,13 @@ def _of_device(
             instruction = str(stats.get("hlo_op") or "")
             if not instruction and not streams:
                 instruction = event.name.partition(" = ")[0].lstrip("%")
-            found.append(Event(number, device, run, start, end, end, event.name, instruction, module))
-    return found
+            events.append(Event(number, device, run, start, end, end, event.name, instruction, module))
+    return events
 
 
-def _of_host(lines: Sequence[RecordedLine], numbers: Iterator[int]) -> tuple[list[Event], int]:
+def _of_host(lines: Sequence[PlaneLine], numbers: Iterator[int]) -> tuple[list[Event], int]:
     """The events, and how many of them have no end."""
-    found: list[tuple[Event, object, object]] = []
+    executions: list[tuple[Event, object, object]] = []
     ends: dict[object, int] = {}
     for line in lines:
         number = next(numbers)
@@ -223,14 +223,14 @@ def _of_host(lines: Sequence[RecordedLine], numbers: Iterator[int]) -> tuple[lis
                 device, instruction = int(stats.get("device_ordinal", 0)), str(stats["hlo_op"])
                 module = str(stats.get("hlo_module", ""))
                 executed = Event(number, device, _NOWHERE, start, end, end, event.name, instruction, module)
-                found.append((executed, stats.get("run_id"), stats.get("_p")))
+                executions.append((executed, stats.get("run_id"), stats.get("_p")))
             elif event.name.startswith(_END) and "_c" in stats:
                 ends[stats["_c"]] = round(event.start_ns)
-    unended = sum(mark not in ends for _, _, mark in found) if ends else 0
+    unended = sum(mark not in ends for _, _, mark in executions) if ends else 0
     runs: dict[object, int] = {None: _NOWHERE}
-    for _, run, _ in sorted(found, key=lambda one: one[0].start):
+    for _, run, _ in sorted(executions, key=lambda execution: execution[0].start):
         runs.setdefault(run, len(runs) - 1)
     events = [
-        event._replace(run=runs[run], done=max(event.end, ends.get(mark, event.end))) for event, run, mark in found
+        event._replace(run=runs[run], done=max(event.end, ends.get(mark, event.end))) for event, run, mark in executions
     ]
     return events, unended

@@ -95,9 +95,9 @@ class _Reader:
             elif event.instruction in self._collectives.carriers:
                 carried[self._collectives.carriers[event.instruction]].add(event, own)
                 continue
-            elif found := self._lines(instruction):
-                nodes = list(dict.fromkeys(origin.node for origin in found))
-                key = frozenset(nodes), all(origin.gradient for origin in found)
+            elif origins := self._lines(instruction):
+                nodes = list(dict.fromkeys(origin.node for origin in origins))
+                key = frozenset(nodes), all(origin.gradient for origin in origins)
                 order.setdefault(key, nodes)
                 lines[key].add(event, own)
                 continue
@@ -146,12 +146,12 @@ class _Reader:
 
     def _lines(self, instruction: Instruction) -> tuple[Origin, ...]:
         """The lines that an instruction works for: of a fusion, those of all that is fused."""
-        found: list[Origin] = []
+        origins: list[Origin] = []
         if instruction.opcode == "fusion":
             for inner in self._module.inside(instruction):
                 if inner.opcode not in _FREE:
-                    found += self._lines(inner)
-        return tuple(dict.fromkeys(found)) or self._origins.of(instruction.op_name)
+                    origins += self._lines(inner)
+        return tuple(dict.fromkeys(origins)) or self._origins.of(instruction.op_name)
 
     def _collective(self, entry: Collective, carried: Mapping[str, _Times]) -> ProfiledCollective:
         name = entry.instruction
@@ -198,12 +198,12 @@ class _Reader:
         return [node for node in dict.fromkeys(served) if node not in entry.nodes]
 
     def _seconds(self, times: _Times) -> Seconds:
-        each = [times.by_run[place] / 1e9 for place in self._executed]
-        known = bool(each) and self._told_apart
+        per_run = [times.by_run[place] / 1e9 for place in self._executed]
+        known = bool(per_run) and self._told_apart
         return Seconds(
-            median=statistics.median(each) if known else None,
-            min=min(each) if known else None,
-            max=max(each) if known else None,
+            median=statistics.median(per_run) if known else None,
+            min=min(per_run) if known else None,
+            max=max(per_run) if known else None,
             total=times.total / 1e9,
         )
 
@@ -223,7 +223,7 @@ class _Reader:
 
 
 def own_times(events: Sequence[Event], inside: Mapping[str, frozenset[str]]) -> list[int]:
-    """For each event its time in nanoseconds without that of the events inside it.
+    """For each event its own time in nanoseconds, without the events inside it.
 
     Inside are those that stand on the same line while it does, and those of the instructions that `inside` lists for
     its own, on any line of the same device in the same run.

@@ -23,21 +23,21 @@ def read(said: str, origins: Origins) -> list[CompilerWarning]:
 
     `kind` is "involuntary full rematerialization", or "sharding" for all others.
     """
-    found: dict[str, CompilerWarning] = {}
+    by_text: dict[str, CompilerWarning] = {}
     for line in said.splitlines():
         warning = _LINE.match(line)
         if warning is None or not (_SHARDING.search(warning.group(1)) or _SHARDING.search(warning.group(2))):
             continue
         text = warning.group(2)
-        if text in found:
-            found[text] = replace(found[text], times=found[text].times + 1)
+        if text in by_text:
+            by_text[text] = replace(by_text[text], times=by_text[text].times + 1)
             continue
         kind = _REMATERIALIZATION if _REMATERIALIZATION in text.lower() else "sharding"
         named = re.search(r'op_name="([^"]*)"', text)
         lines = origins.of(named.group(1)) if named else ()
         node = lines[0].node if lines else None
-        found[text] = CompilerWarning(kind=kind, node=node, text=text, times=1)
-    return list(found.values())
+        by_text[text] = CompilerWarning(kind=kind, node=node, text=text, times=1)
+    return list(by_text.values())
 
 
 _CHANGE = re.compile(r"from sharding (\{.*?\}) to (\{.*?\}) (?:efficiently|without).*?HLO operation:? %?\S+ = (\S+)")
@@ -48,14 +48,14 @@ def change(text: str, mesh: Mesh) -> Reshard | None:
 
     None where the warning does not say them, or no PartitionSpec does.
     """
-    found = _CHANGE.search(text)
-    if found is None:
+    match = _CHANGE.search(text)
+    if match is None:
         return None
-    shapes = hlo.shapes(found[3])
+    shapes = hlo.shapes(match[3])
     if len(shapes) != 1 or not shapes[0].bits:
         return None
     held = shapes[0].dims
-    before, after = (hlo_sharding.spec(part, len(held), mesh) for part in found.group(1, 2))
+    before, after = (hlo_sharding.spec(part, len(held), mesh) for part in match.group(1, 2))
     if before is None or after is None:
         return None
     whole = tuple(size * mesh.axis_size(axes) for size, axes in zip(held, before, strict=True))

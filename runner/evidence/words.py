@@ -19,22 +19,22 @@ NOBODY = "no other device"
 """Over what a collective is whose axes all have size 1, as the compiled module has it, where these have no names."""
 
 
-def collective(one: Collective) -> str:
+def collective(entry: Collective) -> str:
     """`all-gather of w for y over x`, `collective-permute of ring.lhs (backward) over x`."""
-    within = f" within groups {json.dumps(one.groups)}"
-    over = within if one.axes is None else f" over {', '.join(one.axes) or NOBODY}"
-    return f"{one.kind} of {subject(one)}{over}"
+    within = f" within groups {json.dumps(entry.groups)}"
+    over = within if entry.axes is None else f" over {', '.join(entry.axes) or NOBODY}"
+    return f"{entry.kind} of {subject(entry)}{over}"
 
 
-def subject(one: Collective) -> str:
+def subject(entry: Collective) -> str:
     """What a collective communicates: the line that it belongs to, and, of one that the compiler inserted, whose value.
 
     `C`; `w for y` where the value of `w` is needed on other devices in line `y`; `loss and out (backward)`.
     """
-    lines = one.nodes
-    taken = [name for name in one.between.source if name not in lines] if one.between else []
-    needed = lines or ([name for name in one.between.to if name not in taken] if one.between else [])
-    backward = " (backward)" if one.gradient else ""
+    lines = entry.nodes
+    taken = [name for name in entry.between.source if name not in lines] if entry.between else []
+    needed = lines or ([name for name in entry.between.to if name not in taken] if entry.between else [])
+    backward = " (backward)" if entry.gradient else ""
     if taken and needed:
         return f"{' and '.join(taken)} for {' and '.join(needed)}{backward}"
     if taken or lines:
@@ -42,10 +42,10 @@ def subject(one: Collective) -> str:
     return f"a value for {' and '.join(needed)}{backward}" if needed else f"no line that the module names{backward}"
 
 
-def described(one: Collective) -> str:
+def described(entry: Collective) -> str:
     """One collective of a record in a line."""
-    inserted = ", inserted by the compiler" if one.inserted else ""
-    return f"{often(one.count)} × {collective(one)}: a device sends {bytes_text(one.bytes_sent)}{inserted}"
+    inserted = ", inserted by the compiler" if entry.inserted else ""
+    return f"{often(entry.count)} × {collective(entry)}: a device sends {bytes_text(entry.bytes_sent)}{inserted}"
 
 
 def because(why: Reason) -> str:
@@ -53,25 +53,25 @@ def because(why: Reason) -> str:
     return why.text + ("; Shardy plans it too" if why.planned and why.by == "operation" else "")
 
 
-def asked(one: AskedCollective) -> str:
+def asked(entry: AskedCollective) -> str:
     """`all-reduce of out over model`."""
-    return f"{one.kind} of {_at(one.line, one.gradient)}{_over(one.axes)}"
+    return f"{entry.kind} of {_at(entry.line, entry.gradient)}{_over(entry.axes)}"
 
 
-def asked_at_length(one: AskedCollective) -> str:
+def asked_at_length(entry: AskedCollective) -> str:
     """A collective that a program asks for in a line."""
-    return f"{often(one.count)} × {asked(one)}: a device sends {bytes_text(one.bytes_sent)}"
+    return f"{often(entry.count)} × {asked(entry)}: a device sends {bytes_text(entry.bytes_sent)}"
 
 
-def planned(one: PlannedCollective) -> str:
+def planned(entry: PlannedCollective) -> str:
     """`all-gather of w1 for hidden over data`."""
-    of = one.of if one.line in (None, one.of) else f"{one.of} for {one.line}"
-    return f"{one.kind} of {of}{' (backward)' if one.gradient else ''}{_over(one.axes)}"
+    of = entry.of if entry.line in (None, entry.of) else f"{entry.of} for {entry.line}"
+    return f"{entry.kind} of {of}{' (backward)' if entry.gradient else ''}{_over(entry.axes)}"
 
 
-def planned_at_length(one: PlannedCollective) -> str:
+def planned_at_length(entry: PlannedCollective) -> str:
     """A collective that Shardy plans in a line."""
-    return f"{often(one.count)} × {planned(one)}: a device sends {bytes_text(one.bytes_sent)}"
+    return f"{often(entry.count)} × {planned(entry)}: a device sends {bytes_text(entry.bytes_sent)}"
 
 
 def _at(line: str | None, gradient: bool) -> str:

@@ -26,7 +26,7 @@ Kind = tuple[str, str]
 IN_BRANCHES = "what stands in a branch counts as if that were always taken: it may take less"
 
 _CALLING = ("while", "conditional", "call", "async-start")
-"""Instructions whose work is that of the computations that they run."""
+"""Instructions that only do the work of the computations that they run."""
 
 _PASSED = IDLE - {"copy", "iota"}
 """What reads and writes nothing."""
@@ -71,7 +71,7 @@ class _Reader:
         self._module = module
         self._origins = origins
         self._counts = Counts(module)
-        self._found: dict[tuple[tuple[str, ...], bool], Line] = {}
+        self._lines: dict[tuple[tuple[str, ...], bool], Line] = {}
         self._unknown: dict[str, None] = {}
         self._ahead = 0.0
 
@@ -87,7 +87,7 @@ class _Reader:
             times = 1 if count is None else executions.ends(count)[1]
             for instruction in computation.instructions.values():
                 self._add(computation, instruction, times)
-        return Work(list(self._found.values()), list(self._unknown), self._ahead)
+        return Work(list(self._lines.values()), list(self._unknown), self._ahead)
 
     def _run(self, computation: Computation, visited: set[str]) -> Iterator[Computation]:
         """The computations that run by themselves, which those of fusions and reductions do not."""
@@ -109,12 +109,12 @@ class _Reader:
             return
         inside = list(self._inside(instruction)) if opcode == "fusion" else []
         flops: dict[Kind, float] = {}
-        for where, one in [(computation, instruction), *inside]:
-            self._count(where, one, flops)
+        for where, member in [(computation, instruction), *inside]:
+            self._count(where, member, flops)
         if not flops and any(kind_of(inner) for _, inner in inside):
             # Nothing but a collective, which takes its time on the links.
             return
-        line = self._line(instruction, [one for _, one in inside])
+        line = self._line(instruction, [member for _, member in inside])
         for kind, number in flops.items():
             line.flops[kind] = line.flops.get(kind, 0.0) + number * times
         line.bytes += self._bytes(computation, instruction) * times
@@ -122,22 +122,22 @@ class _Reader:
     def _inside(self, fusion: Instruction) -> Iterator[tuple[Computation, Instruction]]:
         for _, name in fusion.called:
             where = self._module.computations.get(name)
-            for one in where.instructions.values() if where else ():
-                yield where, one  # type: ignore[misc]
-                if one.opcode == "fusion":
-                    yield from self._inside(one)
+            for instruction in where.instructions.values() if where else ():
+                yield where, instruction  # type: ignore[misc]
+                if instruction.opcode == "fusion":
+                    yield from self._inside(instruction)
 
     def _line(self, instruction: Instruction, inside: list[Instruction]) -> Line:
-        """The line of an instruction: of a fusion that of its product, where it has one."""
-        products = [one for one in inside if one.opcode in ("dot", "convolution")]
-        origins = [origin for one in products for origin in self._origins.of(one.op_name)]
+        """The line of an instruction; a fusion's is the line of its product, where it has one."""
+        products = [fused for fused in inside if fused.opcode in ("dot", "convolution")]
+        origins = [origin for fused in products for origin in self._origins.of(fused.op_name)]
         origins = origins or list(self._origins.of(instruction.op_name))
-        origins = origins or [origin for one in inside for origin in self._origins.of(one.op_name)]
+        origins = origins or [origin for fused in inside for origin in self._origins.of(fused.op_name)]
         key = (
             tuple(dict.fromkeys(origin.node for origin in origins)),
             bool(origins) and all(origin.gradient for origin in origins),
         )
-        return self._found.setdefault(key, Line(*key))
+        return self._lines.setdefault(key, Line(*key))
 
     def _count(self, computation: Computation, instruction: Instruction, flops: dict[Kind, float]) -> None:
         """Add what one instruction multiplies and adds."""
@@ -158,8 +158,8 @@ class _Reader:
         flops[kind] = flops.get(kind, 0.0) + 2.0 * number
 
     def _operands(self, computation: Computation, instruction: Instruction) -> list[Shape]:
-        found = [computation.instructions.get(name) for name in instruction.operands]
-        return [one.shapes[0] for one in found if one is not None and one.shapes]
+        operands = [computation.instructions.get(name) for name in instruction.operands]
+        return [operand.shapes[0] for operand in operands if operand is not None and operand.shapes]
 
     def _memory(self, shapes: Sequence[Shape]) -> int:
         """How many bytes of these arrays are in the device's large memory: on TPUs not those of VMEM and its like."""
@@ -175,35 +175,35 @@ class _Reader:
     def _bytes(self, computation: Computation, instruction: Instruction) -> float:
         """What an instruction reads and writes."""
         operands = [computation.instructions.get(name) for name in instruction.operands]
-        sizes = [self._memory(one.shapes) if one is not None else 0 for one in operands]
-        given = self._memory(instruction.shapes)
+        sizes = [self._memory(operand.shapes) if operand is not None else 0 for operand in operands]
+        result = self._memory(instruction.shapes)
         match instruction.opcode:
             case "custom-call" if custom_calls.still(target_of(instruction) or ""):
                 return 0
             case "dynamic-slice" | "slice" | "gather":
-                return given + min(instruction.bytes, *sizes[:1])
+                return result + min(instruction.bytes, *sizes[:1])
             case "dynamic-update-slice" if len(operands) > 1 and (update := operands[1]) is not None:
-                return sizes[1] + (update.bytes if given else 0)
+                return sizes[1] + (update.bytes if result else 0)
             case "scatter" if operands and (update := operands[-1]) is not None:
-                return sizes[-1] + (2 * update.bytes if given else 0)
+                return sizes[-1] + (2 * update.bytes if result else 0)
             case "fusion":
-                return self._of_fusion(instruction, sizes, given)
+                return self._of_fusion(instruction, sizes, result)
             case _:
-                return sum(sizes) + given
+                return sum(sizes) + result
 
-    def _of_fusion(self, fusion: Instruction, sizes: list[int], given: int) -> float:
-        """Of an operand of which a fusion reads slices, these; of a result that it writes into, what it writes."""
+    def _of_fusion(self, fusion: Instruction, sizes: list[int], result: int) -> float:
+        """What a fusion reads and writes: only slices where it slices an operand or updates a result in place."""
         called = dict(fusion.called).get("calls", "")
         where = self._module.computations.get(called)
         if where is None or where.root is None:
-            return sum(sizes) + given
-        written, total = float(given), 0.0
+            return sum(sizes) + result
+        written, total = float(result), 0.0
         root = where.root
         while root.opcode in ("bitcast", "copy", "convert") and root.operands[0] in where.instructions:
             root = where.instructions[root.operands[0]]
         updated = None
         if root.opcode == "dynamic-update-slice" and root.operands[1] in where.instructions:
-            written = where.instructions[root.operands[1]].bytes if given else 0.0
+            written = where.instructions[root.operands[1]].bytes if result else 0.0
             updated = root.operands[0]
         for number, size in enumerate(sizes):
             parameter = where.parameters.get(number)
@@ -211,10 +211,10 @@ class _Reader:
                 continue
             users = where.users.get(parameter.name, [])
             slices = users and all(
-                one.opcode in ("dynamic-slice", "slice", "gather") and one.operands[0] == parameter.name
-                for one in users
+                user.opcode in ("dynamic-slice", "slice", "gather") and user.operands[0] == parameter.name
+                for user in users
             )
-            total += min(size, sum(one.bytes for one in users)) if slices else size
+            total += min(size, sum(user.bytes for user in users)) if slices else size
         return total + written
 
 
@@ -248,14 +248,14 @@ def _moved(instruction: Instruction, image: Sequence[int], window: Sequence[int]
     XLA writes products of more than two dimensions as convolutions whose windows are mostly on padding, and computes
     none of that. Counted as in its HloCostAnalysis::HandleConvolution.
     """
-    given = instruction.attribute("window") or ""
+    window_text = instruction.attribute("window") or ""
     count = len(image)
 
     def of(name: str, otherwise: int) -> list[int]:
-        found = re.search(rf"\b{name}=([\dx]+)", given)
-        return [int(number) for number in found[1].split("x")] if found else [otherwise] * count
+        match = re.search(rf"\b{name}=([\dx]+)", window_text)
+        return [int(number) for number in match[1].split("x")] if match else [otherwise] * count
 
-    pads = re.search(r"\bpad=([-\dx_]+)", given)
+    pads = re.search(r"\bpad=([-\dx_]+)", window_text)
     low = [int(pad.split("_")[0]) for pad in pads[1].split("x")] if pads else [0] * count
     strides, dilated, apart = of("stride", 1), of("lhs_dilate", 1), of("rhs_dilate", 1)
     if not len(strides) == len(dilated) == len(apart) == len(low) == len(window) == len(result) == count:

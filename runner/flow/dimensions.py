@@ -29,7 +29,7 @@ Names = Mapping[str, tuple[str | None, ...]]
 
 
 def names(experiment: Experiment) -> Names:
-    """For each output the names of its dimensions, None where there is none; without the outputs that tell nothing."""
+    """The names of each output's dimensions, None where there is none; without the outputs that have no name at all."""
     gradients = {f"grad.{name}": experiment.array(name).dims for name in experiment.grad.wrt} if experiment.grad else {}
     return {**_named(json.dumps(_without_layouts(experiment.definition))), **gradients}
 

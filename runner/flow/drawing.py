@@ -14,21 +14,21 @@ from runner.show import exchange, figures, pictures, svg, trace
 from runner.show.console import PLAIN
 
 
-def draw(context: Context, runs: list[ProgramRun], folder: Path, found: Record, named: Names) -> None:
+def draw(context: Context, runs: list[ProgramRun], folder: Path, record: Record, named: Names) -> None:
     """The pictures, from what was found where a program ran and from the specs where none did.
 
     `named` has the names of the outputs' dimensions.
     """
     experiment = context.experiment
-    assert found.target is not None
-    platform = found.target.platform
+    assert record.target is not None
+    platform = record.target.platform
     on_mesh = [run for run in runs if run.error is None and run.program.on_mesh]
     ids = tuple(on_mesh[0].ran.device_ids) if on_mesh else tuple(range(experiment.mesh.size))
     absent = experiment.target.topology.name if experiment.target.topology else ""
-    having: dict[int, list[int]] = {}
+    by_process: dict[int, list[int]] = {}
     for device, process in sorted(on_mesh[0].ran.process_of.items()) if on_mesh else ():
-        having.setdefault(process, []).append(device)
-    processes = tuple(tuple(devices) for _, devices in sorted(having.items()))
+        by_process.setdefault(process, []).append(device)
+    processes = tuple(tuple(devices) for _, devices in sorted(by_process.items()))
     mesh = pictures.MeshPicture(experiment.mesh.axes, experiment.mesh.shape, ids, platform, absent, processes)
     drawn = [
         pictures.from_layout(
@@ -64,12 +64,12 @@ def draw(context: Context, runs: list[ProgramRun], folder: Path, found: Record, 
                 )
             )
     merged = pictures.merge(drawn)
-    if found.trace is not None:
-        moved = trace.exchanges(found.trace, experiment.mesh.axes)
+    if record.trace is not None:
+        moved = trace.exchanges(record.trace, experiment.mesh.axes)
         if moved:
             title = f"{experiment.name}: what the collectives do"
             files.write_text(folder / "collectives.svg", exchange.draw(moved, platform, title, experiment.summary))
-    found.pictures = Pictures(mesh=mesh.to_json(), arrays=[picture.to_json() for picture in merged])
+    record.pictures = Pictures(mesh=mesh.to_json(), arrays=[picture.to_json() for picture in merged])
     title = f"{experiment.name}: {experiment.summary}\n\n" if experiment.summary else f"{experiment.name}\n\n"
     files.write_text(folder / "shardings.txt", title + figures.text(mesh, merged, PLAIN))
     files.write_text(folder / "shardings.svg", svg.draw(mesh, merged, experiment.name, experiment.summary))

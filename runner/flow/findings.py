@@ -32,8 +32,8 @@ from runner.graph.source import SECTIONS
 from runner.layout import Layout
 from runner.link.events import Devices, Finished, Profiled, Ran, Traced, Types
 from runner.link.steps import Step, Work
-from runner.link.target import ProgramRun, gradients_told, program_run, traced_values
-from runner.record import record
+from runner.link.target import ProgramRun, program_run, read_gradients, traced_values
+from runner.record import record as records
 from runner.record.model import ArrayRecord, CompiledProgram, MeshShape, ProgramRecord, Record, Status, Trace
 from runner.record.verdicts import Checks, FileChecks, NotRun, SectionsVerdict, ValueVerdict, Verdict
 from runner.reference.arithmetic import Floats
@@ -48,13 +48,13 @@ class Findings:
     """
 
     def __init__(
-        self, experiment: Experiment, arrays: Arrays | None, found: Record, refused: diagnosis.Refused | None = None
+        self, experiment: Experiment, arrays: Arrays | None, record: Record, refused: diagnosis.Refused | None = None
     ) -> None:
-        self._begun = time.monotonic()
+        self._started = time.monotonic()
         self._refused = refused
         self._experiment = experiment
         self._arrays = arrays
-        self._found = found
+        self._record = record
         self._context: Context | None = None
         self._derived: Experiment | None = None
         self._runs: list[ProgramRun] = []
@@ -63,7 +63,7 @@ class Findings:
         self._traced = Finished(step=Step(TRACED, Work.TRACE), error=f"program {TRACED} did not run")
         self._held: dict[str, np.ndarray] | None = None
         """What the trace tells that the devices held of each value."""
-        _describe(experiment, arrays, found)
+        _describe(experiment, arrays, record)
 
     @property
     def runs(self) -> Sequence[ProgramRun]:
@@ -77,29 +77,29 @@ class Findings:
 
         Raises `InvalidExperiment` for pinned values that cannot lie in their output.
         """
-        found = self._found
-        found.target = types.target
-        found.environment.jax, found.environment.jaxlib = types.jax, types.jaxlib
+        record = self._record
+        record.target = types.target
+        record.environment.jax, record.environment.jaxlib = types.jax, types.jaxlib
         for program, reason in types.unsupported.items():
             self._leave_out(program, reason)
         if self._arrays is not None:
             memory.check_values(self._experiment, types.nodes)
         if types.derivation is not None:
             self._derived = derive.read(self._experiment.alone("graph"), types.derivation)
-            found.derivation = types.derivation
-        found.lines = lines(self._experiment, self._derived, types)
-        released = pinned.released(self._experiment.values, found.overrides)
+            record.derivation = types.derivation
+        record.lines = lines(self._experiment, self._derived, types)
+        released = pinned.released(self._experiment.values, record.overrides)
         self._context = oracles.consult(self._experiment, self._arrays, types.outputs, types.floats, released)
         self._context.jax = types.jax
         pinned.fit(self._context)
-        found.warnings += [*unread.warnings(self._experiment), *types.advice]
+        record.warnings += [*unread.warnings(self._experiment), *types.advice]
         for section in SECTIONS:
-            found.warnings += extent.warnings(self._experiment.section(section), section)
+            record.warnings += extent.warnings(self._experiment.section(section), section)
         if self._arrays is None:
             return
         if types.gradient is not None:
-            oracles.consult_gradients(self._context, *gradients_told(self._experiment, types.gradient, left_here))
-        found.warnings += oracles.doubts(self._context)
+            oracles.consult_gradients(self._context, *read_gradients(self._experiment, types.gradient, left_here))
+        record.warnings += oracles.doubts(self._context)
 
     def add(self, finished: Finished, arrays: Path) -> None:
         """Take in what one program did, and check it by itself; its outputs lie in `arrays`."""
@@ -129,11 +129,11 @@ class Findings:
 
     def _leave_out(self, program: str, reason: str) -> None:
         """Note that JAX cannot express a program. Raises `InvalidExperiment` where the user asked for it by name."""
-        reason = f"{reason} (JAX {self._found.environment.jax})"
+        reason = f"{reason} (JAX {self._record.environment.jax})"
         if self._experiment.chosen:
             raise invalid(("program",), f"JAX cannot express program '{program}': {reason}")
-        self._found.not_supported[program] = reason
-        self._found.warnings.append(f"program {program} is left out: {reason}")
+        self._record.not_supported[program] = reason
+        self._record.warnings.append(f"program {program} is left out: {reason}")
 
     def conclude(self, folder: Path, named: Names) -> None:
         """Hold the programs against each other, say what failed, and draw the pictures into the run folder.
@@ -142,10 +142,10 @@ class Findings:
         """
         if self._context is not None:
             if self._experiment.trace and self._arrays is not None:
-                self._found.trace = self._trace(self._context)
+                self._record.trace = self._trace(self._context)
             self._tell_operands()
             self._judge(self._context, folder)
-            draw(self._context, self._runs, folder, self._found, named)
+            draw(self._context, self._runs, folder, self._record, named)
 
     def _trace(self, context: Context) -> Trace:
         from runner.checks import trace
@@ -155,26 +155,26 @@ class Findings:
         reason = traced.unsupported or traced.error
         if reason and TRACED not in self._experiment.programs:
             reason = f"program {TRACED} was not asked for"
-        found = traced.found if isinstance(traced.found, Traced) else None
-        in_order = range(self._experiment.mesh.size) if found is None else found.device_ids
-        taken = trace.take(context, self._held, reason, list(in_order), run, {} if found is None else found.process_of)
+        event = traced.found if isinstance(traced.found, Traced) else None
+        in_order = range(self._experiment.mesh.size) if event is None else event.device_ids
+        taken = trace.take(context, self._held, reason, list(in_order), run, {} if event is None else event.process_of)
         if taken.taken_from is None:
-            self._found.warnings.append(f"there is no trace: {taken.reason}")
+            self._record.warnings.append(f"there is no trace: {taken.reason}")
         return taken
 
     def _tell_operands(self) -> None:
         """Where a program ran on the mesh, what its devices held of the arrays stands for what the specs promise."""
-        arrays = self._found.arrays
+        arrays = self._record.arrays
         for run in [run for run in self._runs if run.told and run.told.operands][:1]:
             for name, held in run.ran.operands.items():
-                told = shards(held, run.ran.device_ids, run.ran.process_of)
-                arrays[name] = replace(arrays[name], shards_from=run.program, shards=told)
+                listed = shards(held, run.ran.device_ids, run.ran.process_of)
+                arrays[name] = replace(arrays[name], shards_from=run.program, shards=listed)
 
     def _judge(self, context: Context, folder: Path) -> None:
-        found = self._found
+        record = self._record
         ran = [run for run in self._runs if run.error is None]
         held = self._hold_sections(context, ran)
-        found.checks = FileChecks(sections=held)
+        record.checks = FileChecks(sections=held)
         alike = held.status != "failed"
         of_interpreter = blame.INTERPRETER in held.diagnosis
         values = {
@@ -185,7 +185,7 @@ class Findings:
         values = blame.unblamed(context, values, ran, alike=alike)
         for run in self._runs:
             if run.error is not None:
-                found.programs[run.program] = ProgramRecord(status="error", error=run.error, checks=Checks())
+                record.programs[run.program] = ProgramRecord(status="error", error=run.error, checks=Checks())
                 continue
             checks = self._verdicts[run.program]
             checks = checks.but(value=values.get(run.program, checks.value))
@@ -195,14 +195,14 @@ class Findings:
             if isinstance(checks.value, ValueVerdict) and checks.value.status == "failed":
                 mine = of_interpreter and run.program.section == "per_device"
                 who = blame.INTERPRETER if mine else blame.blame(context, values, run.program, alike=alike)
-                told = replace(checks.value, diagnosis=[who, *_differs(found, run.program)])
-                checks = checks.but(value=told)
+                verdict = replace(checks.value, diagnosis=[who, *_differs(record, run.program)])
+                checks = checks.but(value=verdict)
             checks = known.judge(context, run.program, checks)
-            found.programs[run.program] = self._compiled(context, run, checks, folder)
-        if (traced := found.programs.get(TRACED)) and traced.checks.value:
-            found.warnings += _differs(found, TRACED) if traced.checks.value.status == "passed" else []
-        parts: list[Status] = [program.status for program in found.programs.values()]
-        found.status = record.worst([found.status, record.of_checks(found.checks), *parts])
+            record.programs[run.program] = self._compiled(context, run, checks, folder)
+        if (traced := record.programs.get(TRACED)) and traced.checks.value:
+            record.warnings += _differs(record, TRACED) if traced.checks.value.status == "passed" else []
+        parts: list[Status] = [program.status for program in record.programs.values()]
+        record.status = records.worst([record.status, records.of_checks(record.checks), *parts])
 
     def _written(self, run: ProgramRun) -> Experiment:
         """The experiment as a program was written of it: with the derived lines, where it was of these."""
@@ -211,8 +211,8 @@ class Findings:
 
     def _lines(self) -> tuple[Experiment, Floats] | None:
         """The experiment with the derived lines, and the dtypes in them, where there are any."""
-        told = self._found.derivation
-        return None if told is None or self._derived is None else (self._derived, told.floats)
+        derivation = self._record.derivation
+        return None if derivation is None or self._derived is None else (self._derived, derivation.floats)
 
     def _compiled(self, context: Context, run: ProgramRun, checks: Checks, folder: Path) -> CompiledProgram:
         """The record of a program, with the evidence and what `expect` says of it."""
@@ -225,7 +225,7 @@ class Findings:
         evidence = replace(evidence, collectives=self._explained(run, evidence.collectives))
         if evidence.profile is not None and not evidence.profile.devices:
             reason = "; ".join(evidence.profile.unknown)
-            self._found.warnings.append(f"program {run.program} has no profile: {reason}")
+            self._record.warnings.append(f"program {run.program} has no profile: {reason}")
         sent = _sent(evidence)
         compiled = CompiledProgram(
             status="passed",
@@ -239,7 +239,7 @@ class Findings:
             bytes_sent_min=sent.min if isinstance(sent, Range) else None,
         )
         checks = _checked(Case(context=context, run=run, compiled=compiled), Needs.EVIDENCE, already=checks)
-        return replace(compiled, status=record.of_checks(checks), checks=checks)
+        return replace(compiled, status=records.of_checks(checks), checks=checks)
 
     def _estimate(self, run: ProgramRun, gathered: Gathered) -> Estimate | None:
         """What a run takes at least on the hardware that the experiment names, if it names some."""
@@ -264,9 +264,11 @@ class Findings:
         """The collectives with the reasons that they are there; on one device there are none."""
         if not listed or not run.program.on_mesh:
             return listed
-        told = self._found.derivation if run.program is Program.DERIVED else None
+        derived = self._record.derivation if run.program is Program.DERIVED else None
         compiled = run.ran.compilation
-        return explained(self._written(run), run.program, listed, compiled.plan, told and told.plan, compiled.lowered)
+        return explained(
+            self._written(run), run.program, listed, compiled.plan, derived and derived.plan, compiled.lowered
+        )
 
     def _hold_sections(self, context: Context, ran: list[ProgramRun]) -> SectionsVerdict | NotRun:
         """The two oracles against each other, and what is wrong where they differ."""
@@ -277,14 +279,14 @@ class Findings:
             absent = context.experiment.target.topology
             assert absent is not None
             return NotRun(reason=absent.not_here)
-        found = sections.check(context)
-        if found.status != "failed":
-            return found
+        verdict = sections.check(context)
+        if verdict.status != "failed":
+            return verdict
         wrong = blame.interpreter_is_wrong(context, ran)
         if wrong:
-            return replace(found, diagnosis=[blame.INTERPRETER])
-        seconds = diagnosis.budget(time.monotonic() - self._begun)
-        return replace(found, diagnosis=diagnosis.diagnose(context, self._refused, seconds))
+            return replace(verdict, diagnosis=[blame.INTERPRETER])
+        seconds = diagnosis.budget(time.monotonic() - self._started)
+        return replace(verdict, diagnosis=diagnosis.diagnose(context, self._refused, seconds))
 
 
 def _sent(evidence: Evidence) -> Count:
@@ -297,18 +299,18 @@ def _sent(evidence: Evidence) -> Count:
 def _checked(case: Case, *needs: Needs, already: Checks | None = None) -> Checks:
     """The checks of a program, with those that need no more than this; on absent hardware nothing has values."""
     absent = case.context.experiment.target.topology
-    kinds = [each for each in registry.applying(case.context.experiment, case.run.program) if each.needs in needs]
-    told: dict[str, Verdict] = {
+    kinds = [check for check in registry.applying(case.context.experiment, case.run.program) if check.needs in needs]
+    verdicts: dict[str, Verdict] = {
         kind.name: NotRun(reason=absent.not_here) if absent and kind.needs.values else kind.check(case)
         for kind in kinds
     }
-    return (already or Checks()).but(**told)
+    return (already or Checks()).but(**verdicts)
 
 
-def _describe(experiment: Experiment, arrays: Arrays | None, found: Record) -> None:
+def _describe(experiment: Experiment, arrays: Arrays | None, record: Record) -> None:
     absent = experiment.target.topology
-    found.mesh = MeshShape(axes=list(experiment.mesh.axes), shape=list(experiment.mesh.shape))
-    found.target = Devices(
+    record.mesh = MeshShape(axes=list(experiment.mesh.axes), shape=list(experiment.mesh.shape))
+    record.target = Devices(
         platform=experiment.target.platform,
         devices=absent.devices if absent else experiment.mesh.size,
         kind=None,
@@ -317,10 +319,10 @@ def _describe(experiment: Experiment, arrays: Arrays | None, found: Record) -> N
     for program in experiment.left_out:
         assert absent is not None
         reason = f"it would run on one device of {absent.name}; program={program} compiles it"
-        found.not_supported[program] = reason
+        record.not_supported[program] = reason
     positions = list(range(experiment.mesh.size))
     for array in experiment.arrays:
-        found.arrays[array.name] = ArrayRecord(
+        record.arrays[array.name] = ArrayRecord(
             shape=list(array.shape),
             dtype=array.dtype,
             spec=array.layout.spec,
@@ -332,10 +334,10 @@ def _describe(experiment: Experiment, arrays: Arrays | None, found: Record) -> N
             values = arrays[array.name]
             for count, what in ((np.isnan(values).sum(), "NaN"), (np.isinf(values).sum(), "infinite")):
                 if count:
-                    found.warnings.append(f"{count} of the {values.size} values of '{array.name}' are {what}")
+                    record.warnings.append(f"{count} of the {values.size} values of '{array.name}' are {what}")
 
 
-def _differs(found: Record, program: Program) -> list[str]:
+def _differs(record: Record, program: Program) -> list[str]:
     """What a trace says of the first value that is not the SPMD interpreter's."""
-    first = found.trace.first_difference if found.trace else None
+    first = record.trace.first_difference if record.trace else None
     return [first.text] if first and program.section == "per_device" else []

@@ -157,7 +157,7 @@ class Running:
                 self._ending, findings = error.with_traceback(None), None
             del job
         if self._ending is not None:
-            record.status, record.error = _told(self._ending, self.sources)
+            record.status, record.error = _outcome(self._ending, self.sources)
         record.config_folders, record.config_hash = added(self.sources().folders), records.config_hash(self.config)
         if self._refusal is not None:
             _hold_to_refusal(self._refusal, self._ending, record)
@@ -287,7 +287,7 @@ class Running:
             yield
 
 
-def _told(ending: _Ending, sources: Callable[[], Sources]) -> tuple[Status, str]:
+def _outcome(ending: _Ending, sources: Callable[[], Sources]) -> tuple[Status, str]:
     """The status of a run that ended early, and its message."""
     match ending:
         case InvalidExperiment():
@@ -325,7 +325,7 @@ def _hold_to_refusal(expected: str, ending: _Ending | None, record: Record) -> N
 
 
 def _steps(experiment: Experiment) -> Iterator[Step]:
-    """The programs, each followed by the taking of its profile where one is asked for; then that of the trace.
+    """The programs, each followed by its profile where one is asked for; then the trace.
 
     Neither is taken where nothing runs, nor a trace without the program that it shows.
     """

@@ -17,7 +17,7 @@ from runner.faults import InvalidExperiment
 from runner.flow import clock, verification
 from runner.link import scratch
 from runner.link.events import Types
-from runner.link.target import GradientsTold, types_and_gradients_of
+from runner.link.target import GradientArrays, types_and_gradients_of
 from runner.link.workers import Workers
 from runner.record.model import Record
 from runner.record.verdicts import NotRun, SectionsVerdict
@@ -114,7 +114,7 @@ def _types(
     sources: Callable[[], Sources],
     *,
     gradient: bool,
-) -> tuple[Types, GradientsTold | None]:
+) -> tuple[Types, GradientArrays | None]:
     """The types, and the gradients of the unsharded graph where these are asked for."""
     with scratch.Folder() as own:
         folder = data.folder(experiment, sources)

@@ -13,7 +13,7 @@ from typing import Any
 from runner.checks import registry
 from runner.experiment.model import Experiment
 from runner.faults import InvalidExperiment, key_text
-from runner.record import record
+from runner.record import record as records
 from runner.record.model import ProgramRecord, Record, Verification
 from runner.record.verdicts import Checks, FileChecks, NotRun, Verdict
 
@@ -43,13 +43,13 @@ def smaller(experiment: Experiment) -> Experiment | str:
 
 
 def only_results(experiment: Experiment) -> dict[str, Any]:
-    """What changes in an experiment where only results are of interest, at other sizes or on other devices."""
+    """What changes in an experiment where only its results matter, at other sizes or on other devices."""
     expected: Mapping[str, Any] = experiment.definition["expect"]
     return {
         "verify_dims": {},
         # The others are of the whole sizes, and of the hardware that is not here.
         "expect": {name: expected.get(name) for name in _OF_RESULTS},
-        # How long simulated devices take at other sizes is of no use.
+        # Nobody needs to know how long simulated devices take at other sizes.
         "profile": False,
         "hardware": {},
     }
@@ -72,28 +72,28 @@ def sizes(dims: Mapping[str, int]) -> str:
     return ", ".join(f"{name}={size}" for name, size in dims.items())
 
 
-def not_run(found: Record, reason: str) -> None:
+def not_run(record: Record, reason: str) -> None:
     """Say in every check that needs results why it was not run."""
-    for name, program in found.programs.items():
+    for name, program in record.programs.items():
         checks = program.checks.but(**_because(program.checks, registry.of_values(), reason))
-        found.programs[name] = replace(program, checks=checks)
+        record.programs[name] = replace(program, checks=checks)
 
 
 def _because(checks: FileChecks | Checks, names: Collection[str], reason: str) -> dict[str, Verdict]:
     return {name: replace(check, reason=f"{check.reason}; {reason}") for name, check in checks.named() if name in names}
 
 
-def adopt(found: Record, verified: Record, dims: Mapping[str, int]) -> None:
+def adopt(record: Record, verified: Record, dims: Mapping[str, int]) -> None:
     """Take the checks of a verification into the record of what was compiled."""
     at = f"at {sizes(dims)}"
     assert verified.target is not None
-    found.verification = Verification(dims=dict(dims), target=verified.target, status=verified.status, folder=FOLDER)
-    found.warnings += [f"{at}: {warning}" for warning in verified.warnings]
+    record.verification = Verification(dims=dict(dims), target=verified.target, status=verified.status, folder=FOLDER)
+    record.warnings += [f"{at}: {warning}" for warning in verified.warnings]
     if verified.trace is not None:
-        found.trace = replace(verified.trace, dims=dict(dims))
+        record.trace = replace(verified.trace, dims=dict(dims))
     if verified.checks.sections is not None:
-        found.checks = verified.checks.but(sections=replace(verified.checks.sections, dims=dict(dims)))
-    for name, program in found.programs.items():
+        record.checks = verified.checks.but(sections=replace(verified.checks.sections, dims=dict(dims)))
+    for name, program in record.programs.items():
         other = verified.programs.get(name)
         error = program.error
         if other is None:
@@ -104,19 +104,19 @@ def adopt(found: Record, verified: Record, dims: Mapping[str, int]) -> None:
             checks = _without_results(program, "it failed")
         else:
             checks = {check: verdict for check, verdict in other.checks.named() if check in registry.of_values()}
-        found.programs[name] = replace(
+        record.programs[name] = replace(
             program,
             error=error,
             checks=program.checks.but(**_at(dims, checks)),
-            status=record.worst([program.status, other.status if other else "passed"]),
+            status=records.worst([program.status, other.status if other else "passed"]),
         )
     for name, other in verified.programs.items():
-        if name not in found.programs:
+        if name not in record.programs:
             checks = Checks(**_at(dims, dict(other.checks.named())))
-            found.programs[name] = ProgramRecord(status=other.status, error=other.error, checks=checks)
+            record.programs[name] = ProgramRecord(status=other.status, error=other.error, checks=checks)
     if verified.status == "error" and verified.error:
-        found.error = f"{at}, on simulated CPU devices: {verified.error}"
-    found.status = record.worst([found.status, verified.status])
+        record.error = f"{at}, on simulated CPU devices: {verified.error}"
+    record.status = records.worst([record.status, verified.status])
 
 
 def _without_results(program: ProgramRecord, reason: str) -> dict[str, Verdict]:
@@ -126,5 +126,5 @@ def _without_results(program: ProgramRecord, reason: str) -> dict[str, Verdict]:
 def _at(dims: Mapping[str, int], checks: Mapping[str, Verdict]) -> dict[str, Any]:
     """The checks of the verification as those of the whole run, with the sizes beside them."""
     bound = {kind.name: kind.own_dims for kind in registry.kinds() if kind.own_dims is not None}
-    told = {name: NotRun(reason=bound[name]) if name in bound else verdict for name, verdict in checks.items()}
-    return {name: replace(verdict, dims=dict(dims)) for name, verdict in told.items()}
+    verdicts = {name: NotRun(reason=bound[name]) if name in bound else verdict for name, verdict in checks.items()}
+    return {name: replace(verdict, dims=dict(dims)) for name, verdict in verdicts.items()}

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, cast
 from runner.codec import Misfit
 from runner.faults import InvalidExperiment
 from runner.link import key, messages, process, together, wire
-from runner.link.messages import End, Event, Values
+from runner.link.messages import End, Values, WorkerLine
 from runner.link.process import CLUSTER, Hear, Worker
 from runner.link.together import Together
 from runner.link.wire import Arrivals, Wire
@@ -152,7 +152,7 @@ class Owner:
             raise Unlike(f"{name} was started with another input: {unlike[number]}")
 
     def _admit(self, connection: Wire, message: dict[str, Any], due: Any) -> dict[int, str]:
-        """Take in a process that is of the run; under its number what it has that this one has not."""
+        """Take in a process of the run; under its number, what it has and this one has not."""
         try:
             number = messages.introduction(message).number
         except Misfit:
@@ -178,7 +178,7 @@ class Owner:
         assert count == self._member.count
         fresh, self._fresh = self._fresh, False
 
-        def started(number: int) -> together.Member:
+        def started(number: int) -> together.MemberWorker:
             if number == 0:
                 return self._member.worker if fresh else self._member.restarted()
             before = self._remotes.get(number)
@@ -278,7 +278,7 @@ class Remote:
                 self._lost = True
                 break
             try:
-                answer = messages.told(message)
+                answer = messages.answer(message)
                 if isinstance(answer, End):
                     self._how, self._words = answer.how, answer.words
                     self._logs.append(answer.log)
@@ -305,7 +305,7 @@ class Remote:
         except OSError as error:
             hear(error)
 
-    def _event(self, answer: Event) -> Said:
+    def _event(self, answer: WorkerLine) -> Said:
         """What its worker told. Raises `Misfit`."""
         from runner.link.events import Done, heard
 

@@ -16,7 +16,7 @@ from runner.sharding.plan import AskedCollective, Derivation, Planned, Reshard
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
 """A half-open index range for each dimension."""
 
-Shard: TypeAlias = tuple[int, Ranges | None, int]
+ShardEntry: TypeAlias = tuple[int, Ranges | None, int]
 """A device's number, the index range that it holds, and the entry of its value in the file that the program left."""
 
 
@@ -142,7 +142,7 @@ class OutputTold:
     dtype: str
     shape: list[int] | None = None
     spec: Spec | None
-    shards: list[Shard] = field(default_factory=list[Shard])
+    shards: list[ShardEntry] = field(default_factory=list[ShardEntry])
     places: list[tuple[int, Ranges]] | None = None
 
 
@@ -229,7 +229,7 @@ class Profiled:
 
 
 @dataclass(kw_only=True)
-class Gradients:
+class GradientFile:
     """The unsharded graph's gradients and `draws` of what rounding does to them, in `file`; or the error instead.
 
     Where there is no graph there is neither.
@@ -283,7 +283,7 @@ class Types:
     target: Devices
     jax: str
     jaxlib: str
-    gradient: Gradients | None = None
+    gradient: GradientFile | None = None
     derivation: Derivation | None = None
     advice: list[str] = field(default_factory=list[str])
 
@@ -358,8 +358,8 @@ def said(event: Said) -> str:
 def heard(line: str) -> Said | None:
     """The event that a line tells; None where something else wrote it, or the worker died while it did."""
     try:
-        told = json.loads(line)
+        message = json.loads(line)
     except ValueError:
         return None
-    kind = _KINDS.get(cast("dict[str, Any]", told).get("event", "")) if isinstance(told, dict) else None
-    return None if kind is None else codec.build(kind, told)
+    kind = _KINDS.get(cast("dict[str, Any]", message).get("event", "")) if isinstance(message, dict) else None
+    return None if kind is None else codec.build(kind, message)

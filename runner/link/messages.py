@@ -29,7 +29,7 @@ class Bid:
 
 
 @dataclass(frozen=True)
-class Event:
+class WorkerLine:
     """A line that the worker of another process told; `log` is what it wrote in a job that is done."""
 
     event: str
@@ -38,7 +38,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Values:
-    """The name of a file of values, and how many bytes of it follow."""
+    """The name of a file of values, and how many of its bytes follow."""
 
     file: str
     bytes: int
@@ -53,7 +53,7 @@ class End:
     log: str
 
 
-Told: TypeAlias = "Event | Values | End"
+Answer: TypeAlias = "WorkerLine | Values | End"
 
 
 def introduction(message: dict[str, Any]) -> Introduction:
@@ -71,11 +71,11 @@ def bid(message: dict[str, Any]) -> Bid:
     return asked
 
 
-def told(message: dict[str, Any]) -> Told:
+def answer(message: dict[str, Any]) -> Answer:
     """The message as such. Raises `Misfit`."""
-    answer: Told = build(cast("Any", Event | Values | End), message)
-    if isinstance(answer, Values) and (PurePath(answer.file).name != answer.file or not answer.file.endswith(".bin")):
+    heard: Answer = build(cast("Any", WorkerLine | Values | End), message)
+    if isinstance(heard, Values) and (PurePath(heard.file).name != heard.file or not heard.file.endswith(".bin")):
         raise Misfit("file: the name of a file of values")
-    if isinstance(answer, Values) and answer.bytes < 0:
+    if isinstance(heard, Values) and heard.bytes < 0:
         raise Misfit("bytes: how many follow")
-    return answer
+    return heard

@@ -24,7 +24,7 @@ from runner.layout import Spec
 from runner.link import handover, scratch
 from runner.link.events import (
     Died,
-    Gradients,
+    GradientFile,
     Invalid,
     Ran,
     Ranges,
@@ -147,7 +147,7 @@ class WorkerEnded(RuntimeError):
     """The worker ended before it told what it was asked for; the message says how."""
 
 
-GradientsTold: TypeAlias = tuple[Arrays, list[Arrays], str | None]
+GradientArrays: TypeAlias = tuple[Arrays, list[Arrays], str | None]
 """JAX's gradients of the unsharded graph, what rounding does to them draw by draw, and why there are none."""
 
 
@@ -167,7 +167,7 @@ def types_and_gradients_of(
     *,
     gradient: bool = False,
     at_once: bool = False,
-) -> tuple[Types, GradientsTold | None]:
+) -> tuple[Types, GradientArrays | None]:
     """The same, and the gradients of the unsharded graph where there are any.
 
     For hardware that is not here they are computed where `gradient` asks for them. `at_once` is before the jobs that
@@ -175,32 +175,32 @@ def types_and_gradients_of(
     """
     with scratch.Folder() as own:
         left_here = str(own.path)
-        told = {**job(experiment, folder, data_folder, left_here), "gradient": gradient}
+        request = {**job(experiment, folder, data_folder, left_here), "gradient": gradient}
         processes = experiment.target.processes
-        for event in workers.submit(told, kind(experiment), experiment.timeout, processes, at_once=at_once):
+        for event in workers.submit(request, kind(experiment), experiment.timeout, processes, at_once=at_once):
             match event:
                 case Invalid():
                     raise InvalidExperiment(event.fault)
                 case Died():
                     raise WorkerEnded(event.error)
                 case Types():
-                    told_too = event.gradient
-                    return event, None if told_too is None else gradients_told(experiment, told_too, Path(left_here))
+                    gradients = event.gradient
+                    return event, None if gradients is None else read_gradients(experiment, gradients, Path(left_here))
                 case _:
                     continue
     raise WorkerEnded("the worker ended before it told the types")
 
 
-def gradients_told(experiment: Experiment, told: Gradients, left_here: Path) -> GradientsTold:
+def read_gradients(experiment: Experiment, event: GradientFile, left_here: Path) -> GradientArrays:
     """The gradients that the worker left in a folder, by the names of the arrays."""
     assert experiment.grad is not None
-    if told.file is None:
-        return {}, [], told.error
-    raw = iter(handover.collect(left_here / told.file))
+    if event.file is None:
+        return {}, [], event.error
+    raw = iter(handover.collect(left_here / event.file))
     shapes = {name: experiment.array(name).shape for name in experiment.grad.wrt}
     gradients, *draws = (
         {name: next(raw).view(np.float64).reshape(shape) for name, shape in shapes.items()}
-        for _ in range(1 + told.draws)
+        for _ in range(1 + event.draws)
     )
     return gradients, draws, None
 
@@ -254,10 +254,10 @@ def traced_values(traced: Traced, arrays: Path) -> dict[str, np.ndarray]:
     """The values of a trace: for each name, what each device holds, by position."""
     files = [handover.collect(folder_of(arrays, process) / "trace.bin") for process in range(len(traced.rows))]
     order = np.argsort([position for rows in traced.rows for position in rows])
-    found: dict[str, np.ndarray] = {}
+    values: dict[str, np.ndarray] = {}
     for at, (name, (shape, dtype)) in enumerate(traced.values.items()):
         kind = dtypes.dtype(dtype).numpy
         stacked = [raw[at].view(kind).reshape(len(rows), *shape) for raw, rows in zip(files, traced.rows, strict=True)]
         # As it lies in the file, where there is one.
-        found[name] = stacked[0] if len(files) == 1 else np.concatenate(stacked)[order]
-    return found
+        values[name] = stacked[0] if len(files) == 1 else np.concatenate(stacked)[order]
+    return values

@@ -19,11 +19,11 @@ from runner.link import process
 from runner.link.process import Hear, Worker
 
 if TYPE_CHECKING:
-    from runner.link.events import Finished, Ran, Said, Shard
+    from runner.link.events import Finished, Ran, Said, ShardEntry
     from runner.link.steps import Step
 
 
-class Member(Protocol):
+class MemberWorker(Protocol):
     """One of several processes that do their jobs together, on this machine or another one; `Worker` says more."""
 
     def listened_to_by(self, hear: Hear) -> None:
@@ -55,7 +55,7 @@ class Member(Protocol):
         ...
 
 
-Start: TypeAlias = Callable[[int], Member]
+Starter: TypeAlias = Callable[[int], MemberWorker]
 """Starts the process of that number."""
 
 PATIENCE = 20.0
@@ -65,7 +65,7 @@ _CONNECTED = re.compile(r"^\[Gloo\] Rank \d+ is connected to .*\n?", re.MULTILIN
 """What Gloo writes whenever processes meet."""
 
 
-def _here(count: int) -> Start:
+def _here(count: int) -> Starter:
     """Starts them on this machine."""
     address = f"127.0.0.1:{_free_port()}"
     return lambda number: Worker(membership=(str(number), str(count), address))
@@ -74,17 +74,17 @@ def _here(count: int) -> Start:
 class Together:
     """Several processes, started before their job is known."""
 
-    def __init__(self, count: int, start: Start | None = None) -> None:
+    def __init__(self, count: int, start: Starter | None = None) -> None:
         """`start` starts them; without it they are started on this machine."""
         start = start or _here(count)
         self._heard: queue.Queue[tuple[int, Said | Exception | None]] = queue.Queue()
-        self._told: list[deque[Said]] = [deque() for _ in range(count)]
+        self._events: list[deque[Said]] = [deque() for _ in range(count)]
         self._announced: Step | None = None
         self._how: str | None = None
         """How the one ended that was the first to, in words."""
         self._first: int | None = None
         """Which one that was."""
-        self._members: list[Member] = []
+        self._members: list[MemberWorker] = []
         try:
             for number in range(count):
                 self._members.append(start(number))
@@ -131,7 +131,7 @@ class Together:
                 return said
             if isinstance(said, Died):
                 return replace(said, error=f"{self._name(number)}: {said.error}")
-            self._told[number].append(said)
+            self._events[number].append(said)
         self.kill()
         return None
 
@@ -139,23 +139,23 @@ class Together:
         """The event that comes next, where enough has been heard to know it."""
         from runner.link.events import Done, Finished, Started
 
-        for events in self._told:
+        for events in self._events:
             if events and isinstance(events[0], Started):
                 started = events.popleft()
                 assert isinstance(started, Started)
                 if started.step != self._announced:
                     self._announced = started.step
                     return started
-        if not all(self._told):
+        if not all(self._events):
             return None
-        first, *others = (events.popleft() for events in self._told)
+        first, *others = (events.popleft() for events in self._events)
         assert all(type(other) is type(first) for other in others), "they do the same, in the same order"
         self._announced = None
         if isinstance(first, Finished):
             return self._put_together([first, *(other for other in others if isinstance(other, Finished))])
         if isinstance(first, Done):
             resident = [done.resident for done in (first, *others) if isinstance(done, Done)]
-            known = [each for each in resident if each is not None]
+            known = [size for size in resident if size is not None]
             return replace(first, resident=sum(known) if len(known) == len(resident) else None)
         return first
 
@@ -172,7 +172,7 @@ class Together:
         """One that has told an error while another has not come so far."""
         from runner.link.events import Finished
 
-        for number, events in enumerate(self._told):
+        for number, events in enumerate(self._events):
             if events and isinstance(events[0], Finished) and events[0].error is not None:
                 return number, events[0].error
         return None
@@ -242,12 +242,12 @@ def put_together(parts: Sequence[Finished]) -> Finished:
     if isinstance(first, Traced):
         traces = [first, *(other for other in others if isinstance(other, Traced))]
         assert len(traces) == len(parts)
-        return replace(parts[0], found=replace(first, rows=[rows for each in traces for rows in each.rows]))
+        return replace(parts[0], found=replace(first, rows=[rows for trace in traces for rows in trace.rows]))
     return parts[0]
 
 
 def _devices_of(ran: Ran) -> list[int]:
-    """The devices of which one process told what they hold."""
+    """The devices whose values one process told."""
     shards_held = [held for shards in ran.operands.values() for held in shards]
     shards_held += [(device, where) for output in ran.outputs.values() for device, where, _ in output.shards]
     return sorted({device for device, _ in shards_held})
@@ -255,7 +255,7 @@ def _devices_of(ran: Ran) -> list[int]:
 
 def _of_rans(rans: Sequence[Ran]) -> Ran:
     first, before = rans[0], 0
-    shards: dict[str, list[Shard]] = {name: [] for name in first.outputs}
+    shards: dict[str, list[ShardEntry]] = {name: [] for name in first.outputs}
     for ran in rans:
         for name, output in ran.outputs.items():
             shards[name] += [(device, where, before + entry) for device, where, entry in output.shards]

@@ -229,7 +229,7 @@ def _parts(address: str) -> tuple[str, int]:
 
 
 class Arrivals:
-    """Those who come to an address and prove that they are of the run, each with the first message that it sends."""
+    """The processes that come to an address and prove that they belong to the run, each with its first message."""
 
     def __init__(self, servers: Sequence[socket.socket], key: bytes, patience: float) -> None:
         self.strangers = 0
@@ -297,10 +297,10 @@ def reached(address: str, key: Callable[[], bytes], deadline: float, patience: f
     while True:
         wire = None
         try:
-            given = key()
+            secret = key()
             left = max(0.01, deadline - time.monotonic())
             wire = Wire(socket.create_connection(_parts(address), timeout=left), patience)
-            wire.prove(given, min(_INTRODUCED, left), asks_first=False)
+            wire.prove(secret, min(_INTRODUCED, left), asks_first=False)
             return wire
         except (AuthenticationError, OSError) as error:
             if wire is not None:

@@ -59,7 +59,7 @@ class _Ticket:
 
 @dataclass
 class _Line:
-    """One process, or several that work together, and the jobs that wait for it, of which it does the first."""
+    """One process, or several that work together, and its queue of jobs; it does the first."""
 
     worker: Worker | Together | None
     kind: str | None = None

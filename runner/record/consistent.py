@@ -61,7 +61,7 @@ def _programs(record: Record, data: dict[str, Any]) -> None:
 
 
 def _finite(value: Any, at: str) -> None:
-    """Of what is measured or estimated each number is one."""
+    """Raise `Misfit` for a measured or estimated number that is NaN or infinite."""
     if isinstance(value, float) and not math.isfinite(value):
         raise Misfit(f"{at} is {value}, not a number of anything")
     if is_dataclass(value):

@@ -23,19 +23,19 @@ from runner.words import bytes_text
 
 def of_program(program: str, before: Pinned, after: Pinned) -> list[str]:
     """What differs between two pins of the program of that name; empty where nothing does."""
-    found: list[str] = []
+    lines: list[str] = []
     if before.get("dims") != after.get("dims"):
-        found.append(f"{program} ran at {_dims(after)}, before at {_dims(before)}")
-    found += _of_collectives(program, before, after)
-    found += _of_bytes(program, before.get("bytes"), after.get("bytes"))
-    found += _of_outputs(program, before.get("outputs"), after.get("outputs"))
+        lines.append(f"{program} ran at {_dims(after)}, before at {_dims(before)}")
+    lines += _of_collectives(program, before, after)
+    lines += _of_bytes(program, before.get("bytes"), after.get("bytes"))
+    lines += _of_outputs(program, before.get("outputs"), after.get("outputs"))
     known = ("dims", "collectives", "collectives_incomplete", "bytes", "outputs")
-    found += [
+    lines += [
         f"{key} of {program}: {_change(before.get(key), after.get(key))}"
         for key in sorted({*before, *after} - set(known))
         if before.get(key) != after.get(key)
     ]
-    return found
+    return lines
 
 
 def _dims(pin: Pinned) -> str:
@@ -58,10 +58,10 @@ def _plain(value: Any) -> str:
 
 def bytes_change(before: int | None, after: int | None) -> str:
     """`64 B → 128 B`; to the last byte where rounding would hide the change."""
-    told = ["unknown" if count is None else bytes_text(count) for count in (before, after)]
-    if told[0] == told[1] and before is not None and after is not None:
-        told = [f"{before:,} B", f"{after:,} B"]
-    return " → ".join(told)
+    texts = ["unknown" if count is None else bytes_text(count) for count in (before, after)]
+    if texts[0] == texts[1] and before is not None and after is not None:
+        texts = [f"{before:,} B", f"{after:,} B"]
+    return " → ".join(texts)
 
 
 def _of_bytes(program: str, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> list[str]:
@@ -95,14 +95,14 @@ def _output(output: Mapping[str, Any]) -> str:
 def _of_outputs(program: str, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> list[str]:
     if before is None or after is None:
         return [] if before == after else [_one_sided(f"the outputs of {program}", before)]
-    found: list[str] = []
+    lines: list[str] = []
     for name in sorted({*before, *after}):
         old, new = before.get(name), after.get(name)
         if old is None:
-            found.append(f"output {name} appeared in {program}: {_output(after[name])}")
+            lines.append(f"output {name} appeared in {program}: {_output(after[name])}")
             continue
         if new is None:
-            found.append(f"output {name} disappeared from {program}: {_output(old)}")
+            lines.append(f"output {name} disappeared from {program}: {_output(old)}")
             continue
         changes = [
             f"{key.replace('_', ' ')} {_spec(old[key])} → {_spec(new[key])}"
@@ -112,8 +112,8 @@ def _of_outputs(program: str, before: Mapping[str, Any] | None, after: Mapping[s
             if old.get(key) != new.get(key)
         ]
         if changes:
-            found.append(f"output {name} of {program}: {', '.join(changes)}")
-    return found
+            lines.append(f"output {name} of {program}: {', '.join(changes)}")
+    return lines
 
 
 # Collectives.
@@ -121,47 +121,47 @@ def _of_outputs(program: str, before: Mapping[str, Any] | None, after: Mapping[s
 
 def _of_collectives(program: str, before: Pinned, after: Pinned) -> list[str]:
     old, new = before.get("collectives"), after.get("collectives")
-    found: list[str] = []
+    lines: list[str] = []
     if before.get("collectives_incomplete", False) != after.get("collectives_incomplete", False):
         read = "only in part now" if after.get("collectives_incomplete") else "completely now, before only in part"
-        found.append(f"the compiled module of {program} is read {read}")
+        lines.append(f"the compiled module of {program} is read {read}")
     if old is None or new is None:
-        return found if old == new else [*found, _one_sided(f"the collectives of {program}", old)]
+        return lines if old == new else [*lines, _one_sided(f"the collectives of {program}", old)]
     # Goldens that were written before do not say what is sent: that is no difference.
-    unsaid = () if all("bytes_sent" in one for one in (*old, *new)) else ("bytes_sent",)
-    return found + _changes(program, _units(old, unsaid), _units(new, unsaid))
+    unsaid = () if all("bytes_sent" in pin for pin in (*old, *new)) else ("bytes_sent",)
+    return lines + _changes(program, _units(old, unsaid), _units(new, unsaid))
 
 
 def _units(listed: Sequence[Mapping[str, Any]], unsaid: Sequence[str]) -> Counter[str]:
-    """Every collective as text, without the fields that are `unsaid` by some, and how many there are of it."""
+    """Every collective as text, without the fields that some leave `unsaid`, and how many there are of it."""
     units: Counter[str] = Counter()
-    for one in listed:
-        fields = {key: value for key, value in one.items() if value or key not in _LEFT_OUT}
+    for pin in listed:
+        fields = {key: value for key, value in pin.items() if value or key not in _LEFT_OUT}
         fields = {key: value for key, value in fields.items() if key not in ("times", *unsaid)}
-        units[json.dumps(fields, sort_keys=True)] += one.get("times") or 1
+        units[json.dumps(fields, sort_keys=True)] += pin.get("times") or 1
     return units
 
 
-def _entry(one: Mapping[str, Any]) -> Collective:
+def _entry(pin: Mapping[str, Any]) -> Collective:
     """A collective that is pinned as the record has one, as far as its words need it."""
-    node, between = one.get("node"), one.get("between")
+    node, between = pin.get("node"), pin.get("between")
     return Collective(
-        kind=one["kind"],
+        kind=pin["kind"],
         node=node,
-        nodes=one.get("nodes") or ([node] if node else []),
-        gradient=one.get("gradient", False),
-        inserted=one.get("inserted", False),
+        nodes=pin.get("nodes") or ([node] if node else []),
+        gradient=pin.get("gradient", False),
+        inserted=pin.get("inserted", False),
         between=Between(source=between["from"], to=between["to"]) if between else None,
-        axes=one.get("axes"),
-        groups=one.get("groups"),
-        dtype=one.get("dtype") or "",
-        bytes_in=one.get("bytes_in"),
-        bytes_out=one.get("bytes_out"),
+        axes=pin.get("axes"),
+        groups=pin.get("groups"),
+        dtype=pin.get("dtype") or "",
+        bytes_in=pin.get("bytes_in"),
+        bytes_out=pin.get("bytes_out"),
         bytes=None,
-        bytes_sent=one.get("bytes_sent"),
-        count=_count(one),
-        asynchronous=one.get("asynchronous", False),
-        overlapped=one.get("overlapped"),
+        bytes_sent=pin.get("bytes_sent"),
+        count=_count(pin),
+        asynchronous=pin.get("asynchronous", False),
+        overlapped=pin.get("overlapped"),
         instruction="",
     )
 
@@ -170,17 +170,17 @@ _LEFT_OUT = ("gradient", "asynchronous")
 """What a golden says only where it is true."""
 
 _ALIKE: tuple[Callable[[Pinned], Any], ...] = (
-    lambda one: (words.subject(_entry(one)), one["kind"], one.get("axes"), one.get("inserted")),
-    lambda one: (_line(one), one["kind"], one.get("gradient"), one.get("axes"), one.get("inserted")),
-    lambda one: (_line(one), one["kind"], one.get("gradient"), one.get("axes")),
-    lambda one: (_line(one), one["kind"], one.get("gradient")),
-    lambda one: (one["kind"], one.get("axes"), one.get("dtype"), one.get("bytes_in"), one.get("bytes_out")),
+    lambda pin: (words.subject(_entry(pin)), pin["kind"], pin.get("axes"), pin.get("inserted")),
+    lambda pin: (_line(pin), pin["kind"], pin.get("gradient"), pin.get("axes"), pin.get("inserted")),
+    lambda pin: (_line(pin), pin["kind"], pin.get("gradient"), pin.get("axes")),
+    lambda pin: (_line(pin), pin["kind"], pin.get("gradient")),
+    lambda pin: (pin["kind"], pin.get("axes"), pin.get("dtype"), pin.get("bytes_in"), pin.get("bytes_out")),
 )
 """By what a collective of before is recognised in one of now, the closest likeness first."""
 
 
-def _line(one: Mapping[str, Any]) -> Any:
-    return one.get("nodes") or one.get("node")
+def _line(pin: Mapping[str, Any]) -> Any:
+    return pin.get("nodes") or pin.get("node")
 
 
 def _changes(program: str, before: Counter[str], after: Counter[str]) -> list[str]:
@@ -193,30 +193,30 @@ def _changes(program: str, before: Counter[str], after: Counter[str]) -> list[st
                 gone.remove(text)
                 come.remove(match)
                 pairs[text, match] += 1
-    found = [_changed(program, json.loads(old), json.loads(new), n) for (old, new), n in pairs.items()]
+    lines = [_changed(program, json.loads(old), json.loads(new), n) for (old, new), n in pairs.items()]
     for texts, sign in ((gone, -1), (come, 1)):
         for text, n in Counter(texts).items():
             whole = before[text] if sign < 0 else after[text]
-            found.append(_appeared(program, json.loads(text), sign, n, whole))
-    return found
+            lines.append(_appeared(program, json.loads(text), sign, n, whole))
+    return lines
 
 
-def _appeared(program: str, one: Pinned, sign: int, times: int, whole: int) -> str:
+def _appeared(program: str, pin: Pinned, sign: int, times: int, whole: int) -> str:
     if whole == times:
         several = f"{times} × " if times > 1 else ""
     else:
         several = f"{times} more " if sign > 0 else f"{times} of {whole} × "
     verb = "appeared in" if sign > 0 else "disappeared from"
-    inserted = ", inserted by the compiler" if one.get("inserted") and sign > 0 else ""
-    return f"{several}{words.collective(_entry(one))} {verb} {program}: {_moved(one, sign * times)}{inserted}"
+    inserted = ", inserted by the compiler" if pin.get("inserted") and sign > 0 else ""
+    return f"{several}{words.collective(_entry(pin))} {verb} {program}: {_moved(pin, sign * times)}{inserted}"
 
 
-def _moved(one: Mapping[str, Any], times: int) -> str:
+def _moved(pin: Mapping[str, Any], times: int) -> str:
     """What a device sends for it: `+1.0 MB sent per device`, in a loop `+4.2 MB sent per device in 4 steps`."""
-    sent = one.get("bytes_sent")
+    sent = pin.get("bytes_sent")
     if sent is None:
         return f"{'+' if times > 0 else '-'}an unknown number of bytes sent per device"
-    count = _count(one)
+    count = _count(pin)
     total = sent * times * (1 if count is None else executions.ends(count)[1])
     steps = " in every step of a loop of unknown length" if count is None else ""
     if isinstance(count, Range):
@@ -226,8 +226,8 @@ def _moved(one: Mapping[str, Any], times: int) -> str:
     return f"{'+' if total >= 0 else ''}{bytes_text(total)} sent per device{steps}"
 
 
-def _count(one: Mapping[str, Any]) -> Count:
-    held = one.get("count")
+def _count(pin: Mapping[str, Any]) -> Count:
+    held = pin.get("count")
     return codec.build(Range, held) if is_mapping(held) else held
 
 
@@ -260,8 +260,8 @@ def _changed(program: str, old: Pinned, new: Pinned, times: int) -> str:
     return f"{words.collective(_entry(old))} changed in {program}: {', '.join(changes)}{several}"
 
 
-def _between(one: Mapping[str, Any]) -> str:
-    ends: Mapping[str, list[str]] = one.get("between") or {}
+def _between(pin: Mapping[str, Any]) -> str:
+    ends: Mapping[str, list[str]] = pin.get("between") or {}
     taken, needed = (" and ".join(ends.get(end) or ["no line that the module names"]) for end in ("from", "to"))
     return f"between {taken} and {needed}"
 

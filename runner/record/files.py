@@ -76,7 +76,7 @@ def _named(handle: int, path: Path) -> bool:
 
 def _replace(handle: int, path: Path) -> None:
     hidden = path.with_name(f".{path.name}.{os.getpid()}.{handle}")
-    # It is of a process that was killed at this very place, and had this one's number.
+    # A process that had this one's number left it: it was killed at this very place.
     hidden.unlink(missing_ok=True)
     try:
         _link(handle, hidden)

@@ -52,42 +52,42 @@ def pinned(program: ProgramRecord, dims: Mapping[str, int] | None = None) -> Pin
 
     A program that was not compiled pins nothing else.
     """
-    found: Pinned = {}
+    pins: Pinned = {}
     if dims:
-        found["dims"] = dict(dims)
+        pins["dims"] = dict(dims)
     if not isinstance(program, CompiledProgram):
-        return found
+        return pins
     if program.memory is not None:
-        found["bytes"] = {"argument": program.memory.argument_bytes, "output": program.memory.output_bytes}
-    found["outputs"] = {
+        pins["bytes"] = {"argument": program.memory.argument_bytes, "output": program.memory.output_bytes}
+    pins["outputs"] = {
         name: {key: codec.plain(getattr(output, key)) for key in _OUTPUT} for name, output in program.outputs.items()
     }
-    found["collectives"] = _collectives(program.collectives)
+    pins["collectives"] = _collectives(program.collectives)
     if program.collectives_unknown:
-        found["collectives_incomplete"] = True
-    return found
+        pins["collectives_incomplete"] = True
+    return pins
 
 
 def _collectives(listed: list[Collective] | None) -> list[Pinned] | None:
     if listed is None:
         return None
-    counted = Counter(json.dumps(_collective(one), sort_keys=True) for one in listed)
-    found = [json.loads(text) | ({"times": times} if times > 1 else {}) for text, times in counted.items()]
-    return sorted(found, key=lambda one: (one["node"] or "", one["kind"], json.dumps(one, sort_keys=True)))
+    counted = Counter(json.dumps(_collective(entry), sort_keys=True) for entry in listed)
+    entries = [json.loads(text) | ({"times": times} if times > 1 else {}) for text, times in counted.items()]
+    return sorted(entries, key=lambda entry: (entry["node"] or "", entry["kind"], json.dumps(entry, sort_keys=True)))
 
 
-def _collective(one: Collective) -> Pinned:
-    found = {key: codec.plain(getattr(one, key)) for key in _ALWAYS}
-    found |= {key: True for key in _WHERE_SET if getattr(one, key)}
-    if len(one.nodes) > 1:
-        found["nodes"] = sorted(one.nodes)
-    if one.between is not None:
-        found["between"] = {"from": sorted(one.between.source), "to": sorted(one.between.to)}
-    if one.axes is None:
-        found["groups"] = one.groups
-    if one.asynchronous:
-        found["overlapped"] = None if one.overlapped is None else sorted(one.overlapped)
-    return found
+def _collective(collective: Collective) -> Pinned:
+    pins = {key: codec.plain(getattr(collective, key)) for key in _ALWAYS}
+    pins |= {key: True for key in _WHERE_SET if getattr(collective, key)}
+    if len(collective.nodes) > 1:
+        pins["nodes"] = sorted(collective.nodes)
+    if collective.between is not None:
+        pins["between"] = {"from": sorted(collective.between.source), "to": sorted(collective.between.to)}
+    if collective.axes is None:
+        pins["groups"] = collective.groups
+    if collective.asynchronous:
+        pins["overlapped"] = None if collective.overlapped is None else sorted(collective.overlapped)
+    return pins
 
 
 def folder(config_folder: Path) -> Path:
@@ -148,13 +148,17 @@ def _misshapen(entry: Any) -> str | None:
         return None
     if not is_list(listed):
         return ", 'collectives'"
-    for i, one in enumerate(listed):
-        if not is_dict(one):
+    for i, entry in enumerate(listed):
+        if not is_dict(entry):
             return f", 'collectives'[{i}]"
         for key, kinds in _TYPES.items():
-            held = one.get(key)
+            held = entry.get(key)
             ranged = key == "count" and is_dict(held) and not _is_range(held)
-            if not isinstance(held, kinds) or ranged or (key == "groups" and key not in one and one["axes"] is None):
+            if (
+                not isinstance(held, kinds)
+                or ranged
+                or (key == "groups" and key not in entry and entry["axes"] is None)
+            ):
                 return f", 'collectives'[{i}], '{key}'"
     return None
 

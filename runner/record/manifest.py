@@ -21,7 +21,7 @@ from runner.untyped import is_dict
 
 FILE = "manifest.json"
 
-Kind: TypeAlias = Literal["run", "point", "sweep"]
+RunKind: TypeAlias = Literal["run", "point", "sweep"]
 """A run alone, a point of a sweep, or a sweep, whose points have manifests of their own."""
 
 
@@ -29,7 +29,7 @@ Kind: TypeAlias = Literal["run", "point", "sweep"]
 class Manifest:
     """What a run wrote: the SHA-256 of each file by its path in the folder; `files` is None where it has not ended."""
 
-    kind: Kind
+    kind: RunKind
     files: Mapping[str, str] | None
 
 
@@ -89,15 +89,15 @@ def refusal(folder: Path) -> str | None:
     )
 
 
-def begin(folder: Path, kind: Kind) -> None:
-    """Make an empty folder, which may not be there, that of a run, and of this process alone. Raises `Occupied`."""
+def begin(folder: Path, kind: RunKind) -> None:
+    """Claim an empty folder, or one that is not there yet, for a run of this process alone. Raises `Occupied`."""
     folder.mkdir(parents=True, exist_ok=True)
     if (why := refusal(folder)) is not None:
         raise Occupied(why)
     mark(folder, kind)
 
 
-def mark(folder: Path, kind: Kind) -> None:
+def mark(folder: Path, kind: RunKind) -> None:
     """Say that a run has begun in a folder. Raises `Occupied` where one has."""
     try:
         with open(folder / FILE, "x", encoding="utf-8") as file:
@@ -216,7 +216,7 @@ def _is_ours(name: str) -> bool:
 
 
 def _hash(path: Path) -> str:
-    """What a manifest has of a file: its SHA-256; of a log also the size at which it had that."""
+    """What a manifest says about a file: its SHA-256; for a log also the size at which it had that."""
     with open(path, "rb") as file:
         sha = hashlib.file_digest(file, "sha256").hexdigest()
         return f"{sha}:{file.tell()}" if path.suffix == ".log" else sha

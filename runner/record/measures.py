@@ -48,7 +48,7 @@ class Row:
       mesh makes them one; `collectives`: how often each kind runs, null where that is not known.
     - `memory_is`: whether its memory is the `peak`, which the compiler tells, or the `sum` of what there is.
     - `bytes_sent_min`: where branches decide what is sent, the least; the measure is the most.
-    - `hardware`, `compiled_for`: what the estimate is of.
+    - `hardware`, `compiled_for`: what the estimate is for.
     """
 
     point: int
@@ -84,7 +84,7 @@ class Row:
 
 
 def rows(point: int, record: Record, overrides: Iterable[str], same_as: int | None = None) -> list[Row]:
-    """The rows of a point; `record` is that of the point which stands for it, where it is the `same_as` another."""
+    """The rows of a point; `record` is the other point's where it is the `same_as` another."""
     shared: dict[str, Any] = {
         "point": point,
         "experiment": record.experiment,
@@ -133,7 +133,7 @@ def overridden(overrides: Iterable[str]) -> dict[str, str]:
 
 
 def estimated(rows: Iterable[Row]) -> list[str]:
-    """What the estimates among the rows are of: `TPU v5e, compiled for v5e:4x4`, each once."""
+    """What the rows' estimates are for: `TPU v5e, compiled for v5e:4x4`, each once."""
     each = dict.fromkeys((row.hardware, row.compiled_for) for row in rows if row.hardware)
     return [f"{hardware}, compiled for {of}" if of else str(hardware) for hardware, of in each]
 
@@ -160,10 +160,10 @@ def counts(program: CompiledProgram) -> dict[str, int | Range] | None:
     """How often each kind of collective runs that moves anything; None where that is not known of one."""
     if program.collectives is None or program.collectives_missing:
         return None
-    moving = [one for one in program.collectives if not one.alone]
-    if any(one.count is None for one in moving):
+    moving = [collective for collective in program.collectives if not collective.alone]
+    if any(collective.count is None for collective in moving):
         return None
-    return executions.by_kind((one.kind, one.count, one.branches) for one in moving)
+    return executions.by_kind((collective.kind, collective.count, collective.branches) for collective in moving)
 
 
 # The best.
@@ -191,7 +191,7 @@ class Best:
 
 
 def best(rows: Sequence[Row], measure: str) -> Best | None:
-    """Which rows are best by a measure; None where fewer than two of those that passed have it, or all are alike."""
+    """Which rows are best by a measure; None where fewer than two that passed have it, or all are alike."""
     answers = [row for row in rows if row.status in ANSWERS and row.measure(measure) is not None]
     ordered = sorted(answers, key=lambda row: (_number(row, measure), row.point))
     if len(ordered) < 2 or _number(ordered[0], measure) == _number(ordered[-1], measure):

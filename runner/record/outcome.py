@@ -24,7 +24,7 @@ def of_run(record: Record) -> tuple[Status, str | None]:
         own = record.status
     if own == "passed":
         return own, record.error or record.refused
-    reasons = [*([record.error] if record.error else []), *_told(record.checks)]
+    reasons = [*([record.error] if record.error else []), *_findings(record.checks)]
     return own, "\n".join(reasons) or NO_REASON
 
 
@@ -35,7 +35,11 @@ def of_program(record: Record, name: str) -> tuple[Status, str | None]:
     status = worst([run, program.status])
     if status == "passed":
         return status, None
-    why = [*([program.error] if program.error else []), *_told(program.checks), *([of_the_run] if of_the_run else [])]
+    why = [
+        *([program.error] if program.error else []),
+        *_findings(program.checks),
+        *([of_the_run] if of_the_run else []),
+    ]
     return status, "\n".join(why) or NO_REASON
 
 
@@ -43,8 +47,8 @@ def _rank(status: Status) -> int:
     return list(STATUSES).index(status)
 
 
-def _told(checks: Checks | FileChecks) -> Iterator[str]:
-    """Of each check that found something to say what it is called, its status, and the first of its reasons."""
+def _findings(checks: Checks | FileChecks) -> Iterator[str]:
+    """The name, the status and the first reason of each check that has something to say."""
     for name, check in checks.named():
         if check.status not in ("passed", "not_run"):
             yield f"{name} {check.status}: {_reason(check)}"

@@ -31,7 +31,7 @@ class UnreadableRecord(Exception):
 
 
 def begun(name: str | None, overrides: Sequence[str], summary: str = "") -> Record:
-    """The record of a run of which nothing is known yet."""
+    """The record of a run that has only begun."""
     return Record(
         experiment=name,
         summary=summary,

@@ -20,7 +20,7 @@ STATUSES: tuple[str, ...] = get_args(Status)
 
 
 @dataclass(frozen=True)
-class Entry:
+class ShelfEntry:
     """A run, or a sweep with all its points.
 
     - `experiment`: names, several where a sweep has them; `statuses`: how its points ended, how many each.
@@ -40,7 +40,7 @@ class Entry:
         return self.statuses.total()
 
 
-def entries(folder: Path, unread: list[str] | None = None) -> list[Entry]:
+def entries(folder: Path, unread: list[str] | None = None) -> list[ShelfEntry]:
     """The runs and sweeps in a folder, the oldest first; a sweep is one of them, its points are not.
 
     What files called `result.json` cannot be read is appended to `unread`; of a record that is damaged beyond what it
@@ -63,11 +63,11 @@ def _is_point(run: Path) -> bool:
     return run.name.isdecimal() and folders.is_sweep(run.parent)
 
 
-def _entry(home: Path, runs: list[tuple[Path, dict[str, Any]]]) -> Entry:
+def _entry(home: Path, runs: list[tuple[Path, dict[str, Any]]]) -> ShelfEntry:
     briefs = [brief for _, brief in runs]
     overrides = [{str(o) for o in brief["overrides"]} for brief in briefs]
     common = set[str].intersection(*overrides)
-    return Entry(
+    return ShelfEntry(
         folder=home,
         experiments=tuple(dict.fromkeys(str(brief["experiment"] or "–") for brief in briefs)),
         statuses=Counter(str(brief["status"]) for brief in briefs),
@@ -109,7 +109,7 @@ def _damage(folder: Path) -> str | None:
     return None
 
 
-def size(entry: Entry) -> int:
+def size(entry: ShelfEntry) -> int:
     """The bytes of all its files."""
     total = 0
     for home, _, files in os.walk(entry.folder):
@@ -117,12 +117,12 @@ def size(entry: Entry) -> int:
     return total
 
 
-def strangers(entry: Entry) -> list[Path]:
+def strangers(entry: ShelfEntry) -> list[Path]:
     """What is in the folder of an entry and no run wrote."""
     return manifest.strangers(entry.folder.resolve())
 
 
-def delete(entry: Entry) -> list[Path]:
+def delete(entry: ShelfEntry) -> list[Path]:
     """Delete a run or a sweep, where runs wrote everything in its folder; else nothing, and what they did not is
     returned. Raises `OSError`.
     """

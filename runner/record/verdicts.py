@@ -13,7 +13,7 @@ from typing import Any, Literal, Self, TypeAlias
 from runner.codec import ALWAYS, named
 from runner.words import on_devices
 
-Ran: TypeAlias = Literal["passed", "known", "weak", "failed"]
+RanStatus: TypeAlias = Literal["passed", "known", "weak", "failed"]
 """The status of a check that was run."""
 
 Outcome: TypeAlias = Literal["passed", "known", "weak", "failed", "not_run"]
@@ -146,7 +146,7 @@ class LeftOut(NotRun):
 class Judged(Verdict):
     """What a check says that was run."""
 
-    status: Ran
+    status: RanStatus
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,20 +175,20 @@ class ValueVerdict(Verdict):
 
     def lines(self) -> list[str]:
         """The same, and what is wrong in each output."""
-        told = super().lines()
+        lines = super().lines()
         for name, output in self.compared.items():
             if output.status not in ("failed", "known"):
                 continue
             known = ", as expect.wrong knows" if output.status == "known" != self.status else ""
             if output.wrong:
-                told.append(
+                lines.append(
                     f"{name} differs from {_ORACLES[output.oracle]} at {output.wrong} of {output.of} elements, "
                     f"on {on_devices(output.devices)}; largest error {output.max_abs_error:.3g}, "
                     f"allowed {output.atol:.1e} + {output.rtol:.1e}·|reference|{known}"
                 )
             elif output.reason:
-                told.append(f"{name}: {output.reason}{known}")
-        return told
+                lines.append(f"{name}: {output.reason}{known}")
+        return lines
 
 
 _ORACLES = {"graph": "graph's oracle", "per_device": "the SPMD interpreter"}

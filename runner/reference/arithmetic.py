@@ -43,7 +43,7 @@ class Arithmetic:
         if self.machine is None:
             return widen(value, x64)
         if is_sequence(value):
-            return type(value)(self.held(each, x64, kind) for each in value)
+            return type(value)(self.held(part, x64, kind) for part in value)
         if not dtypes.is_numeric(value):
             return value
         if isinstance(value, Rounded) and kind in (None, value.kind) and self.kind is None:

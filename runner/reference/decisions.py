@@ -18,8 +18,8 @@ import numpy as np
 from runner import dtypes
 from runner.reference.flips import (
     COMPARED,
+    LocalDecision,
     Other,
-    Place,
     again,
     candidates,
     differing,
@@ -50,7 +50,7 @@ class Decision:
     - `kind`: how `function`, of the operands of one device, jumps: the column `decides` of the table of operations, or
       `cast` for a rounding to a narrower dtype.
     - `operands`, `result`: what it was given and what it gave, on every device.
-    - `windows`, `keys`: for each operand, on every device, what `flips.Place` says.
+    - `windows`, `keys`: for each operand, on every device, what `flips.LocalDecision` says.
     - `others`: on every device what else the result may be; `near`: which of its elements.
     - `axis`: along which elements are put in order.
     - `rounds`: whether it decides nothing, but is one more rounding: a cast which rounding may carry over its edges in
@@ -109,9 +109,9 @@ class Recording(Script):
     stopped: list[PerDevice] = field(default_factory=list[PerDevice])
 
     def afresh(self) -> Recording:
-        """The same decisions, of which nobody knows yet how near they were."""
+        """The same decisions, before anybody knows how near they were."""
         return Recording(
-            [replace(one, windows=[], keys=[], others=[], near=[], rounds=False) for one in self.decisions],
+            [replace(decision, windows=[], keys=[], others=[], near=[], rounds=False) for decision in self.decisions],
             self.stopped,
         )
 
@@ -165,11 +165,11 @@ class Taking(Script):
         parts = list(zip(oracle.others, oracle.result, decision.result, strict=True))
         return _shared(parts, partial(self._taken, oracle))
 
-    def _taken(self, oracle: Decision, others: tuple[Other, ...], told: Any, own: Any) -> Any:
+    def _taken(self, oracle: Decision, others: tuple[Other, ...], decided: Any, own: Any) -> Any:
         """What is decided here: another, where what went before led to the same."""
         if not others:
             return own
-        moved = [np.asarray(a != b) for a, b in zip(leaves(own), leaves(told), strict=True)]
+        moved = [np.asarray(a != b) for a, b in zip(leaves(own), leaves(decided), strict=True)]
         moved = together(oracle.kind, oracle.axis, moved)
         several = [
             sum(np.asarray(where, int) for where in leaf) for leaf in zip(*(o.where for o in others), strict=True)
@@ -221,13 +221,13 @@ def _moved_as_cast(own: Any, raw: Any, cast: Any) -> Any:
     return own + (cast - raw)
 
 
-def _without_jumps(own: Any, told: Any) -> Any:
+def _without_jumps(own: Any, decided: Any) -> Any:
     """What was decided, and of a float what it is now, where it has not jumped."""
-    if is_sequence(told):
-        return type(told)(_without_jumps(*parts) for parts in zip(own, told, strict=True))
-    if not dtypes.is_floating(told):
-        return told
-    return dtypes.where(np.abs(own - told) > 1e-3 * np.max(np.abs(told), initial=0.0), told, own)
+    if is_sequence(decided):
+        return type(decided)(_without_jumps(*parts) for parts in zip(own, decided, strict=True))
+    if not dtypes.is_floating(decided):
+        return decided
+    return dtypes.where(np.abs(own - decided) > 1e-3 * np.max(np.abs(decided), initial=0.0), decided, own)
 
 
 def _shared(parts: list[tuple[Any, ...]], function: Callable[..., Any]) -> PerDevice:
@@ -242,17 +242,17 @@ def _shared(parts: list[tuple[Any, ...]], function: Callable[..., Any]) -> PerDe
     return results
 
 
-def _chosen(near: Any, told: Any, own: Any) -> Any:
-    """`told` where `near`, else `own`; of tuples, part by part."""
+def _chosen(near: Any, other: Any, own: Any) -> Any:
+    """`other` where `near`, else `own`; of tuples, part by part."""
     if is_sequence(own):
-        return type(own)(_chosen(*parts) for parts in zip(near, told, own, strict=True))
+        return type(own)(_chosen(*parts) for parts in zip(near, other, own, strict=True))
     if not np.any(near):
         return own
     if isinstance(own, Rounded):
-        mixed = dtypes.where(near, told, plain(own)).astype(own.dtype).view(Rounded)
+        mixed = dtypes.where(near, other, plain(own)).astype(own.dtype).view(Rounded)
         mixed.kind, mixed.machine = own.kind, own.machine
         return mixed
-    return dtypes.where(near, told, own)
+    return dtypes.where(near, other, own)
 
 
 def _unit(operand: PerDevice) -> float:
@@ -301,21 +301,21 @@ def _look_beside(oracle: Decision, own: Decision) -> None:
     Of exact operands only the former: what is rounded between them and the jump, a quotient or a sum, moves it too.
     """
     looked: dict[tuple[int, ...], tuple[tuple[Other, ...], Any]] = {}
-    found: list[tuple[tuple[Other, ...], Any]] = []
+    pairs: list[tuple[tuple[Other, ...], Any]] = []
     for position, result in enumerate(oracle.result):
         parts = [[each[position] for each in every] for every in (oracle.operands, oracle.windows, oracle.keys)]
         known = oracle.others[position] if oracle.others else ()
         held = (*(part for every in parts for part in every), own.result[position], known)
         here = tuple(map(id, held))
         if here not in looked:
-            at = Place(oracle.kind, oracle.axis, oracle.function, *parts)
+            at = LocalDecision(oracle.kind, oracle.axis, oracle.function, *parts)
             others = _others(at, known, result, own.result[position])
             looked[here] = others, differing(result, others)
-        found.append(looked[here])
-    oracle.others, oracle.near = [others for others, _ in found], [near for _, near in found]
+        pairs.append(looked[here])
+    oracle.others, oracle.near = [others for others, _ in pairs], [near for _, near in pairs]
 
 
-def _others(at: Place, known: tuple[Other, ...], result: Any, own: Any) -> tuple[Other, ...]:
+def _others(at: LocalDecision, known: tuple[Other, ...], result: Any, own: Any) -> tuple[Other, ...]:
     """What else may be there: what is known already, what a machine has, what moved operands lead to."""
     with np.errstate(all="ignore"):
         # Where the machine overflows, it decides nothing.

@@ -23,7 +23,7 @@ ALTERNATIVES = 4
 COMPARED = {
     "comparison": 2, "equality": 2, "membership": 2, "search": 2, "bin": 2, "largest": 1, "smallest": 1, "order": 1,
 }  # fmt: skip
-"""Of how many operands it matters which elements are equal."""
+"""For how many operands it matters which elements are equal."""
 
 _DRAWS = 16
 """How often a random draw from weights that rounding moves is drawn again."""
@@ -43,7 +43,7 @@ class Other(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Place:
+class LocalDecision:
     """What is known of a decision on one device: its function and operands, and what rounding does to these.
 
     - `windows`: for each operand how far rounding may carry its elements; None where it is exact.
@@ -61,7 +61,7 @@ class Place:
 
 def leaves(value: Any) -> tuple[Any, ...]:
     """The arrays of a result, which may be a tuple."""
-    return tuple(leaf for each in value for leaf in leaves(each)) if is_sequence(value) else (value,)
+    return tuple(leaf for part in value for leaf in leaves(part)) if is_sequence(value) else (value,)
 
 
 def again(value: Any, parts: Iterable[Any]) -> Any:
@@ -71,7 +71,7 @@ def again(value: Any, parts: Iterable[Any]) -> Any:
     def build(value: Any) -> Any:
         if not is_sequence(value):
             return next(parts)
-        built = [build(each) for each in value]
+        built = [build(part) for part in value]
         return type(value)(*built) if hasattr(value, "_fields") else type(value)(built)
 
     return build(value)
@@ -132,7 +132,7 @@ def key(known: Any, value: Any) -> np.ndarray:
 # What else may come of it.
 
 
-def step(at: Place, result: Any) -> Any:
+def step(at: LocalDecision, result: Any) -> Any:
     """By how much a result of floats may move without a jump, such as the remainder of a division."""
     shifts = [window for window in at.windows if window is not None]
     shape = np.shape(leaves(result)[0])
@@ -147,38 +147,38 @@ def step(at: Place, result: Any) -> Any:
 
 
 def joined(
-    others: tuple[Other, ...], at: Place, result: Any, candidate: Any, steps: Sequence[Any]
+    others: tuple[Other, ...], at: LocalDecision, result: Any, candidate: Any, steps: Sequence[Any]
 ) -> tuple[Other, ...]:
     """What else a decision may give, and one `candidate` more, where it is more than a step away from `result`.
 
     There is a step for each array of the result.
     """
-    told, new = leaves(result), list(leaves(candidate))
-    if [np.shape(leaf) for leaf in told] != [np.shape(leaf) for leaf in new]:
+    decided, new = leaves(result), list(leaves(candidate))
+    if [np.shape(leaf) for leaf in decided] != [np.shape(leaf) for leaf in new]:
         return others
 
     def apart(one: Sequence[Any], other: Sequence[Any]) -> list[np.ndarray]:
         return [_differs(*parts) for parts in zip(one, other, steps, strict=True)]
 
-    jumped = apart(new, told)
+    jumped = apart(new, decided)
     if not any(map(np.any, jumped)):
         return others
     # What has only moved, and not jumped, stays.
-    new = [dtypes.where(*parts) for parts in zip(jumped, new, told, strict=True)]
+    new = [dtypes.where(*parts) for parts in zip(jumped, new, decided, strict=True)]
     left = together(at.kind, at.axis, jumped)
     for other in others:
         another = together(at.kind, at.axis, apart(new, other.value))
-        left = [each & ~(where & ~a) for each, where, a in zip(left, other.where, another, strict=True)]
+        left = [mask & ~(where & ~a) for mask, where, a in zip(left, other.where, another, strict=True)]
     filled: list[Other] = []
     for other in others:
-        free = [each & ~where for each, where in zip(left, other.where, strict=True)]
+        free = [mask & ~where for mask, where in zip(left, other.where, strict=True)]
         if any(map(np.any, free)):
             value = tuple(dtypes.where(*parts) for parts in zip(free, new, other.value, strict=True))
             other = Other(tuple(w | f for w, f in zip(other.where, free, strict=True)), value)
-            left = [each & ~f for each, f in zip(left, free, strict=True)]
+            left = [mask & ~f for mask, f in zip(left, free, strict=True)]
         filled.append(other)
     if len(filled) < ALTERNATIVES and any(map(np.any, left)):
-        value = tuple(dtypes.where(*parts) for parts in zip(left, new, told, strict=True))
+        value = tuple(dtypes.where(*parts) for parts in zip(left, new, decided, strict=True))
         filled.append(Other(tuple(left), value))
     return tuple(filled)
 
@@ -209,7 +209,7 @@ def together(kind: str, axis: int | None, differs: Sequence[np.ndarray]) -> list
     return [np.full(d.shape, anywhere) for d in differs]
 
 
-def candidates(at: Place, result: Any) -> Iterator[Any]:
+def candidates(at: LocalDecision, result: Any) -> Iterator[Any]:
     """What the decision gives on operands that are off as far as rounding may carry them, to either side."""
     if at.kind == "equality":
         yield _equal(at, result)
@@ -221,22 +221,22 @@ def candidates(at: Place, result: Any) -> Iterator[Any]:
             yield _unless_same(at, result, candidate) if at.kind == "comparison" else candidate
 
 
-def _unless_same(at: Place, result: Any, candidate: Any) -> Any:
+def _unless_same(at: LocalDecision, result: Any, candidate: Any) -> Any:
     """A comparison of numbers that are equal by no accident is decided."""
     same = np.asarray(at.keys[0] == at.keys[1])
 
-    def of(told: Any, new: Any) -> Any:
-        return dtypes.where(same if same.shape == np.shape(told) else np.all(same), told, new)
+    def of(decided: Any, new: Any) -> Any:
+        return dtypes.where(same if same.shape == np.shape(decided) else np.all(same), decided, new)
 
     return again(result, (of(*pair) for pair in zip(leaves(result), leaves(candidate), strict=True)))
 
 
-def _off(at: Place) -> list[Any]:
+def _off(at: LocalDecision) -> list[Any]:
     """How far each operand may be off; 0 where it is exact."""
     return [0.0 if window is None else window for window in at.windows]
 
 
-def _equal(at: Place, result: Any) -> Any:
+def _equal(at: LocalDecision, result: Any) -> Any:
     """Whether two numbers are equal, told otherwise where they may be, or may not be."""
     (a, b), (off_a, off_b) = at.operands[:2], _off(at)[:2]
     if np.ndim(result) == 0 and np.shape(a) != np.shape(b):
@@ -250,7 +250,7 @@ def _equal(at: Place, result: Any) -> Any:
     return result ^ (near & ~same)
 
 
-def _member(at: Place, result: Any) -> Any:
+def _member(at: LocalDecision, result: Any) -> Any:
     """Whether numbers are among others, told otherwise where they may be, or may not be."""
     (element, several), (off, offs) = at.operands[:2], _off(at)[:2]
     several, keys = np.ravel(several), np.ravel(at.keys[1])
@@ -262,7 +262,7 @@ def _member(at: Place, result: Any) -> Any:
     return result ^ (near & ~same)
 
 
-def _to_either_side(at: Place) -> Iterator[list[Any]]:
+def _to_either_side(at: LocalDecision) -> Iterator[list[Any]]:
     """All operands up, then down; of several also one up and the others down."""
     there = [i for i, window in enumerate(at.windows) if window is not None]
 
@@ -278,7 +278,7 @@ def _to_either_side(at: Place) -> Iterator[list[Any]]:
             yield from (by([sign if i == j else -sign for j in range(len(there))]) for i in range(len(there)))
 
 
-def _sought(at: Place) -> Iterator[list[Any]]:
+def _sought(at: LocalDecision) -> Iterator[list[Any]]:
     """What is looked for, by as much as the two may be apart; what is among the others by no accident stays."""
     sought = 1 if at.kind == "search" else 0
     off = _off(at)
@@ -290,7 +290,7 @@ def _sought(at: Place) -> Iterator[list[Any]]:
         yield moved
 
 
-def _drawn(at: Place) -> Iterator[list[Any]]:
+def _drawn(at: LocalDecision) -> Iterator[list[Any]]:
     draws = np.random.default_rng(0)
     for _ in range(_DRAWS):
         yield [
@@ -299,7 +299,7 @@ def _drawn(at: Place) -> Iterator[list[Any]]:
         ]
 
 
-def _in_order(at: Place) -> Iterator[list[Any]]:
+def _in_order(at: LocalDecision) -> Iterator[list[Any]]:
     """Neighbours in the order change places: the first with the second, then the second with the third, then some."""
     first, off, keys = np.asarray(at.operands[0]), at.windows[0], at.keys[0]
     ranks = _ranks(first, keys, at.axis)
@@ -310,7 +310,7 @@ def _in_order(at: Place) -> Iterator[list[Any]]:
     yield from ([first + sign * off, *at.operands[1:]] for sign in signs)
 
 
-def _largest(at: Place, side: float = 1.0) -> Iterator[list[Any]]:
+def _largest(at: LocalDecision, side: float = 1.0) -> Iterator[list[Any]]:
     """Each that may win does, the others being off to the other side: first the one that may be the largest."""
     first, off = np.asarray(at.operands[0]), side * np.asarray(at.windows[0])
     shape, axis = first.shape, at.axis
@@ -326,11 +326,11 @@ def _largest(at: Place, side: float = 1.0) -> Iterator[list[Any]]:
         lost |= wins
 
 
-def _smallest(at: Place) -> Iterator[list[Any]]:
+def _smallest(at: LocalDecision) -> Iterator[list[Any]]:
     return _largest(at, -1.0)
 
 
-_MOVED: dict[str, Callable[[Place], Iterator[list[Any]]]] = {
+_MOVED: dict[str, Callable[[LocalDecision], Iterator[list[Any]]]] = {
     "largest": _largest,
     "smallest": _smallest,
     "order": _in_order,

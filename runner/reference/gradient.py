@@ -87,7 +87,7 @@ def consult(
     there is no graph. Where there are `shares`, the first draw is per_device's alone.
     """
     assert experiment.grad is not None
-    found = Gradients()
+    consulted = Gradients()
     rtol = RTOL_IN_FLOAT32 if _operations(experiment) & IN_FLOAT32 else RTOL
     whole, experiment = experiment, experiment.forward
     for section, oracle in sections.items():
@@ -103,30 +103,30 @@ def consult(
             for name in computed.wrt:
                 at, gradient = _wide(arrays[name]), by_jax[name]
                 apart[name] = max(_apart(scalar, name, at, gradient, rng, rtol) for _ in range(DIRECTIONS))
-            found.apart[section] = {f"grad.{name}": distance for name, distance in apart.items()}
+            consulted.apart[section] = {f"grad.{name}": distance for name, distance in apart.items()}
             wrong = [name for name, distance in apart.items() if not distance <= 1.0]
             if not wrong:
                 gradients = {name: by_jax[name] for name in computed.wrt}
-                found.oracle[section] = f"{BY_JAX}, {CONFIRMED[section]}"
+                consulted.oracle[section] = f"{BY_JAX}, {CONFIRMED[section]}"
             elif section == "graph":
                 gradients = dict(by_jax)
-                found.oracle[section] = BY_JAX
-                found.faults.append(
+                consulted.oracle[section] = BY_JAX
+                consulted.faults.append(
                     f"differences of the NumPy reference do not confirm the oracle's {_names(wrong)}: the scalar has a "
                     "kink at these values, or JAX's gradient of the graph or the reference is wrong"
                 )
         errors: dict[str, Rounding] = {}
         if not gradients and section == "per_device":
-            found.oracle["per_device"] = BY_DIFFERENCES
+            consulted.oracle["per_device"] = BY_DIFFERENCES
             gradients, errors = _by_elements(experiment, arrays, scalar, oracle, floats)
             if not gradients:
-                del found.oracle["per_device"]
+                del consulted.oracle["per_device"]
         for name, gradient in ((name, gradients[name]) for name in gradients if name in computed.wrt):
             held = _held(experiment, section, name, gradient)
             own = draws[1:] if section == "graph" and shares(experiment) > 1 else draws
             rounding = errors.get(name) or _measured(experiment, section, name, gradient, held, own)
             oracle.values[f"grad.{name}"], oracle.rounding[f"grad.{name}"] = held, rounding
-    return found
+    return consulted
 
 
 def _measured(
@@ -146,7 +146,7 @@ def _measured(
 
 
 def shares(experiment: Experiment) -> int:
-    """Of how many shares JAX adds up a gradient of per_device, each of a derivative divided by their number.
+    """How many shares JAX adds up for a gradient of per_device, each a derivative divided by their number.
 
     Without `check_vma`, `shard_map` does not know that all devices give the same scalar, and each has a share in it.
     """
@@ -168,9 +168,9 @@ def _scalar(experiment: Experiment, section: Section, arrays: Arrays, oracle: Or
 
     def value(name: str, array: np.ndarray) -> float:
         script = Replaying(oracle.recorded)
-        given = {**arrays, name: array}
-        found = interpret(experiment, section, given, keep=(of,), arithmetic=Arithmetic(floats), script=script)
-        return float(found.values[of][0])
+        moved = {**arrays, name: array}
+        interpreted = interpret(experiment, section, moved, keep=(of,), arithmetic=Arithmetic(floats), script=script)
+        return float(interpreted.values[of][0])
 
     lost = of_float64(experiment, section, arrays, floats, oracle, (of,))[of].error
     return _Scalar(value, 8 * lost + _ROUNDING * abs(float(oracle.values[of][0])))

@@ -129,7 +129,7 @@ class _Interpreter:
     script: Script
     most: int | None = None
     own: bool = False
-    """Whether floats keep the dtypes that they come with, of which nobody says others."""
+    """Whether floats keep the dtypes that they come with, as nobody names others."""
     values: dict[int, PerDevice] = field(default_factory=dict[int, PerDevice])
     work: int = 0
 
@@ -151,7 +151,7 @@ class _Interpreter:
         (result,) = equation.results
         moved = frozenset(number for number in gone if equation.reads.count(number) == 1)
         value = self._evaluate(equation, moved)
-        self.values[result.number] = [self._bounded(each, equation.source.line) for each in value]
+        self.values[result.number] = [self._bounded(held, equation.source.line) for held in value]
 
     def _bounded(self, value: Any, line: Line) -> Any:
         size = getattr(value, "size", 0)
@@ -240,8 +240,8 @@ class _Interpreter:
             case Size(name=name):
                 return self._everywhere(CONSTANTS[name] if name in CONSTANTS else self.sizes[name])
             case Group(items=items, kind=kind):
-                made = _tuple if kind == "tuple" else _list
-                return self._lift(made, None, *(self._read(item, moved) for item in items))
+                build = _tuple if kind == "tuple" else _list
+                return self._lift(build, None, *(self._read(item, moved) for item in items))
             case Slice(lower=lower, upper=upper, step=step):
                 return self._lift(slice, None, *(self._read(part, moved) for part in (lower, upper, step)))
             case Function(body=body):

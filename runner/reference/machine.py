@@ -135,7 +135,7 @@ def fused(product: Any, first: Any, kind: str, machine: Machine) -> Any:
 def inexact(result: Any, kind: str, machine: Machine) -> Any:
     """The result of an elementary function, as another library might compute it."""
     if is_tuple(result):
-        return tuple(inexact(each, kind, machine) for each in result)
+        return tuple(inexact(part, kind, machine) for part in result)
     value = np.asarray(result)
     if value.dtype.kind not in "fc":
         return result

@@ -120,8 +120,8 @@ class Rounded(np.ndarray):
                 added_at(ufunc, inputs[0], inputs[1], _operand(inputs[2], kind), kind, machine)
                 return None
             if ufunc in (np.add, np.multiply) and method == "reduce":
-                each = dtypes.dtype(kind).itemsize == 1
-                result = reduced(ufunc, _operand(inputs[0], kind), kind, machine, each=each, **options)
+                every_step = dtypes.dtype(kind).itemsize == 1
+                result = reduced(ufunc, _operand(inputs[0], kind), kind, machine, every_step=every_step, **options)
             elif ufunc in (np.add, np.multiply) and method == "accumulate" and dtypes.dtype(kind).itemsize < 4:
                 result = scanned(ufunc, _operand(inputs[0], kind), kind, machine, **options)
             elif method == "reduceat" and ufunc in (np.add, np.multiply) and dtypes.dtype(kind).itemsize < 4:
@@ -146,8 +146,8 @@ class Rounded(np.ndarray):
             result = _settled(result, kind, machine, exact=exact)
         if out is None:
             return result
-        for target, found in zip(out, result if is_tuple(result) else (result,), strict=True):
-            np.asarray(target)[...] = np.asarray(found)
+        for target, computed in zip(out, result if is_tuple(result) else (result,), strict=True):
+            np.asarray(target)[...] = np.asarray(computed)
         return out[0] if len(out) == 1 else out
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
@@ -208,10 +208,10 @@ def _operand(value: Any, kind: str, *, wide: bool = False, integers: bool = Fals
 def _settled(result: Any, kind: str, machine: Machine, *, exact: bool = False) -> Any:
     """Whatever a function gave, its floats rounded to `kind`, unless they are `exact`."""
     if is_tuple(result):
-        parts = [_settled(each, kind, machine, exact=exact) for each in result]
+        parts = [_settled(part, kind, machine, exact=exact) for part in result]
         return type(result)(*parts) if hasattr(result, "_fields") else tuple(parts)
     if is_list(result):
-        return [_settled(each, kind, machine, exact=exact) for each in result]
+        return [_settled(part, kind, machine, exact=exact) for part in result]
     if isinstance(result, Rounded) and result.kind == kind:
         return result
     if not dtypes.is_floating(result):
@@ -232,7 +232,7 @@ def _in_own_dtype(subscripts: str, value: Rounded) -> Any:
     gone = tuple(place for place, name in enumerate(distinct) if name not in kept)
     if gone:
         with np.errstate(all="ignore"):
-            total = reduced(np.add, total, kind, machine, axis=gone, each=dtypes.dtype(kind).itemsize < 4)
+            total = reduced(np.add, total, kind, machine, axis=gone, every_step=dtypes.dtype(kind).itemsize < 4)
     left = "".join(name for name in distinct if name in kept)
     return rounded(np.einsum(f"{left}->{kept}", total), kind, machine)
 
@@ -241,12 +241,12 @@ def _arrays(value: Any) -> list[Rounded]:
     if isinstance(value, Rounded):
         return [value]
     several = list(value.values()) if is_dict(value) else value
-    return [found for each in several for found in _arrays(each)] if is_sequence(several) else []
+    return [array for part in several for array in _arrays(part)] if is_sequence(several) else []
 
 
 def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
     if is_dict(value):
-        return {key: _mapped(function, each) for key, each in value.items()}
+        return {key: _mapped(function, part) for key, part in value.items()}
     if is_sequence(value):
-        return type(value)(_mapped(function, each) for each in value)
+        return type(value)(_mapped(function, part) for part in value)
     return function(value) if isinstance(value, np.ndarray) else value

@@ -46,7 +46,7 @@ _TAKINGS = ((200_000, 8),)
 For more, thrice; and always all of them."""
 
 _MANY = 2_000_000
-"""Of larger arrays, the moments are those of every k-th row."""
+"""For larger arrays, only every k-th row counts in the moments."""
 
 _FLOAT32_TO_FLOAT64 = 2.0**-29
 """The ratio of their roundings."""
@@ -145,11 +145,11 @@ class Rounding:
         """Add what one draw tells; `whole` puts together what the devices hold, where that is known."""
         pairs = {(id(a), id(b)): (a, plain(b)) for a, b in zip(exact, drawn, strict=True)}
         overflowing = False
-        for one, other in pairs.values():
+        for reference, rounded in pairs.values():
             with np.errstate(all="ignore"):
-                distance = np.abs(other - one)
+                distance = np.abs(rounded - reference)
             finite = np.isfinite(distance)
-            overflowing = overflowing or bool(np.any(~finite & np.isfinite(one)))
+            overflowing = overflowing or bool(np.any(~finite & np.isfinite(reference)))
             self.error = max(self.error, float(np.max(distance, initial=0.0, where=finite)))
             self.elements += int(np.count_nonzero(finite))
         if overflowing:
@@ -160,8 +160,8 @@ class Rounding:
         if expected is not None and got is not None:
             with np.errstate(all="ignore"):
                 gone = np.isfinite(expected) & ~np.isfinite(got)
-                found = moments(dtypes.where(gone, 0, got - expected), expected)
-            self.about += [found] if found else []
+                measured = moments(dtypes.where(gone, 0, got - expected), expected)
+            self.about += [measured] if measured else []
 
 
 @dataclass
@@ -239,8 +239,8 @@ def measure(
     draws = max(_draws(oracle, floats), len(drawn))
     for draw in range(draws):
         seeded = replace(machine, seed=draw if draw else None)
-        given = drawn[draw % len(drawn)] if drawn else None
-        _take_in(oracle, oracle.rounding, again.values(Following(recorded, SAFETY), seeded, arrays=given), whole)
+        inputs = drawn[draw % len(drawn)] if drawn else None
+        _take_in(oracle, oracle.rounding, again.values(Following(recorded, SAFETY), seeded, arrays=inputs), whole)
     oracle.undecided = _undecided(recorded)
     if oracle.undecided:
         _take_otherwise(again, oracle, oracle.rounding, recorded, oracle.undecided, machine)

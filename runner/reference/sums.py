@@ -12,10 +12,10 @@ from runner.reference.machine import Machine, nearest
 from runner.untyped import is_tuple
 
 _BLOCK = 32
-"""Of so many terms a compiler makes one, and of these one, where it adds 16 bits in 16 bits."""
+"""A compiler adds so many terms to one, and so many of these to one again, where it adds 16 bits in 16 bits."""
 
 _STEPS = 4096
-"""Of more terms that are rounded one after the other, only the order is drawn, and not each rounding."""
+"""With more terms than this, rounded one after the other, only the order is drawn, not each rounding."""
 
 
 def reduced(
@@ -27,23 +27,23 @@ def reduced(
     keepdims: bool = False,
     initial: Any = None,
     where: Any = True,
-    each: bool = False,
+    every_step: bool = False,
     **_: Any,
 ) -> np.ndarray:
     """A sum or a product as a compiler has it, one term after the other; where it is drawn, from another first term on.
 
-    `each` says that the dtype `kind` is so narrow to it that every step is rounded, and not only the last.
+    `every_step` says that the dtype `kind` is so narrow to it that every step is rounded, and not only the last.
     """
     identity = np.asarray(ufunc.identity, value.dtype)
     terms = value if where is True else dtypes.where(where, value, identity)
     axes = tuple(range(terms.ndim)) if axis is None else axis if is_tuple(axis) else (axis,)
-    axes = tuple(each % terms.ndim for each in axes) if terms.ndim else ()
-    rest = tuple(each for each in range(terms.ndim) if each not in axes)
-    shape = tuple(terms.shape[each] for each in rest)
-    rows = np.transpose(terms, (*axes, *rest)).reshape(math.prod(terms.shape[each] for each in axes), math.prod(shape))
+    axes = tuple(axis % terms.ndim for axis in axes) if terms.ndim else ()
+    rest = tuple(axis for axis in range(terms.ndim) if axis not in axes)
+    shape = tuple(terms.shape[axis] for axis in rest)
+    rows = np.transpose(terms, (*axes, *rest)).reshape(math.prod(terms.shape[axis] for axis in axes), math.prod(shape))
     if machine.seed is not None and len(rows):
         rows = np.roll(rows, 1 + machine.seed * (len(rows) // 7), axis=0)
-    if each:
+    if every_step:
         total = _stepwise(ufunc, rows, identity, kind, machine)
     elif rows.shape[1] > 1 or not len(rows):
         # Row by row, which is one term after the other.

@@ -19,7 +19,7 @@ from runner.layout import Layout, Mesh, Spec
 Kind = Literal["all-gather", "slice", "all-to-all", "collective-permute"]
 
 _STEP = 1e-3
-"""What a step costs beside its bytes, so that of two ways the one with fewer steps is taken."""
+"""What a step costs beside its bytes, so that between equal ways the shorter one wins."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def steps(mesh: Mesh, shape: tuple[int, ...], itemsize: int, here: Spec, after: 
                     ends = _with(_with(here, dimension, axes[:-1]), other, (*others, axes[-1]))
                     yield Move("all-to-all", (axes[-1],), dimension, other, (), (n - 1) / n * held, ends)
         for axis in mesh.axes:
-            # A slice that the end does not have is of use before an axis is exchanged for another.
+            # A slice that the end does not have helps before an axis is exchanged for another.
             if (
                 axis not in used
                 and axis in wanted

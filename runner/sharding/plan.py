@@ -206,23 +206,28 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """The plan as its file has it."""
-        told = codec.plain(self.summary())
+        summary = codec.plain(self.summary())
         if self.missing is not None:
-            return told
-        return told | {"operations": codec.plain(self.operations)}
+            return summary
+        return summary | {"operations": codec.plain(self.operations)}
 
     def summary(self) -> Planned:
         """Its collectives; a slice communicates nothing, and is none. Of its operations those that tell something."""
         if self.missing is not None:
             return Planned(missing=self.missing)
-        moving = [(one, at) for one, at in zip(self.collectives, self.following, strict=True) if one.kind not in SILENT]
-        beside = {number for one, at in moving for number in (at - 1, at, one.needed_by)}
+        moving = [
+            (collective, at)
+            for collective, at in zip(self.collectives, self.following, strict=True)
+            if collective.kind not in SILENT
+        ]
+        beside = {number for collective, at in moving for number in (at - 1, at, collective.needed_by)}
         telling = tuple(
-            one
-            for one in self.operations
-            if one.sharded and (one.number in beside or one.reduced or one.permuted or one.whole)
+            operation
+            for operation in self.operations
+            if operation.sharded
+            and (operation.number in beside or operation.reduced or operation.permuted or operation.whole)
         )
-        return Planned(collectives=tuple(one for one, _ in moving), operations=telling)
+        return Planned(collectives=tuple(collective for collective, _ in moving), operations=telling)
 
 
 def whole_axes(spec: Spec) -> Spec:

@@ -48,12 +48,12 @@ def candidates(equation: Equation, operands: Sequence[Any], mesh: Mesh, promised
         # Where all is equal, what stands first keeps its layout.
         return sum(held), len(moved), tuple(-i for i in moved)
 
-    found = {
+    moves = {
         tuple(moved.items()): moved
         for moved in resharded(arrays)
         if moved and all(_divides(mesh, spec, arrays[i].shape) for i, spec in moved.items())
     }
-    for moved in sorted(found.values(), key=cost):
+    for moved in sorted(moves.values(), key=cost):
         yield Repair(operands=moved)
 
 

@@ -13,7 +13,7 @@ from runner import executions
 from runner.executions import Count, InBranch
 
 RAGGED = "ragged-all-to-all"
-"""It sends what only its operands tell, the first of which is what is sent."""
+"""Only its operands tell how much it sends; the first is what is sent."""
 
 
 def sent(kind: str, devices: int, bytes_in: int | None, bytes_out: int | None) -> int | None:
@@ -53,7 +53,9 @@ class Sending(Protocol):
 
 def total(collectives: Iterable[Sending]) -> Count:
     """The bytes that a device sends for all of them, over all their executions; None where one is not known."""
-    return executions.total((one.count, one.branches, one.bytes_sent) for one in collectives)
+    return executions.total(
+        (collective.count, collective.branches, collective.bytes_sent) for collective in collectives
+    )
 
 
 def bus_factor(kind: str, devices: int) -> float:

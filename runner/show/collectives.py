@@ -17,66 +17,66 @@ SHOWN = 24
 """Rows, at most, on a terminal; the log has all."""
 
 
-def rows(found: Record) -> list[tuple[str, ...]]:
+def rows(record: Record) -> list[tuple[str, ...]]:
     """The rows under `HEAD`."""
-    having: dict[tuple[str, ...], list[str]] = {}
-    programs = _compiled(found)
+    grouped: dict[tuple[str, ...], list[str]] = {}
+    programs = _compiled(record)
     for program, listed in programs.items():
         runs: dict[tuple[str, ...], list[Part]] = {}
-        for one in listed:
-            runs.setdefault(_alike(one), []).append((one.count, one.branches, 1))
+        for entry in listed:
+            runs.setdefault(_alike(entry), []).append((entry.count, entry.branches, 1))
         for alike, parts in runs.items():
             together = executions.total(parts)
             row = (*alike[:3], "unknown" if together is None else executions.short(together), *alike[3:])
-            having.setdefault(row, []).append(program)
+            grouped.setdefault(row, []).append(program)
     everyone = list(programs)
     return [
-        (*row, "all" if names == everyone and len(names) > 1 else ", ".join(names)) for row, names in having.items()
+        (*row, "all" if names == everyone and len(names) > 1 else ", ".join(names)) for row, names in grouped.items()
     ]
 
 
-def lines(found: Record) -> list[str]:
+def lines(record: Record) -> list[str]:
     """What there is to say beneath the rows: who does not communicate, and what is not known."""
-    programs = _compiled(found)
-    told: list[str] = []
-    silent = [program for program, listed in programs.items() if all(one.alone for one in listed)]
+    programs = _compiled(record)
+    sentences: list[str] = []
+    silent = [program for program, listed in programs.items() if all(entry.alone for entry in listed)]
     if silent:
-        told.append("no collectives" + ("" if len(silent) == len(programs) else f": {', '.join(silent)}"))
-    for program, result in found.compiled.items():
-        told += [f"{program}: {sentence}" for sentence in result.collectives_unknown]
-    return told
+        sentences.append("no collectives" + ("" if len(silent) == len(programs) else f": {', '.join(silent)}"))
+    for program, result in record.compiled.items():
+        sentences += [f"{program}: {sentence}" for sentence in result.collectives_unknown]
+    return sentences
 
 
-def reasons(found: Record) -> list[str]:
+def reasons(record: Record) -> list[str]:
     """One line for each collective that says why it is there, and where the keys stand that it names."""
-    having: dict[str, list[str]] = {}
+    by_text: dict[str, list[str]] = {}
     named: dict[str, None] = {}
-    programs = _compiled(found)
+    programs = _compiled(record)
     for program, listed in programs.items():
-        for one in listed:
-            if one.why is not None:
-                programs_of = having.setdefault(f"{collective(one)}: {because(one.why)}", [])
+        for entry in listed:
+            if entry.why is not None:
+                programs_of = by_text.setdefault(f"{collective(entry)}: {because(entry.why)}", [])
                 programs_of += [program] if program not in programs_of else []
-                named |= dict.fromkeys(one.why.keys)
-    told = [
+                named |= dict.fromkeys(entry.why.keys)
+    texts = [
         f"{'all' if names == list(programs) and len(names) > 1 else ', '.join(names)}: {text}"
-        for text, names in having.items()
+        for text, names in by_text.items()
     ]
     planned: list[str] = []
-    for line in found.derivation.notation if found.derivation else ():
-        planned += [f"  {line.text}", *(f"      {one}" for one in line.collectives)]
-    places = [f"{key}: {found.places[key]}" for key in named if key in found.places]
-    return [*told, *places, *(["as Shardy plans the graph:", *planned] if planned else [])]
+    for line in record.derivation.notation if record.derivation else ():
+        planned += [f"  {line.text}", *(f"      {entry}" for entry in line.collectives)]
+    places = [f"{key}: {record.places[key]}" for key in named if key in record.places]
+    return [*texts, *places, *(["as Shardy plans the graph:", *planned] if planned else [])]
 
 
-def way(found: Reshard) -> str:
+def way(reshard: Reshard) -> str:
     """What the compiler lays out anew by gathering the whole, and what it can do without."""
-    what = f"{found.dtype}{list(found.shape)} goes from {found.before} to {found.after}"
-    if found.through is None:
+    what = f"{reshard.dtype}{list(reshard.shape)} goes from {reshard.before} to {reshard.after}"
+    if reshard.through is None:
         return f"{what}; no steps were found that the compiler takes without gathering the whole"
-    steps = ", then ".join(map(str, found.through))
-    proof = "compiled without a warning" + (", and run: the values are the same" if found.ran else "")
-    return f"{what}; by way of {steps} a device sends {bytes_text(found.bytes_sent)} ({proof})"
+    steps = ", then ".join(map(str, reshard.through))
+    proof = "compiled without a warning" + (", and run: the values are the same" if reshard.ran else "")
+    return f"{what}; by way of {steps} a device sends {bytes_text(reshard.bytes_sent)} ({proof})"
 
 
 def shortened(table: list[tuple[str, ...]], most: int | None) -> tuple[list[tuple[str, ...]], str | None]:
@@ -87,34 +87,34 @@ def shortened(table: list[tuple[str, ...]], most: int | None) -> tuple[list[tupl
     return table[:most], f"… and {left} more row{'s' if left > 1 else ''}, which are in runner.log and in result.json"
 
 
-def _compiled(found: Record) -> dict[str, list[Collective]]:
+def _compiled(record: Record) -> dict[str, list[Collective]]:
     """The collectives of the programs that run on the mesh and could be read."""
-    programs = {name: result.collectives for name, result in found.compiled.items() if Program(name).on_mesh}
+    programs = {name: result.collectives for name, result in record.compiled.items() if Program(name).on_mesh}
     return {name: listed for name, listed in programs.items() if listed is not None}
 
 
-def _alike(one: Collective) -> tuple[str, ...]:
-    axes = one.axes
+def _alike(entry: Collective) -> tuple[str, ...]:
+    axes = entry.axes
     return (
-        one.kind,
-        subject(one),
+        entry.kind,
+        subject(entry),
         "groups of no axis" if axes is None else ", ".join(axes) or NOBODY,
-        " → ".join(dict.fromkeys(bytes_text(size) for size in (one.bytes_in, one.bytes_out))),
-        "unknown" if one.bytes_sent is None else bytes_text(one.bytes_sent),
-        one.dtype,
-        _how(one),
+        " → ".join(dict.fromkeys(bytes_text(size) for size in (entry.bytes_in, entry.bytes_out))),
+        "unknown" if entry.bytes_sent is None else bytes_text(entry.bytes_sent),
+        entry.dtype,
+        _how(entry),
     )
 
 
-def _how(one: Collective) -> str:
-    told = ["in a branch"] if isinstance(one.count, Range) else []
-    if one.inserted:
-        told.append("inserted")
-    if one.asynchronous:
-        others = one.overlapped
-        told.append(
+def _how(entry: Collective) -> str:
+    parts = ["in a branch"] if isinstance(entry.count, Range) else []
+    if entry.inserted:
+        parts.append("inserted")
+    if entry.asynchronous:
+        others = entry.overlapped
+        parts.append(
             "overlap unknown" if others is None else f"overlaps {', '.join(others)}" if others else "no overlap"
         )
-    if not one.inserted and not one.asynchronous:
-        told.append("by differentiation" if one.gradient else "as written")
-    return ", ".join(told)
+    if not entry.inserted and not entry.asynchronous:
+        parts.append("by differentiation" if entry.gradient else "as written")
+    return ", ".join(parts)

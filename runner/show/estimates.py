@@ -17,7 +17,7 @@ _MOST = 3
 
 
 def head(estimates: Mapping[str, Estimate]) -> list[str]:
-    """What the table is of."""
+    """What the table is about."""
     first = next(iter(estimates.values()))
     return [f"estimate: the least time of a run on {where(first)}, from its peaks and links; what is hidden overlaps"]
 
@@ -46,7 +46,7 @@ def rows(estimates: Mapping[str, Estimate]) -> list[tuple[str, ...]]:
 
 def beneath(estimates: Mapping[str, Estimate], *, complete: bool) -> list[str]:
     """Programs that do not fit into memory, and what the estimates do not know; if `complete`, line by line as well."""
-    lines = [f"{program} does not fit into the memory" for program, one in estimates.items() if one.fits is False]
+    lines = [f"{program} does not fit into the memory" for program, entry in estimates.items() if entry.fits is False]
     sentences: dict[str, list[str]] = {}
     for program, estimate in estimates.items():
         for sentence in estimate.unknown:
@@ -59,7 +59,7 @@ def beneath(estimates: Mapping[str, Estimate], *, complete: bool) -> list[str]:
     if complete:
         for program, estimate in estimates.items():
             lines += [f"{program}: {_line(line)}" for line in estimate.lines if line.seconds]
-            lines += [f"{program}: {_collective(one)}" for one in estimate.collectives if one.seconds]
+            lines += [f"{program}: {_collective(entry)}" for entry in estimate.collectives if entry.seconds]
     return lines
 
 
@@ -68,7 +68,7 @@ def _line(line: LineTime) -> str:
     return f"{of}: {time_text(line.seconds)}, {line.flops:.3g} flops and {line.bytes:.3g} bytes, bound by {line.bound}"
 
 
-def _collective(one: CollectiveTime) -> str:
-    of = f" of {', '.join(one.nodes)}" if one.nodes else ""
-    times = "" if one.count in (None, 0, 1) else f" {executions.text(one.count)} times"
-    return f"{one.kind}{of}: {time_text(one.seconds)}{times} over {one.over}, bound by {one.bound}"
+def _collective(entry: CollectiveTime) -> str:
+    of = f" of {', '.join(entry.nodes)}" if entry.nodes else ""
+    times = "" if entry.count in (None, 0, 1) else f" {executions.text(entry.count)} times"
+    return f"{entry.kind}{of}: {time_text(entry.seconds)}{times} over {entry.over}, bound by {entry.bound}"

@@ -24,16 +24,16 @@ MOST = 24
 """How many collectives an image has."""
 
 _TALL = 70
-"""Of more lines, the text of a collective is left to the image."""
+"""A collective that takes more lines of text is left to the image."""
 
 _SMALL = 32
-"""Of up to this many elements on a device, the image has each with its value."""
+"""With up to this many elements on a device, the image shows each one's value."""
 
 _ARROW = "→"
 
 
 @dataclass(frozen=True)
-class Origin:
+class BlockOrigin:
     """The ids of the devices whose values are in a block, none where nobody sent any, and the `part` of their operand.
 
     `part` is text such as `[0:2]`, and empty where it is the whole operand.
@@ -52,12 +52,12 @@ class Piece:
 
     heights: tuple[int, ...]
     widths: tuple[int, ...]
-    origins: tuple[tuple[Origin, ...], ...]
+    origins: tuple[tuple[BlockOrigin, ...], ...]
     values: tuple[tuple[str, ...], ...] | None
 
 
 @dataclass(frozen=True)
-class Place:
+class DeviceExchange:
     """One device: its id, its coordinates in words, and what it holds before and after."""
 
     device: int
@@ -74,13 +74,13 @@ class Exchange:
     expression: str
     axes: tuple[str, ...]
     combined: str | None
-    devices: tuple[Place, ...]
+    devices: tuple[DeviceExchange, ...]
     sent: int | None = None
     """The bytes that a device sends, on a ring; None where that is not known."""
     kept: str = "zeros"
     """What stands where nobody sent anything."""
 
-    def label(self, origin: Origin) -> str:
+    def label(self, origin: BlockOrigin) -> str:
         """`0`, `0[2:4]`, `(0+2)[1]`, `max 0-7`; what is `kept` where nobody sent anything."""
         ids = origin.devices
         if len(ids) < 2:
@@ -102,7 +102,7 @@ def read(node: TracedNode, devices: Sequence[TracedDevice], axes: Sequence[str])
     before, collective = node.before, node.collective
     if node.origins is None or before is None or collective is None:
         return None
-    rows: list[Place] = []
+    rows: list[DeviceExchange] = []
     for k, device in enumerate(devices):
         at = ", ".join(f"{axis}={at}" for axis, at in zip(axes, device.coordinates, strict=True))
         whole = [TracedBlock(index=[[0, n] for n in before.shape], source=[device.id], part=None)]
@@ -110,7 +110,7 @@ def read(node: TracedNode, devices: Sequence[TracedDevice], axes: Sequence[str])
         got = None if node.values is None else node.values[k]
         operand = _piece(whole, before.shape, held, before.shape)
         result = _piece(node.origins.blocks[k], node.shape, got, before.shape)
-        rows.append(Place(device.id, at, operand, result))
+        rows.append(DeviceExchange(device.id, at, operand, result))
     sent = _sent(node, before, collective.operation)
     over = OPERATIONS[collective.operation].over if collective.operation in OPERATIONS else None
     kept = "output" if over is not None and over.does == "ragged" else "zeros"
@@ -133,7 +133,7 @@ def _sent(node: TracedNode, before: TracedValue, operation: str) -> int | None:
 
 def _piece(blocks: Sequence[TracedBlock], shape: Sequence[int], values: Any, operand: Sequence[int]) -> Piece:
     origin = {
-        tuple(start for start, _ in block.index): Origin(tuple(block.source), _part(block.part, operand))
+        tuple(start for start, _ in block.index): BlockOrigin(tuple(block.source), _part(block.part, operand))
         for block in blocks
     }
     cuts = [sorted({(start, stop) for start, stop in (block.index[k] for block in blocks)}) for k in range(len(shape))]
@@ -178,10 +178,10 @@ def lines(exchange: Exchange, platform: str, width: int) -> list[Line]:
     spans = [n * (cell + 1) + 1 for n, cell in zip(across, cells, strict=True)]
     tall = sum(2 * len(piece.heights) for piece in sides[1]) + 3
     if margin + spans[0] + len(f"  {_ARROW}  ") + spans[1] > width or tall > _TALL:
-        return _told(f"{exchange.over}: too large to be drawn here; collectives.svg has the picture", width)
+        return _dimmed(f"{exchange.over}: too large to be drawn here; collectives.svg has the picture", width)
     gap = " " * len(f"  {_ARROW}  ")
     drawn: list[Line] = [
-        *_told(f"{exchange.over}, each block named after the device that it comes from", width),
+        *_dimmed(f"{exchange.over}, each block named after the device that it comes from", width),
         [(" " * margin + "before".ljust(spans[0]) + gap + "after", "dim")],
     ]
 
@@ -196,7 +196,7 @@ def lines(exchange: Exchange, platform: str, width: int) -> list[Line]:
         for row, origins in enumerate(after.origins):
             middle = row == count // 2
             line: Line = [((head if middle else "").ljust(margin), "dim"), ("│", "")]
-            line += _cells(exchange, before.origins[0], cells[0], row, paint, told=middle)
+            line += _cells(exchange, before.origins[0], cells[0], row, paint, labelled=middle)
             line += [(f"  {_ARROW}  " if middle else gap, ""), ("│", "")]
             line += _cells(exchange, origins, cells[1], row, paint)
             drawn.append(line)
@@ -209,17 +209,23 @@ def lines(exchange: Exchange, platform: str, width: int) -> list[Line]:
     return drawn
 
 
-def _told(text: str, width: int) -> list[Line]:
+def _dimmed(text: str, width: int) -> list[Line]:
     return [[(part, "dim")] for part in wrapped(text, width)]
 
 
 def _cells(
-    exchange: Exchange, origins: Sequence[Origin], width: int, row: int, paint: dict[int, str], *, told: bool = True
+    exchange: Exchange,
+    origins: Sequence[BlockOrigin],
+    width: int,
+    row: int,
+    paint: dict[int, str],
+    *,
+    labelled: bool = True,
 ) -> Line:
     line: Line = []
     for origin in origins:
         fills = [paint[device] for device in origin.devices]
-        line += [*filled(exchange.label(origin) if told else "", width, row, fills), ("│", "")]
+        line += [*filled(exchange.label(origin) if labelled else "", width, row, fills), ("│", "")]
     return line
 
 
@@ -231,8 +237,8 @@ def draw(exchanges: Sequence[Exchange], platform: str, title: str, summary: str)
     legend = (
         "Each device's operand has a colour, which goes along with its values. Striped: made of several. White: zeros."
     )
-    description = "; ".join(f"{each.name} = {each.expression}, {each.over}" for each in shown)
-    return document(title, summary, legend + rest, description, [_card(each, platform) for each in shown])
+    description = "; ".join(f"{collective.name} = {collective.expression}, {collective.over}" for collective in shown)
+    return document(title, summary, legend + rest, description, [_card(collective, platform) for collective in shown])
 
 
 def _card(exchange: Exchange, platform: str) -> Card:
@@ -277,7 +283,7 @@ def _wide(boxes: Sequence[Box]) -> float:
 
 def _drawn(exchange: Exchange, pieces: Sequence[Piece], paint: dict[int, str], *, valued: bool) -> list[Box]:
     """What every device holds: element by element with the values where these are few, else block by block."""
-    grids: list[tuple[list[list[str]], list[list[Origin]]]] = []
+    grids: list[tuple[list[list[str]], list[list[BlockOrigin]]]] = []
     small = all(sum(piece.heights) * sum(piece.widths) <= _SMALL for piece in pieces)
     for piece in pieces:
         if valued and small and piece.values is not None:
@@ -288,7 +294,7 @@ def _drawn(exchange: Exchange, pieces: Sequence[Piece], paint: dict[int, str], *
             rows, columns = list(range(len(piece.heights))), list(range(len(piece.widths)))
             texts = [[exchange.label(piece.origins[i][j]) for j in columns] for i in rows]
         grids.append((texts, [[piece.origins[i][j] for j in columns] for i in rows]))
-    longest = max((len(each) for texts, _ in grids for row in texts for each in row), default=1)
+    longest = max((len(label) for texts, _ in grids for row in texts for label in row), default=1)
     width = max(longest * 11 * GLYPH + 14, _CELL)
     return [_boxed(exchange, texts, origins, width, paint) for texts, origins in grids]
 
@@ -296,7 +302,7 @@ def _drawn(exchange: Exchange, pieces: Sequence[Piece], paint: dict[int, str], *
 def _boxed(
     exchange: Exchange,
     texts: Sequence[Sequence[str]],
-    origins: Sequence[Sequence[Origin]],
+    origins: Sequence[Sequence[BlockOrigin]],
     width: float,
     paint: dict[int, str],
 ) -> Box:

@@ -7,17 +7,20 @@ from runner.record.model import CompiledProgram, Record
 from runner.words import bytes_text, listed
 
 
-def lines(found: Record) -> list[str]:
-    """What each program that rematerialises needs, and what it needs without; those of which that is alike together."""
-    having: dict[str, list[str]] = {}
-    for name, program in found.compiled.items():
-        told = _told(program)
-        if told:
-            having.setdefault(told, []).append(name)
-    return [f"{listed(names)} rematerialise{'s' if len(names) == 1 else ''}: {told}" for told, names in having.items()]
+def lines(record: Record) -> list[str]:
+    """What each program that rematerialises needs, with and without it; programs that need the same share a line."""
+    alike: dict[str, list[str]] = {}
+    for name, program in record.compiled.items():
+        comparison = _comparison(program)
+        if comparison:
+            alike.setdefault(comparison, []).append(name)
+    return [
+        f"{listed(names)} rematerialise{'s' if len(names) == 1 else ''}: {comparison}"
+        for comparison, names in alike.items()
+    ]
 
 
-def _told(program: CompiledProgram) -> str | None:
+def _comparison(program: CompiledProgram) -> str | None:
     if program.keeping_all is None:
         return None
     mine, theirs = _needed(program.memory, program.cost), _needed(program.keeping_all.memory, program.keeping_all.cost)

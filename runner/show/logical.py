@@ -25,14 +25,14 @@ def _rows(specs: Mapping[str, LogicalSpec]) -> list[list[str]]:
             written,
             str(spec.spec),
             ", ".join(names),
-            "; ".join(dict.fromkeys(told(rule) for rule in spec.rules if rule is not None)),
-            "; ".join(map(told, spec.dropped)),
+            "; ".join(dict.fromkeys(described(rule) for rule in spec.rules if rule is not None)),
+            "; ".join(map(described, spec.dropped)),
         ]
         for written, (spec, names) in alike.items()
     ]
 
 
-def told(rule: AppliedRule) -> str:
+def described(rule: AppliedRule) -> str:
     """A rule, and where it stands: `embed → x (conf/rules/fsdp.yaml:3:5)`."""
     axes = "null" if not rule.axes else rule.axes[0] if len(rule.axes) == 1 else f"[{', '.join(rule.axes)}]"
     return f"{rule.name} → {axes} ({rule.place or rule.key})"

@@ -22,7 +22,7 @@ def rows(record: Record) -> list[tuple[str, ...]]:
 
 
 def lines(record: Record) -> list[str]:
-    """How much more than the least each program sends, and in which lines; those of which that is alike together."""
+    """How much more than the least each program sends, and in which lines; programs that are alike share a line."""
     programs_of: dict[str, list[str]] = {}
     modes = record.modes or []
     for mode in modes if len(modes) > 1 else ():

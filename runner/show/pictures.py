@@ -184,12 +184,12 @@ class ArrayPicture:
 
 
 _TOLD = 4
-"""Of up to this many processes the mesh says which devices each has."""
+"""Up to this many processes, the mesh says which devices each has."""
 
 
 @dataclass(frozen=True)
 class MeshPicture:
-    """The mesh itself: `device_ids` row-major, the last axis fastest; `topology` is that of devices not here.
+    """The mesh itself: `device_ids` row-major, the last axis fastest; `topology` is the absent devices'.
 
     `processes` has for each of several the ids of its devices.
     """
@@ -255,7 +255,7 @@ class MeshPicture:
     def from_json(cls, data: Mapping[str, Any]) -> MeshPicture:
         """The picture that `to_json` wrote; fields that a later version added are ignored."""
         ids, topology = tuple(data["device_ids"]), data.get("topology", "")
-        processes = tuple(tuple(each) for each in data.get("processes", ()))
+        processes = tuple(tuple(devices) for devices in data.get("processes", ()))
         return cls(tuple(data["axes"]), tuple(data["shape"]), ids, data["platform"], topology, processes)
 
 

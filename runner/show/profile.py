@@ -16,7 +16,11 @@ def rows(profile: Profile) -> list[tuple[str, ...]]:
     if not profile.seconds or not profile.seconds.total:
         return []
     entries = [(_line(node), "", node.seconds) for node in profile.nodes]
-    entries += [(_line(one), one.kind, one.seconds) for one in profile.collectives if one.seconds]
+    entries += [
+        (_line(collective), collective.kind, collective.seconds)
+        for collective in profile.collectives
+        if collective.seconds
+    ]
     entries += [("unattributed", "", profile.unattributed.seconds)] if profile.unattributed else []
     whole = profile.seconds.total
     shares = sorted(

@@ -29,7 +29,7 @@ class _Line:
 
     def __init__(self, every: float | None = None) -> None:
         self._every = every
-        self._begun = time.monotonic()
+        self._started = time.monotonic()
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -40,7 +40,7 @@ class _Line:
     @property
     def seconds(self) -> float:
         """Since when it is there."""
-        return time.monotonic() - self._begun
+        return time.monotonic() - self._started
 
     def __enter__(self) -> Self:
         self._over.clear()
@@ -89,7 +89,7 @@ class Progress(_Line):
 
 
 class Quiet(Progress):
-    """Of one of many runs nothing is shown: the sweep that it belongs to has a line."""
+    """One of many runs shows nothing: its sweep has a line."""
 
     def __enter__(self) -> Self:
         return self
@@ -108,7 +108,7 @@ class SweepProgress(_Line):
         self.running = 0
         self.failed = 0
         self.ready = 0
-        """Points of those done that cost no time here."""
+        """Done points that cost no time here."""
         self.best = ""
 
     def text(self) -> str:

@@ -34,62 +34,62 @@ from runner.words import listed
 
 def listing(folders: Sequence[Path]) -> None:
     """Every experiment in `folders`, one line each; on a terminal with as much of its summary as there is room for."""
-    found = experiments(folders)
-    told = [summary for _, summary, _ in found]
+    entries = experiments(folders)
+    summaries = [summary for _, summary, _ in entries]
     if width := room():
-        left = width - max(len(name) for name in ("experiment", *(name for name, *_ in found))) - 2
-        told = [shorten(summary, max(left, 20), placeholder=" …") for summary in told]
-    rows = [(name, summary) for (name, *_), summary in zip(found, told, strict=True)]
+        left = width - max(len(name) for name in ("experiment", *(name for name, *_ in entries))) - 2
+        summaries = [shorten(summary, max(left, 20), placeholder=" …") for summary in summaries]
+    rows = [(name, summary) for (name, *_), summary in zip(entries, summaries, strict=True)]
     print_table(("experiment", "summary"), rows)
-    say(f"\n{len(found)} experiments. Run one: python -m runner +experiment={found[0][0] if found else 'NAME'}")
-    if any(summary.endswith(" …") for summary in told):
+    say(f"\n{len(entries)} experiments. Run one: python -m runner +experiment={entries[0][0] if entries else 'NAME'}")
+    if any(summary.endswith(" …") for summary in summaries):
         say("Summaries that end in … go on: python -m runner | cat has them whole.")
 
 
-def story(found: Record, folder: Path) -> str:
+def story(record: Record, folder: Path) -> str:
     """All that a run tells, as plain text: every picture, every row."""
     page = Page()
     with redirect_stdout(page), redirect_stderr(page):
-        run(found, folder, brief=False, complete=True)
+        run(record, folder, brief=False, complete=True)
     return page.getvalue()
 
 
-def run(found: Record, folder: Path, *, brief: bool, show: Show = "auto", complete: bool = False) -> None:
+def run(record: Record, folder: Path, *, brief: bool, show: Show = "auto", complete: bool = False) -> None:
     """What one run found; `brief` is one line, for a sweep; `show` says which pictures; `complete`: all."""
     if brief:
-        point = " ".join(_short(found.overrides))
-        text, style = status_cell(found.status)
+        point = " ".join(_short(record.overrides))
+        text, style = status_cell(record.status)
         say(f"[{folder.name}] {text}  {point}", style)
         return
-    if found.experiment and found.mesh and found.target:
-        _head(found, found.mesh, found.target)
-    print(refused.plain(found), end="")
-    if found.logical:
-        head, rows = logical.table(found.logical)
+    if record.experiment and record.mesh and record.target:
+        _head(record, record.mesh, record.target)
+    print(refused.plain(record), end="")
+    if record.logical:
+        head, rows = logical.table(record.logical)
         print_table(head, rows)
         say()
-    if found.pictures:
-        _pictures(found.pictures, show, complete=complete)
-    _values(found, show)
-    traced_on = found.verification.target if found.verification else found.target
-    if found.trace and found.mesh and traced_on:
+    if record.pictures:
+        _pictures(record.pictures, show, complete=complete)
+    _values(record, show)
+    traced_on = record.verification.target if record.verification else record.target
+    if record.trace and record.mesh and traced_on:
         from runner.show import trace
 
-        show_lines(trace.lines(found.trace, found.mesh.axes, traced_on.platform, room()))
+        show_lines(trace.lines(record.trace, record.mesh.axes, traced_on.platform, room()))
         say()
-    if found.programs:
-        _programs(found)
-        _collectives(found, complete=complete)
-        _modes(found)
-        _profiles(found)
-        _estimates(found, complete=complete)
-    for warning in found.warnings:
+    if record.programs:
+        _programs(record)
+        _collectives(record, complete=complete)
+        _modes(record)
+        _profiles(record)
+        _estimates(record, complete=complete)
+    for warning in record.warnings:
         say(f"warning: {warning}", "yellow")
-    _failures(found)
-    if found.error:
+    _failures(record)
+    if record.error:
         sys.stdout.flush()
-        print(found.error, file=sys.stderr)
-    _verdict(found, folder)
+        print(record.error, file=sys.stderr)
+    _verdict(record, folder)
 
 
 def _pictures(drawn: Pictures, wanted: Show, *, complete: bool) -> None:
@@ -97,19 +97,19 @@ def _pictures(drawn: Pictures, wanted: Show, *, complete: bool) -> None:
     show_lines(figures.shown(mesh, arrays, wanted, room() or PLAIN, None if complete else figures.MOST))
 
 
-def _values(found: Record, wanted: Show) -> None:
+def _values(record: Record, wanted: Show) -> None:
     chosen = names(wanted)
-    outputs = {program: result.outputs for program, result in found.compiled.items()}
+    outputs = {program: result.outputs for program, result in record.compiled.items()}
     for line in values.lines(outputs, lambda name: wanted != "none" and name in (chosen or (name,)), room() or PLAIN):
         say(line)
 
 
-def _head(found: Record, mesh: MeshShape, target: Devices) -> None:
-    say(f"{found.experiment}: {found.summary}" if found.summary else f"{found.experiment}", "bold")
+def _head(record: Record, mesh: MeshShape, target: Devices) -> None:
+    say(f"{record.experiment}: {record.summary}" if record.summary else f"{record.experiment}", "bold")
     axes = " × ".join(f"{a}={n}" for a, n in zip(mesh.axes, mesh.shape, strict=True))
     simulated = "simulated " if target.platform == "cpu" else ""
     count = target.devices
-    jax = f", jax {found.environment.jax}" if found.environment.jax else ""
+    jax = f", jax {record.environment.jax}" if record.environment.jax else ""
     devices = f"{count} {simulated}{target.kind or target.platform} device{'s' if count != 1 else ''}"
     if target.topology:
         absent = "which is not here" if count == 1 else "which are not here"
@@ -118,15 +118,15 @@ def _head(found: Record, mesh: MeshShape, target: Devices) -> None:
         say(f"mesh {axes} on {devices}{jax}\n")
 
 
-def programs(found: Record) -> tuple[tuple[str, ...], list[list[Cell]]]:
+def programs(record: Record) -> tuple[tuple[str, ...], list[list[Cell]]]:
     """The head and the rows of the table of programs, with their checks, what was measured, and times."""
     names: list[str] = []
-    for program in found.programs.values():
+    for program in record.programs.values():
         names += [name for name, _ in program.checks.named() if name not in names]
     expected = [name for name in names if name in CHECKED]
     names = [name for name in names if name not in expected]
     rows: list[list[Cell]] = []
-    for program, result in found.programs.items():
+    for program, result in record.programs.items():
         row = [(program, ""), status_cell(result.status)]
         for name in names:
             check = result.checks.get(name)
@@ -143,16 +143,16 @@ def programs(found: Record) -> tuple[tuple[str, ...], list[list[Cell]]]:
     return head, rows
 
 
-def _programs(found: Record) -> None:
-    print_table(*programs(found))
+def _programs(record: Record) -> None:
+    print_table(*programs(record))
     say()
-    undecided = _undecided(found)
+    undecided = _undecided(record)
     for line in undecided:
         say(line)
     if undecided:
         say()
-    if found.target and found.target.topology:
-        absent.show(found, found.target)
+    if record.target and record.target.topology:
+        absent.show(record, record.target)
 
 
 _MEASURED = ("largest error", "notices")
@@ -164,7 +164,7 @@ def _compared(checks: Checks) -> dict[str, ValueOutput]:
 
 
 def _measured(checks: Checks) -> tuple[str, str]:
-    """Of a `value` check the worst output's error, and the bluntest's power, each with the name of its output."""
+    """The worst error and the bluntest power of a `value` check, each with the name of its output."""
     outputs = _compared(checks)
     if not outputs:
         return "–", "–"
@@ -181,24 +181,24 @@ def _measured(checks: Checks) -> tuple[str, str]:
 
 
 def _badness(output: ValueOutput) -> tuple[int, float, float]:
-    """What failed, what is known to, what is weak; of those that are alike, what used most of its tolerance."""
+    """What failed, what is known to, what is weak; among alike ones, what used most of its tolerance."""
     status = ("passed", "weak", "known", "failed").index(output.status)
     return status, output.max_abs_error if output.wrong else 0.0, output.share
 
 
 _PLACES = 3
-"""Of so many lines that decide, each is named."""
+"""Up to so many deciding lines are named."""
 
 
-def _undecided(found: Record) -> list[str]:
+def _undecided(record: Record) -> list[str]:
     """What hangs on decisions that rounding may take otherwise, and where those stand, program by program."""
-    told: dict[str, list[str]] = {}
-    for program, result in found.programs.items():
+    texts: dict[str, list[str]] = {}
+    for program, result in record.programs.items():
         for name, output in _compared(result.checks).items():
             if output.undecided:
-                told.setdefault(_open(name, output, output.undecided), []).append(program)
-    ran = [program for program, result in found.programs.items() if isinstance(result.checks.value, ValueVerdict)]
-    return [text if programs == ran else f"{', '.join(programs)}: {text}" for text, programs in told.items()]
+                texts.setdefault(_open(name, output, output.undecided), []).append(program)
+    ran = [program for program, result in record.programs.items() if isinstance(result.checks.value, ValueVerdict)]
+    return [text if programs == ran else f"{', '.join(programs)}: {text}" for text, programs in texts.items()]
 
 
 def _open(name: str, output: ValueOutput, undecided: Undecided) -> str:
@@ -220,17 +220,17 @@ def _expectations(checks: Sequence[Verdict]) -> Cell:
     return status_cell(status, "–" if status == "not run" else status)
 
 
-def _collectives(found: Record, *, complete: bool) -> None:
-    table, rest = collectives.shortened(collectives.rows(found), most=None if complete else collectives.SHOWN)
+def _collectives(record: Record, *, complete: bool) -> None:
+    table, rest = collectives.shortened(collectives.rows(record), most=None if complete else collectives.SHOWN)
     if table:
         print_table(collectives.HEAD, table)
-    explain = collectives.reasons(found) if complete or found.explain else []
-    beneath = [*([rest] if rest else []), *collectives.lines(found), *explain]
+    explain = collectives.reasons(record) if complete or record.explain else []
+    beneath = [*([rest] if rest else []), *collectives.lines(record), *explain]
     for line in beneath:
         say(line)
     if table or beneath:
         say()
-    for program, result in found.compiled.items():
+    for program, result in record.compiled.items():
         for warning in result.compiler_warnings or ():
             of = f" of {warning.node}" if warning.node else ""
             say(f"{program}: the compiler warns: {warning.kind}{of}: {warning.text}", "yellow")
@@ -238,21 +238,21 @@ def _collectives(found: Record, *, complete: bool) -> None:
                 say(f"  {collectives.way(warning.reshard)}")
 
 
-def _modes(found: Record) -> None:
-    if table := modes.rows(found):
+def _modes(record: Record) -> None:
+    if table := modes.rows(record):
         print_table(modes.HEAD, table)
-        for line in modes.lines(found):
+        for line in modes.lines(record):
             say(line)
         print()
-    if told := keeping.lines(found):
-        for line in told:
+    if lines := keeping.lines(record):
+        for line in lines:
             say(line)
         print()
 
 
-def _profiles(found: Record) -> None:
+def _profiles(record: Record) -> None:
     """Where the time of each program goes, where that was asked for."""
-    taken = {program: result.profile for program, result in found.compiled.items() if result.profile}
+    taken = {program: result.profile for program, result in record.compiled.items() if result.profile}
     if not taken:
         return
     from runner.show import profile
@@ -264,17 +264,17 @@ def _profiles(found: Record) -> None:
         say()
 
 
-def _estimates(found: Record, *, complete: bool) -> None:
+def _estimates(record: Record, *, complete: bool) -> None:
     """What a run takes at least on the hardware that the experiment names."""
-    told = {program: result.estimate for program, result in found.compiled.items() if result.estimate}
-    if not told:
+    estimated = {program: result.estimate for program, result in record.compiled.items() if result.estimate}
+    if not estimated:
         return
     from runner.show import estimates
 
-    for line in estimates.head(told):
+    for line in estimates.head(estimated):
         say(line)
-    print_table(estimates.HEAD, estimates.rows(told))
-    for line in estimates.beneath(told, complete=complete):
+    print_table(estimates.HEAD, estimates.rows(estimated))
+    for line in estimates.beneath(estimated, complete=complete):
         say(line)
     say()
 
@@ -283,62 +283,62 @@ def _run_time(timing: Timing) -> str:
     return "not run" if timing.run_s is None else f"{timing.run_s.median * 1e3:.2f} ms"
 
 
-def failures(found: Record) -> list[tuple[Cell, list[str]]]:
+def failures(record: Record) -> list[tuple[Cell, list[str]]]:
     """What failed, each with its reasons: the sections first, then what failed alike in one program or several."""
-    told: list[tuple[Cell, list[str]]] = [
+    failed: list[tuple[Cell, list[str]]] = [
         ((f"{name} {FAULTS[check.status]}", "red"), check.lines())
-        for name, check in found.checks.named()
+        for name, check in record.checks.named()
         if check.status in FAULTS
     ]
     alike: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
-    for program, result in found.programs.items():
+    for program, result in record.programs.items():
         if result.error:
-            told.append(((f"{program}: {result.error}", "red"), []))
+            failed.append(((f"{program}: {result.error}", "red"), []))
         for name, check in result.checks.named():
             if check.status in FAULTS:
                 alike.setdefault((name, check.status, tuple(check.lines())), []).append(program)
     for (name, status, lines), programs in alike.items():
         style = "yellow" if status == "known" else "red"
-        told.append(((f"{listed(programs)}: {name} {FAULTS[status]}", style), list(lines)))
-    return told
+        failed.append(((f"{listed(programs)}: {name} {FAULTS[status]}", style), list(lines)))
+    return failed
 
 
-def _failures(found: Record) -> None:
-    for (text, style), lines in failures(found):
+def _failures(record: Record) -> None:
+    for (text, style), lines in failures(record):
         say(text, style)
         for line in lines:
             say(f"  {line}")
     left_out: dict[str, list[str]] = {}
-    for result in found.programs.values():
+    for result in record.programs.values():
         agreement = result.checks.agreement
         for output, programs in agreement.left_out.items() if isinstance(agreement, AgreementVerdict | LeftOut) else ():
             there = left_out.setdefault(output, [])
             there += [program for program in programs if program not in there]
     if left_out:
-        told = "; ".join(f"{output} of {listed(programs)}" for output, programs in left_out.items())
-        say(f"agreement leaves out what expect.wrong knows: {told}", "yellow")
+        summary = "; ".join(f"{output} of {listed(programs)}" for output, programs in left_out.items())
+        say(f"agreement leaves out what expect.wrong knows: {summary}", "yellow")
 
 
 FAULTS = {"failed": "failed", "weak": "is weak", "known": "failed, as expect.wrong knows"}
 """The statuses of a check that found something to say, in words."""
 
 
-def _verdict(found: Record, folder: Path) -> None:
-    programs = found.programs
+def _verdict(record: Record, folder: Path) -> None:
+    programs = record.programs
     passed = sum(program.status == "passed" for program in programs.values())
-    done = "compiled, values not run" if _only_compiled(found) else "passed"
-    failed = [f"{name} failed" for name, check in found.checks.named() if check.status == "failed"]
+    done = "compiled, values not run" if _only_compiled(record) else "passed"
+    failed = [f"{name} failed" for name, check in record.checks.named() if check.status == "failed"]
     counted = [*failed, *([f"{passed} of {len(programs)} programs {done}"] if programs else [])]
     known = sum(program.status == "known" for program in programs.values())
     count = f": {', '.join(counted)}" if counted else ""
     count += f", {known} {'is' if known == 1 else 'are'} wrong as expect.wrong knows" if known else ""
-    text, style = status_cell(found.status)
+    text, style = status_cell(record.status)
     page = f" and its {PAGE}" if (folder / PAGE).is_file() else ""
     say(f"{text}{count}; {shown(folder / 'result.json')}{page}", style)
 
 
-def _only_compiled(found: Record) -> bool:
-    return found.target is not None and bool(found.target.topology) and found.verification is None
+def _only_compiled(record: Record) -> bool:
+    return record.target is not None and bool(record.target.topology) and record.verification is None
 
 
 def _short(overrides: Iterable[str]) -> list[str]:

@@ -67,20 +67,20 @@ class Card:
 
     @property
     def width(self) -> float:
-        """Of the card with its padding."""
+        """The card's, with its padding."""
         return max(self.head.width, self.body.width) + 2 * PAD
 
 
-class _Wide(Protocol):
+class _HasWidth(Protocol):
     @property
     def width(self) -> float: ...
 
 
-_Sized = TypeVar("_Sized", bound=_Wide)
+_Sized = TypeVar("_Sized", bound=_HasWidth)
 
 
-def document(title: str, summary: str, legend: str, told: str, cards: Sequence[Card]) -> str:
-    """A page of cards under a title, a summary and a legend; `told` describes it to who cannot see it."""
+def document(title: str, summary: str, legend: str, description: str, cards: Sequence[Card]) -> str:
+    """A page of cards under a title, a summary and a legend; `description` is for readers who cannot see it."""
     words = [*textwrap.wrap(summary, int((PAGE - 2 * MARGIN) / LETTER)), legend]
     body = _page(cards)
     top = MARGIN + 38 + 18 * len(words)
@@ -90,7 +90,7 @@ def document(title: str, summary: str, legend: str, told: str, cards: Sequence[C
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {PAGE} {number(height)}" width="{PAGE}"'
         f' height="{number(height)}" class="sp" role="img" aria-label="{escape(title)}">\n'
-        f"<title>{escape(title)}</title>\n<desc>{escape(told)}</desc>\n<style>{_STYLE}</style>\n"
+        f"<title>{escape(title)}</title>\n<desc>{escape(description)}</desc>\n<style>{_STYLE}</style>\n"
         f'<rect class="p" width="{PAGE}" height="{number(height)}" rx="16" fill="#F6F8FA"/>\n'
         + text(title, MARGIN, MARGIN + 20, "h", PAGE - 2 * MARGIN, 13.5)
         + lines
@@ -99,11 +99,11 @@ def document(title: str, summary: str, legend: str, told: str, cards: Sequence[C
     )
 
 
-def card(name: str, typed: Sequence[tuple[str, str]], told: Sequence[str], body: Box) -> Card:
+def card(name: str, typed: Sequence[tuple[str, str]], notes: Sequence[str], body: Box) -> Card:
     """A card: its name, lines of code with the class that each has, and words below them."""
     wide = max(body.width, 210, *(len(line) * 12.5 * GLYPH for line, _ in typed), len(name) * 11.0)
     width = min(wide, INNER)
-    words = [line for part in told for line in textwrap.wrap(part.replace("  ", " · "), int(width / LETTER))]
+    words = [line for part in notes for line in textwrap.wrap(part.replace("  ", " · "), int(width / LETTER))]
     lines = [(name, "n", 11.0), *((*line, 12.5 * GLYPH) for line in typed)]
     lines += [(line, "", LETTER) for line in words]
     parts: list[str] = []

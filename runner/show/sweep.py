@@ -41,7 +41,7 @@ _ALIKE = 4
 
 
 @dataclass(frozen=True)
-class View:
+class TableView:
     """What of a sweep the table shows, and in which order; `where` has been applied to the rows already."""
 
     sort: str | None = None
@@ -111,7 +111,7 @@ def brief(message: str | None) -> str:
     return " ".join(line.strip() for line in (message or "").splitlines()[:2])
 
 
-def show(all_rows: Sequence[Row], statuses: Sequence[str], folder: Path, view: View) -> None:
+def show(all_rows: Sequence[Row], statuses: Sequence[str], folder: Path, view: TableView) -> None:
     """Print the table of a sweep, the best by each measure, and how its points ended."""
     rows = measures.ordered(all_rows, view.sort) if view.sort else list(all_rows)
     shortened = rows[: view.best]
@@ -150,29 +150,29 @@ def _counted(count: int, what: str) -> str:
 
 
 def lines(rows: Sequence[Row]) -> list[str]:
-    """What the estimates are of; by each measure the best, and by how much."""
+    """What the estimates are for; by each measure the best, and by how much."""
     answers = [_line(one) for name in MEASURES if (one := measures.best(rows, name))]
     estimates = [f"estimate: the least time of a run on {each}" for each in measures.estimated(rows)]
     return [*estimates, *(["the least, of what passed:", *(f"  {line}" for line in answers)] if answers else [])]
 
 
-def _line(one: Best) -> str:
-    named = "; ".join(_point(row) for row in one.rows[:_ALIKE])
-    more = len(one.rows) - _ALIKE
+def _line(best: Best) -> str:
+    named = "; ".join(_point(row) for row in best.rows[:_ALIKE])
+    more = len(best.rows) - _ALIKE
     named += f"; and {more} more, all alike" if more > 0 else ""
-    on = sorted({row.hardware for row in one.rows if row.hardware and one.measure == "estimate_s"})
-    what = " on ".join([_WORDS[one.measure], *([" or ".join(on)] if on else [])])
-    sentence = f"{what} {measure_text(one.measure, one.value)}: {named}"
-    between = one.next is not None and one.of(one.next) != one.of(one.worst)
-    compared = [f"the next {_times(one, one.next)}"] if one.next and between else []
-    return f"{sentence}; {', '.join([*compared, f'the most {_times(one, one.worst)}'])}"
+    on = sorted({row.hardware for row in best.rows if row.hardware and best.measure == "estimate_s"})
+    what = " on ".join([_WORDS[best.measure], *([" or ".join(on)] if on else [])])
+    sentence = f"{what} {measure_text(best.measure, best.value)}: {named}"
+    between = best.next is not None and best.of(best.next) != best.of(best.worst)
+    compared = [f"the next {_times(best, best.next)}"] if best.next and between else []
+    return f"{sentence}; {', '.join([*compared, f'the most {_times(best, best.worst)}'])}"
 
 
-def _times(one: Best, other: Row) -> str:
-    value = measure_text(one.measure, one.of(other))
-    if not one.value:
+def _times(best: Best, row: Row) -> str:
+    value = measure_text(best.measure, best.of(row))
+    if not best.value:
         return value
-    more = one.of(other) / one.value - 1
+    more = best.of(row) / best.value - 1
     return f"{value}, {f'{more:.2%} more' if more < 0.005 else f'{1 + more:.3g} times that'}"
 
 

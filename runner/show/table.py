@@ -54,13 +54,13 @@ def _widths(head: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[int]:
 
 
 def _least(head: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[int]:
-    """To what columns may be narrowed: words stay whole, and so do cells that are narrow."""
-    found: list[int] = []
+    """How narrow columns may get: words stay whole, and so do narrow cells."""
+    widths: list[int] = []
     for k, name in enumerate(head):
         words = [len(word) for row in rows for word in row[k][0].split()]
         cells = [min(len(row[k][0]), _NARROW) for row in rows]
-        found.append(max([*map(len, name.split()), *words, *cells], default=0))
-    return found
+        widths.append(max([*map(len, name.split()), *words, *cells], default=0))
+    return widths
 
 
 def _total(widths: Sequence[int]) -> int:
@@ -90,15 +90,15 @@ def _narrowed(widths: Sequence[int], least: Sequence[int], room: int) -> list[in
 
 
 def _block(head: Sequence[str], rows: Sequence[Sequence[Cell]], widths: Sequence[int]) -> list[Line]:
-    found: list[Line] = []
+    block: list[Line] = []
     for row in ([(name, "bold") for name in head], *rows):
         parts = [textwrap.wrap(text, width) or [""] for (text, _), width in zip(row, widths, strict=True)]
         for texts in itertools.zip_longest(*parts, fillvalue=""):
             line: Line = []
             for text, (_, style), width in zip(texts, row, widths, strict=True):
                 line += [(text, style), (" " * (width - len(text) + _GAP), "")]
-            found.append(_stripped(line))
-    return found
+            block.append(_stripped(line))
+    return block
 
 
 def _stripped(line: Line) -> Line:

@@ -24,7 +24,7 @@ _WIDTH = 75
 
 
 def lines(outputs: Mapping[str, Mapping[str, OutputRecord]], wanted: Callable[[str], bool], width: int) -> list[str]:
-    """For each small output that is `wanted` its value, of the `outputs` of each program.
+    """The value of each small output that is `wanted`, among the `outputs` of each program.
 
     Programs whose values are the same but for their last digits are printed once.
     """

@@ -114,7 +114,7 @@ class ExperimentFile(pytest.File):
                 yield from inside
 
     def _refused(self, first: Configuration) -> Iterator[pytest.Item | pytest.Collector]:
-        """Of an experiment that has to be refused there is one item per target: that it is."""
+        """An experiment that has to be refused has one item per target: that it is."""
         self.state.files[self.golden] = self._collected
         for target in self.state.targets or self._asked(first, tested) or ():
             self._composed[target] = self._for(target, first)

@@ -45,7 +45,7 @@ class _Hooks:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._told: list[str] = []
+        self._rewritten: list[str] = []
         self._unused: list[str] = []
 
     def pytest_collect_file(self, file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
@@ -74,13 +74,13 @@ class _Hooks:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep what was pinned anew for the summary."""
         if report.when == "call":
-            self._told += [str(text) for name, text in report.user_properties if name == TOLD]
+            self._rewritten += [str(text) for name, text in report.user_properties if name == TOLD]
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Say which goldens were rewritten, and which nothing reads."""
-        if self._told or self._unused:
+        if self._rewritten or self._unused:
             terminalreporter.section("goldens")
-        for line in [*self._told, *self._unused]:
+        for line in [*self._rewritten, *self._unused]:
             terminalreporter.write_line(line)
 
     @pytest.hookimpl(optionalhook=True)

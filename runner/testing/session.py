@@ -101,8 +101,8 @@ class Session:
     @cached_property
     def targets(self) -> tuple[str, ...] | None:
         """The targets of the command line; None where each experiment names its own."""
-        given = self._config.getoption("targets")
-        return None if given is None else tuple(dict.fromkeys(name.strip() for name in given.split(",")))
+        option = self._config.getoption("targets")
+        return None if option is None else tuple(dict.fromkeys(name.strip() for name in option.split(",")))
 
     def golden_file(self, folder: Path, name: str) -> Path:
         """The file that pins the experiment `name` of a config folder."""

@@ -57,12 +57,12 @@ class Missing(Exception):
 
 
 def entries(record: Record, folder: Path, group: str, number: int | None, overrides: Sequence[str]) -> list[Entry]:
-    """The entries of a run; `number` is that of the point of a sweep."""
-    found: list[Entry] = []
+    """The entries of a run; `number` is its point's in a sweep."""
+    listed: list[Entry] = []
     for row in measures.rows(number or 0, record, overrides):
         program = row.program or "–"
         known = {name: row.measure(name) for name in (*measures.MEASURES, *KINDS)}
-        found.append(
+        listed.append(
             Entry(
                 experiment=row.experiment or "–",
                 group=group,
@@ -74,4 +74,4 @@ def entries(record: Record, folder: Path, group: str, number: int | None, overri
                 folder=folder.resolve(),
             )
         )
-    return found
+    return listed

@@ -38,8 +38,8 @@ class MLflow:
         """Nothing: each entry is told at once."""
 
     def _experiment(self, name: str) -> str:
-        found = self._client.get_experiment_by_name(name)
-        return found.experiment_id if found is not None else self._client.create_experiment(name)
+        experiment = self._client.get_experiment_by_name(name)
+        return experiment.experiment_id if experiment is not None else self._client.create_experiment(name)
 
 
 def _key(name: str) -> str:

@@ -22,16 +22,16 @@ SHIPPED = {
 """What `pyproject.toml` declares too: an installation may be older than the sources that it runs."""
 
 
-class Unknown(Exception):
+class UnknownTracker(Exception):
     """No tracker has that name; the message says which there are."""
 
 
 def maker(name: str) -> Callable[..., Tracker]:
-    """What makes the tracker of that name of its settings. Raises `Unknown`, and `ImportError`."""
+    """What makes the tracker of that name of its settings. Raises `UnknownTracker`, and `ImportError`."""
     named = {point.name: point for point in entry_points(group=GROUP)}
     named |= {shipped: EntryPoint(shipped, value, GROUP) for shipped, value in SHIPPED.items()}
     if name not in named:
-        raise Unknown(
+        raise UnknownTracker(
             f"there is no tracker {name!r}; there are {', '.join(sorted(named))}; "
             f"one of your own is an entry point of an installed package, in the group {GROUP}"
         )

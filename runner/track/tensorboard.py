@@ -22,13 +22,13 @@ class TensorBoard:
 
     def log(self, entry: Entry) -> None:
         """Make a session of an entry. Verdict and folder are hyperparameters in it: the tab has no other texts."""
-        told = {**entry.params, "verdict": entry.status, "folder": str(entry.folder)}
+        parameters = {**entry.params, "verdict": entry.status, "folder": str(entry.folder)}
         summary: Any = importlib.import_module("tensorboardX.summary")
         # Of a run that was refused the name may be anything.
         experiment = "unnamed" if misnamed(entry.experiment) else entry.experiment
         at = self._folder / experiment / entry.group / entry.name.replace(" ", "_")
         writer: Any = self._library.SummaryWriter(logdir=str(at))
-        for part in summary.hparams(told, dict(entry.metrics)):
+        for part in summary.hparams(parameters, dict(entry.metrics)):
             writer.file_writer.add_summary(part)
         for name, value in entry.metrics.items():
             writer.add_scalar(name, value, 0)

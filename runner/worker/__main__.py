@@ -82,8 +82,8 @@ def _import_jax(emit: Callable[[Said], None]) -> None:
         traceback.print_exc()
         sys.stderr.flush()
         named = {word.upper() for word in re.findall(r"jax_\w+", str(error), re.IGNORECASE)}
-        given = ", ".join(f"{name}={os.environ[name]}" for name in sorted(named & os.environ.keys()))
-        what = f"the environment has {given}: {error}" if given else f"{type(error).__name__}: {error}"
+        variables = ", ".join(f"{name}={os.environ[name]}" for name in sorted(named & os.environ.keys()))
+        what = f"the environment has {variables}: {error}" if variables else f"{type(error).__name__}: {error}"
         emit(Died(error=f"JAX does not start: {what}"))
         os._exit(1)
 

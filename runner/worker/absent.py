@@ -28,7 +28,7 @@ from runner.worker.specs import spec_of
 _SPLIT = "topology-aware, physical axes split"
 
 
-class Absent:
+class AbsentDevices:
     """The devices of a topology, and the experiment with the order that they have in its mesh.
 
     Raises `InvalidExperiment` for a topology that the compiler does not know.

@@ -15,7 +15,7 @@ from runner.record.files import write_text
 from runner.sharding.plan import AskedCollective, Planned, Reshard
 from runner.worker import calls, lowered, phases, plan
 from runner.worker.cost import with_loops
-from runner.worker.said import Said
+from runner.worker.said import CapturedStderr
 from runner.worker.walk import REFUSALS, refusal
 
 
@@ -87,14 +87,14 @@ def _cost(executable: Any, text: str) -> Cost | None:
         value = cost.get(name)
         return None if value is None or value < 0 else float(value)
 
-    told = Cost(flops=known("flops"), bytes_accessed=known("bytes accessed"), optimal_seconds=known("optimal_seconds"))
-    return None if told == Cost() else with_loops(told, text)
+    total = Cost(flops=known("flops"), bytes_accessed=known("bytes accessed"), optimal_seconds=known("optimal_seconds"))
+    return None if total == Cost() else with_loops(total, text)
 
 
 def compile_program(program: Program, function: Any, operands: Any) -> Compiled:
     """Lower and compile."""
     phases.tell(f"{program} was compiled")
-    said = Said()
+    said = CapturedStderr()
     start = time.perf_counter()
     module = _lower(program, function, operands)
     executable = module.compile()
@@ -128,8 +128,8 @@ def asked(experiment: Experiment, program: Program, compiled: Compiled) -> list[
     origins = Origins(experiment, program.lines)
 
     def where(stack: str) -> tuple[str | None, bool]:
-        found = origins.of(stack)
-        return (found[0].node, found[0].gradient) if found else (None, backward(stack))
+        lines = origins.of(stack)
+        return (lines[0].node, lines[0].gradient) if lines else (None, backward(stack))
 
     return lowered.asked(compiled.lowered.compiler_ir("stablehlo"), experiment.mesh, where)
 

@@ -19,7 +19,7 @@ _FIELDS = {"flops": "flops", "bytes_accessed": "bytes accessed"}
 _HEADER = re.compile(r", entry_computation_layout=\{.*?\}\}?(?=, [a-z_]+=|$)")
 
 
-class _Unknown(Exception):
+class _UnknownCost(Exception):
     """Why the steps of the loops cannot be multiplied in."""
 
 
@@ -33,7 +33,7 @@ def with_loops(cost: Cost, text: str) -> Cost:
     counter = _Counter(module, text)
     try:
         more = counter.more(module.entry)
-    except _Unknown as unknown:
+    except _UnknownCost as unknown:
         return replace(cost, total_unknown=str(unknown))
     totals = {
         f"total_{name}": None if getattr(cost, name) is None else getattr(cost, name) + more[name] for name in _FIELDS
@@ -50,15 +50,15 @@ class _Counter:
 
     def more(self, computation: Computation) -> dict[str, float]:
         """What running a computation once costs beyond what XLA says of it."""
-        found = dict.fromkeys(_FIELDS, 0.0)
+        total = dict.fromkeys(_FIELDS, 0.0)
         for inner, times in self._called(computation):
             extra, once = self.more(inner), {} if times == 1 else self._cost(inner.name)
             for name in _FIELDS:
-                found[name] += times * extra[name] + (times - 1) * once.get(name, 0.0)
-        return found
+                total[name] += times * extra[name] + (times - 1) * once.get(name, 0.0)
+        return total
 
     def _called(self, computation: Computation) -> Iterator[tuple[Computation, int]]:
-        """The computations that run in another, and how often. Raises `_Unknown`."""
+        """The computations that run in another, and how often. Raises `_UnknownCost`."""
         for instruction in computation.instructions.values():
             if instruction.opcode == "fusion":
                 continue  # no loop stands in one
@@ -66,21 +66,21 @@ class _Counter:
             if instruction.opcode == "while":
                 steps = hlo.trip_count(self._module, instruction, computation)
                 if steps is None:
-                    raise _Unknown(f"how often the loop {instruction.name} runs is not known")
+                    raise _UnknownCost(f"how often the loop {instruction.name} runs is not known")
             for role, name in instruction.called:
                 inner = self._module.computations.get(name)
                 if inner is not None and role in BRANCHES and any(self.more(inner).values()):
-                    raise _Unknown(f"how often the loops in the branches of {instruction.name} run is not known")
+                    raise _UnknownCost(f"how often the loops in the branches of {instruction.name} run is not known")
                 if inner is not None and role in ("body", "condition", "to_apply", "calls", "called_computations"):
                     yield inner, steps + (role == "condition") if instruction.opcode == "while" else 1
 
     def _cost(self, computation: str) -> dict[str, float]:
-        """XLA's analysis of a computation, as if it were the module's entry. Raises `_Unknown`."""
+        """XLA's analysis of a computation, as if it were the module's entry. Raises `_UnknownCost`."""
         if computation not in self._once:
             rest = re.sub(r"^ENTRY ", "", self._rest, flags=re.MULTILINE)
             rest = re.sub(rf"^(%?{re.escape(computation)} )", r"ENTRY \1", rest, flags=re.MULTILINE)
-            told = module_cost(f"{self._head}\n{rest}")
-            if isinstance(told, str):
-                raise _Unknown(told)
-            self._once[computation] = {name: float(told.get(theirs, 0.0)) for name, theirs in _FIELDS.items()}
+            analysis = module_cost(f"{self._head}\n{rest}")
+            if isinstance(analysis, str):
+                raise _UnknownCost(analysis)
+            self._once[computation] = {name: float(analysis.get(theirs, 0.0)) for name, theirs in _FIELDS.items()}
         return self._once[computation]

@@ -17,7 +17,7 @@ from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.layout import Layout
 from runner.link import handover
-from runner.link.events import Compilation, OutputTold, Ran, RunTimes, Shard, Timing
+from runner.link.events import Compilation, OutputTold, Ran, RunTimes, ShardEntry, Timing
 from runner.worker import calls, phases, processes, shared
 from runner.worker.compilation import asked, compile_program, planned, ranges, reshards
 from runner.worker.specs import spec_of
@@ -27,7 +27,7 @@ from runner.worker.specs import spec_of
 class Execution:
     """What a program did, and how to run it again, blocking."""
 
-    found: Ran
+    result: Ran
     run: Callable[[], Any]
 
 
@@ -71,7 +71,7 @@ def execute(experiment: Experiment, program: Program, module: ModuleType, folder
     described = leave(experiment, program, outputs, arrays)
     # The runs that follow need the memory.
     del outputs
-    found = Ran(
+    result = Ran(
         device_ids=device_ids,
         outputs=described,
         operands={} if not program.on_mesh else {
@@ -97,7 +97,7 @@ def execute(experiment: Experiment, program: Program, module: ModuleType, folder
             lowered=asked(experiment, program, compiled),
         ),
     )  # fmt: skip
-    return Execution(found, run)
+    return Execution(result, run)
 
 
 def _repeat(call: Callable[[], Any], first: float) -> RunTimes:
@@ -131,7 +131,7 @@ class _Shards:
     def describe(self, name: str, output: jax.Array) -> OutputTold:
         """The dtype, shape and spec of one output, and for each device its index range and the entry of its value."""
         held: dict[str, list[int]] = {}
-        shards: list[Shard]
+        shards: list[ShardEntry]
         if self._blocks:
             # vmap's leading dimensions are the mesh; which range a block has is the experiment's to say.
             held_by = self._held(name, np.asarray(output))

@@ -38,18 +38,18 @@ def repairs(experiment: Experiment) -> Repairs:
     `runner/worker/execute.py` reports.
     """
     mesh = abstract_mesh(experiment.mesh, experiment.mesh.explicit)
-    found: dict[str, dict[str, Repair]] = {}
+    chosen: dict[str, dict[str, Repair]] = {}
     reshard: dict[str, Spec] = {}
     returned: dict[str, Spec] = {}
     gathered: dict[str, Spec] = {}
-    made: set[str] = set()
+    created: set[str] = set()
 
     def walker(values: dict[str, Any]) -> _Explicit:
-        found_here = _Explicit(
-            experiment, values, mesh=mesh, found=found, reshard=reshard, gathered=gathered, made=made
+        explicit = _Explicit(
+            experiment, values, mesh=mesh, chosen=chosen, reshard=reshard, gathered=gathered, created=created
         )
-        found_here.constrain_arrays()
-        return found_here
+        explicit.constrain_arrays()
+        return explicit
 
     def computed(*arrays: Any) -> dict[str, Any]:
         here = walker(dict(zip((a.name for a in experiment.arrays), arrays, strict=True)))
@@ -84,7 +84,7 @@ def repairs(experiment: Experiment) -> Repairs:
 
     with jax.sharding.use_abstract_mesh(mesh):
         traced = calls.jit(whole).trace(*structs(experiment, mesh))
-    return Repairs(found, reshard, returned, gathered, makes=bool(made), constant=not _depends(traced.jaxpr.jaxpr))
+    return Repairs(chosen, reshard, returned, gathered, makes=bool(created), constant=not _depends(traced.jaxpr.jaxpr))
 
 
 def _with_gradients(
@@ -138,17 +138,17 @@ def _by_number(equation: Equation, operands: Sequence[Any]) -> bool:
     if equation.spelled != "call" or operation is None or operation.method in (None, "get"):
         return False
     values = equation.argument("values", operation.signature)
-    given = zip(equation.flat, operands, strict=True)
-    return any(each is values and not hasattr(operand, "shape") for each, operand in given)
+    pairs = zip(equation.flat, operands, strict=True)
+    return any(each is values and not hasattr(operand, "shape") for each, operand in pairs)
 
 
 @dataclass
 class _Explicit(Walker):
     mesh: AbstractMesh = field(kw_only=True)
-    found: dict[str, dict[str, Repair]] = field(kw_only=True)
+    chosen: dict[str, dict[str, Repair]] = field(kw_only=True)
     reshard: dict[str, Spec] = field(kw_only=True)
     gathered: dict[str, Spec] = field(kw_only=True)
-    made: set[str] = field(kw_only=True)
+    created: set[str] = field(kw_only=True)
     """The paths of the lines with a call that makes an array of none, or of a number."""
 
     def _sharding(self, spec: Spec) -> NamedSharding:
@@ -183,10 +183,10 @@ class _Explicit(Walker):
         """A loop's carry keeps the sharding with which it enters the body."""
         if not hasattr(value, "shape"):
             return value
-        lies, begun = _typed(value), _typed(start)
-        if any(axes and not before for axes, before in zip(lies, begun, strict=True)):
+        lies, entered = _typed(value), _typed(start)
+        if any(axes and not before for axes, before in zip(lies, entered, strict=True)):
             self.gathered[path] = lies
-        return self._settled(path, value, begun)
+        return self._settled(path, value, entered)
 
     def apply(self, equation: Equation, call: Callable[..., Any], operands: list[Any]) -> Any:
         if self.combining:
@@ -194,8 +194,8 @@ class _Explicit(Walker):
         path, where = equation.source.line.path, equation.source.place
         assert where is not None, equation
         if not any(hasattr(operand, "shape") for operand in operands) or _by_number(equation, operands):
-            self.made.add(path)
-        known = self.found.get(path, {}).get(where)
+            self.created.add(path)
+        known = self.chosen.get(path, {}).get(where)
         if known is not None:
             # A later step of the same loop body.
             return self._attempt(equation, call, operands, known)
@@ -209,7 +209,7 @@ class _Explicit(Walker):
                     result = self._attempt(equation, call, operands, repair)
                 except REFUSALS:
                     continue
-                self.found.setdefault(path, {})[where] = repair
+                self.chosen.setdefault(path, {})[where] = repair
                 return result
             message = "its sharding types agree under no resharding of the operands"
             return self.refuse(f"{message}. {describe(refusal, operands)}", equation.source)

@@ -48,7 +48,7 @@ def unsharded(
     moved = [arrays, *(nudged(experiment, arrays, seed, place) for seed in range(1, DRAWS))]
     with _on_one_device():
         function = calls.jit(_gradients(experiment))
-        own = [[_plain(g) for g in function(*(each[name] for name in names))] for each in moved]
+        own = [[_plain(g) for g in function(*(draw[name] for name in names))] for draw in moved]
         count = shares(experiment)
         if count > 1:
             share = calls.jit(_gradients(experiment, share=1 / count))(*(arrays[name] for name in names))
@@ -61,7 +61,7 @@ def unsharded(
                 operands = [arrays[name].astype(dtype) for name, dtype in zip(names, wide, strict=True)]
                 return [_plain(gradient) for gradient in function(*operands)]
 
-            exact = [evaluate(each) for each in moved]
+            exact = [evaluate(draw) for draw in moved]
             beside = evaluate(
                 nudged(experiment, {n: a.astype(d) for n, a, d in zip(names, moved[0].values(), wide, strict=True)}, 0)
             )
@@ -93,7 +93,7 @@ def of_graph(experiment: Experiment) -> None:
 
 
 def places(experiment: Experiment) -> tuple[int, ...]:
-    """The positions among the arrays of those with respect to which the gradients are."""
+    """The positions of the arrays that the gradients are with respect to."""
     assert experiment.grad is not None
     names = [array.name for array in experiment.arrays]
     return tuple(names.index(name) for name in experiment.grad.wrt)
@@ -108,7 +108,7 @@ def _gradients(
 
     def scalar(*arrays: Any) -> Any:
         values = dict(zip((a.name for a in experiment.arrays), arrays, strict=True))
-        walker = Walker(experiment, values) if floats is None else _Wide(experiment, values, floats=floats)
+        walker = Walker(experiment, values) if floats is None else _WideFloats(experiment, values, floats=floats)
         walker.run(experiment.before("graph"), "graph")
         return walker.values[of] * share
 
@@ -126,7 +126,7 @@ def _on_one_device() -> Generator[None]:
 
 
 @dataclass
-class _Wide(Walker):
+class _WideFloats(Walker):
     """Keeps every float in float64, as the reference does: what a line casts is rounded, and differentiated as it is.
 
     Random numbers are those of the experiment's own dtypes, since other dtypes draw other numbers. Integers have 32
@@ -194,5 +194,5 @@ def _of_32_bits(x: Any) -> Any:
 
 
 def _rounded(x: Any, narrow: str) -> Any:
-    """`x` as the dtype `narrow` holds it; its derivative is that of `x`."""
+    """`x` as the dtype `narrow` holds it; its derivative is the identity's."""
     return x + jax.lax.stop_gradient(x.astype(dtypes.dtype(narrow).numpy).astype(x.dtype) - x)

@@ -27,7 +27,7 @@ from runner.experiment.reader import read
 from runner.faults import InvalidExperiment, invalid
 from runner.layout import Spec
 from runner.link import events, handover
-from runner.link.events import Devices, Finished, Gradients, Invalid, Profiled, Ran, Said, Started
+from runner.link.events import Devices, Finished, GradientFile, Invalid, Profiled, Ran, Said, Started
 from runner.link.steps import Step, Work
 from runner.programs import WRITERS
 from runner.programs.types import Floats, Types
@@ -40,8 +40,8 @@ from runner.worker.layouts import layouts
 from runner.worker.types import infer
 
 if TYPE_CHECKING:
-    from runner.worker.absent import Absent
-    from runner.worker.trace import Trace
+    from runner.worker.absent import AbsentDevices
+    from runner.worker.trace import TraceProgram
 
 Emit = Callable[[Said], None]
 
@@ -73,7 +73,7 @@ def _run(job: dict[str, Any], emit: Emit) -> None:
     except InvalidExperiment as error:
         emit(Invalid(fault=error.fault))
         return
-    steps = [step for told in job["steps"] if (step := Step.from_json(told)).supported(types.unsupported)]
+    steps = [step for entry in job["steps"] if (step := Step.from_json(entry)).supported(types.unsupported)]
     programs = [step.program for step in steps if step.work is Work.RUN]
     phases.tell("the programs were written")
     traced = any(step.work is Work.TRACE for step in steps)
@@ -90,11 +90,11 @@ def _run(job: dict[str, Any], emit: Emit) -> None:
     except InvalidExperiment as error:
         emit(Invalid(fault=error.fault))
         return
-    told = _told(types, target)
+    event = _types_event(types, target)
     if experiment.grad and (absent is None or job.get("gradient")) and processes.ours.first:
         phases.tell("JAX was differentiating the graph")
-        told.gradient = _oracle(experiment, data_folder, arrays, types.floats["graph"])
-    emit(told)
+        event.gradient = _oracle(experiment, data_folder, arrays, types.floats["graph"])
+    emit(event)
     doing = _Doing(experiment, types.derived, absent, trace, modules, folder, arrays, profiled=_profiled(steps))
     for step in steps:
         emit(Started(step=step))
@@ -125,7 +125,7 @@ def _keeping(program: Program) -> str:
     return f"{program}_keeping_all"
 
 
-def _told(types: Types, target: Devices) -> events.Types:
+def _types_event(types: Types, target: Devices) -> events.Types:
     """The types as an event has them."""
     return events.Types(
         unsupported={program.value: reason for program, reason in types.unsupported.items()},
@@ -153,8 +153,8 @@ class _Doing:
 
     experiment: Experiment
     derived: Experiment | None
-    absent: Absent | None
-    trace: Trace | None
+    absent: AbsentDevices | None
+    trace: TraceProgram | None
     modules: dict[str, ModuleType]
     folder: Path
     arrays: Path
@@ -183,26 +183,26 @@ class _Doing:
     def _run(self, program: Program) -> Ran:
         module = self.modules[program]
         if self.absent is not None:
-            found = self.absent.compile_only(self._written(program), program, module, self.folder)
+            ran = self.absent.compile_only(self._written(program), program, module, self.folder)
         else:
             execution = execute(self._written(program), program, module, self.folder, self.arrays)
-            found = execution.found
+            ran = execution.result
             if program in self.profiled:
                 self.executions[program] = execution
             del execution
         if _probe(program) in self.modules:
             phases.tell(f"{program} was compiled once more, for the layouts of its values")
             devices = self.absent.devices if self.absent else None
-            found.compilation = replace(
-                found.compilation,
+            ran.compilation = replace(
+                ran.compilation,
                 layouts=layouts(self._written(program), program, self.modules[_probe(program)], devices),
             )
         if _keeping(program) in self.modules:
             phases.tell(f"{program} was compiled once more, without rematerialization")
             devices = self.absent.devices if self.absent else None
             kept = keeping(self.experiment, program, self.modules[_keeping(program)], devices)
-            found.compilation = replace(found.compilation, keeping_all=kept)
-        return found
+            ran.compilation = replace(ran.compilation, keeping_all=kept)
+        return ran
 
     def _written(self, program: Program) -> Experiment:
         """The experiment that a program was written from: with the derived lines, where it was of these."""
@@ -232,16 +232,16 @@ def _of_gathered(carry: str, spec: Spec) -> str:
     )
 
 
-def _absent(experiment: Experiment) -> Absent | None:
+def _absent(experiment: Experiment) -> AbsentDevices | None:
     if experiment.target.topology is None:
         return None
-    from runner.worker.absent import Absent
+    from runner.worker.absent import AbsentDevices
 
     phases.tell(f"the compiler of {experiment.target.topology.name} was starting")
-    return Absent(experiment)
+    return AbsentDevices(experiment)
 
 
-def _prepare_trace(experiment: Experiment, data: Path) -> Trace:
+def _prepare_trace(experiment: Experiment, data: Path) -> TraceProgram:
     # Few runs take a trace: the others need not wait for the import.
     from runner.worker.trace import prepare
 
@@ -251,25 +251,25 @@ def _prepare_trace(experiment: Experiment, data: Path) -> Trace:
 def _profile(program: Program, execution: Execution, folder: Path, arrays: Path) -> Profiled:
     from runner.worker import profile
 
-    run_s = execution.found.compilation.timing.run_s
+    run_s = execution.result.compilation.timing.run_s
     assert run_s is not None
     return profile.take(program, execution.run, run_s.median, folder, arrays)
 
 
-def _oracle(experiment: Experiment, folder: Path, arrays: Path, floats: Floats) -> Gradients:
+def _oracle(experiment: Experiment, folder: Path, arrays: Path, floats: Floats) -> GradientFile:
     """The file in `arrays` with the unsharded graph's gradients and what rounding does to them, draw by draw.
 
     Nothing without a graph.
     """
     if not experiment.graph:
-        return Gradients()
+        return GradientFile()
     try:
         gradients, draws = gradient.unsharded(experiment, data.make(experiment, folder), floats)
     except Exception as error:  # as for a program: whatever JAX raises is recorded
         traceback.print_exc()
-        return Gradients(error=f"{type(error).__name__}: {error}")
+        return GradientFile(error=f"{type(error).__name__}: {error}")
     handover.leave(arrays / "gradients.bin", [*gradients, *(each for draw in draws for each in draw)])
-    return Gradients(file="gradients.bin", draws=len(draws))
+    return GradientFile(file="gradients.bin", draws=len(draws))
 
 
 def _load(path: Path) -> ModuleType:

@@ -43,8 +43,8 @@ def layouts(
     with calls.set_mesh(mesh) if devices is not None and not operands else contextlib.nullcontext():
         lowered = module.program(mesh).lower(*operands)
         shardings = lowered.compile().output_shardings
-    found: dict[str, ValueLayout] = {}
+    by_name: dict[str, ValueLayout] = {}
     for name, info, sharding in zip(probing.outputs, lowered.out_info, shardings, strict=True):
         if name in experiment.expected[program].layouts:
-            found[name] = ValueLayout(spec=spec_of(sharding), shape=list(info.shape), text=str(sharding))
-    return found
+            by_name[name] = ValueLayout(spec=spec_of(sharding), shape=list(info.shape), text=str(sharding))
+    return by_name

@@ -27,10 +27,10 @@ def strides(operation: Operation, positional: Sequence[Any], named: Mapping[str,
         return None
     arguments = operation.signature.bind(*positional, **named).arguments
     for name in _STRIDES:
-        given = arguments.get(name)
-        steps = given if is_sequence(given) else [given]
+        stride = arguments.get(name)
+        steps = stride if is_sequence(stride) else [stride]
         if any(isinstance(step, int | np.integer) and step < 1 for step in steps):
-            return f"'{name}' of {operation.name} are at least 1, not {given}"
+            return f"'{name}' of {operation.name} are at least 1, not {stride}"
     return None
 
 
@@ -73,7 +73,7 @@ class _Call:
         return varying_axes(jax.typeof(self.x)) if kept else None
 
     def split(self, varying: frozenset[str]) -> tuple[list[str], list[str]]:
-        """Of the axes that it names, those over which its operand varies, and the others."""
+        """The axes that it names and its operand varies over, and the other ones that it names."""
         return [axis for axis in self.axes if axis in varying], [axis for axis in self.axes if axis not in varying]
 
 
@@ -213,18 +213,18 @@ def _never_under_vmap(call: _Call) -> str | None:
 
 def _ragged(call: _Call) -> str | None:
     assert call.operation.over is not None
-    given = [call.arguments[name] for name in call.operation.over.operands]
-    if any(not hasattr(each, "shape") for each in given):
+    operands = [call.arguments[name] for name in call.operation.over.operands]
+    if any(not hasattr(array, "shape") for array in operands):
         return f"{call.name} takes arrays"
-    operand, output, *places = map(jax.typeof, given)
+    operand, output, *places = map(jax.typeof, operands)
     if not operand.shape or operand.shape[1:] != output.shape[1:] or operand.dtype != output.dtype:
-        return f"{call.name} moves rows of {_type(given[0])} into {_type(given[1])}, of another kind"
+        return f"{call.name} moves rows of {_type(operands[0])} into {_type(operands[1])}, of another kind"
     count = call.size if call.groups is None else len(call.groups[0])
-    shapes = {each.shape for each in places}
+    shapes = {array.shape for array in places}
     if len(shapes) > 1 or len(places[0].shape) != 1 or not places[0].shape[0] or places[0].shape[0] % count:
-        told = ", ".join(str(list(each.shape)) for each in places)
-        return f"{call.name} takes offsets and sizes of one length, a multiple of the {count} devices, not {told}"
-    if any(not np.issubdtype(each.dtype, np.integer) for each in places):
+        lengths = ", ".join(str(list(array.shape)) for array in places)
+        return f"{call.name} takes offsets and sizes of one length, a multiple of the {count} devices, not {lengths}"
+    if any(not np.issubdtype(array.dtype, np.integer) for array in places):
         return f"{call.name} takes offsets and sizes that are integers, not {', '.join(str(e.dtype) for e in places)}"
     if call.groups is not None and len({len(members) for members in call.groups}) > 1:
         return f"{call.name} needs axis_index_groups of equal size, not {_plain(call.groups)}"
@@ -236,9 +236,9 @@ def _as_its_output(call: _Call) -> str | None:
     if call.varying is None:
         return None
     assert call.operation.over is not None
-    given = [varying_axes(jax.typeof(call.arguments[name])) for name in call.operation.over.operands]
-    needed = frozenset(call.axes).union(*given)
-    missing = [axis for axis in call.experiment.mesh.axes if axis in needed - given[1]]
+    varying = [varying_axes(jax.typeof(call.arguments[name])) for name in call.operation.over.operands]
+    needed = frozenset(call.axes).union(*varying)
+    missing = [axis for axis in call.experiment.mesh.axes if axis in needed - varying[1]]
     if not missing:
         return None
     cast = repr(missing[0] if len(missing) == 1 else tuple(missing))
@@ -266,7 +266,7 @@ LIMITS: tuple[tuple[Limit | None, Callable[[_Call], str | None]], ...] = (
     ("casts what is the same", _cast),
     ("axes of one kind", _axes_of_one_kind),
 )
-"""What is asked of a collective, in this order: of those whose row has the limit, or, without one, of all."""
+"""The limits of collectives, checked in this order: each where the row has it, or everywhere where no row does."""
 
 
 def _type(x: Any) -> str:

@@ -31,14 +31,14 @@ def asked(module: Any, mesh: Mesh, where: Callable[[str], tuple[str | None, bool
     """The collectives of a module of StableHLO; `where` tells the line of a name stack, and whether it is backward."""
     walk = _Walk(module, mesh, where)
     walk.walk()
-    return walk.found
+    return walk.collectives
 
 
 class _Walk(Walk):
     def __init__(self, module: Any, mesh: Mesh, where: Callable[[str], tuple[str | None, bool]]) -> None:
         super().__init__(module)
         self._mesh, self._where = mesh, where
-        self.found: list[AskedCollective] = []
+        self.collectives: list[AskedCollective] = []
 
     def operation(self, operation: Any) -> bool:
         kind, attributes, moved = KINDS.get(operation.name), operation.attributes, list(operation.operands)
@@ -51,7 +51,7 @@ class _Walk(Walk):
         axes, devices = self._over(operation, attributes)
         bytes_in = sum(map(bytes_of, moved))
         bytes_out = sum(map(bytes_of, operation.results))
-        self.found.append(
+        self.collectives.append(
             AskedCollective(
                 kind=kind,
                 axes=axes,

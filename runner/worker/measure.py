@@ -106,8 +106,8 @@ def _product(a: Any) -> Any:
 
 
 def _placed(mesh: jax.sharding.Mesh, spec: P, shape: tuple[int, ...], dtype: Any) -> Any:
-    made = calls.jit(lambda: _numpy.ones(shape, dtype), out_shardings=NamedSharding(mesh, spec))
-    return calls.block_until_ready(made())
+    create = calls.jit(lambda: _numpy.ones(shape, dtype), out_shardings=NamedSharding(mesh, spec))
+    return calls.block_until_ready(create())
 
 
 def _time(function: Callable[[Any], Any], operand: Any, runs: int) -> float:

@@ -1,6 +1,6 @@
 """A module of MLIR in; its operations in the order in which they run, with their name stacks and how often, out.
 
-A function is walked at each of its calls: the names inside of it are relative to that of the call.
+A function is walked at each of its calls: the names inside it are relative to the call's.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ class Walk:
     """
 
     def __init__(self, module: Any) -> None:
-        functions = [one.operation for one in module.body.operations if one.operation.name == "func.func"]
-        self._functions = {_text(one.attributes["sym_name"]): one for one in functions}
+        functions = [
+            function.operation for function in module.body.operations if function.operation.name == "func.func"
+        ]
+        self._functions = {_text(function.attributes["sym_name"]): function for function in functions}
         self.inside: tuple[str, ...] = ()
         self.times: int | None = 1
         self.branches: tuple[InBranch, ...] = ()
@@ -144,9 +146,9 @@ def _text(attribute: Any) -> str:
 
 def name_of(operation: Any) -> str:
     """The name in the location of an operation: `loc("jit(f)/hidden/dot_general"(callsite(…)))`; "" without one."""
-    found = _NAMED.match(str(operation.location))
+    match = _NAMED.match(str(operation.location))
     # A file's name is none.
-    return found[1] if found and not re.search(r'"[^"]*":\d', str(operation.location)[: found.end() + 2]) else ""
+    return match[1] if match and not re.search(r'"[^"]*":\d', str(operation.location)[: match.end() + 2]) else ""
 
 
 def shape_of(value: Any) -> tuple[int, ...]:
@@ -229,5 +231,5 @@ def _constant(value: Any) -> int | None:
     owner = _owner(value)
     if owner is None or not owner.name.endswith(".constant"):
         return None
-    found = _INTEGER.search(str(owner.attributes["value"]))
-    return int(found[1]) if found else None
+    match = _INTEGER.search(str(owner.attributes["value"]))
+    return int(match[1]) if match else None

@@ -20,17 +20,17 @@ from runner.record.files import write_text
 from runner.sharding import ring
 from runner.sharding.plan import CLAUSES, Plan, Planned, PlannedCollective, PlannedOperation, PlannedValue
 from runner.untyped import is_list
-from runner.worker import shardy, told
+from runner.worker import sharding_origins, shardy
 from runner.worker.modules import bytes_of, dtype_of, name_of, producer, shape_of, unchanged
-from runner.worker.regions import Nodes, Regions
-from runner.worker.told import Places, Told, automatic, computes, has_plan
+from runner.worker.regions import RegionNodes, Regions
+from runner.worker.sharding_origins import Places, ShardingOrigins, automatic, computes, has_plan
 from runner.worker.versions import propagated
 
 Place = tuple[str | None, str | None, bool]
 """The line of an operation, the place in its expression, and whether it is in the backward pass."""
 
 Where = Callable[[str], Place]
-"""From the name stack of an operation (`jit(f)/hidden/dot_general`) to where it stands."""
+"""Where an operation stands, by its name stack (`jit(f)/hidden/dot_general`)."""
 
 NOWHERE: Place = (None, None, False)
 
@@ -53,7 +53,7 @@ def plan(lowered: Any, experiment: Experiment, names: Names) -> Plan:
     if isinstance(modules, str):
         return Plan(missing=modules)
     module, originating = modules
-    origins, counted = Told(originating, experiment.mesh), Places(module, experiment.mesh)
+    origins, counted = ShardingOrigins(originating, experiment.mesh), Places(module, experiment.mesh)
     origins.walk()
     counted.walk()
     reader = _Reader(module, experiment, names, origins, counted)
@@ -66,19 +66,19 @@ def of_program(experiment: Experiment, program: Program, lowered: Any, folder: P
     origins = Origins(experiment, program.lines)
 
     def where(stack: str) -> Place:
-        found = origins.of(stack)
-        return (found[0].node, None, found[0].gradient) if found else NOWHERE
+        lines = origins.of(stack)
+        return (lines[0].node, None, lines[0].gradient) if lines else NOWHERE
 
-    found = plan(lowered, experiment, Names(where, lambda name: where(name)[0], tuple(experiment.outputs)))
-    write_text(folder / f"plan_{program}.json", _text(found))
-    return found.summary()
+    whole = plan(lowered, experiment, Names(where, lambda name: where(name)[0], tuple(experiment.outputs)))
+    write_text(folder / f"plan_{program}.json", _text(whole))
+    return whole.summary()
 
 
-def _text(found: Plan) -> str:
+def _text(whole: Plan) -> str:
     """The plan as a file has it: a line for each collective and each operation."""
     parts = [
         f"{json.dumps(key)}: " + (f"[\n{_rows(value)}\n]" if is_list(value) and value else json.dumps(value))
-        for key, value in found.to_json().items()
+        for key, value in whole.to_json().items()
     ]
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
@@ -88,14 +88,14 @@ def _rows(values: list[Any]) -> str:
 
 
 _ALONG = frozenset({"slice", "dynamic_slice", "reshape", "transpose", "convert", "broadcast_in_dim"})
-"""Operations whose result is of their operand: a part of it, or all."""
+"""Operations whose result is their operand, or a part of it."""
 
 
 @dataclass(frozen=True)
 class _Known:
-    """What is known of a value: what it is of, and the names of its dimensions.
+    """What is known of a value: its array or line, and the names of its dimensions.
 
-    - `fixed`: the key that lays it out, whoever reads it, and how: that of an array.
+    - `fixed`: the key of an array that lays it out, whoever reads it, and how.
     - `asked`: the keys that ask for layouts of it, and these; `met`: those that ask for what its type says anyhow.
     """
 
@@ -107,15 +107,17 @@ class _Known:
 
 
 class _Reader(Places):
-    def __init__(self, module: Any, experiment: Experiment, names: Names, origins: Told, counted: Places) -> None:
+    def __init__(
+        self, module: Any, experiment: Experiment, names: Names, origins: ShardingOrigins, counted: Places
+    ) -> None:
         super().__init__(module, experiment.mesh)
-        self._experiment, self._names, self._told = experiment, names, origins
+        self._experiment, self._names, self._origins = experiment, names, origins
         self._counted = counted
         self._regions = Regions(experiment.layout_keys)
         self._results = _results(experiment)
-        self._planned: list[tuple[PlannedOperation, list[Nodes], list[Nodes]]] = []
-        self._collectives: list[tuple[PlannedCollective, Nodes, int]] = []
-        # The collectives whose results an operation takes that was not visited yet; the numbers of those that were.
+        self._planned: list[tuple[PlannedOperation, list[RegionNodes], list[RegionNodes]]] = []
+        self._collectives: list[tuple[PlannedCollective, RegionNodes, int]] = []
+        # For operations not visited yet, the collectives whose results they take; the numbers of those visited.
         self._awaited: dict[Any, list[int]] = {}
         self._visited: dict[Any, int] = {}
         self._values: dict[str, dict[str, Spec]] = {}
@@ -128,37 +130,41 @@ class _Reader(Places):
     def plan(self) -> Plan:
         """What was read, with the keys that shard each value."""
 
-        def named(operands: tuple[PlannedValue, ...], nodes: list[Nodes]) -> tuple[PlannedValue, ...]:
-            found = zip(operands, nodes, strict=True)
-            return tuple(replace(one, origins=self._regions.origins(at)) for one, at in found)
+        def named(operands: tuple[PlannedValue, ...], nodes: list[RegionNodes]) -> tuple[PlannedValue, ...]:
+            pairs = zip(operands, nodes, strict=True)
+            return tuple(replace(planned, origins=self._regions.origins(at)) for planned, at in pairs)
 
         operations = tuple(
-            replace(one, operands=named(one.operands, taken), results=named(one.results, made))
-            for one, taken, made in self._planned
+            replace(
+                planned, operands=named(planned.operands, operand_nodes), results=named(planned.results, result_nodes)
+            )
+            for planned, operand_nodes, result_nodes in self._planned
         )
-        moved = [(replace(one, origins=self._regions.origins(at)), follows) for one, at, follows in self._collectives]
-        return Plan(operations, tuple(one for one, _ in moved), tuple(at for _, at in moved), self._values)
+        moved = [
+            (replace(planned, origins=self._regions.origins(at)), follows) for planned, at, follows in self._collectives
+        ]
+        return Plan(operations, tuple(planned for planned, _ in moved), tuple(at for _, at in moved), self._values)
 
     def enter(self, function: Any) -> None:
         attributes = function.attributes
         every = list(attributes["arg_attrs"]) if "arg_attrs" in attributes else []
         for at, argument in enumerate(function.regions[0].blocks[0].arguments):
-            given = str(every[at]) if at < len(every) else ""
-            self._layouts[argument] = spec = shardy.one(given) or self._replicated(argument)
-            found = shardy.name_of(str(argument.location))
-            array = self._names.array(found) if found else None
-            known = _Known(array or found or f"argument {at}")
+            text = str(every[at]) if at < len(every) else ""
+            self._layouts[argument] = spec = shardy.one(text) or self._replicated(argument)
+            name = shardy.name_of(str(argument.location))
+            array = self._names.array(name) if name else None
+            known = _Known(array or name or f"argument {at}")
             if array is not None:
-                dims = next(one.dims for one in self._experiment.given if one.name == array)
+                dims = next(source.dims for source in self._experiment.given if source.name == array)
                 known = _Known(array, dims, (self._experiment.key_of_layout(array), spec))
             self._known[argument] = self._asking(argument, known, (("", "", at), 0))
             self._inputs.append(known.of)
 
     def argument(self, owner: Any, argument: Any, at: int) -> None:
-        given = self.bindings.get(argument)
+        bound = self.bindings.get(argument)
         carried = self._layouts.get(owner.results[at]) if owner.name == "stablehlo.while" else None
-        known = self._of(given)
-        self._layouts[argument] = layout = carried or self._layouts.get(given) or self._replicated(argument)
+        known = self._of(bound)
+        self._layouts[argument] = layout = carried or self._layouts.get(bound) or self._replicated(argument)
         if owner.name == "sdy.manual_computation":
             left = automatic(owner, self._mesh)
             self._layouts[argument] = layout.over(left)
@@ -167,7 +173,7 @@ class _Reader(Places):
             known = replace(known, fixed=None)
             self._numbers[argument] = self._number_of(owner.results[at])
         elif known.fixed is None:
-            self._numbers[argument] = self._number_of(given)
+            self._numbers[argument] = self._number_of(bound)
         self._known[argument] = known
 
     def operation(self, operation: Any) -> bool:
@@ -208,24 +214,24 @@ class _Reader(Places):
         line, place, gradient = self._names.where(self.stack(operation))
         layouts = self._shardings(operation)
         rule = shardy.rule(operation)
-        given = [self._of(operand) for operand in operation.operands]
-        named = rule.named([known.dims for known in given])
-        dims = tuple(known.dims for known in given) if operation.name == "stablehlo.while" else named.results
+        known_operands = [self._of(operand) for operand in operation.operands]
+        named = rule.named([known.dims for known in known_operands])
+        dims = tuple(known.dims for known in known_operands) if operation.name == "stablehlo.while" else named.results
         operands = tuple(self._operand(operand) for operand in operation.operands)
-        taken = [self._nodes(operand) for operand in operation.operands]
+        operand_nodes = [self._nodes(operand) for operand in operation.operands]
         self._lie(operation, layouts)
-        where = self._told_of(operation)
-        of = line or (given[0].of if given and name in _ALONG else name)
+        where = self._place_of(operation)
+        of = line or (known_operands[0].of if known_operands and name in _ALONG else name)
         for at, result in enumerate(operation.results):
             known = _Known(of, dims[at] if at < len(dims) else ())
             self._known[result] = known if where is None else self._asking(result, known, (where, at))
-        made = [self._nodes(result, made=True) for result in operation.results]
+        result_nodes = [self._nodes(result, made=True) for result in operation.results]
         if rule.text is not None:
-            self._regions.compute(rule.text, taken, made)
+            self._regions.compute(rule.text, operand_nodes, result_nodes)
         elif operation.name in ("stablehlo.while", "sdy.sharding_constraint"):
-            for one, other in zip(taken, made, strict=False):
+            for one, other in zip(operand_nodes, result_nodes, strict=False):
                 self._regions.join(one, other)
-        for nodes, keys in zip(made, self._told.origins[where] if where else (), strict=False):
+        for nodes, keys in zip(result_nodes, self._origins.origins[where] if where else (), strict=False):
             for along in nodes:
                 for axis in along.keys() & keys.keys():
                     key = self._key(keys[axis], axis, line)
@@ -237,15 +243,15 @@ class _Reader(Places):
         if computes(operation):
             # Of what is called several times the collectives before each call wait for that one.
             self._visited[operation] = at = len(self._planned)
-            for each in self._awaited.pop(operation, ()):
-                one, nodes, follows = self._collectives[each]
-                self._collectives[each] = replace(one, needed_by=at), nodes, follows
+            for number in self._awaited.pop(operation, ()):
+                one, nodes, follows = self._collectives[number]
+                self._collectives[number] = replace(one, needed_by=at), nodes, follows
             results = tuple(self._operand(result) for result in operation.results)
-            found = PlannedOperation(
+            planned = PlannedOperation(
                 name=name, line=line, number=at, gradient=gradient, operands=operands, results=results, rule=rule.text,
                 factors=rule.sizes, names=named.names, reduced=rule.reduced, whole=rule.whole, permuted=rule.permuted,
             )  # fmt: skip
-            self._planned.append((found, taken, made))
+            self._planned.append((planned, operand_nodes, result_nodes))
 
     def _of(self, value: Any) -> _Known:
         return self._known.get(value, _Known(""))
@@ -255,7 +261,7 @@ class _Reader(Places):
             self._numbers[value] = self._regions.number()
         return self._numbers[value]
 
-    def _nodes(self, value: Any, *, made: bool = False) -> Nodes:
+    def _nodes(self, value: Any, *, made: bool = False) -> RegionNodes:
         """The nodes of a value where it is `made`, or read: of one that a key lays out, others for each reader."""
         known, spec = self._of(value), self._layouts.get(value) or self._replicated(value)
         asked = [*([known.fixed] if known.fixed else []), *known.asked]
@@ -266,22 +272,22 @@ class _Reader(Places):
             self._regions.lie(nodes, whole, key)
         return nodes
 
-    def _asking(self, value: Any, known: _Known, where: tuple[told.Place, int]) -> _Known:
+    def _asking(self, value: Any, known: _Known, where: tuple[sharding_origins.OperationPlace, int]) -> _Known:
         """What is known of a value, with the keys that ask for its layout by constraints."""
         asked: list[tuple[str, Spec]] = []
         met: list[tuple[str, Spec]] = []
-        for name in self._told.constrained.get(where, ()):
-            constraint = self._told.constraints[name]
-            given = constraint.spec
-            if given is None or len(given) != len(shape_of(value)):
+        for name in self._origins.constrained.get(where, ()):
+            constraint = self._origins.constraints[name]
+            layout = constraint.spec
+            if layout is None or len(layout) != len(shape_of(value)):
                 continue
             line = self._names.where(constraint.stack)[0]
             if line is None and backward(constraint.stack):
                 # It undoes the layout of an array.
                 continue
-            key = self._key_of(line, given, known.of)
+            key = self._key_of(line, layout, known.of)
             if key is not None:
-                (asked if constraint.asked else met).append((key, given))
+                (asked if constraint.asked else met).append((key, layout))
         return replace(known, asked=tuple(asked), met=tuple(met))
 
     def _operand(self, value: Any) -> PlannedValue:
@@ -290,46 +296,46 @@ class _Reader(Places):
         spec = self._layouts.get(value) or self._replicated(value)
         return PlannedValue(of=known.of, shape=shape, dims=dims, spec=spec)
 
-    def _told_of(self, operation: Any) -> told.Place | None:
+    def _place_of(self, operation: Any) -> sharding_origins.OperationPlace | None:
         """The place of an operation in the module with the origins; None where there it may be another one's."""
         if not computes(operation):
             return None
         place = self.place(operation)
-        same = self._counted.counts[place[:2]] == self._told.counts[place[:2]]
-        return place if same and place in self._told.origins else None
+        same = self._counted.counts[place[:2]] == self._origins.counts[place[:2]]
+        return place if same and place in self._origins.origins else None
 
     def _key(self, origin: str, axis: str, line: str | None) -> str | None:
         """The key of the experiment that an origin of Shardy's is; None where that one has no such axis."""
         kind, _, number = origin.partition(": ")
         experiment = self._experiment
         if kind == "input" and int(number) < len(self._inputs):
-            found = next((one for one in experiment.given if one.name == self._inputs[int(number)]), None)
-            spec = found and found.layout.spec
-            return experiment.key_of_layout(found.name) if found and spec and axis in spec.axes else None
+            array = next((source for source in experiment.given if source.name == self._inputs[int(number)]), None)
+            spec = array and array.layout.spec
+            return experiment.key_of_layout(array.name) if array and spec and axis in spec.axes else None
         if kind == "output" and int(number) < len(self._names.outputs):
             name = self._names.outputs[int(number)]
             return experiment.key_of_layout(name) if axis in experiment.outputs[name].axes else None
-        given = None
-        if origin in self._told.constraints:
-            constraint = self._told.constraints[origin]
+        layout = None
+        if origin in self._origins.constraints:
+            constraint = self._origins.constraints[origin]
             if not constraint.asked:
                 return None
-            given, line = constraint.spec, self._names.where(constraint.stack)[0]
+            layout, line = constraint.spec, self._names.where(constraint.stack)[0]
         elif origin != "self":
             return None
-        if given is not None and axis not in given.axes:
+        if layout is not None and axis not in layout.axes:
             return None
-        return self._key_of(line, given)
+        return self._key_of(line, layout)
 
-    def _key_of(self, line: str | None, given: Spec | None, value: str | None = None) -> str | None:
-        """The key of a constraint that stands in a line, on what is of a `value`.
+    def _key_of(self, line: str | None, layout: Spec | None, value: str | None = None) -> str | None:
+        """The key of a constraint that stands in a line and is on `value`, where one is named.
 
         What a call gives is constrained after it, in the scope of its lines.
         """
         calls = self._results.get(line or "", [])
         own = [value] if value and any(value in names for names in calls) else []
         for names in ([line] if line else [value] if value else [], own, *calls):
-            key = _constraint(self._experiment, names, given)
+            key = _constraint(self._experiment, names, layout)
             if key is not None:
                 return key
         return None
@@ -347,19 +353,19 @@ class _Reader(Places):
         owner, calls = self.consumer(result)
         stack = self.stack(operation)
         own = self._names.where(stack)
-        asks = own[0] is not None and self._told.asks(stack, after)
+        asks = own[0] is not None and self._origins.asks(stack, after)
         user = "/".join([*self.inside, *calls, name_of(owner)]) if owner is not None else stack
         line, _, gradient = self._names.where(user)
         reduces = name in ("all_reduce", "reduce_scatter")
-        made = producer(operand)
-        if owner is not None and owner.name.endswith(".return") and made is not None:
+        maker = producer(operand)
+        if owner is not None and owner.name.endswith(".return") and maker is not None:
             # What is only returned is moved for the line that asks for a layout, or that made it.
-            line, _, gradient = own if asks and own[0] not in self._results else self._names.where(self.stack(made))
+            line, _, gradient = own if asks and own[0] not in self._results else self._names.where(self.stack(maker))
         if reduces or line is None:
             line, gradient = own[0] or line, own[2] if own[0] else gradient
         if reduces:
             self._value(own[0], own[1], after)
-        source = made if reduces else owner
+        source = maker if reduces else owner
         if not reduces and source is not None:
             self._awaited.setdefault(source, []).append(len(self._collectives))
         asked_by = next((key for key, spec in known.asked if spec == after != before), None)
@@ -372,7 +378,7 @@ class _Reader(Places):
         axes = shardy.collective_axes(operation, name, before, after)
         kind, sizes = CLAUSES[name], (bytes_of(operand, self._parts(before)), bytes_of(result, self._parts(after)))
         devices = math.prod(map(self._size, axes))
-        found = PlannedCollective(
+        collective = PlannedCollective(
             kind=kind,
             axes=axes,
             line=line,
@@ -394,7 +400,7 @@ class _Reader(Places):
             needed_by=self._visited.get(source) if reduces else None,
             asked_by=asked_by,
         )
-        self._collectives.append((found, taken, len(self._planned)))
+        self._collectives.append((collective, taken, len(self._planned)))
 
     def _needing(self, operation: Any) -> str:
         """The name of an operation that needs a value; of what returns it from a call or a loop that one's."""
@@ -412,9 +418,9 @@ class _Reader(Places):
         return Spec().padded(len(shape_of(value)))
 
     def _shardings(self, operation: Any) -> list[Spec]:
-        found = shardy.shardings(operation)
-        if len(found) == len(operation.results):
-            return found
+        specs = shardy.shardings(operation)
+        if len(specs) == len(operation.results):
+            return specs
         return [self._replicated(result) for result in operation.results]
 
     def _parts(self, spec: Spec) -> int:
@@ -441,16 +447,16 @@ def _written(experiment: Experiment, spec: Spec, rank: int) -> tuple[Spec, ...]:
     return (whole, whole.over(experiment.automatic)) if experiment.automatic else (whole,)
 
 
-def _constraint(experiment: Experiment, names: Sequence[str], given: Spec | None) -> str | None:
-    """The key of the constraint that a program puts on one of some lines; of an output, that of the output.
+def _constraint(experiment: Experiment, names: Sequence[str], layout: Spec | None) -> str | None:
+    """The key of the constraint that a program puts on one of these lines; an output's own key for an output.
 
-    None where the layout `given` is not the key's, but one on the way. What a repeat stacks is constrained after it;
+    None where `layout` is not the key's, but one on the way. What a repeat stacks is constrained after it;
     the lines of one device ask for the axes that they leave to the compiler.
     """
     for key, specs in (("constraints", experiment.constraints), ("outputs", experiment.outputs)):
         there = [name for name in names if name in specs]
         there = there or [spec for spec in specs if any(spec.startswith(f"{name}.") for name in names)]
-        same = [name for name in there if given is None or given in _written(experiment, specs[name], len(given))]
+        same = [name for name in there if layout is None or layout in _written(experiment, specs[name], len(layout))]
         if len(same) == 1:
             return experiment.key_of_layout(same[0]) if key == "outputs" else f"{key}.{same[0]}"
     return None

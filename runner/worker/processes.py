@@ -55,10 +55,10 @@ def join(arguments: Sequence[str]) -> None:
 def called() -> Called | Invalid:
     """Be what the cluster says that started this process."""
     global ours
-    found = versions.of_cluster()
-    if isinstance(found, str):
-        return Invalid(fault=Fault(("target", "cluster"), found))
-    ours = Membership(*found)
+    cluster = versions.of_cluster()
+    if isinstance(cluster, str):
+        return Invalid(fault=Fault(("target", "cluster"), cluster))
+    ours = Membership(*cluster)
     local = None if ours.local is None else list(ours.local)
     return Called(number=ours.number, count=ours.count, address=ours.address, local=local, jax=jax.__version__)
 
@@ -120,7 +120,7 @@ def placed(module: ModuleType, mesh: Any) -> Any:
 
 
 def put(value: np.ndarray, sharding: Any) -> jax.Array:
-    """An array of which each process places what its own devices have."""
+    """An array that the processes place together, each its own devices' part."""
     if ours.count == 1:
         return calls.device_put(value, sharding)
     return jax.make_array_from_callback(value.shape, sharding, lambda index: value[index])
@@ -128,8 +128,8 @@ def put(value: np.ndarray, sharding: Any) -> jax.Array:
 
 def idle(devices: Sequence[Any], numbers: Iterable[int]) -> int | None:
     """A process that has none of the devices with these numbers; None where all have some."""
-    having = {devices[number].process_index for number in numbers}
-    return next((process for process in range(ours.count) if process not in having), None)
+    occupied = {devices[number].process_index for number in numbers}
+    return next((process for process in range(ours.count) if process not in occupied), None)
 
 
 def number_of(device: Any) -> int:

@@ -39,7 +39,7 @@ def take(program: Program, run: Callable[[], Any], seconds: float, folder: Path,
         times = _record(taken, run, runs)
         (path,) = taken.glob("plugins/profile/*/*.xplane.pb")
         recorded = _read(path)
-        # The folder may be that of an earlier run.
+        # An earlier run may have used the folder.
         shutil.rmtree(kept, ignore_errors=True)
         os.rename(taken, kept)
     finally:

@@ -13,15 +13,15 @@ from typing import TypeAlias
 from runner.layout import Spec
 from runner.sharding.plan import terms
 
-Node: TypeAlias = tuple[int, int, str]
+RegionNode: TypeAlias = tuple[int, int, str]
 """The number of a value, one of its dimensions, and a mesh axis that shards it."""
 
-Nodes: TypeAlias = tuple[Mapping[str, Node], ...]
+RegionNodes: TypeAlias = tuple[Mapping[str, RegionNode], ...]
 """For each dimension of a value the axes that shard it."""
 
 
 def whole(axis: str) -> str:
-    """The mesh axis of which an axis of Shardy's may be a part."""
+    """The mesh axis behind an axis of Shardy's, which may be a part of one."""
     return axis.partition(":")[0]
 
 
@@ -30,10 +30,10 @@ class Regions:
 
     def __init__(self, keys: Sequence[str]) -> None:
         self._order = {key: at for at, key in enumerate(keys)}
-        self._above: dict[Node, Node] = {}
-        self._keys: dict[Node, dict[str, None]] = {}
-        self._hints: dict[Node, dict[str, None]] = {}
-        self._moved: list[tuple[Node, Node]] = []
+        self._above: dict[RegionNode, RegionNode] = {}
+        self._keys: dict[RegionNode, dict[str, None]] = {}
+        self._hints: dict[RegionNode, dict[str, None]] = {}
+        self._moved: list[tuple[RegionNode, RegionNode]] = []
         self._numbers = 0
 
     def number(self) -> int:
@@ -41,32 +41,32 @@ class Regions:
         self._numbers += 1
         return self._numbers
 
-    def nodes(self, number: int, spec: Spec) -> Nodes:
+    def nodes(self, number: int, spec: Spec) -> RegionNodes:
         """The nodes of a value that lies so."""
         return tuple({whole(axis): (number, at, whole(axis)) for axis in axes} for at, axes in enumerate(spec))
 
-    def key(self, node: Node, key: str) -> None:
+    def key(self, node: RegionNode, key: str) -> None:
         """Note that a key shards a dimension."""
         self._keys.setdefault(self._top(node), {})[key] = None
 
-    def hint(self, node: Node, key: str) -> None:
+    def hint(self, node: RegionNode, key: str) -> None:
         """Note what may shard a dimension, where no key does for certain."""
         self._hints.setdefault(self._top(node), {})[key] = None
 
-    def lie(self, nodes: Nodes, spec: Spec, key: str) -> None:
-        """Note that a key asks for a layout, of which the nodes have a part."""
+    def lie(self, nodes: RegionNodes, spec: Spec, key: str) -> None:
+        """Note that a key asks for a layout that the nodes have a part of."""
         for along, axes in zip(nodes, spec, strict=False):
             for axis in axes:
                 if axis in along:
                     self.key(along[axis], key)
 
-    def join(self, one: Nodes, other: Nodes) -> None:
+    def join(self, one: RegionNodes, other: RegionNodes) -> None:
         """Note that two values lie alike, dimension by dimension."""
         for mine, theirs in zip(one, other, strict=False):
             for axis in mine.keys() & theirs.keys():
                 self._join(mine[axis], theirs[axis])
 
-    def move(self, before: Nodes, after: Nodes) -> None:
+    def move(self, before: RegionNodes, after: RegionNodes) -> None:
         """Note that a value is laid out otherwise: an axis that shards another dimension then is the same keys' doing.
 
         Unless others shard that dimension.
@@ -81,38 +81,38 @@ class Regions:
         for along, kept in zip(after, before, strict=False):
             self._moved += [(node, gone[axis]) for axis, node in along.items() if axis not in kept and axis in gone]
 
-    def compute(self, rule: str | None, operands: Sequence[Nodes], results: Sequence[Nodes]) -> None:
+    def compute(self, rule: str | None, operands: Sequence[RegionNodes], results: Sequence[RegionNodes]) -> None:
         """Note that an operation's values lie alike along the factors of its rule."""
-        given, _, made = (rule or "").partition("->")
-        first: dict[tuple[str, str], Node] = {}
-        for side, values in ((given, operands), (made, results)):
+        of_operands, _, of_results = (rule or "").partition("->")
+        first: dict[tuple[str, str], RegionNode] = {}
+        for side, values in ((of_operands, operands), (of_results, results)):
             for term, nodes in zip(terms(side), values, strict=False):
                 for factors, along in zip(term, nodes, strict=False):
                     for axis, node in along.items():
                         for factor in factors:
                             self._join(first.setdefault((factor, axis), node), node)
 
-    def origins(self, nodes: Nodes) -> dict[str, list[str]]:
+    def origins(self, nodes: RegionNodes) -> dict[str, list[str]]:
         """For each axis that shards a value the keys that say so, as far as they are known."""
-        found: dict[str, list[str]] = {}
+        by_axis: dict[str, list[str]] = {}
         for along in nodes:
             for axis, node in along.items():
                 keys = self._keys_of(node, set())
                 if keys:
-                    found[axis] = sorted(keys, key=self._order.__getitem__)
-        return found
+                    by_axis[axis] = sorted(keys, key=self._order.__getitem__)
+        return by_axis
 
-    def _keys_of(self, node: Node, seen: set[Node]) -> set[str]:
+    def _keys_of(self, node: RegionNode, seen: set[RegionNode]) -> set[str]:
         top = self._top(node)
-        found = set(self._keys.get(top) or self._hints.get(top) or ())
-        if not found and top not in seen:
+        keys = set(self._keys.get(top) or self._hints.get(top) or ())
+        if not keys and top not in seen:
             seen.add(top)
             for moved, before in self._moved:
                 if self._top(moved) == top:
-                    found |= self._keys_of(before, seen)
-        return found
+                    keys |= self._keys_of(before, seen)
+        return keys
 
-    def _join(self, one: Node, other: Node) -> None:
+    def _join(self, one: RegionNode, other: RegionNode) -> None:
         above, below = self._top(one), self._top(other)
         if above == below:
             return
@@ -121,7 +121,7 @@ class Regions:
             if below in known:
                 known.setdefault(above, {}).update(known.pop(below))
 
-    def _top(self, node: Node) -> Node:
+    def _top(self, node: RegionNode) -> RegionNode:
         top = node
         while top in self._above:
             top = self._above[top]

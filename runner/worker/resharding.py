@@ -19,7 +19,7 @@ from runner.layout import Spec
 from runner.sharding import moves, ring
 from runner.sharding.plan import Reshard
 from runner.worker import calls, processes
-from runner.worker.said import Said
+from runner.worker.said import CapturedStderr
 from runner.worker.specs import partition
 
 _TRIES = 6
@@ -31,20 +31,20 @@ def ways(experiment: Experiment, origins: Origins, said: str | None, mesh: Any, 
 
     `mesh` is JAX's. The steps are compiled, and where they can `run`, run; those that do not help are not told.
     """
-    found: dict[str, Reshard] = {}
+    by_text: dict[str, Reshard] = {}
     if said is None or "full rematerialization" not in said.lower():
-        return found
+        return by_text
     for warning in warnings.read(said, origins):
         change = warnings.change(warning.text, experiment.mesh)
         if change is None:
             continue
-        found[warning.text] = change
+        by_text[warning.text] = change
         for through in _paths(experiment.mesh, change):
             sent = _tried(experiment, mesh, change, through, origins, run=run)
             if sent is not None:
-                found[warning.text] = replace(change, through=through, bytes_sent=sent, ran=run)
+                by_text[warning.text] = replace(change, through=through, bytes_sent=sent, ran=run)
                 break
-    return found
+    return by_text
 
 
 def _paths(mesh: layout.Mesh, change: Reshard) -> Iterator[tuple[Spec, ...]]:
@@ -84,17 +84,17 @@ def _tried(
         return value
 
     kind = dtypes.dtype(change.dtype).numpy
-    said = Said()
+    said = CapturedStderr()
     compiled = calls.jit(steps).lower(jax.ShapeDtypeStruct(change.shape, kind, sharding=before)).compile()
     heard = said.text()
     if heard is None or "full rematerialization" in heard.lower():
         return None
     if run:
         values = np.arange(np.prod(change.shape)).reshape(change.shape).astype(kind)
-        found = compiled(processes.put(values, before))
-        wrong = not all(np.array_equal(shard.data, values[shard.index]) for shard in found.addressable_shards)
+        moved = compiled(processes.put(values, before))
+        wrong = not all(np.array_equal(shard.data, values[shard.index]) for shard in moved.addressable_shards)
         if processes.agreed(wrong):
             return None
     module = hlo.read(compiled.as_text())
-    found = read(module, origins, experiment.mesh)
-    return None if found.missing else executions.most(ring.total(found.found))
+    communication = read(module, origins, experiment.mesh)
+    return None if communication.missing else executions.most(ring.total(communication.found))

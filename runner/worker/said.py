@@ -6,7 +6,7 @@ import os
 import sys
 
 
-class Said:
+class CapturedStderr:
     """What is written to file descriptor 2 from now on: XLA's warnings go nowhere else."""
 
     def __init__(self) -> None:

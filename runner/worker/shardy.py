@@ -24,7 +24,7 @@ Dims = tuple[str | None, ...]
 
 
 @dataclass(frozen=True)
-class Rule:
+class ShardingRule:
     """A sharding rule: the factors of each dimension of operands and results, their sizes, and what is special.
 
     - `reduced`: summed over, or reduced otherwise; `whole`: not to be sharded; `permuted`: not computed block by block.
@@ -39,36 +39,39 @@ class Rule:
     names: Mapping[str, str] = field(default_factory=dict[str, str])
     results: tuple[Dims, ...] = ()
 
-    def named(self, operands: Sequence[Dims]) -> Rule:
+    def named(self, operands: Sequence[Dims]) -> ShardingRule:
         """The rule with the names that follow from those of the operands' dimensions."""
         if self.text is None:
             return self
-        given, _, made = self.text.partition("->")
+        of_operands, _, of_results = self.text.partition("->")
         names: dict[str, str] = {}
-        for term, dims in zip(terms(given), operands, strict=False):
+        for term, dims in zip(terms(of_operands), operands, strict=False):
             for factors, name in zip(term, dims, strict=False):
                 if name is not None and len(factors) == 1:
                     names.setdefault(factors[0], name)
         results = tuple(
-            tuple(names.get(factors[0]) if len(factors) == 1 else None for factors in term) for term in terms(made)
+            tuple(names.get(factors[0]) if len(factors) == 1 else None for factors in term)
+            for term in terms(of_results)
         )
-        return Rule(self.text, self.sizes, self.reduced, self.whole, self.permuted, names, results)
+        return ShardingRule(self.text, self.sizes, self.reduced, self.whole, self.permuted, names, results)
 
 
-def rule(operation: Any) -> Rule:
+def rule(operation: Any) -> ShardingRule:
     """The sharding rule of an operation; an empty one where it has none."""
     if "sdy.sharding_rule" not in operation.attributes:
-        return Rule()
-    found = _RULE.search(str(operation.attributes["sdy.sharding_rule"]))
-    if found is None:
-        return Rule()
-    sizes = {name: int(size) for name, _, size in (one.strip().partition("=") for one in found[2].split(",") if one)}
+        return ShardingRule()
+    match = _RULE.search(str(operation.attributes["sdy.sharding_rule"]))
+    if match is None:
+        return ShardingRule()
+    sizes = {
+        name: int(size) for name, _, size in (factor.strip().partition("=") for factor in match[2].split(",") if factor)
+    }
 
     def special(what: str) -> tuple[str, ...]:
-        listed = re.search(what + r"=\{([^}]*)\}", found[3])
+        listed = re.search(what + r"=\{([^}]*)\}", match[3])
         return tuple(name.strip() for name in listed[1].split(",")) if listed else ()
 
-    return Rule(found[1], sizes, special("reduction"), special("need_replication"), special("permutation"))
+    return ShardingRule(match[1], sizes, special("reduction"), special("need_replication"), special("permutation"))
 
 
 def spec(text: str) -> Spec:
@@ -81,15 +84,15 @@ def spec(text: str) -> Spec:
 
 def one(text: str) -> Spec | None:
     """The first sharding in an attribute."""
-    found = _SHARDING.search(text)
-    return None if found is None else spec(found[1])
+    match = _SHARDING.search(text)
+    return None if match is None else spec(match[1])
 
 
 def shardings(operation: Any) -> list[Spec]:
     """The layouts of an operation's results."""
     for key in ("sdy.sharding", "out_shardings"):
         if key in operation.attributes:
-            return [spec(each) for each in _SHARDING.findall(str(operation.attributes[key]))]
+            return [spec(text) for text in _SHARDING.findall(str(operation.attributes[key]))]
     return []
 
 
@@ -97,14 +100,14 @@ def origins(operation: Any) -> tuple[Mapping[str, str], ...]:
     """For each result the mesh axes, and from where Shardy has them: `input: 1`, `constraint_0`, `self`."""
     if "sdy.sharding_origins" not in operation.attributes:
         return ()
-    each = re.findall(r"\{[^}]*\}", str(operation.attributes["sdy.sharding_origins"]))
-    return tuple(dict(re.findall(r'"?([^\s"{,]+)"? = "([^"]*)"', part)) for part in each)
+    listed = re.findall(r"\{[^}]*\}", str(operation.attributes["sdy.sharding_origins"]))
+    return tuple(dict(re.findall(r'"?([^\s"{,]+)"? = "([^"]*)"', part)) for part in listed)
 
 
 def name_of(location: str) -> str | None:
     """The name in a location: `loc("w1")`."""
-    found = re.match(r'loc\("([^"]*)"', location)
-    return found[1] if found else None
+    match = re.match(r'loc\("([^"]*)"', location)
+    return match[1] if match else None
 
 
 def collective_axes(operation: Any, name: str, before: Spec, after: Spec) -> tuple[str, ...]:
@@ -113,20 +116,20 @@ def collective_axes(operation: Any, name: str, before: Spec, after: Spec) -> tup
         if key in operation.attributes:
             return tuple(f"{a}:{part}" if part else a for a, part in _AXIS.findall(str(operation.attributes[key])))
     if name == "all_to_all" and "params" in operation.attributes:
-        found = _AXIS.findall(str(operation.attributes["params"]))
-        return tuple(f"{a}:{part}" if part else a for a, part in found)
-    one, other = ({axis for axes in spec for axis in axes} for spec in (before, after))
+        parts = _AXIS.findall(str(operation.attributes["params"]))
+        return tuple(f"{a}:{part}" if part else a for a, part in parts)
+    axes_before, axes_after = ({axis for axes in spec for axis in axes} for spec in (before, after))
     moved = {axis for a, b in zip(before, after, strict=False) for axis in {*a, *b} if a != b}
-    return tuple(sorted((one | other) & moved))
+    return tuple(sorted((axes_before | axes_after) & moved))
 
 
 def reduction(operation: Any, operand: Any) -> str | None:
     """What an all-reduce does: the operation that it completes says so, where Shardy's text does not."""
     if "reduction_kind" in operation.attributes:
         kind = str(operation.attributes["reduction_kind"]).strip('"').lower()
-        found = next((name for name in ("sum", "max", "min", "prod", "and", "or") if name in kind), None)
-        if found:
-            return found
+        known = next((name for name in ("sum", "max", "min", "prod", "and", "or") if name in kind), None)
+        if known:
+            return known
     owner = getattr(operand.owner, "operation", operand.owner)
     while owner is not None and owner.name.startswith("sdy.") and len(owner.operands):
         owner = getattr(owner.operands[0].owner, "operation", None)

@@ -22,7 +22,7 @@ _MOST = 8
 """How many compilations are kept: the memory of a process that does many points stays flat."""
 
 _INPUTS = re.compile(r"^def inputs\(\):\n(?:(?: .*)?\n)+", re.MULTILINE)
-"""The data of a program, of which the compiler sees types and layouts only."""
+"""The data of a program; the compiler sees only their types and layouts."""
 
 
 @dataclass(frozen=True)
@@ -41,16 +41,16 @@ def compiled(
 
     `text` is the source of the program, `function` its jitted function, `operands` what it is called with, on devices.
     """
-    key = _INPUTS.sub("", text), *((jax.typeof(each), each.sharding) for each in jax.tree.leaves(operands))
-    found = _kept.get(key)
-    if found is None:
-        found = _Kept(function, compile_it())
-        _kept[key] = replace(found, compiled=replace(found.compiled, shared=True))
+    key = _INPUTS.sub("", text), *((jax.typeof(operand), operand.sharding) for operand in jax.tree.leaves(operands))
+    kept = _kept.get(key)
+    if kept is None:
+        kept = _Kept(function, compile_it())
+        _kept[key] = replace(kept, compiled=replace(kept.compiled, shared=True))
         if len(_kept) > _MOST:
             _kept.popitem(last=False)
     else:
         _kept.move_to_end(key)
-    return found.function, found.compiled
+    return kept.function, kept.compiled
 
 
 def forget() -> None:

@@ -23,7 +23,7 @@ from runner.worker.types import per_device
 
 
 @dataclass(frozen=True)
-class Trace:
+class TraceProgram:
     """The source of the program and the names of what it returns; or why there is none."""
 
     source: str = ""
@@ -54,20 +54,20 @@ def _stacked(value: Any, position_of: Mapping[Any, int]) -> np.ndarray:
     return np.concatenate([np.asarray(shard.data) for shard in shards])
 
 
-def prepare(experiment: Experiment, folder: Path) -> Trace:
+def prepare(experiment: Experiment, folder: Path) -> TraceProgram:
     """Write the program that takes the trace; `folder` is where `load` looks."""
     if (reason := limits.not_here(experiment)) is not None:
-        return Trace(refused=reason)
+        return TraceProgram(refused=reason)
     traced = naming.named(experiment)
     try:
         types, _ = per_device(traced.experiment, {})
     except InvalidExperiment as error:
-        return Trace(refused=str(error))
+        return TraceProgram(refused=str(error))
     types |= {array.name: Typed(array.layout.shard_shape, array.dtype) for array in experiment.given}
     # Tuples have no type of their own, and no value that could be stacked.
     wanted = [name for value in traced.values for name in (value.before, value.node) if name in types]
     kept = {str(name): types[str(name)] for name in dict.fromkeys(wanted)}
     elements = experiment.mesh.size * sum(math.prod(typed.shape) for typed in kept.values())
     if elements > naming.ELEMENTS:
-        return Trace(refused=naming.too_large(elements))
-    return Trace(trace.write(experiment, traced, folder, kept), tuple(kept))
+        return TraceProgram(refused=naming.too_large(elements))
+    return TraceProgram(trace.write(experiment, traced, folder, kept), tuple(kept))

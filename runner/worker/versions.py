@@ -76,7 +76,7 @@ def told_each_other(key: str, number: int, count: int, text: str) -> list[str]:
     client: Any = importlib.import_module("jax._src.distributed").global_state.client
     client.key_value_set(f"shardproof/{key}/{number}", text)
     # Who waits for one that is gone is ended by their parent.
-    return [client.blocking_key_value_get(f"shardproof/{key}/{each}", _A_DAY) for each in range(count)]
+    return [client.blocking_key_value_get(f"shardproof/{key}/{process}", _A_DAY) for process in range(count)]
 
 
 def of_cluster() -> tuple[int, int, str, tuple[int, ...] | None] | str:
@@ -88,17 +88,19 @@ def of_cluster() -> tuple[int, int, str, tuple[int, ...] | None] | str:
     """
     clusters: Any = importlib.import_module("jax._src.clusters")
     named = os.environ.get("JAX_LOCAL_DEVICE_IDS")
-    local = [int(each) for each in named.split(",")] if named else None
+    local = [int(text) for text in named.split(",")] if named else None
     address = os.environ.get("JAX_COORDINATOR_ADDRESS")
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            found = clusters.ClusterEnv.auto_detect_unset_distributed_params(address, None, None, local, None, _COMING)
+            detected = clusters.ClusterEnv.auto_detect_unset_distributed_params(
+                address, None, None, local, None, _COMING
+            )
         except Exception as error:  # whatever Kubernetes, a network or a variable's text leads to
             return f"JAX cannot find out which process of the cluster this is: {type(error).__name__}: {error}"
-    address, count, number, local = found
+    address, count, number, local = detected
     if address is None or count is None or number is None:
-        said = "".join(f"; it says: {' '.join(str(each.message).split())}" for each in told)
+        said = "".join(f"; it says: {' '.join(str(text.message).split())}" for text in caught)
         return (
             "JAX finds no cluster that started this process: neither Slurm (srun), Open MPI (mpirun), Kubernetes nor a "
             f"pod of TPUs; target.processes=2 starts two on this machine{said}"

@@ -54,10 +54,10 @@ REFUSALS = (
 def function(dotted: str) -> Callable[..., Any]:
     """The JAX function that a row of the table names."""
     head, *rest = dotted.split(".")
-    found: Any = {"jax": jax, "jnp": jnp}[head]
+    resolved: Any = {"jax": jax, "jnp": jnp}[head]
     for part in rest:
-        found = getattr(found, part)
-    return found
+        resolved = getattr(resolved, part)
+    return resolved
 
 
 def function_of(operation: Operation) -> Callable[..., Any]:
@@ -161,11 +161,11 @@ class Walker:
         outer, on = self._numbered, self.read(equation.operands[0])
         ends: dict[int, tuple[Any, ...]] = {}
 
-        def case(number: int, body: Graph, given: tuple[Ref, ...] | None) -> Callable[[], tuple[Any, ...]]:
+        def case(number: int, body: Graph, operands: tuple[Ref, ...] | None) -> Callable[[], tuple[Any, ...]]:
             paths = [body.producers[output].source.line.path for output in body.outputs]
 
             def taken() -> tuple[Any, ...]:
-                inputs = zip(body.inputs, given or (), strict=True)
+                inputs = zip(body.inputs, operands or (), strict=True)
                 self._numbered = outer | {value.number: outer[ref.number] for value, ref in inputs}
                 try:
                     self._run(body)
@@ -181,7 +181,7 @@ class Walker:
             return taken
 
         branches = zip(equation.bodies, choice.given, strict=True)
-        cases = [case(number, body, given) for number, (body, given) in enumerate(branches)]
+        cases = [case(number, body, operands) for number, (body, operands) in enumerate(branches)]
         refused = unfit(equation.operation, on)
         values: tuple[Any, ...] = ()
         if refused is None:

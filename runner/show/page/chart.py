@@ -29,7 +29,7 @@ class Dot:
 
 @dataclass(frozen=True)
 class Series:
-    """A line: points by their x, and which colour it has; None is that of the many."""
+    """A line: points by their x, and its colour; None is the grey of the many."""
 
     name: str
     points: Sequence[tuple[float, float]]
@@ -107,16 +107,16 @@ def mark(kind: int, x: float, y: float, r: float) -> str:
 
 def lines(series: Sequence[Series], x: Axis, y: Axis, width: float = 380, height: float = 280) -> Box:
     """A line for each series, those of the many first."""
-    sizes = sorted({a for one in series for a, _ in one.points})
-    across, up = of_sizes(sizes), scale([b for one in series for _, b in one.points])
+    sizes = sorted({a for line in series for a, _ in line.points})
+    across, up = of_sizes(sizes), scale([b for line in series for _, b in line.points])
     parts = [_frame(across, up, x, y, width, height, sizes)]
-    for one in sorted(series, key=lambda one: one.kind is not None):
-        points = [(_LEFT + across.at(a) * (width - _LEFT - 20), _at(up, b, height)) for a, b in one.points]
-        style = "many" if one.kind is None else f"c{one.kind}"
+    for line in sorted(series, key=lambda line: line.kind is not None):
+        points = [(_LEFT + across.at(a) * (width - _LEFT - 20), _at(up, b, height)) for a, b in line.points]
+        style = "many" if line.kind is None else f"c{line.kind}"
         d = "M" + "L".join(f"{number(a)} {number(b)}" for a, b in points)
-        parts.append(f'<g><title>{escape(one.name)}</title><path class="ln {style}" d="{d}"/>')
-        if one.kind is not None:
-            parts += [f'<path class="d {style}" d="{mark(one.kind, a, b, 3.6)}"/>' for a, b in points]
+        parts.append(f'<g><title>{escape(line.name)}</title><path class="ln {style}" d="{d}"/>')
+        if line.kind is not None:
+            parts += [f'<path class="d {style}" d="{mark(line.kind, a, b, 3.6)}"/>' for a, b in points]
         parts.append("</g>")
     return Box(width, height, "".join(parts))
 

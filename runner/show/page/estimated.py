@@ -81,11 +81,13 @@ def _rows(estimate: Estimate) -> Iterator[list[Inside]]:
         does = f"{line.flops:.3g} flops, {line.bytes:.3g} bytes"
         of += " (backward)" if line.gradient else ""
         entries.append((line.seconds or 0.0, [of, does, line.bound or "–", time_text(line.seconds), "–"]))
-    for one in estimate.collectives:
-        of = f"{one.kind} of {', '.join(one.nodes)}" if one.nodes else one.kind
-        times = "" if one.count == 1 else f" × {executions.short(one.count)}"
-        does = f"over {one.over or ', '.join(one.axes or []) or 'groups of no axis'}{times}"
-        hidden = time_text(one.hidden) if one.hidden else "–"
-        entries.append((one.seconds or 0.0, [of, does, one.bound or "–", time_text(one.seconds), hidden]))
+    for collective in estimate.collectives:
+        of = f"{collective.kind} of {', '.join(collective.nodes)}" if collective.nodes else collective.kind
+        times = "" if collective.count == 1 else f" × {executions.short(collective.count)}"
+        does = f"over {collective.over or ', '.join(collective.axes or []) or 'groups of no axis'}{times}"
+        hidden = time_text(collective.hidden) if collective.hidden else "–"
+        entries.append(
+            (collective.seconds or 0.0, [of, does, collective.bound or "–", time_text(collective.seconds), hidden])
+        )
     for _, row in sorted(entries, key=lambda entry: -entry[0]):
         yield row

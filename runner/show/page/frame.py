@@ -57,7 +57,7 @@ def document(title: str, head: Inside, parts: Sequence[Part], data: Any, foot: I
 
 
 def _json(data: Any) -> Markup:
-    """Data of which no text can end the element that it stands in."""
+    """Data in which no text can end the element around it."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for sign in "<>&":
         text = text.replace(sign, f"\\u{ord(sign):04x}")

@@ -28,12 +28,12 @@ class Pill:
     """A collective, or several that are alike, as an edge shows them: two lines, and how it came about."""
 
     what: str
-    told: str
+    detail: str
     kind: str
 
 
 @dataclass(frozen=True)
-class Graph:
+class GraphDrawing:
     """A drawing and what it says, in words for those who cannot see it."""
 
     box: Box
@@ -56,7 +56,7 @@ def draw(
     arrays: Mapping[str, ArrayRecord],
     outputs: Mapping[str, str],
     collectives: Sequence[Collective],
-) -> Graph:
+) -> GraphDrawing:
     """The graph of a section; `outputs` has the layout of each in words."""
     by_path = {line.path: line for line in lines}
     on_edges, at_lines, elsewhere = _placed(lines, arrays, collectives)
@@ -68,11 +68,11 @@ def draw(
         words += [f"from {_named(by_path, a)} to {_named(by_path, b)}: {_said(pill)}" for pill in pills]
     for path, pills in at_lines.items():
         words += [f"at {_named(by_path, path)}: {_said(pill)}" for pill in pills]
-    return Graph(box, words)
+    return GraphDrawing(box, words)
 
 
 def _said(pill: Pill) -> str:
-    return f"{pill.what}, {pill.told}"
+    return f"{pill.what}, {pill.detail}"
 
 
 def _named(lines: Mapping[str, RecordedLine], path: str) -> str:
@@ -90,18 +90,24 @@ def _words(lines: Sequence[RecordedLine]) -> Iterator[str]:
 # Where the collectives go.
 
 
-def pill(one: Collective, times: int) -> Pill:
-    """A collective in words; `times` is how many instructions are alike. A merged one says what it is of."""
-    over = "groups of no axis" if one.axes is None else ", ".join(one.axes) or "no axis"
-    runs = "" if one.count == 1 else f" × {executions.short(one.count)}"
+def pill(collective: Collective, times: int) -> Pill:
+    """A collective in words; `times` is how many instructions are alike. A merged one lists its parts."""
+    over = "groups of no axis" if collective.axes is None else ", ".join(collective.axes) or "no axis"
+    runs = "" if collective.count == 1 else f" × {executions.short(collective.count)}"
     several = f"{times} × " if times > 1 else ""
-    size = bytes_text(one.bytes_sent) if one.bytes_sent is not None else "? B"
-    how = "inserted by the compiler" if one.inserted else "of the backward pass" if one.gradient else "as written"
-    how = f"{how}, backward" if one.inserted and one.gradient else how
-    backward = [f"{node} (backward)" if node in one.backward else node for node in one.nodes]
-    merged = f" of {', '.join(backward)}" if len(one.nodes) > 1 else ""
-    kind = "inserted" if one.inserted else "backward" if one.gradient else "written"
-    return Pill(f"{several}{one.kind} over {over}{merged}", f"{size}{runs} · {how}", kind)
+    size = bytes_text(collective.bytes_sent) if collective.bytes_sent is not None else "? B"
+    how = (
+        "inserted by the compiler"
+        if collective.inserted
+        else "of the backward pass"
+        if collective.gradient
+        else "as written"
+    )
+    how = f"{how}, backward" if collective.inserted and collective.gradient else how
+    backward = [f"{node} (backward)" if node in collective.backward else node for node in collective.nodes]
+    merged = f" of {', '.join(backward)}" if len(collective.nodes) > 1 else ""
+    kind = "inserted" if collective.inserted else "backward" if collective.gradient else "written"
+    return Pill(f"{several}{collective.kind} over {over}{merged}", f"{size}{runs} · {how}", kind)
 
 
 def _placed(
@@ -113,33 +119,45 @@ def _placed(
         # What a carried name starts as has the name of what it becomes, which does the work.
         by_name.setdefault(line.line, []).insert(0, line)
     alike: dict[tuple[object, ...], list[Collective]] = {}
-    for one in collectives:
-        between = (tuple(one.between.source), tuple(one.between.to)) if one.between else None
-        where = (between, tuple(one.axes or ()), one.count, tuple(one.branches))
-        key = (one.kind, tuple(one.nodes), tuple(one.backward), one.gradient, one.inserted, one.bytes_sent, *where)
-        alike.setdefault(key, []).append(one)
+    for collective in collectives:
+        between = (tuple(collective.between.source), tuple(collective.between.to)) if collective.between else None
+        where = (between, tuple(collective.axes or ()), collective.count, tuple(collective.branches))
+        key = (
+            collective.kind,
+            tuple(collective.nodes),
+            tuple(collective.backward),
+            collective.gradient,
+            collective.inserted,
+            collective.bytes_sent,
+            *where,
+        )
+        alike.setdefault(key, []).append(collective)
     on_edges: dict[tuple[str, str], list[Pill]] = {}
     at_lines: dict[str, list[Pill]] = {}
     elsewhere: list[Pill] = []
     for group in alike.values():
-        one, shown = group[0], pill(group[0], len(group))
-        alone = sum(each.node == one.node and not (each.inserted or each.gradient) for each in collectives) == len(
-            group
+        collective, shown = group[0], pill(group[0], len(group))
+        alone = sum(
+            other.node == collective.node and not (other.inserted or other.gradient) for other in collectives
+        ) == len(group)
+        edge = (
+            None
+            if collective.gradient or len(collective.nodes) > 1
+            else _edge(collective, by_name, arrays, alone=alone)
         )
-        edge = None if one.gradient or len(one.nodes) > 1 else _edge(one, by_name, arrays, alone=alone)
         if edge is not None:
             on_edges.setdefault(edge, []).append(shown)
-        elif one.node is not None and one.node in by_name:
-            at_lines.setdefault(by_name[one.node][0].path, []).append(shown)
-        elif one.node is not None and one.node in arrays:
-            at_lines.setdefault(one.node, []).append(shown)
+        elif collective.node is not None and collective.node in by_name:
+            at_lines.setdefault(by_name[collective.node][0].path, []).append(shown)
+        elif collective.node is not None and collective.node in arrays:
+            at_lines.setdefault(collective.node, []).append(shown)
         else:
             elsewhere.append(shown)
     return on_edges, at_lines, elsewhere
 
 
 def _edge(
-    one: Collective,
+    collective: Collective,
     by_name: Mapping[str, Sequence[RecordedLine]],
     arrays: Mapping[str, ArrayRecord],
     *,
@@ -150,18 +168,20 @@ def _edge(
     What reduces adds up what its line computes on each device, which no edge into that line carries. `alone` says that
     the line asks for no other collective.
     """
-    if one.between is not None:
-        if len(one.between.source) > 1 or (one.kind in _REDUCING and one.node not in one.between.source):
+    if collective.between is not None:
+        if len(collective.between.source) > 1 or (
+            collective.kind in _REDUCING and collective.node not in collective.between.source
+        ):
             return None
-        for to in one.between.to:
-            for source in one.between.source:
+        for to in collective.between.to:
+            for source in collective.between.source:
                 for line in by_name.get(to, ()):
                     paths = {source} if source in arrays else {other.path for other in by_name.get(source, ())}
                     for read in line.reads:
                         if read in paths:
                             return read, line.path
         return None
-    for line in by_name.get(one.node or "", ()):
+    for line in by_name.get(collective.node or "", ()):
         if len(line.sent) == 1 and alone:
             return line.sent[0], line.path
     return None
@@ -190,7 +210,7 @@ def _level(figure: _Figure, lines: Sequence[RecordedLine], read: Sequence[str], 
     edges: list[tuple[Name, Name]] = []
     for line in lines:
         inner = [] if line.expression is not None else list(_within(figure, line.path))
-        outer = list(dict.fromkeys(name for each in inner for name in each.reads if not _inside(name, line.path)))
+        outer = list(dict.fromkeys(name for nested in inner for name in nested.reads if not _inside(name, line.path)))
         boxes[line.path] = _repeat(figure, line, inner, outer) if inner else _line(figure, line)
     here = {line.path for line in lines}
     for line in lines:
@@ -220,7 +240,7 @@ def _within(figure: _Figure, path: str) -> Iterator[RecordedLine]:
 def _needs(figure: _Figure, line: RecordedLine) -> list[str]:
     if line.expression is not None:
         return line.reads
-    names = (name for each in _within(figure, line.path) for name in each.reads if not _inside(name, line.path))
+    names = (name for nested in _within(figure, line.path) for name in nested.reads if not _inside(name, line.path))
     return list(dict.fromkeys(names))
 
 
@@ -253,47 +273,47 @@ def _value(figure: _Figure, name: str, *, port: bool) -> Box:
         shape = f'<rect class="gp" width="{number(width)}" height="24" rx="12"/>'
         return Box(width, 24, shape + text(words, width / 2, 16.5, "gt m"))
     array = figure.arrays[name]
-    told = [f"{array.dtype}{array.shape}", spec_text(array.spec)]
-    return _boxed(name, told, "ga", figure.at_lines.get(name, ()))
+    lines = [f"{array.dtype}{array.shape}", spec_text(array.spec)]
+    return _boxed(name, lines, "ga", figure.at_lines.get(name, ()))
 
 
 def _line(figure: _Figure, line: RecordedLine) -> Box:
     *_, where, name = ("", *line.path.split("/"))
     begins = {"carry": "starts as ", "over": "a slice of "}.get(where)
     first = begins is not None
-    told = textwrap.wrap((begins or "= ") + (line.expression or ""), _WRAP, subsequent_indent="  ")
+    lines = textwrap.wrap((begins or "= ") + (line.expression or ""), _WRAP, subsequent_indent="  ")
     if line.dtype is not None and line.shape is not None:
-        told.append(f"{line.dtype}{line.shape}")
+        lines.append(f"{line.dtype}{line.shape}")
     output = figure.outputs.get(line.line) if "/" not in line.path else None
     if output is not None:
-        told.append(f"output {output}")
+        lines.append(f"output {output}")
     style = "gc" if first else "go" if output is not None else "gb"
-    return _boxed(name, told, style, figure.at_lines.get(line.path, ()))
+    return _boxed(name, lines, style, figure.at_lines.get(line.path, ()))
 
 
-def _boxed(name: str, told: Sequence[str], style: str, pills: Sequence[Pill]) -> Box:
+def _boxed(name: str, lines: Sequence[str], style: str, pills: Sequence[Pill]) -> Box:
     """A box with a name, lines of code below it, and the collectives that belong to it as a whole."""
-    drawn = [_pill(each) for each in pills]
-    longest = max(len(name) + 1, *map(len, told)) * _SIZE * GLYPH
-    width = max(longest + 2 * _PAD, 96, *(each.width + 2 * _PAD for each in drawn))
-    top = 2 * _PAD + _ROW * (len(told) + 1) - 6
-    height = top + sum(each.height + 6 for each in drawn) + (4 if drawn else 0)
+    drawn = [_pill(box) for box in pills]
+    longest = max(len(name) + 1, *map(len, lines)) * _SIZE * GLYPH
+    width = max(longest + 2 * _PAD, 96, *(box.width + 2 * _PAD for box in drawn))
+    top = 2 * _PAD + _ROW * (len(lines) + 1) - 6
+    height = top + sum(box.height + 6 for box in drawn) + (4 if drawn else 0)
     parts = [f'<rect class="{style}" width="{number(width)}" height="{number(height)}" rx="8"/>']
     parts.append(text(name, _PAD, _PAD + 12, "gn"))
-    parts += [text(line, _PAD, _PAD + 12 + _ROW * (k + 1), "gt") for k, line in enumerate(told)]
+    parts += [text(line, _PAD, _PAD + 12 + _ROW * (k + 1), "gt") for k, line in enumerate(lines)]
     y = top
-    for each in drawn:
-        parts.append(each.at((width - each.width) / 2, y))
-        y += each.height + 6
+    for box in drawn:
+        parts.append(box.at((width - box.width) / 2, y))
+        y += box.height + 6
     return Box(width, height, f"<g>{''.join(parts)}</g>")
 
 
 def _pill(shown: Pill) -> Box:
-    width = max(len(shown.what), len(shown.told) * 0.92) * 11.5 * GLYPH + 24
+    width = max(len(shown.what), len(shown.detail) * 0.92) * 11.5 * GLYPH + 24
     body = (
         f'<rect class="q {shown.kind}" width="{number(width)}" height="40" rx="20"/>'
         f'<text class="qn {shown.kind}" x="{number(width / 2)}" y="17">{escape(shown.what)}</text>'
-        f'<text class="qt" x="{number(width / 2)}" y="32">{escape(shown.told)}</text>'
+        f'<text class="qt" x="{number(width / 2)}" y="32">{escape(shown.detail)}</text>'
     )
     return Box(width, 40, f"<g>{body}</g>")
 
@@ -301,10 +321,10 @@ def _pill(shown: Pill) -> Box:
 def _path(points: Sequence[tuple[float, float]]) -> str:
     """A smooth line through points, that leaves and arrives upright, with an arrow at its end."""
     (x, y), *rest = points
-    told = [f"M{number(x)} {number(y)}"]
+    commands = [f"M{number(x)} {number(y)}"]
     for a, b in rest:
         half = max((b - y) / 2, 8)
-        told.append(f"C{number(x)} {number(y + half)} {number(a)} {number(b - half)} {number(a)} {number(b)}")
+        commands.append(f"C{number(x)} {number(y + half)} {number(a)} {number(b - half)} {number(a)} {number(b)}")
         x, y = a, b
     tip = f"M{number(x - 4)} {number(y - 7)}L{number(x)} {number(y)}L{number(x + 4)} {number(y - 7)}"
-    return f'<path class="ge" d="{"".join(told)}"/><path class="gh" d="{tip}Z"/>'
+    return f'<path class="ge" d="{"".join(commands)}"/><path class="gh" d="{tip}Z"/>'

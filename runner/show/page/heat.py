@@ -102,7 +102,7 @@ def _cell(sweep: Sweep, measure: str, rows: Sequence[Row], known: Sequence[float
 
 
 def _without(sweep: Sweep, rows: Sequence[Row]) -> Markup:
-    """A place in which nothing passed, or of which the measure is not known."""
+    """A cell where nothing passed, or whose measure is not known."""
     if not rows:
         return tag("td", "", class_="none", title="not in the sweep")
     status = rows[0].status if all(row.status not in ANSWERS for row in rows) else "not known"

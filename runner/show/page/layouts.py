@@ -12,7 +12,7 @@ from runner.show.page.markup import Inside, Markup, table, tag
 from runner.show.pictures import ArrayPicture, MeshPicture, Picture, figure_colours, merge
 
 _CHOSEN = 128
-"""Of up to so many devices each has a button."""
+"""Up to so many devices have a button each."""
 
 _ROOM = 560.0
 

@@ -78,7 +78,7 @@ class Sweep:
 
 
 def gather(points: Sequence[Point]) -> Sweep:
-    """The rows of all points, whichever sweep they are of; the keys are those that vary among them."""
+    """The rows of all points of all sweeps; the keys are those that vary among them."""
     numbered = dict(enumerate(points))
     every = (measures.rows(k, point.record, point.overrides, point.same_as) for k, point in numbered.items())
     return Sweep(numbered, measures.varying([row for rows in every for row in rows]))

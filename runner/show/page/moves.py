@@ -15,11 +15,11 @@ from runner.show.page.verdicts import callout
 from runner.words import bytes_text, listed
 
 _LINES = 120
-"""Of more lines there is no drawing."""
+"""Sections with more lines are not drawn."""
 
 
 def parts(record: Record) -> Iterator[Part]:
-    """The section of the graph and that of the collectives, as far as the record has what they show."""
+    """The sections of the graph and of the collectives, as far as the record has what they show."""
     drawn = list(_graphs(record))
     if drawn:
         key = tag(
@@ -52,7 +52,7 @@ def _graphs(record: Record) -> Iterator[Inside]:
     """A drawing for all programs whose graphs and collectives are alike."""
     outputs = layouts.names(record.pictures) if record.pictures else {}
     groups: dict[tuple[str, ...], list[str]] = {}
-    drawn: dict[tuple[str, ...], graph.Graph] = {}
+    drawn: dict[tuple[str, ...], graph.GraphDrawing] = {}
     captions: dict[tuple[str, ...], str] = {}
     for name, program in record.compiled.items():
         lines = record.lines.get(section(Program(name)))
@@ -92,12 +92,12 @@ def _collectives(record: Record) -> Iterator[Inside]:
             yield callout("weak", f"{name}: the compiler warns: {warning.kind}{of}{times}", tag("p", warning.text))
     planned = [
         [
-            one.kind, name, one.of, ", ".join(one.axes), one.line or "–", one.operation,
-            f"{bytes_text(one.bytes_in)} → {bytes_text(one.bytes_out)}", bytes_text(one.bytes_sent),
-            one.reduction or "–", "yes" if one.gradient else "no",
+            move.kind, name, move.of, ", ".join(move.axes), move.line or "–", move.operation,
+            f"{bytes_text(move.bytes_in)} → {bytes_text(move.bytes_out)}", bytes_text(move.bytes_sent),
+            move.reduction or "–", "yes" if move.gradient else "no",
         ]
         for name, program in record.compiled.items()
-        for one in (program.plan.collectives if program.plan else None) or ()
+        for move in (program.plan.collectives if program.plan else None) or ()
     ]  # fmt: skip
     if planned:
         head = (

@@ -56,7 +56,7 @@ def _head(name: str, sweep: Sweep) -> list[Inside]:
     if sweep.keys:
         facts.append("swept: " + ", ".join(sweep.keys))
     facts += _where(sweep)
-    facts += [f"estimates: the least time of a run on {each}" for each in measures.estimated(sweep.rows)]
+    facts += [f"estimates: the least time of a run on {hardware}" for hardware in measures.estimated(sweep.rows)]
     facts.append(times[0][:19].replace("T", " ") + " UTC" if times else "")
     return [
         tag("p", "Shardproof sweep", class_="over"),
@@ -138,7 +138,7 @@ def _key(named: Sequence[tuple[str, int]], *, line: bool = False) -> Markup | No
 
 
 def _sizes(sweep: Sweep) -> Part | None:
-    """For each key whose values are numbers a line per what else was swept, by each measure."""
+    """For each key with numbers and each measure, a line per setting of the other swept keys."""
     inside: list[Inside] = []
     for key in sweep.keys:
         sizes = {row.keys[key]: size for row in sweep.passed if (size := _size(row.keys[key])) is not None}
@@ -166,25 +166,26 @@ def _lines(sweep: Sweep, key: str, sizes: Mapping[str, float]) -> Inside:
     named = {name: rows for name, rows in named.items() if len({row.keys[key] for row in rows}) > 1}
     varying = [k for k in range(len(others) + 1) if len({name[k] for name in named}) > 1]
     titles = ["program", *others]
-    shown = {name: " ".join(_told(titles[k], name[k]) for k in varying) or "all" for name in named}
+    shown = {name: " ".join(_labelled(titles[k], name[k]) for k in varying) or "all" for name in named}
     measure = next((name for name in ("bytes_sent", "run_s", "memory_bytes") if name in sweep.measures), None)
     order = sorted(named, key=lambda name: _total(named[name], measure)) if len(named) > _SERIES else list(named)
     kinds = {name: k for k, name in enumerate(order[:_SERIES])}
     figures: list[Inside] = []
-    for each in sweep.measures:
+    for column in sweep.measures:
         drawn = [
             Series(shown[name], points, kinds.get(name))
             for name in named
-            if (points := _points(named[name], key, sizes, each))
+            if (points := _points(named[name], key, sizes, column))
         ]
         if not drawn:
             continue
-        box = chart.lines(drawn, Axis(key, lambda value: f"{value:g}"), _axis(each))
-        id = f"line-{key}-{each}".replace(".", "-")
+        box = chart.lines(drawn, Axis(key, lambda value: f"{value:g}"), _axis(column))
+        id = f"line-{key}-{column}".replace(".", "-")
         words = [
-            f"{one.name}: " + ", ".join(f"{a:g}: {text(each, b)}" for a, b in one.points) for one in drawn[:_SERIES]
+            f"{line.name}: " + ", ".join(f"{a:g}: {text(column, b)}" for a, b in line.points)
+            for line in drawn[:_SERIES]
         ]
-        figures.append(drawing.figure(drawing.svg(box, id, f"{title(each)} by {key}", words), title(each), None))
+        figures.append(drawing.figure(drawing.svg(box, id, f"{title(column)} by {key}", words), title(column), None))
     grey = len(named) - len(kinds)
     note = f"{grey} more in grey; coloured are those with the least {title(measure or '')}" if grey > 0 else None
     return [
@@ -195,7 +196,7 @@ def _lines(sweep: Sweep, key: str, sizes: Mapping[str, float]) -> Inside:
     ]
 
 
-def _told(name: str, value: str) -> str:
+def _labelled(name: str, value: str) -> str:
     return value if name == "program" else f"{name}={value or '–'}"
 
 

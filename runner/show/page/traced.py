@@ -26,7 +26,7 @@ def part(record: Record) -> Part | None:
     if trace.taken_from is None:
         return Part("trace", "Trace", tag("p", f"There is no trace: {trace.reason}."))
     platform = record.verification.target.platform if record.verification else record.target.platform
-    inside: list[Inside] = [tag("p", _told(trace), class_="lead")]
+    inside: list[Inside] = [tag("p", _lead(trace), class_="lead")]
     if trace.dims:
         inside.append(tag("p", "At " + ", ".join(f"{name}={size}" for name, size in trace.dims.items()) + "."))
     if trace.first_difference is not None:
@@ -40,7 +40,7 @@ def part(record: Record) -> Part | None:
     return Part("trace", "Trace", inside)
 
 
-def _told(trace: Trace) -> str:
+def _lead(trace: Trace) -> str:
     if trace.taken_from == "interpreter":
         return f"Every value on every device, by the SPMD interpreter alone ({trace.reason})."
     lead = "Every value on every device, as shard_map computed it, compared with the SPMD interpreter's."

@@ -1,4 +1,4 @@
-"""A module with the origins of Shardy's shardings in; of its operations, in their order, what they say, out."""
+"""A module with the origins of Shardy's shardings in; what they say of each operation, in order, out."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def automatic(operation: Any, mesh: Mesh) -> tuple[str, ...]:
     return tuple(axis for axis in mesh.axes if f'"{axis}"' not in manual)
 
 
-Place: TypeAlias = tuple[str, str, int]
+OperationPlace: TypeAlias = tuple[str, str, int]
 """An operation's name stack, its name, and how many there were of both before; of an argument `"", "", number`."""
 
 
@@ -57,7 +57,7 @@ class Places(Walk):
         self._mesh = mesh
         self.counts: Counter[tuple[str, str]] = Counter()
 
-    def place(self, operation: Any) -> Place:
+    def place(self, operation: Any) -> OperationPlace:
         """The place of an operation, each time that it is visited another one."""
         stack = self.stack(operation)
         self.counts[stack, operation.name] += 1
@@ -82,20 +82,20 @@ class Constraint:
         return self.stack.rpartition("/")[2] in _ASKING
 
 
-class Told(Places):
-    """The origins of the results' shardings, of the operations that compute, by their places; and the constraints.
+class ShardingOrigins(Places):
+    """The origins of the shardings of computed results, by the operations' places; and the constraints.
 
     - `constraints`: by Shardy's names for them.
-    - `constrained`: by the place of an operation and the number of its result the constraints on that.
+    - `constrained`: the constraints on a result, by its operation's place and its number.
     """
 
     def __init__(self, module: Any, mesh: Mesh) -> None:
         super().__init__(module, mesh)
-        self.origins: dict[Place, tuple[Mapping[str, str], ...]] = {}
+        self.origins: dict[OperationPlace, tuple[Mapping[str, str], ...]] = {}
         self.constraints: dict[str, Constraint] = {}
-        self.constrained: dict[tuple[Place, int], list[str]] = {}
+        self.constrained: dict[tuple[OperationPlace, int], list[str]] = {}
         self._asked: set[tuple[str, Spec]] = set()
-        self._where: dict[Any, tuple[Place, int]] = {}
+        self._where: dict[Any, tuple[OperationPlace, int]] = {}
         self._last: list[Any] = []
 
     def asks(self, stack: str, layout: Spec) -> bool:
@@ -107,9 +107,9 @@ class Told(Places):
             self._where[argument] = ("", "", at), 0
 
     def argument(self, owner: Any, argument: Any, at: int) -> None:
-        given = self.bindings.get(argument)
-        if owner.name != "stablehlo.while" and given in self._where:
-            self._where[argument] = self._where[given]
+        bound = self.bindings.get(argument)
+        if owner.name != "stablehlo.while" and bound in self._where:
+            self._where[argument] = self._where[bound]
         else:
             self._where.pop(argument, None)
 
@@ -127,10 +127,10 @@ class Told(Places):
             self._where[operation.results[0]] = self._where[operation.operands[0]]
         if "sdy.sharding_origin_name" in attributes:
             name = str(attributes["sdy.sharding_origin_name"]).strip('"')
-            given = shardy.one(str(attributes["sharding"])) if "sharding" in attributes else None
-            self.constraints[name] = constraint = Constraint(self.stack(operation), given)
-            if constraint.asked and given is not None:
-                self._asked.add((constraint.stack, given))
+            layout = shardy.one(str(attributes["sharding"])) if "sharding" in attributes else None
+            self.constraints[name] = constraint = Constraint(self.stack(operation), layout)
+            if constraint.asked and layout is not None:
+                self._asked.add((constraint.stack, layout))
             # A `shard_map` without arrays has a name for its shardings too.
             where = self._where.get(operation.operands[0]) if operation.name == "sdy.sharding_constraint" else None
             if where is not None:

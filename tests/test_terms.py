@@ -8,7 +8,7 @@ import pytest
 
 from runner.graph.term import Apply, Const, Name, Term, calls, characters, placed, substituted, within
 from runner.language.printing import text
-from runner.language.syntax import parse
+from runner.language.syntax import Expression, SyntaxFault, parse
 from tests.samples import SAMPLES
 
 VALUES: dict[str, Term] = {
@@ -67,3 +67,26 @@ def test_a_call_has_the_name_that_is_called_and_not_that_of_an_operator() -> Non
     assert calls(parse("add(a, b)").term, ("add",))
     assert not calls(parse("a + b").term, ("add",))
     assert not calls(parse("index[0]").term, ("index",))
+
+
+@pytest.mark.parametrize("written", [each for some in SAMPLES.values() for each in some])
+def test_what_is_printed_stands_where_a_reader_finds_it(written: str) -> None:
+    printed = Expression.of(parse(written).term)
+    read = parse(printed.text)
+    assert printed == read
+    assert [part.at for part in within(printed.term)] == [part.at for part in within(read.term)]
+
+
+def test_what_is_too_deep_is_refused_before_it_is_printed() -> None:
+    term: Term = Name("A")
+    for _ in range(101):
+        term = Apply("tanh", (term,))
+    with pytest.raises(SyntaxFault, match="nested more than 100 levels deep"):
+        Expression.of(term)
+
+
+def test_what_python_takes_for_equal_is_not_one_literal() -> None:
+    literals = [Const(1), Const(1.0), Const(True), Const(0.0), Const(-0.0), Const("1"), Const(float("nan")), Const(...)]
+    assert len(set(literals)) == len(literals)
+    assert Const(1, at=(0, 1)) == Const(1)
+    assert parse("full(4, 1)").term != parse("full(4, 1.0)").term

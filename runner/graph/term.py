@@ -40,12 +40,19 @@ class Name:
         return "." in self.name
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Const:
-    """What Python has literally: a number, a text, True, None, `...`."""
+    """What Python has literally: a number, a text, True, None, `...`; 1, 1.0 and True are three."""
 
     value: Literals
-    at: Span | None = field(default=None, compare=False)
+    at: Span | None = None
+
+    def __eq__(self, other: object) -> bool:
+        # To Python 1 is True, and -0.0 is 0.0.
+        return isinstance(other, Const) and (self.value is other.value or repr(self.value) == repr(other.value))
+
+    def __hash__(self) -> int:
+        return hash(repr(self.value))
 
 
 @dataclass(frozen=True, slots=True)

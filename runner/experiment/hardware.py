@@ -202,7 +202,7 @@ def _check_dtype(name: str) -> None:
         raise invalid((*KEY, "flops", name), f"no precision '{precision}'; there are {', '.join(PRECISIONS)}")
     if dtype not in (*dtypes.NAMES, *_FAMILIES):
         hint = nearest(dtype, (*dtypes.NAMES, *_FAMILIES))
-        raise invalid((*KEY, "flops", name), f"no dtype '{dtype}'{hint or '; for example bfloat16'}")
+        raise invalid((*KEY, "flops", name), f"no dtype {dtype!r}{hint or '; for example bfloat16'}")
 
 
 def _at(config: Mapping[str, Any], path: tuple[str, ...]) -> Any:

@@ -147,7 +147,7 @@ def read_array(name: str, config: Mapping[str, Any], specs: Specs, dims: Mapping
     if config["dtype"] not in dtypes.NAMES:
         hint = nearest(config["dtype"], dtypes.NAMES)
         raise invalid(
-            (*key, "dtype"), f"no dtype '{config['dtype']}'{hint or '; for example float32, bfloat16, int32'}"
+            (*key, "dtype"), f"no dtype {config['dtype']!r}{hint or '; for example float32, bfloat16, int32'}"
         )
     letters = tuple(entry if isinstance(entry, str) else None for entry in config["shape"])
     of_spec = (*key, "spec")

@@ -2,6 +2,7 @@
 
 import gc
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -39,18 +40,22 @@ LARGE = (
 )
 """Experiments whose programs take longest to compile; what is in them is in smaller ones too, or in other tests."""
 
+FOLDER = Path(__file__).parents[1] / "conf" / "experiment"
+TRIED = frozenset(file.name for file in sorted(FOLDER.glob("*.yaml"))[::3] if file.stem not in LARGE)
+HARDWARE = ("collective_allgather_matmul.yaml",)
+"""The experiments that these sessions try, here and compiled for hardware."""
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Of the cases of a test that is marked `sample(n)` leave all but every n-th to the sessions that try the whole.
 
-    Of the experiments that are compiled for hardware, which takes long, they leave all but one, and they leave the
-    `LARGE` ones: `make experiments` runs them all.
+    They try every third of the small experiments, and one that is compiled for hardware: `make experiments` runs all.
     """
     seen: Counter[str] = Counter()
     for item in items:
-        hardware = "::v5e_2x2::" in item.nodeid and "collective_allgather_matmul.yaml" not in item.nodeid
-        if hardware or any(f"conf/experiment/{name}.yaml" in item.nodeid for name in LARGE):
+        hardware = "::v5e_2x2::" in item.nodeid
+        if item.path.parent == FOLDER and item.path.name not in (HARDWARE if hardware else TRIED):
             item.add_marker(pytest.mark.whole)
         marker = item.get_closest_marker("sample")
         if marker is None:

@@ -221,6 +221,7 @@ def test_sections_with_gradients_need_no_device_either(times, status, tmp_path):
 
 
 @needs_libtpu
+@pytest.mark.whole
 def test_where_comparing_the_sections_takes_too_long_it_is_said(tmp_path):
     found, said, status = compiled_only(tmp_path, "dims.I=4096", "dims.J=8192", "dims.K=8192")
     reason = found["checks"]["sections"]["reason"]

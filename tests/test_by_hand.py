@@ -140,6 +140,7 @@ BY_HAND = {
 }  # fmt: skip
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", BY_HAND)
 def test_a_gradient_written_by_hand_is_held_to_jax_s(name: str, tmp_path: Path) -> None:
     text, of_graph, of_per_device = BY_HAND[name]
@@ -173,6 +174,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_in_what_is_written_by_hand_fails_in_sections(name: str, tmp_path: Path) -> None:
     text, right, wrong = MISTAKES[name]

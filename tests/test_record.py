@@ -192,7 +192,7 @@ def classes(value: Any) -> Any:
     return [classes(each) for each in value] if isinstance(value, list | tuple) else None
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(31)
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_the_record_of_a_run_is_the_one_that_is_read(name: str, tmp_path: Path) -> None:
     overrides = SMALLER if name in LARGE else ()
@@ -221,6 +221,7 @@ CASES = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", CASES)
 def test_so_is_the_record_of_a_run_that_did_not_pass(name: str, tmp_path: Path) -> None:
     graph, overrides = CASES[name]

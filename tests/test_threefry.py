@@ -150,6 +150,7 @@ def test_choice_by_weights(seed, how, axis, dtype, others):
     np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("replace", [True, False])
 def test_choice_by_weights_is_undecided_where_rounding_decides(dtype, replace, tmp_path):

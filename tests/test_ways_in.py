@@ -58,6 +58,9 @@ COMMANDS = {
 }
 """What prints something soon."""
 
+SOON = [pytest.param(name, marks=pytest.mark.whole if name == "runner.catalogue" else ()) for name in COMMANDS]
+"""The same; the catalogue, which reads every experiment first, is tried by one test in every session."""
+
 
 @pytest.mark.parametrize("module", COMMANDS)
 def test_whoever_reads_a_little_ends_it_silently(runs: Path, module: str) -> None:
@@ -69,7 +72,7 @@ def test_whoever_reads_a_little_ends_it_silently(runs: Path, module: str) -> Non
     assert (process.returncode, err) == (141, "")
 
 
-@pytest.mark.parametrize("module", COMMANDS)
+@pytest.mark.parametrize("module", SOON)
 def test_a_full_disk_is_one_message(runs: Path, module: str) -> None:
     with open("/dev/full", "w") as full:
         process = started(*COMMANDS[module], folder=runs, module=module, stdout=full)
@@ -77,7 +80,7 @@ def test_a_full_disk_is_one_message(runs: Path, module: str) -> None:
     assert (process.returncode, err) == (3, "No space left on device\n")
 
 
-@pytest.mark.parametrize("module", COMMANDS)
+@pytest.mark.parametrize("module", SOON)
 def test_a_terminal_of_ascii_alone_is_given_no_other_character(runs: Path, module: str) -> None:
     process = started(*COMMANDS[module], folder=runs, module=module, env={"PYTHONIOENCODING": "ascii"})
     out, err = process.communicate(timeout=120)

@@ -60,6 +60,13 @@ def check(config: DictConfig, loader: ConfigLoader, typed: Sequence[str]) -> Non
     check_folders(folders)
     settings = _plain(config)
     own = [override for override in typed if of_hydra(override)]
+    if not is_dict(settings["sweeper"]):
+        message = f"'hydra.sweeper' is a mapping with a _target_, not {described(settings['sweeper'])}"
+        given = next((override for override in reversed(own) if override.startswith("hydra.sweeper=")), None)
+        where = ("hydra", "sweeper")
+        raise Untrusted(
+            _located(where, message, config, folders) if given is None else f"command line: {given}\n  {message}"
+        )
     due = _due(loader, config.hydra.job.config_name, own, folders)
     _refuse_parameters(settings["sweeper"].get("params"), config, folders)
     by_owner = {"hydra": [o for o in typed if _is_hydras(o)], "task": [o for o in typed if not _is_hydras(o)]}

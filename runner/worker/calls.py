@@ -23,6 +23,7 @@ default_device: Callable[[Any], AbstractContextManager[Any]] = _jax.default_devi
 jit: Callable[..., Any] = _jax.jit
 grad: Callable[..., Callable[..., Any]] = _jax.grad
 eval_shape: Callable[..., Any] = _jax.eval_shape
+make_jaxpr: Callable[..., Callable[..., Any]] = _jax.make_jaxpr
 fori_loop: Callable[..., Any] = _jax.lax.fori_loop
 scan: Callable[..., Any] = _jax.lax.scan
 cond: Callable[..., Any] = _jax.lax.cond

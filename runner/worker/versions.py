@@ -128,3 +128,9 @@ def module_cost(text: str) -> dict[str, float] | str:
     except (ImportError, AttributeError, TypeError, ValueError, RuntimeError) as error:
         said = str(error).strip().split("\n")[0]
         return f"XLA's cost analysis cannot be asked of a part of a module here: {type(error).__name__}: {said}"
+
+
+def user_frame(source: Any) -> tuple[str, int] | None:
+    """The file and the line of the user's code that an equation comes from; None where JAX does not say."""
+    frame: Any = importlib.import_module("jax._src.source_info_util").user_frame(source.traceback)
+    return None if frame is None else (frame.file_name, frame.start_line)

@@ -1,0 +1,785 @@
+"""A primitive of JAX with its operands in; the language's expression for it out.
+
+One function per primitive, or per family of them, registered by `reads`. A primitive that none reads is one message to
+the user, with its name and the line that needs it.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from runner.derivation.terms import ALL, Part, built, constant, indexed
+from runner.graph.term import NOTHING, Apply, Const, Group, Slice, Term
+from runner.language.parts import operator
+
+
+def _built(template: str, **parts: Part) -> Term:
+    """A template filled; JAX's parameters may be numbers of NumPy's."""
+    return built(template, **{name: _plain(part) for name, part in parts.items()})
+
+
+def _plain(part: Any) -> Any:
+    match part:
+        case np.integer():
+            return int(cast("int", part))
+        case tuple():
+            return tuple(map(_plain, cast("tuple[Any, ...]", part)))
+        case list():
+            return list(map(_plain, cast("list[Any]", part)))
+        case _:
+            return part
+
+
+class Unread(Exception):
+    """A primitive, or a use of one, that the language has no expression for; the text says which, and why."""
+
+
+@dataclass(frozen=True)
+class Application:
+    """One primitive where it is applied.
+
+    - `operands`: what stands for each operand; `inputs`, `outputs`: their abstract values, which have `shape`, `dtype`.
+    - `named`: gives a term a name, so that it can be read more than once.
+    """
+
+    name: str
+    params: Mapping[str, Any]
+    operands: tuple[Term, ...]
+    inputs: tuple[Any, ...]
+    outputs: tuple[Any, ...]
+    named: Callable[[Term, str], Term]
+
+    @property
+    def x(self) -> Term:
+        """The first operand."""
+        return self.operands[0]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the first operand."""
+        return tuple(self.inputs[0].shape)
+
+    @property
+    def rank(self) -> int:
+        """The number of its dimensions."""
+        return len(self.inputs[0].shape)
+
+    @property
+    def dtype(self) -> str:
+        """The dtype of the first operand."""
+        return str(self.inputs[0].dtype)
+
+    @property
+    def result(self) -> str:
+        """The dtype of the first result."""
+        return str(self.outputs[0].dtype)
+
+    def made(self, template: str, **parts: Part) -> Term:
+        """`made("sum({x}, axis={axis})", axis=(0,))`: with the operands as `x`, `y` and `z`."""
+        return _built(template, **dict(zip("xyz", self.operands, strict=False)), **parts)
+
+
+Read = Callable[[Application], Term]
+"""The expression of a primitive; of one with several results, an expression that gives them all."""
+
+READERS: dict[str, Read] = {}
+"""By the names of the primitives."""
+
+
+def reads(*names: str) -> Callable[[Read], Read]:
+    """Register a function for primitives of these names."""
+
+    def register(read: Read) -> Read:
+        READERS.update(dict.fromkeys(names, read))
+        return read
+
+    return register
+
+
+def expression(application: Application) -> Term:
+    """The expression of an application. Raises `Unread`."""
+    read = READERS.get(application.name)
+    if read is None:
+        raise Unread(f"no expression for the primitive '{application.name}'")
+    return read(application)
+
+
+# Element by element.
+
+_OPERATORS = {
+    "add": "add", "add_any": "add", "sub": "subtract", "mul": "multiply", "neg": "negative", "pow": "power",
+    "eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal",
+    "eq_to": "equal", "lt_to": "less", "le_to": "less_equal",
+}  # fmt: skip
+_CALLS = {
+    "abs": "abs", "acos": "arccos", "acosh": "arccosh", "asin": "arcsin", "asinh": "arcsinh", "atan": "arctan",
+    "atan2": "arctan2", "atanh": "arctanh", "cbrt": "cbrt", "ceil": "ceil", "clamp": "clamp", "conj": "conj",
+    "copy": "copy", "copy_p": "copy", "cos": "cos", "cosh": "cosh", "digamma": "digamma", "erf": "erf",
+    "erf_inv": "erf_inv", "erfc": "erfc", "exp": "exp", "exp2": "exp2", "expm1": "expm1", "floor": "floor",
+    "imag": "imag", "is_finite": "isfinite", "lgamma": "lgamma", "log": "log", "log1p": "log1p",
+    "logistic": "logistic", "max": "maximum", "min": "minimum", "population_count": "bitwise_count", "real": "real",
+    "rsqrt": "rsqrt", "shift_left": "left_shift", "shift_right_arithmetic": "right_shift", "sign": "sign",
+    "sin": "sin", "sinh": "sinh", "sqrt": "sqrt", "square": "square", "stop_gradient": "stop_gradient", "tan": "tan",
+    "tanh": "tanh", "xor": "bitwise_xor", "optimization_barrier": "optimization_barrier",
+}  # fmt: skip
+
+
+def _operated(application: Application) -> Term:
+    return operator(_OPERATORS[application.name], *application.operands)
+
+
+def _called(application: Application) -> Term:
+    return Apply(_CALLS[application.name], application.operands)
+
+
+READERS.update(dict.fromkeys(_OPERATORS, _operated) | dict.fromkeys(_CALLS, _called))
+
+
+@reads("pvary", "sharding_constraint", "reshard", "copy_to_host", "device_put", "layout_constraint", "mesh_cast")
+def _as_it_is(application: Application) -> Term:
+    return application.x
+
+
+@reads("and", "or", "not")
+def _logical(application: Application) -> Term:
+    name = {"and": "and", "or": "or", "not": "not"}[application.name]
+    if application.dtype == "bool":
+        return Apply(f"logical_{name}", application.operands)
+    return Apply("invert" if name == "not" else f"bitwise_{name}", application.operands)
+
+
+@reads("div")
+def _divided(application: Application) -> Term:
+    if np.issubdtype(_numpy(application.result), np.integer):
+        # JAX's primitive rounds to zero.
+        x, y = (application.named(operand, "quotient") for operand in application.operands)
+        template = "where({x} < 0, -1, 1) * where({y} < 0, -1, 1) * (abs({x}) // abs({y}))"
+        cast = _built(template, x=x, y=y)
+        unsigned = application.result.startswith("u")
+        return operator("floor_divide", x, y) if unsigned else _built("astype({x}, {t})", x=cast, t=application.result)
+    return operator("divide", *application.operands)
+
+
+@reads("rem")
+def _remainder(application: Application) -> Term:
+    return Apply("fmod", application.operands)
+
+
+@reads("integer_pow")
+def _powered(application: Application) -> Term:
+    return operator("power", application.x, constant(application.params["y"]))
+
+
+@reads("round")
+def _rounded(application: Application) -> Term:
+    if "EVEN" not in str(application.params["rounding_method"]):
+        raise Unread("'round' away from zero: jnp.round goes to the even")
+    return application.made("round({x})")
+
+
+@reads("shift_right_logical")
+def _shifted(application: Application) -> Term:
+    if application.result.startswith("u"):
+        return application.made("right_shift({x}, {y})")
+    unsigned = f"u{application.result}"
+    template = "astype(right_shift(astype({x}, {u}), astype({y}, {u})), {t})"
+    return application.made(template, u=unsigned, t=application.result)
+
+
+@reads("select_n")
+def _selected(application: Application) -> Term:
+    which, *cases = application.operands
+    if len(cases) == 1:
+        return cases[0]
+    if application.dtype == "bool":
+        return _built("where({p}, {b}, {a})", p=which, a=cases[0], b=cases[1])
+    which, chosen = application.named(which, "which"), cases[-1]
+    for number, case in reversed(list(enumerate(cases[:-1]))):
+        chosen = _built("where({p} == {n}, {a}, {b})", p=which, n=number, a=case, b=chosen)
+    return chosen
+
+
+@reads("complex")
+def _complex(application: Application) -> Term:
+    return application.made("{x} + 1j * {y}")
+
+
+@reads("convert_element_type")
+def _converted(application: Application) -> Term:
+    if application.dtype == application.result:
+        return application.x
+    return application.made("astype({x}, {t})", t=application.result)
+
+
+@reads("bitcast_convert_type")
+def _bitcast(application: Application) -> Term:
+    if np.issubdtype(_numpy(application.dtype), np.floating):
+        raise Unread("'bitcast_convert_type' of floats: the oracle's floats are float64")
+    return application.made("bitcast_convert_type({x}, {t})", t=application.result)
+
+
+@reads("name")
+def _named(application: Application) -> Term:
+    return application.made("checkpoint_name({x}, {n})", n=application.params["name"])
+
+
+# Reductions.
+
+
+def _over(application: Application) -> tuple[int, ...]:
+    return tuple(int(axis) for axis in application.params["axes"])
+
+
+def _axes(axes: Sequence[int]) -> Part:
+    return axes[0] if len(axes) == 1 else tuple(axes)
+
+
+@reads("reduce_sum", "reduce_prod")
+def _summed(application: Application) -> Term:
+    axes, name = _over(application), application.name.removeprefix("reduce_")
+    if not axes:
+        return application.x
+    small = np.issubdtype(_numpy(application.dtype), np.integer) and _numpy(application.dtype).itemsize < 4
+    if small:
+        return _built(f"{name}({{x}}, axis={{a}}, dtype={{t}})", x=application.x, a=_axes(axes), t=application.result)
+    return _built(f"{name}({{x}}, axis={{a}})", x=application.x, a=_axes(axes))
+
+
+@reads("reduce_max", "reduce_min", "reduce_and", "reduce_or", "argmax", "argmin")
+def _reduced(application: Application) -> Term:
+    axes, name = _over(application), application.name.removeprefix("reduce_")
+    name = {"and": "all", "or": "any"}.get(name, name)
+    if not axes:
+        return application.x
+    if name in ("all", "any") and application.dtype != "bool":
+        raise Unread(f"'{application.name}' of integers")
+    reduced = _built(f"{name}({{x}}, axis={{a}})", x=application.x, a=_axes(axes))
+    index = str(application.params.get("index_dtype", "int32"))
+    return reduced if index == "int32" else _built("astype({x}, {t})", x=reduced, t=index)
+
+
+@reads("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
+def _cumulated(application: Application) -> Term:
+    axis, reverse, name = application.params["axis"], application.params["reverse"], application.name
+    if name not in ("cumsum", "cumprod"):
+        return _built(f"{name}({{x}}, axis={{a}}, reverse={{r}})", x=application.x, a=axis, r=reverse)
+    inner = _built("flip({x}, {a})", x=application.x, a=axis) if reverse else application.x
+    summed = _built(f"{name}({{x}}, axis={{a}})", x=inner, a=axis)
+    return _built("flip({x}, {a})", x=summed, a=axis) if reverse else summed
+
+
+@reads("reduce_window_max", "reduce_window_min", "reduce_window_sum")
+def _windowed(application: Application) -> Term:
+    params, kind = application.params, application.name.rpartition("_")[2]
+    floats = not np.issubdtype(_numpy(application.dtype), np.integer)
+    bounds = np.iinfo(_numpy(application.dtype)) if not floats else None
+    first: Term = Const(0.0 if floats else 0)
+    if kind != "sum":
+        least = _built("-inf") if bounds is None else constant(int(bounds.min))
+        most = _built("inf") if bounds is None else constant(int(bounds.max))
+        first = least if kind == "max" else most
+    return _built(
+        "reduce_window({x}, {first}, {kind}, {window}, {strides}, {padding}, {base}, {dilation})",
+        x=application.x,
+        first=first,
+        kind={"sum": "add"}.get(kind, kind),
+        window=tuple(params["window_dimensions"]),
+        strides=tuple(params["window_strides"]),
+        padding=[tuple(map(int, each)) for each in params["padding"]],
+        base=tuple(params["base_dilation"]),
+        dilation=tuple(params["window_dilation"]),
+    )
+
+
+# Shapes.
+
+
+@reads("broadcast_in_dim")
+def _broadcast(application: Application) -> Term:
+    shape, dimensions = tuple(application.params["shape"]), tuple(application.params["broadcast_dimensions"])
+    if not application.inputs[0].shape:
+        if isinstance(application.x, Const):
+            return _built("full({s}, {x}, {t})", s=shape, x=application.x, t=application.result)
+        return _built("broadcast_to({x}, {s})", x=application.x, s=shape)
+    if dimensions == tuple(range(len(shape) - len(dimensions), len(shape))):
+        return _built("broadcast_to({x}, {s})", x=application.x, s=shape)
+    if tuple(size for size in shape if size != 1) == tuple(size for size in application.shape if size != 1):
+        return _built("reshape({x}, {s})", x=application.x, s=shape)
+    return _built("broadcast_in_dim({x}, {s}, {d})", x=application.x, s=shape, d=dimensions)
+
+
+@reads("reshape")
+def _reshaped(application: Application) -> Term:
+    if application.params.get("dimensions") is not None:
+        raise Unread("'reshape' in another order of dimensions")
+    return application.made("reshape({x}, {s})", s=tuple(application.params["new_sizes"]))
+
+
+@reads("squeeze")
+def _squeezed(application: Application) -> Term:
+    return application.made("squeeze({x}, {a})", a=_axes(application.params["dimensions"]))
+
+
+@reads("expand_dims")
+def _expanded(application: Application) -> Term:
+    return application.made("expand_dims({x}, {a})", a=_axes(application.params["dimensions"]))
+
+
+@reads("transpose")
+def _transposed(application: Application) -> Term:
+    order = tuple(int(axis) for axis in application.params["permutation"])
+    if order == tuple(range(application.rank)):
+        return application.x
+    return application.made("transpose({x}, {o})", o=order)
+
+
+@reads("rev")
+def _reversed(application: Application) -> Term:
+    return application.made("flip({x}, {a})", a=_axes(application.params["dimensions"]))
+
+
+@reads("concatenate")
+def _concatenated(application: Application) -> Term:
+    return _built("concatenate({x}, axis={a})", x=list(application.operands), a=application.params["dimension"])
+
+
+@reads("stack")
+def _stacked(application: Application) -> Term:
+    return _built("stack({x}, axis={a})", x=list(application.operands), a=application.params["axis"])
+
+
+@reads("tile")
+def _tiled(application: Application) -> Term:
+    return application.made("tile({x}, {r})", r=tuple(application.params["reps"]))
+
+
+@reads("pad")
+def _padded(application: Application) -> Term:
+    config = [tuple(map(int, each)) for each in application.params["padding_config"]]
+    x, value = application.operands
+    if any(low < 0 or high < 0 or inside for low, high, inside in config):
+        return _built("pad_dilated({x}, {v}, {c})", x=x, v=value, c=config)
+    widths = tuple((low, high) for low, high, _ in config)
+    return _built("pad({x}, {w}, constant_values={v})", x=x, w=widths, v=value)
+
+
+@reads("iota")
+def _counted(application: Application) -> Term:
+    shape, dimension = tuple(application.params["shape"]), application.params["dimension"]
+    if len(shape) == 1:
+        return _built("iota({t}, {n})", t=application.result, n=shape[0])
+    return _built("broadcasted_iota({t}, {s}, {d})", t=application.result, s=shape, d=dimension)
+
+
+@reads("split")
+def _split(application: Application) -> Term:
+    sizes = list(map(int, application.params["sizes"]))
+    if len(sizes) == 1:
+        return Group((application.x,))
+    ends = [sum(sizes[: at + 1]) for at in range(len(sizes) - 1)]
+    return application.made("split({x}, {e}, axis={a})", e=ends, a=application.params["axis"])
+
+
+# Slices and indices.
+
+
+@reads("slice")
+def _sliced(application: Application) -> Term:
+    params = application.params
+    bounds = zip(
+        params["start_indices"], params["limit_indices"], params["strides"] or (1,) * application.rank, strict=True
+    )
+    items = [
+        _item(int(start), int(stop), int(step), size)
+        for (start, stop, step), size in zip(bounds, application.shape, strict=True)
+    ]
+    while items and items[-1] == ALL:
+        items.pop()
+    return indexed(application.x, items) if items else application.x
+
+
+def _item(start: int, stop: int, step: int, size: int) -> Term:
+    lower = NOTHING if start == 0 else Const(start)
+    upper = NOTHING if stop == size else Const(stop)
+    return Slice(lower, upper, NOTHING if step == 1 else Const(step))
+
+
+@reads("dynamic_slice")
+def _dynamic(application: Application) -> Term:
+    x, *starts = application.operands
+    return _built("dynamic_slice({x}, {s}, {n})", x=x, s=tuple(starts), n=tuple(application.params["slice_sizes"]))
+
+
+@reads("dynamic_update_slice")
+def _updated(application: Application) -> Term:
+    x, update, *starts = application.operands
+    return _built("dynamic_update_slice({x}, {u}, {s})", x=x, u=update, s=tuple(starts))
+
+
+def _mode(application: Application) -> str:
+    text = str(application.params["mode"]).upper()
+    if "CLIP" in text or text == "0":
+        return "clip"
+    return "promise_in_bounds" if "PROMISE" in text else "fill"
+
+
+@dataclass(frozen=True)
+class _Indexing:
+    """Which elements of an operand a gather takes, or a scatter writes to.
+
+    - `shape`: of the operand; `sizes`: of a slice of it, 1 where a dimension is `dropped` from the slice.
+    - `mapped`: the dimensions of the operand that the last dimension of the indices is of; `batching`: those that go
+      with a dimension of the indices, which `beside` has.
+    - `windows`: the dimensions of a slice in the result of a gather, or in what is scattered; `rank`: how many
+      dimensions that has.
+    """
+
+    shape: tuple[int, ...]
+    sizes: tuple[int, ...]
+    mapped: tuple[int, ...]
+    batching: tuple[int, ...]
+    beside: tuple[int, ...]
+    dropped: tuple[int, ...]
+    windows: tuple[int, ...]
+    rank: int
+
+    def index(self, application: Application, mode: str) -> list[Term]:
+        """For each dimension of the operand an index that has the result's rank."""
+        given = tuple(application.inputs[1].shape[:-1])
+        batch = [d for d in range(self.rank) if d not in self.windows]
+        indices = application.named(application.operands[1], "indices")
+        sizes = dict(zip(batch, given, strict=True))
+        spread = tuple(sizes.get(d, 1) for d in range(self.rank))
+        kept = [d for d in range(len(self.shape)) if d not in self.dropped]
+        index: list[Term] = []
+        for d, size in enumerate(self.shape):
+            parts: list[Term] = []
+            if d in self.mapped:
+                component = indexed(indices, [*[ALL] * len(given), Const(self.mapped.index(d))])
+                if mode == "clip":
+                    component = _built("clip({c}, 0, {m})", c=component, m=size - self.sizes[d])
+                parts.append(_built("reshape({c}, {s})", c=component, s=spread) if spread else component)
+            if d in self.batching:
+                parts.append(_along(size, batch[self.beside[self.batching.index(d)]], self.rank))
+            if d in kept and (self.sizes[d] > 1 or not parts):
+                parts.append(_along(self.sizes[d], self.windows[kept.index(d)], self.rank))
+            index.append(functools.reduce(functools.partial(operator, "add"), parts or [Const(0)]))
+        return index
+
+
+@reads("gather")
+def _gathered(application: Application) -> Term:
+    """`take` where it is one; else an index for each dimension."""
+    numbers, sizes = application.params["dimension_numbers"], tuple(map(int, application.params["slice_sizes"]))
+    mode, (x, indices), shape = _mode(application), application.operands, application.shape
+    given, rank = tuple(application.inputs[1].shape[:-1]), len(application.outputs[0].shape)
+    indexing = _Indexing(
+        shape,
+        sizes,
+        tuple(numbers.start_index_map),
+        tuple(numbers.operand_batching_dims),
+        tuple(numbers.start_indices_batching_dims),
+        (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims),
+        tuple(numbers.offset_dims),
+        rank,
+    )
+    axis = indexing.mapped[0] if len(indexing.mapped) == 1 else 0
+    others = tuple(d for d in range(rank) if not axis <= d < axis + len(given))
+    whole = tuple(1 if d == axis else size for d, size in enumerate(shape))
+    if indexing.mapped == indexing.dropped == (axis,) and sizes == whole and indexing.windows == others:
+        at = _built("reshape({i}, {s})", i=indices, s=given) if given else _built("{i}[0]", i=indices)
+        if mode == "fill":
+            template = "take({x}, {i}, axis={a}, mode='fill', fill_value={v})"
+            return _built(template, x=x, i=at, a=axis, v=_filling(application))
+        # What promises to be in bounds is: `take` clips it at no cost.
+        return _built("take({x}, {i}, axis={a}, mode='clip')", x=x, i=at, a=axis)
+    index = indexing.index(application, mode)
+    if mode == "fill":
+        how = (("mode", Const("fill")), ("fill_value", _filling(application)))
+        return Apply("at[].get", (x, Group(tuple(index))), how)
+    return indexed(x, index)
+
+
+def _filling(application: Application) -> Term:
+    """What a gather gives that is out of bounds."""
+    value, kind = application.params.get("fill_value"), _numpy(application.result)
+    if value is not None:
+        return literal(value, application.result)
+    if np.issubdtype(kind, np.integer):
+        bounds = np.iinfo(kind)
+        return constant(int(bounds.min if bounds.min < 0 else bounds.max))
+    return Const(True) if kind == np.dtype(bool) else _built("inf - inf")
+
+
+def _along(size: int, dimension: int, rank: int) -> Term:
+    """`arange(size)` along one dimension of so many."""
+    count = _built("arange({n})", n=size)
+    if rank == 1:
+        return count
+    return _built("reshape({c}, {s})", c=count, s=tuple(size if d == dimension else 1 for d in range(rank)))
+
+
+@reads(*(f"scatter{sign}{kind}" for sign in "-_" for kind in ("add", "mul", "min", "max")), "scatter")
+def _scattered(application: Application) -> Term:
+    """`x.at[i].add(values)`, with an index for each dimension."""
+    method = application.name[len("scatter") + 1 :] or "set"
+    numbers, mode = application.params["dimension_numbers"], _mode(application)
+    shape, values = application.shape, tuple(application.inputs[2].shape)
+    dropped = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
+    windows = tuple(numbers.update_window_dims)
+    left = iter(windows)
+    sizes = tuple(1 if d in dropped else values[next(left)] for d in range(len(shape)))
+    indexing = _Indexing(
+        shape,
+        sizes,
+        tuple(numbers.scatter_dims_to_operand_dims),
+        tuple(numbers.operand_batching_dims),
+        tuple(numbers.scatter_indices_batching_dims),
+        dropped,
+        windows,
+        len(values),
+    )
+    x, _, updates = application.operands
+    unique = (("unique_indices", Const(True)),) if application.params["unique_indices"] else ()
+    # What promises to be in bounds leaves nothing to drop.
+    how = (*unique, ("mode", Const("clip" if mode == "clip" else "drop")))
+    return Apply(f"at[].{method}", (x, Group(tuple(indexing.index(application, mode))), updates), how)
+
+
+@reads("sort")
+def _sorted(application: Application) -> Term:
+    axis, keys = application.params["dimension"], application.params["num_keys"]
+    if len(application.operands) == 1:
+        return application.made("sort({x}, axis={a})", a=axis)
+    operands = [application.named(operand, "sorted") for operand in application.operands]
+    order: Term | None = None
+    for key in reversed(operands[:keys]):
+        if order is None:
+            order = application.named(_built("argsort({x}, axis={a})", x=key, a=axis), "order")
+        else:
+            along = _built("take_along_axis({x}, {o}, axis={a})", x=key, o=order, a=axis)
+            again = application.named(_built("argsort({x}, axis={a})", x=along, a=axis), "order")
+            order = application.named(_built("take_along_axis({o}, {p}, axis={a})", o=order, p=again, a=axis), "order")
+    assert order is not None
+    return Group(tuple(_built("take_along_axis({x}, {o}, axis={a})", x=x, o=order, a=axis) for x in operands))
+
+
+@reads("top_k")
+def _top(application: Application) -> Term:
+    axis = application.params.get("axis", -1)
+    if axis in (-1, application.rank - 1):
+        return application.made("top_k({x}, {k})", k=application.params["k"])
+    return application.made("top_k({x}, {k}, axis={a})", k=application.params["k"], a=axis)
+
+
+# Products.
+
+
+@reads("dot_general")
+def _product(application: Application) -> Term:
+    numbers = application.params["dimension_numbers"]
+    (left, right), (many, those) = (tuple(tuple(map(int, each)) for each in part) for part in numbers)
+    ranks = [len(each.shape) for each in application.inputs]
+    wide = str(application.params.get("preferred_element_type") or application.result)
+    named = (("preferred_element_type", Const(wide)),) if wide != application.dtype else ()
+    batch = tuple(range(ranks[0] - 2))
+    if (
+        not named
+        and (left, right) == ((ranks[0] - 1,), (len(batch),))
+        and many == those == batch
+        and ranks == [len(batch) + 2] * 2
+    ):
+        return operator("matmul", *application.operands)
+    if not named and ranks[1] == 2 and not many and (left, right) == ((ranks[0] - 1,), (0,)):
+        return operator("matmul", *application.operands)
+    given = constant(((left, right), (many, those)))
+    return Apply("dot_general", (*application.operands, given), named)
+
+
+@reads("conv_general_dilated")
+def _convolved(application: Application) -> Term:
+    params = application.params
+    numbers = params["dimension_numbers"]
+    letters = "DHW"[-(application.rank - 2) :] if application.rank > 2 else ""
+    lhs = _letters(numbers.lhs_spec, "NC", letters)
+    rhs = _letters(numbers.rhs_spec, "OI", letters)
+    out = _letters(numbers.out_spec, "NC", letters)
+    wide = str(params.get("preferred_element_type") or application.result)
+    given: dict[str, Part] = {
+        "lhs_dilation": tuple(params["lhs_dilation"]),
+        "rhs_dilation": tuple(params["rhs_dilation"]),
+        "dimension_numbers": (lhs, rhs, out),
+        "feature_group_count": params["feature_group_count"],
+        "batch_group_count": params["batch_group_count"],
+    }
+    if wide != application.dtype:
+        given["preferred_element_type"] = wide
+    one = (1,) * len(letters)
+    plain = {"lhs_dilation": one, "rhs_dilation": one, "feature_group_count": 1, "batch_group_count": 1}
+    keywords = tuple((name, constant(value)) for name, value in given.items() if plain.get(name) != value)
+    padding = constant([tuple(map(int, each)) for each in params["padding"]])
+    return Apply(
+        "conv_general_dilated", (*application.operands, constant(tuple(params["window_strides"])), padding), keywords
+    )
+
+
+def _letters(spec: Sequence[int], first: str, spatial: str) -> str:
+    """The dimensions of a convolution's operand as letters, in their order."""
+    places = dict(zip(spec, f"{first}{spatial}", strict=True))
+    return "".join(places[d] for d in range(len(spec)))
+
+
+@reads("ragged_dot_general", "ragged_dot")
+def _ragged(application: Application) -> Term:
+    numbers = application.params.get("ragged_dot_dimension_numbers")
+    plain = "(((1,), (1,)), ((), ()))"
+    if numbers is not None and str(numbers.dot_dimension_numbers).replace("[", "(").replace("]", ")") != plain:
+        raise Unread("'ragged_dot_general' with other dimensions than ragged_dot's")
+    return application.made("ragged_dot({x}, {y}, {z})")
+
+
+# Linear algebra.
+
+
+@reads("cholesky")
+def _cholesky(application: Application) -> Term:
+    return application.made("cholesky({x}, symmetrize_input=False)")
+
+
+@reads("eigh")
+def _eigh(application: Application) -> Term:
+    both = application.named(application.made("eigh({x})"), "eigen")
+    return Group((_built("{b}[1]", b=both), _built("{b}[0]", b=both)))
+
+
+@reads("svd")
+def _svd(application: Application) -> Term:
+    full = application.params["full_matrices"]
+    if not application.params["compute_uv"]:
+        return application.made("svdvals({x})")
+    both = application.named(application.made("svd({x}, full_matrices={f})", f=full), "svd")
+    return Group(tuple(_built("{b}[{n}]", b=both, n=n) for n in (1, 0, 2)))
+
+
+@reads("qr")
+def _qr(application: Application) -> Term:
+    return application.made("qr({x}, mode={m})", m="complete" if application.params["full_matrices"] else "reduced")
+
+
+@reads("triangular_solve")
+def _solved(application: Application) -> Term:
+    params = application.params
+    a, b = application.operands
+    if params["conjugate_a"]:
+        a = _built("conj({a})", a=a)
+    lower, trans = params["lower"], 1 if params["transpose_a"] else 0
+    template = "solve_triangular({a}, {b}, trans={t}, lower={l}, unit_diagonal={u})"
+    if params["left_side"]:
+        return _built(template, a=a, b=b, t=trans, l=lower, u=params["unit_diagonal"])
+    turned = _built("matrix_transpose({b})", b=b)
+    solved = _built(template, a=a, b=turned, t=1 - trans, l=lower, u=params["unit_diagonal"])
+    return _built("matrix_transpose({x})", x=solved)
+
+
+@reads("fft")
+def _fft(application: Application) -> Term:
+    kind = str(application.params["fft_type"]).rpartition(".")[2].lower().replace("fft_type.", "")
+    lengths = tuple(application.params["fft_lengths"])
+    name = {"0": "fft", "1": "ifft", "2": "rfft", "3": "irfft"}.get(kind, kind)
+    return _built(f"{name}n({{x}}, {{s}}, {{a}})", x=application.x, s=lengths, a=tuple(range(-len(lengths), 0)))
+
+
+# Random numbers.
+
+
+@reads("random_bits")
+def _bits(application: Application) -> Term:
+    params = application.params
+    return application.made("bits({x}, {s}, {t})", s=tuple(params["shape"]), t=f"uint{params['bit_width']}")
+
+
+@reads("random_seed")
+def _seeded(application: Application) -> Term:
+    return application.made("key({x})")
+
+
+@reads("random_fold_in")
+def _folded(application: Application) -> Term:
+    return application.made("fold_in({x}, {y})")
+
+
+@reads("random_split")
+def _keys(application: Application) -> Term:
+    shape = tuple(application.params["shape"])
+    return application.made("split_key({x}, {n})", n=shape[0] if len(shape) == 1 else shape)
+
+
+@reads("random_wrap")
+def _wrapped(application: Application) -> Term:
+    return application.made("wrap_key_data({x})")
+
+
+@reads("random_unwrap")
+def _unwrapped(application: Application) -> Term:
+    return application.made("key_data({x})")
+
+
+# Functions of JAX's own, which it calls by their names.
+
+LIBRARY: Mapping[str, Callable[[Application], tuple[str, Mapping[str, Any]]]] = {
+    **{name: (lambda application: (application.name, {})) for name in (
+        "relu", "silu", "softplus", "relu6", "inv", "det", "slogdet", "solve", "clip", "floor_divide", "remainder",
+        "logaddexp", "isfinite", "square", "log_sigmoid", "interp",
+    )},
+    "_where": lambda _: ("where", {}),
+    "_interp": lambda _: ("interp", {}),
+    **{f"_{name}": (lambda application: (application.name.lstrip("_"), _drawn(application))) for name in (
+        "normal", "uniform", "gumbel", "exponential", "laplace", "truncated_normal", "randint",
+    )},
+    "_bernoulli": lambda application: ("bernoulli", {"shape": tuple(application.outputs[0].shape)}),
+    "_shuffle": lambda _: ("permutation", {}),
+}  # fmt: skip
+"""By the name of a function that JAX calls: the operation that it may be, and the arguments that are no operands."""
+
+ORDERS: Mapping[str, tuple[str, ...]] = {
+    "uniform": ("key", "minval", "maxval"),
+    "randint": ("key", "minval", "maxval"),
+    "truncated_normal": ("key", "lower", "upper"),
+    "bernoulli": ("key", "p"),
+}
+"""The parameters that the operands are for, where they are not the first ones."""
+
+
+def _drawn(application: Application) -> Mapping[str, Any]:
+    return {"shape": tuple(application.outputs[0].shape), "dtype": application.result}
+
+
+def literal(value: Any, dtype: str) -> Term:
+    """A number of a jaxpr, as short as its dtype knows it."""
+    if dtype == "bool":
+        return Const(bool(value))
+    kind = _numpy(dtype)
+    if np.issubdtype(kind, np.integer):
+        return constant(int(value))
+    if np.issubdtype(kind, np.complexfloating):
+        return constant(complex(value))
+    number = float(str(np.asarray(value).astype(kind)[()]))
+    if math.isnan(number):
+        return _built("inf - inf")
+    if math.isinf(number):
+        return _built("inf" if number > 0 else "-inf")
+    return constant(number)
+
+
+def _numpy(name: str) -> np.dtype:
+    """The dtype of that name; of one that NumPy does not know, float32 stands for what it is: a float."""
+    try:
+        return np.dtype(name)
+    except TypeError:
+        return np.dtype(np.float32)

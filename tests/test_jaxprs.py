@@ -1,0 +1,463 @@
+"""Functions of JAX as people write them, read as lines: the lines compute what the functions do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import yaml
+
+from runner.reference.interpreter import interpret
+from runner.worker import jaxprs
+from tests import harness
+
+FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[tuple[Any, ...], ...]]] = {}
+
+
+def function(*shapes: tuple[Any, ...]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Try a function of arrays of these shapes; `("i", 5, 8)` is five integers below 8."""
+
+    def register(each: Callable[..., Any]) -> Callable[..., Any]:
+        FUNCTIONS[each.__name__] = each, shapes
+        return each
+
+    return register
+
+
+def operands(shapes: tuple[tuple[Any, ...], ...]) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return {
+        name: rng.integers(0, shape[-1], shape[1:-1]).astype(np.int32)
+        if shape[0] == "i"
+        else rng.normal(size=shape).astype(np.float32)
+        for name, shape in zip("abcdefghijk", shapes, strict=False)
+    }
+
+
+@function((4, 8), (8, 16), (16, 8))
+def mlp(x, w1, w2):
+    h = jax.nn.gelu(x @ w1)
+    return h @ w2
+
+
+@function((4, 8))
+def softmax(x):
+    return jax.nn.softmax(x, axis=-1)
+
+
+@function((2, 4, 2, 8), (2, 4, 2, 8), (2, 4, 2, 8))
+def attention(q, k, v):
+    s = jnp.einsum("bqhd,bkhd->bhqk", q, k) / jnp.sqrt(8.0)
+    mask = jnp.tril(jnp.ones((4, 4), bool))
+    s = jnp.where(mask, s, -1e30)
+    p = jax.nn.softmax(s)
+    return jnp.einsum("bhqk,bkhd->bqhd", p, v)
+
+
+@function((8, 8), ("i", 5, 8))
+def take(w, i):
+    return jnp.take(w, i, axis=0)
+
+
+@function((8, 8), ("i", 5, 8))
+def index(w, i):
+    return w[i, 1:3]
+
+
+@function((8, 8), ("i", 8, 8))
+def index2(w, i):
+    return w[jnp.arange(8), i]
+
+
+@function((8, 8), ("i", 5, 8), (5, 8))
+def scatter_add(w, i, u):
+    return w.at[i].add(u)
+
+
+@function((8, 8), ("i", 5, 8), (5,))
+def scatter_set(w, i, u):
+    return w.at[i, 0].set(u)
+
+
+@function((6, 8))
+def along(x):
+    return jnp.take_along_axis(x, jnp.argsort(x, axis=1), axis=1)
+
+
+@function((6, 8))
+def sorting(x):
+    return jnp.sort(x, axis=0), jnp.argsort(x, axis=1), jax.lax.top_k(x, 3)
+
+
+@function((4, 8), (3, 8, 8))
+def scan_layers(x, ws):
+    def layer(h, w):
+        h = jnp.tanh(h @ w)
+        return h, h.sum()
+
+    return jax.lax.scan(layer, x, ws)
+
+
+@function((4, 8), (3, 8, 8))
+def scan_rev(x, ws):
+    return jax.lax.scan(lambda h, w: (h @ w, h.mean(0)), x, ws, reverse=True)
+
+
+@function((4, 8), (3, 8, 8))
+def scan_grad(x, ws):
+    def loss(ws):
+        h, _ = jax.lax.scan(jax.checkpoint(lambda h, w: (jnp.tanh(h @ w), None)), x, ws)
+        return (h**2).sum()
+
+    return jax.value_and_grad(loss)(ws)
+
+
+@function((4, 8))
+def fori(x):
+    return jax.lax.fori_loop(0, 5, lambda i, c: c * 0.5 + i, x)
+
+
+@function((4, 8))
+def cond(x):
+    return jax.lax.cond(x.sum() > 0, lambda a: a * 2, lambda a: a - 1, x)
+
+
+@function((4, 8))
+def switch(x):
+    return jax.lax.switch(jnp.int32(jnp.abs(x[0, 0]) * 3), [lambda a: a * 2, lambda a: a - 1, jnp.sin], x)
+
+
+@function((2, 8, 8, 3), (3, 3, 3, 4))
+def conv(x, w):
+    return jax.lax.conv_general_dilated(x, w, (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+
+@function((2, 8, 8, 3))
+def maxpool(x):
+    return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+
+
+@function((2, 8, 8, 3))
+def avgpool(x):
+    return jax.lax.reduce_window(x, 0.0, jax.lax.add, (1, 2, 2, 1), (1, 2, 2, 1), "SAME")
+
+
+@function((4, 8))
+def layernorm(x):
+    m = x.mean(-1, keepdims=True)
+    v = x.var(-1, keepdims=True)
+    return (x - m) * jax.lax.rsqrt(v + 1e-6)
+
+
+@function((4, 8), (8,))
+def grads(x, w):
+    return jax.grad(lambda w: jnp.log(jax.nn.sigmoid(x @ w)).sum())(w)
+
+
+@function((8, 8))
+def chol(x):
+    a = x @ x.T + 8 * jnp.eye(8)
+    return jnp.linalg.cholesky(a), jnp.linalg.solve(a, x), jnp.linalg.inv(a)
+
+
+@function((6, 4))
+def qr(x):
+    return jnp.linalg.qr(x)
+
+
+@function((6, 6))
+def eigh(x):
+    return jnp.linalg.eigvalsh(x + x.T)
+
+
+@function((8, 8))
+def fft(x):
+    return jnp.abs(jnp.fft.fft(x)), jnp.fft.irfft(jnp.fft.rfft(x))
+
+
+@function((4, 8))
+def dropout(x):
+    k = jax.random.fold_in(jax.random.key(0), 1)
+    keep = jax.random.bernoulli(k, 0.5, x.shape)
+    return jnp.where(keep, x / 0.5, 0)
+
+
+@function((4, 8))
+def noise(x):
+    return x + jax.random.normal(jax.random.key(3), x.shape)
+
+
+@function((4, 8))
+def noise_old(x):
+    return x + jax.random.uniform(jax.random.PRNGKey(3), x.shape)
+
+
+@function(("i", 4, 10))
+def onehot(i):
+    return jax.nn.one_hot(i, 10) @ jnp.ones((10, 3))
+
+
+@function((4, 10), ("i", 4, 10))
+def xent(logits, labels):
+    logp = jax.nn.log_softmax(logits)
+    return -jnp.take_along_axis(logp, labels[:, None], axis=1).mean()
+
+
+@function((4, 8))
+def cums(x):
+    return jnp.cumsum(x, 1), jnp.cumprod(x, 0), jax.lax.cummax(x, axis=1), jnp.cumsum(x[::-1], 0)[::-1]
+
+
+@function((4, 8))
+def padslice(x):
+    return (
+        jnp.pad(x, ((1, 2), (0, 0)))[1:5, ::2],
+        jnp.roll(x, 3, 1),
+        jnp.concatenate([x, x[:, :2]], 1),
+        jnp.flip(x, 0),
+        jnp.split(x, 2, 1),
+        jnp.tile(x, (2, 1)),
+        jnp.repeat(x, 2, axis=0),
+    )
+
+
+@function((8, 8))
+def dyn(x):
+    i = jnp.argmax(x[0])
+    return jax.lax.dynamic_slice(x, (i, 0), (2, 8)), jax.lax.dynamic_update_slice(x, x[:1] * 0, (i, 0))
+
+
+@function((4, 8))
+def ints(x):
+    i = (x * 10).astype(jnp.int32)
+    return i // 3, i % 3, i & 3, i | 1, ~i, i >> 1, jnp.sign(i), jax.lax.div(i, 3), jax.lax.rem(i, 3)
+
+
+@function((4, 8))
+def rope(x):
+    pos = jnp.arange(4)
+    freq = 1 / 10000 ** (jnp.arange(0, 8, 2) / 8)
+    a = pos[:, None] * freq
+    x1, x2 = x[:, ::2], x[:, 1::2]
+    return jnp.stack([x1 * jnp.cos(a) - x2 * jnp.sin(a), x1 * jnp.sin(a) + x2 * jnp.cos(a)], -1).reshape(4, 8)
+
+
+@function((16, 8), (8, 4), (4, 8, 16))
+def moe(x, wr, we):
+    p = jax.nn.softmax(x @ wr)
+    g, i = jax.lax.top_k(p, 2)
+    oh = jax.nn.one_hot(i, 4)
+    y = jnp.einsum("td,edf->tef", x, we)
+    return jnp.einsum("tke,tef,tk->tf", oh, y, g)
+
+
+@function((4, 8))
+def vmapped(x):
+    return jax.vmap(lambda r: jnp.dot(r, r) + r[0])(x)
+
+
+@function(
+    (8,),
+)
+def hess(x):
+    return jax.hessian(lambda x: (jnp.sin(x) * x).sum())(x)
+
+
+@function(
+    (8,),
+)
+def jac(x):
+    return jax.jacfwd(lambda x: jnp.cumsum(x) ** 2)(x)
+
+
+@function((4, 8))
+def bf16(x):
+    return (x.astype(jnp.bfloat16) @ x.T.astype(jnp.bfloat16)).astype(jnp.float32)
+
+
+@function((2, 8, 8, 3))
+def maxpool_grad(x):
+    return jax.grad(
+        lambda x: (jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID") ** 2).sum()
+    )(x)
+
+
+@function((2, 8, 8, 3), (3, 3, 3, 4))
+def conv_grad(x, w):
+    return jax.grad(
+        lambda w: (
+            jax.lax.conv_general_dilated(x, w, (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")) ** 2
+        ).sum(),
+    )(w)
+
+
+@function((4, 8))
+def whiles(x):
+    return jax.lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] * 2), (0, x))
+
+
+@function((4, 8))
+def clipnorm(x):
+    n = jnp.sqrt((x**2).sum())
+    return x * jnp.minimum(1.0, 1.0 / (n + 1e-6))
+
+
+@function((8, 4), ("i", 8, 4))
+def segsum(x, i):
+    return jax.ops.segment_sum(x, i, 4)
+
+
+@function((5,), (5,))
+def interp(x, y):
+    return jnp.interp(jnp.linspace(0, 1, 7), jnp.sort(x), y)
+
+
+@function((4, 8))
+def logsumexp(x):
+    return (
+        jax.nn.logsumexp(x, axis=0),
+        jnp.median(x),
+        jnp.percentile(x, 30),
+        jnp.std(x),
+        jnp.prod(x, axis=1),
+        jnp.linalg.norm(x),
+    )
+
+
+@function((8, 8))
+def tri(x):
+    return jax.scipy.linalg.solve_triangular(jnp.tril(x) + 8 * jnp.eye(8), x, lower=True)
+
+
+@function((4, 8))
+def gumbel(x):
+    return (
+        jax.random.categorical(jax.random.key(1), x),
+        jax.random.permutation(jax.random.key(2), 8),
+        jax.random.randint(jax.random.key(3), (4,), 0, 9),
+    )
+
+
+@function((4, 8))
+def truncn(x):
+    return x * jax.random.truncated_normal(jax.random.key(1), -2.0, 2.0, x.shape)
+
+
+@function((4, 4))
+def svd(x):
+    return jnp.linalg.svd(x, compute_uv=False), jnp.linalg.det(x), jnp.linalg.slogdet(x)
+
+
+@function((4, 8), (8,))
+def as_given(x, b):
+    return x, {"sum": x + b}
+
+
+KEY = jax.random.key(7)
+
+
+@function((4, 8))
+def captured_key(x):
+    return x + jax.random.normal(jax.random.fold_in(KEY, 2), x.shape)
+
+
+@function(
+    (32, 16), (2, 16, 16), (2, 16, 8), (2, 16, 8), (2, 16, 16), (2, 16, 32), (2, 16, 32), (2, 32, 16), (2, 16), (2, 16),
+    ("i", 2, 9, 32),
+)  # fmt: skip
+def llama(e, wq, wk, wv, wo, w1, w2, w3, g1, g2, tokens):
+    """Two scanned layers with rematerialisation, grouped heads, rotary positions; the loss and all gradients."""
+
+    def rms(x, g):
+        return x * jax.lax.rsqrt((x**2).mean(-1, keepdims=True) + 1e-6) * g
+
+    def rope(x):
+        positions = jnp.arange(x.shape[1])
+        frequencies = 1 / 10000 ** (jnp.arange(0, x.shape[-1], 2) / x.shape[-1])
+        angles = positions[:, None] * frequencies
+        cos, sin = jnp.cos(angles)[:, None], jnp.sin(angles)[:, None]
+        x1, x2 = jnp.split(x, 2, -1)
+        return jnp.concatenate([x1 * cos - x2 * sin, x2 * cos + x1 * sin], -1)
+
+    @jax.checkpoint
+    def layer(h, weights):
+        wq, wk, wv, wo, w1, w2, w3, g1, g2 = weights
+        (b, s, d), heads = h.shape, 2
+        x = rms(h, g1)
+        q = rope((x @ wq).reshape(b, s, heads, -1))
+        k = jnp.repeat(rope((x @ wk).reshape(b, s, 1, -1)), heads, 2)
+        v = jnp.repeat((x @ wv).reshape(b, s, 1, -1), heads, 2)
+        scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) / np.sqrt(d // heads)
+        scores = jnp.where(jnp.tril(jnp.ones((s, s), bool)), scores, -1e30)
+        h = h + jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores), v).reshape(b, s, d) @ wo
+        x = rms(h, g2)
+        return h + (jax.nn.silu(x @ w1) * (x @ w2)) @ w3, None
+
+    def loss(e, *weights):
+        h, _ = jax.lax.scan(layer, e[tokens[:, :-1]], weights)
+        logp = jax.nn.log_softmax(h @ e.T)
+        return -jnp.take_along_axis(logp, tokens[:, 1:, None], -1).mean()
+
+    weights = [0.1 * w for w in (wq, wk, wv, wo, w1, w2, w3)]
+    return jax.value_and_grad(loss, argnums=tuple(range(10)))(0.1 * e, *weights, g1, g2)
+
+
+MISSING = {
+    "maxpool_grad": "no expression for the primitive 'select_and_scatter_add'",
+    "whiles": "no expression for the primitive 'while'",
+}
+"""What has no expression yet."""
+
+
+@pytest.mark.parametrize("name", [name for name in FUNCTIONS if name not in MISSING])
+def test_the_lines_compute_what_the_function_does(name: str) -> None:
+    called, shapes = FUNCTIONS[name]
+    given = operands(shapes)
+    read = jaxprs.read(called, given)
+    results = list(dict.fromkeys(read.results))
+    arrays = {**given, **read.arrays}
+    config = {
+        "arrays": {a: {"shape": list(v.shape), "dtype": str(v.dtype), "spec": []} for a, v in arrays.items()},
+        "graph": dict(read.lines),
+        "outputs": {result: [] for result in results},
+    }
+    text = yaml.safe_dump(config, sort_keys=False, width=10**6)
+    values = interpret(harness.experiment(text, program="auto"), "graph", arrays, keep=results).values
+    types = harness.types(text, program="auto").outputs
+    wanted = jax.tree.leaves(called(*map(jnp.asarray, given.values())))
+    assert len(wanted) == len(read.results)
+    for result, want in zip(read.results, wanted, strict=True):
+        assert (types[result].shape, types[result].dtype) == (want.shape, str(want.dtype)), result
+        held, exact = np.asarray(values[result][0], float), np.asarray(want, float)
+        np.testing.assert_allclose(held, exact, rtol=8e-3, atol=2e-4 * max(1.0, np.abs(exact).max(initial=0.0)))
+
+
+@pytest.mark.parametrize("name", MISSING)
+def test_a_primitive_without_an_expression_is_named_with_the_users_line(name: str) -> None:
+    called, shapes = FUNCTIONS[name]
+    with pytest.raises(jaxprs.CannotRead, match=MISSING[name]) as refused:
+        jaxprs.read(called, operands(shapes))
+    assert str(refused.value).startswith("test_jaxprs.py:")
+
+
+def test_lines_have_the_names_and_the_places_of_the_users_own() -> None:
+    called, shapes = FUNCTIONS["mlp"]
+    read = jaxprs.read(called, operands(shapes))
+    assert read.lines["h"] == "a @ b"
+    assert read.frames["h"].text == "h = jax.nn.gelu(x @ w1)"
+
+
+def test_what_jax_calls_by_a_name_is_that_operation_only_where_it_does_the_same() -> None:
+    def through(a: Any, b: Any) -> Any:
+        return jax.grad(lambda b: jnp.linalg.solve(a, b).sum())(b)
+
+    given = operands(((3, 3), (3, 3)))
+    forward = jaxprs.read(jnp.linalg.solve, given)
+    assert list(forward.lines.values()) == ["solve(a, b)"]
+    # The transposed function has the same name and operands of the same shapes, and solves with the transpose.
+    with pytest.raises(jaxprs.CannotRead, match="no expression for the primitive 'lu'"):
+        jaxprs.read(through, given)

@@ -80,7 +80,7 @@ def _judged(config: Config) -> Judgement:
     if types.derivation is None or types.derived is None:
         return {"status": "left out", "why": types.unsupported[Program.DERIVED], "types": nodes}
     context = Context(experiment, data.make(experiment, Path.cwd()), types.outputs, types.floats, None, None)
-    verdict = derivation.check(context, types.derived, types.derivation.floats)
+    verdict = derivation.check(context, types.derived, types.floats[Program.DERIVED])
     told = {"notes": len(types.derivation.notes), "check_vma": types.derivation.check_vma, "types": nodes}
     if verdict.status != "passed":
         return {"status": "wrong", "why": verdict.reason, **told}

@@ -2,8 +2,9 @@
 
     python benchmarks/overhead.py [--rounds 7]
 
-Runs `case3_by_hand.py`, then the runner with `program=shard_map`, then with `program=all`, in turn, so that a slow
-moment of the machine falls on all three alike; prints the medians and their ratios to the script by hand.
+Runs `case3_by_hand.py`, the runner with `program=shard_map` and with `program=all`; then `hydra_by_hand.py`, which
+composes the same experiment and does nothing, and the runner with a spec that is wrong. All are run in turn, so that a
+slow moment of the machine falls on all alike. Prints medians, minima, and the ratio of either to the script's.
 """
 
 from __future__ import annotations
@@ -15,20 +16,50 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-LIMITS = {"program=shard_map": 1.5, "program=all": 2.5}
+RUNNER = ("-m", "runner", "+experiment=case3_allreduce")
 
 
-def seconds(command: list[str], bytecode: Path) -> float:
-    """The wall time of one process, which must succeed, with the modules compiled that an earlier one left compiled."""
+@dataclass(frozen=True)
+class Command:
+    """A process that is timed: the arguments of Python, and its exit status.
+
+    - `yardstick`: which command it is held to, and `limit`: how many times as long it may take.
+    - `folder`: whether it has a run folder.
+    """
+
+    arguments: tuple[str, ...]
+    status: int = 0
+    yardstick: str = ""
+    limit: float = 0.0
+    folder: bool = True
+
+
+COMMANDS = {
+    "by hand": Command(("benchmarks/case3_by_hand.py",), folder=False),
+    "program=shard_map": Command((*RUNNER, "program=shard_map"), yardstick="by hand", limit=1.25),
+    "program=all": Command((*RUNNER, "program=all"), yardstick="by hand", limit=1.6),
+    "Hydra alone": Command(("benchmarks/hydra_by_hand.py", RUNNER[-1])),
+    "a wrong key": Command((*RUNNER, "rows=4"), status=2, yardstick="Hydra alone", limit=1.3),
+    "a wrong spec": Command((*RUNNER, "arrays.A.spec=[null,w]"), status=2, yardstick="Hydra alone", limit=1.3),
+}
+
+
+def seconds(command: Command, folder: Path, bytecode: Path) -> float:
+    """The wall time of one process, with the modules compiled that an earlier one left compiled."""
     # As an installed package is: pip compiles it, and by hand nothing is imported that was not installed.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     environment["PYTHONPYCACHEPREFIX"] = str(bytecode)
+    line = [sys.executable, *command.arguments, *([f"hydra.run.dir={folder}"] if command.folder else [])]
     start = time.perf_counter()
-    subprocess.run(command, check=True, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    return time.perf_counter() - start
+    done = subprocess.run(line, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    taken = time.perf_counter() - start
+    if done.returncode != command.status:
+        raise SystemExit(f"{line} ended with status {done.returncode}:\n{done.stderr.decode()}")
+    return taken
 
 
 def main() -> None:
@@ -36,27 +67,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=7)
     rounds = parser.parse_args().rounds
-    with tempfile.TemporaryDirectory() as folder:
-        runner = [sys.executable, "-m", "runner", "+experiment=case3_allreduce"]
-        commands = {
-            "by hand": [sys.executable, "benchmarks/case3_by_hand.py"],
-            **{program: [*runner, program] for program in LIMITS},
-        }
-        times: dict[str, list[float]] = {name: [] for name in commands}
+    times: dict[str, list[float]] = {name: [] for name in COMMANDS}
+    with tempfile.TemporaryDirectory() as scratch:
         for turn in range(rounds + 1):
-            for name, command in commands.items():
-                # A run folder is of one run.
-                fresh = [f"hydra.run.dir={folder}/{turn}-{len(name)}"] if name in LIMITS else []
-                measured = seconds([*command, *fresh], Path(folder) / "bytecode")
+            for number, (name, command) in enumerate(COMMANDS.items()):
+                measured = seconds(command, Path(scratch) / f"{turn}-{number}", Path(scratch) / "bytecode")
+                # In the first turn the modules were compiled.
                 if turn:
                     times[name].append(measured)
-    by_hand = statistics.median(times["by hand"])
-    print(f"{'whole process':<18} {'median':>8} {'min':>8} {'max':>8} {'ratio':>7}  at most")
-    for name, measured in times.items():
-        median = statistics.median(measured)
-        limit = f"{LIMITS[name]:.1f}" if name in LIMITS else ""
-        ratio = median / by_hand
-        print(f"{name:<18} {median:>7.2f}s {min(measured):>7.2f}s {max(measured):>7.2f}s {ratio:>7.2f}  {limit}")
+    print(f"{'whole process':<18} {'median':>8} {'min':>8} {'max':>8} {'ratio':>7} {'of min':>7}  at most")
+    for name, command in COMMANDS.items():
+        measured, yardstick = times[name], times[command.yardstick or name]
+        ratio = statistics.median(measured) / statistics.median(yardstick)
+        least = min(measured) / min(yardstick)
+        limit = f"{command.limit:.2f}" if command.yardstick else ""
+        print(
+            f"{name:<18} {statistics.median(measured):>7.2f}s {min(measured):>7.2f}s {max(measured):>7.2f}s "
+            f"{ratio:>7.2f} {least:>7.2f}  {limit}"
+        )
 
 
 if __name__ == "__main__":

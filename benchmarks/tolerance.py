@@ -29,6 +29,7 @@ from runner.experiment.program import Program as Way
 from runner.experiment.reader import read
 from runner.programs.types import Types
 from runner.record.verdicts import ValueVerdict
+from runner.show.table import Table, markdown
 from runner.worker.types import infer
 from tests.harness import configured
 
@@ -248,8 +249,7 @@ def main() -> None:
                 print("  ".join(row), flush=True)
                 rows.append(row)
     if given.markdown:
-        lines = ["| " + " | ".join(row) + " |" for row in (HEAD, ["---"] * len(HEAD), *rows)]
-        given.markdown.write_text("\n".join(lines) + "\n")
+        given.markdown.write_text("\n".join(markdown(Table(HEAD, rows))) + "\n")
     sys.exit(any(row[-1] not in ("nothing", "JAX gives NaN: weak") for row in rows))
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from runner.layout import Spec
 from runner.record import record
+from runner.show.table import Table, markdown
 
 
 def shown(spec: Spec | None) -> str:
@@ -30,9 +31,8 @@ def table(folder: Path, rows: str, columns: str, output: str, program: str) -> s
         place = shown(found.arrays[rows].spec), shown(found.arrays[columns].spec)
         cells[place] = shown(result.outputs[output].spec) if result and passed else (result or found).status
     down, across = (list(dict.fromkeys(place[i] for place in cells)) for i in (0, 1))
-    lines = [f"| {rows} ↓ {columns} → | {' | '.join(across)} |", "|---" * (len(across) + 1) + "|"]
-    lines += [f"| {row} | {' | '.join(cells.get((row, column), '–') for column in across)} |" for row in down]
-    return "\n".join(lines)
+    lines = [[row, *(cells.get((row, column), "–") for column in across)] for row in down]
+    return "\n".join(markdown(Table([f"{rows} ↓ {columns} →", *across], lines)))
 
 
 def cells(page: str) -> dict[tuple[str, str], str]:

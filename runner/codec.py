@@ -150,7 +150,8 @@ def _build(kind: Any, data: Any, at: str) -> Any:
         return tuple(_build(one, item, f"{at}[{i}]") for i, (one, item) in enumerate(zip(each, items, strict=True)))
     if origin in (dict, Mapping):
         mapping = _expect(isinstance(data, dict), data, at, "a mapping")
-        return {key: _build(arguments[1], item, _below(at, key)) for key, item in mapping.items()}
+        keyed = ((_key(arguments[0], key, at), key, item) for key, item in mapping.items())
+        return {name: _build(arguments[1], item, _below(at, key)) for name, key, item in keyed}
     if is_dataclass(kind):
         return _object(cast("type[Any]", kind), data, at)
     if kind is float:
@@ -163,6 +164,11 @@ def _build(kind: Any, data: Any, at: str) -> Any:
         return kind(_expect(data in names, data, at, " or ".join(map(repr, names))))
     exactly = type(data) is kind
     return _expect(exactly, data, at, {str: "a string", int: "an integer", bool: "true or false"}[kind])
+
+
+def _key(kind: Any, key: str, at: str) -> Any:
+    """A key of a mapping; JSON has texts alone."""
+    return int(_expect(key.removeprefix("-").isdecimal(), key, at, "an integer")) if kind is int else key
 
 
 def _object(kind: type[Any], data: Any, at: str) -> Any:

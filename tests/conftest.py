@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import pytest
 
+from tests import here
 from tests.server import TIMED
 
 jax.config.update("jax_num_cpu_devices", 9)
@@ -23,6 +24,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.dist = "loadgroup"
     if hasattr(config, "workerinput"):
         config.option.loadgroup = True
+    # Sessions that try the whole, and every command line, compile as users do.
+    here.OPTIMIZED = config.option.markexpr != "not whole"
 
 
 LARGE = (

@@ -24,6 +24,11 @@ from runner.worker import calls, shared, warm
 from runner.worker import job as jobs
 
 _OF_THE_PROCESS = ("jax_platforms", "jax_num_cpu_devices")
+_UNOPTIMIZED = "jax_disable_most_optimizations"
+
+OPTIMIZED = True
+"""Whether LLVM optimizes what is compiled. XLA partitions, fuses and schedules in either case, and LLVM's work on that
+takes a third of the time; `conftest.py` says which sessions leave it out."""
 
 
 @contextlib.contextmanager
@@ -46,8 +51,10 @@ def configurable() -> Iterator[None]:
             mock.patch.object(calls, "configure", update),
             mock.patch.object(warm, "simulate"),
         ):
+            genuine(_UNOPTIMIZED, not OPTIMIZED)
             yield
     finally:
+        genuine(_UNOPTIMIZED, False)
         sys.dont_write_bytecode = bytecode
         for name, value in before.items():
             genuine(name, value)

@@ -307,6 +307,7 @@ SAMPLES: dict[str, list[str]] = {
     "key": ["key_data(key(3))", "normal(key(0), (4, 8)) + A"],
     "PRNGKey": ["normal(PRNGKey(3), (4, 8)) + A"],
     "key_data": ["key_data(key(3))"],
+    "wrap_key_data": ["key_data(wrap_key_data(key_data(key(3))))"],
     "fold_in": ["uniform(fold_in(key(0), J[0]), (4, 8)) * A"],
     "split_key": ["normal(split_key(key(0))[1], (4, 8)) + A", "key_data(split_key(key(0), 4))"],
     "bits": ["bits(key(0), (4,))"],

@@ -260,8 +260,9 @@ def test_tables_goldens_and_sweeps_show_the_range() -> None:
     (one,) = measures.rows(0, found, [])
     assert one.value("all-reduce") == 1
     assert sweep.collectives_text(one.collectives) == "all-gather, 0 to 1 all-reduce"
-    head, (cells,) = sweep.table([one])
-    assert cells[head.index("sent")][0] == "at most 128 B"
+    shown = sweep.table([one])
+    (cells,) = shown.rows
+    assert cells[shown.head.index("sent")].text == "at most 128 B"
     pins = golden.pinned(program)
     assert [each["count"] for each in pins["collectives"]] == [1, {"min": 0, "max": 1}]
     assert golden.text({"jax 0.10": {"cpu": {"shard_map": pins}}})

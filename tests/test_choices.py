@@ -12,10 +12,10 @@ import yaml
 from runner.checks import mutants
 from runner.evidence.nodes import Origins
 from runner.executions import Range
-from runner.experiment import branches
-from runner.experiment.branches import Choice
-from runner.experiment.model import Experiment, Loop
+from runner.experiment.lines import Choice, Invocation, Loop, Node, flat
+from runner.experiment.model import Experiment
 from runner.faults import Fault, InvalidExperiment
+from runner.language import printing
 from runner.record.model import CompiledProgram
 from runner.reference import interpret
 from tests.harness import consulted, experiment, run
@@ -146,17 +146,49 @@ outputs: {y: [x, null]}
     assert "lambda: jax.reshard(" in outcome.sources["explicit"]
 
 
-def test_the_lines_of_a_choice_are_one_choice_only_where_all_are_there() -> None:
-    lines = experiment(changed()).graph
-    found = [part for part in branches.parts(lines) if isinstance(part, Choice)]
-    assert [choice.call.label for choice in found] == ["y", "z", "a", "u_v"]
-    assert [branch.call.function for branch in found[0].branches] == ["scaled", "dense"]
-    assert branches.complete(lines)
-    without = tuple(line for line in lines if line.name != "y_dense")
-    assert [part.call.label for part in branches.parts(without) if isinstance(part, Choice)] == ["z", "a", "u_v"]
-    assert not branches.complete(without)
-    (loop,) = [line for line in lines if isinstance(line, Loop)]
-    assert any(isinstance(part, Choice) for part in branches.parts(loop.body))
+def test_a_choice_stands_between_calls_and_its_lines_compute_every_branch() -> None:
+    given = experiment(changed())
+    chosen = {each.call.label: each for each in given.graph if isinstance(each, Choice)}
+    assert list(chosen) == ["y", "z", "u_v"]
+    assert [branch.call.function for branch in chosen["y"].branches] == ["scaled", "dense"]
+    assert [branch.call.arguments for branch in chosen["y"].branches] == [(("x", "h"), ("w", "w"))] * 2
+    (loop,) = [each for each in given.graph if isinstance(each, Loop)]
+    assert any(isinstance(each, Choice) for each in loop.body)
+    (block,) = [each for each in given.graph if isinstance(each, Invocation)]
+    assert [each.call.label for each in block.body if isinstance(each, Choice)] == ["a"]
+    lines = {line.name: printing.text(line.expression.term) for line in given.lines("graph") if isinstance(line, Node)}
+    assert [name for name in lines if name.startswith("y")] == ["y_on", "y_scaled", "y_dense_part", "y_dense", "y"]
+    assert (lines["y_dense"], lines["y"]) == ("tanh(y_dense_part)", "where(y_on, y_dense, y_scaled)")
+    assert lines["b_a_dense_part"] == "z @ w"
+
+
+def test_a_gradient_takes_a_choice_whole_and_a_call_apart() -> None:
+    text = """\
+mesh: {axes: [x], shape: [2]}
+arrays:
+  w: {shape: [4, 4], spec: [x, null]}
+  s: {shape: [], init: 1.0}
+functions:
+  moved(w, g, s):
+    rate: sqrt(s)
+    result: w - rate * g
+  twice(w): w * 2
+graph:
+  v: twice(w)
+  l: sum(v ** 2)
+  n: "cond(s > 0, moved, lambda w, g, s: w, w, grad.w, s)"
+  m: moved(v, grad.w, s)
+  o: twice(n)
+outputs: {l: [], n: [x, null], m: [x, null], o: [x, null]}
+grad: {of: l, wrt: [w]}
+"""
+    given = experiment(text)
+    before, after = given.before("graph"), given.after("graph")
+    assert [type(each) for each in before] == [Invocation, Node, Node, Node]
+    assert [line.name for line in flat(before)] == ["v", "l", "n_on", "m_rate"]
+    assert [type(each) for each in after] == [Node, Choice, Node, Node, Invocation]
+    assert [line.name for line in flat(after)] == ["n_x", "n_false", "n_moved_rate", "n_moved", "n", "m_g", "m", "o"]
+    assert given.passed("graph") == ("v", "n_on", "m_rate")
 
 
 def test_instructions_of_a_branch_lead_back_to_its_line() -> None:
@@ -207,6 +239,23 @@ graph:
   n: {line}
 outputs: {{l: [], n: [x, null]}}
 grad: {{of: l, wrt: [w]}}
+"""
+    assert run(text, tmp_path).failures() == []
+
+
+def test_what_reads_another_result_of_a_choice_that_reads_a_gradient_stands_after_it(tmp_path: Path) -> None:
+    text = """\
+mesh: {axes: [x], shape: [2]}
+arrays:
+  w: {shape: [4, 4], spec: [x, null]}
+  s: {shape: [], init: 1.0}
+graph:
+  l: sum(w ** 2)
+  t, u: "cond(s > 0, lambda: (w - grad.w, s * 2), lambda: (w, s))"
+  v: w * u
+  o: t + v
+outputs: {l: [], o: [x, null], v: [x, null]}
+grad: {of: l, wrt: [w]}
 """
     assert run(text, tmp_path).failures() == []
 

@@ -34,7 +34,7 @@ def test_a_ring_is_written_as_in_jax(tmp_path: Path) -> None:
 
 
 def test_its_elements_stand_in_its_place() -> None:
-    line = harness.experiment(RING).per_device[1]
+    line = harness.experiment(RING).lines("per_device")[1]
     assert isinstance(line, Node)
     assert printing.text(line.expression.term) == "ppermute(v, 'x', perm=((0, 2), (1, 3), (2, 0), (3, 1)))"
 

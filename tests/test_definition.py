@@ -34,7 +34,9 @@ def described(given: Experiment) -> dict[str, Any]:
     return {
         **{name: getattr(given, name) for name in names},
         "arrays": [(array.name, array.layout, array.dims) for array in given.arrays],
-        "lines": [(line.path, printing.text(expression.term)) for line, expression in expressions(given.graph)],
+        "lines": [
+            (line.path, printing.text(expression.term)) for line, expression in expressions(given.lines("graph"))
+        ],
     }
 
 

@@ -74,9 +74,9 @@ def test_every_shipped_graph_is_derived_and_right(name: str, tmp_path: Path) -> 
     arrays = data.make(experiment, tmp_path)
     context = Context(experiment, arrays, types.outputs, types.floats, None, None)
     assert types.derivation is not None
-    assert derivation.check(context, types.derived, types.derivation.floats) == Judged(status="passed")
+    assert derivation.check(context, types.derived, types.floats["derived"]) == Judged(status="passed")
     told = derive.read(experiment, types.derivation)
-    assert section(told.per_device) == section(types.derived.per_device)
+    assert section(told.lines("per_device")) == section(types.derived.lines("per_device"))
 
 
 def _checked(experiment: Experiment, folder: Path) -> Judged | NotRun | str:
@@ -86,7 +86,7 @@ def _checked(experiment: Experiment, folder: Path) -> Judged | NotRun | str:
         return types.unsupported[Program.DERIVED]
     context = Context(experiment, data.make(experiment, folder), types.outputs, types.floats, None, None)
     assert types.derivation.check_vma
-    return derivation.check(context, types.derived, types.derivation.floats)
+    return derivation.check(context, types.derived, types.floats["derived"])
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -312,7 +312,7 @@ def test_the_section_can_be_pasted() -> None:
     assert "# each device sends 192 B on a ring\n" in told
     pasted = harness.experiment(MLP + told, program="shard_map")
     assert types.derived is not None
-    assert section(pasted.per_device) == section(types.derived.per_device)
+    assert section(pasted.lines("per_device")) == section(types.derived.lines("per_device"))
 
 
 @pytest.mark.parametrize(
@@ -386,8 +386,8 @@ outputs: {n2: []}
     assert types.derived is not None
     assert types.derivation is not None
     context = oracles.consult(experiment, data.make(experiment, Path()), types.outputs, types.floats)
-    assert derivation.check(context, types.derived, types.derivation.floats).status == "passed"
+    assert derivation.check(context, types.derived, types.floats["derived"]).status == "passed"
     other = _types(harness.experiment(text.replace("SUM", "sum(n1) + 1e-11"))).derived
     assert other is not None
     changed = replace(experiment, per_device=other.per_device)
-    assert derivation.check(context, changed, types.derivation.floats).status == "failed"
+    assert derivation.check(context, changed, types.floats["derived"]).status == "failed"

@@ -243,7 +243,7 @@ def test_the_experiment_is_as_it_was_afterwards() -> None:
     given = context("R[0:2]", {"r": RING, "C": "psum(r.total + 1, 'y')"})
 
     def terms() -> list[Term]:
-        return [expression.term for _, expression in expressions(given.experiment.per_device)]
+        return [expression.term for _, expression in expressions(given.experiment.lines("per_device"))]
 
     before = terms()
     diagnosis.diagnose(given)

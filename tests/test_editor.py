@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
 import yaml
 
 from runner.cli import editor
-from runner.config import shape
+from runner.config import schema, shape
 from runner.config.compose import compose
+from runner.experiment.forms import FORMS, check
 from tests.command import EXPERIMENTS, ROOT
 
 CONF = ROOT / "conf"
@@ -26,6 +30,8 @@ arrays:
 per_device:
   r: {repeat: I, carry: {a: A}, body: {a: a + 1}}
   B: psum(r.a, 'x')
+functions:
+  scaled(x): {y: {graph: x * 2, per_device: x + x}, result: y, checkpoint: dots_saveable}
 outputs:
   B: [null, null]
 expect:
@@ -36,6 +42,14 @@ WRONG = {
     "an unknown key": ("name: mine", "nmae: mine"),
     "an unknown key of an array": ("spec:", "sepc:"),
     "an unknown key of a repeat": ("repeat: I", "repaet: I"),
+    "an unknown key of a mesh": ("shape: [2]}", "shape: [2], type: [auto]}"),
+    "a misspelt policy": ("dots_saveable", "dots_savable"),
+    "an unknown section": ("{graph: x * 2,", "{grahp: x * 2,"),
+    "a function without a result": ("result: y, ", ""),
+    "a mapping for a count": ("{all-reduce: 1,", "{all-reduce: {min: 0},"),
+    "a text where a program's count stands": ("shard_map: {auto: {}}", "shard_map: {auto: none}"),
+    "a size of no axis": ("shape: [2]}", "shape: [0]}"),
+    "a name that is none": ("axes: [x]", "axes: [2x]"),
     "a misspelt dtype": ("bfloat16", "bflaot16"),
     "a misspelt collective": ("all-reduce", "allreduce"),
     "a text for a list": ("spec: [x, null]", "spec: x"),
@@ -77,9 +91,39 @@ def test_a_wrong_file_is_not(mistake: str) -> None:
     assert faults(GOOD.replace(old, new))
 
 
-def test_what_is_narrower_is_said_of_keys_that_there_are() -> None:
-    for path in editor._NARROWER:
-        assert shape.at(path) is not None, path
+def forms(kind: shape.Kind) -> Iterator[tuple[str, str]]:
+    """The forms that keys name, each with what the type of its key is."""
+    if kind.form is not None:
+        yield kind.form, kind.name
+    for inner in (*(kind.keys or {}).values(), *([kind.items] if kind.items else [])):
+        yield from forms(inner)
+
+
+def test_every_form_is_that_of_a_key_or_stands_in_one() -> None:
+    named = {name for name, _ in forms(shape.root())} - {"flag"}
+    assert named | editor._REFERRED == set(FORMS)
+
+
+def test_a_form_narrows_the_type_of_its_key() -> None:
+    types = {"text": {"text", "name"}, "list": {"list"}, "mapping": {"mapping"}, "integer": {"integer"}}
+    for name, kind in set(forms(shape.root())):
+        if kind in types:
+            assert FORMS[name].kind in types[kind], name
+
+
+def test_every_default_has_the_form_of_its_key() -> None:
+    def walk(config: Any, key: tuple[str, ...]) -> None:
+        for field in dataclasses.fields(config):
+            below, value = (*key, field.name), getattr(config, field.name)
+            kind = shape.at(below)
+            if dataclasses.is_dataclass(value):
+                walk(value, below)
+            elif kind is not None and kind.form and value is not None and value != schema.MISSING:
+                check(value, below)
+
+    walk(schema.ExperimentConfig(), ())
+    for name, value in schema.ARRAY.items():
+        assert value is None or check(value, ("arrays", "A", name)) is None
 
 
 def test_every_key_of_an_experiment_is_in_it() -> None:

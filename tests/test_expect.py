@@ -17,6 +17,7 @@ from runner.evidence import warnings
 from runner.evidence.nodes import Origins
 from runner.experiment import expect
 from runner.experiment.expect import Expectations
+from runner.experiment.forms import KINDS
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.faults import InvalidExperiment
@@ -157,7 +158,7 @@ def test_the_closest_program_or_platform_counts(scoped, on, expected):
         (
             "collectives: {shuffle: 1}",
             "collectives.shuffle",
-            f"there is no collective 'shuffle'; there are {', '.join(expect.KINDS)}",
+            f"there is no collective 'shuffle'; there are {', '.join(KINDS)}",
         ),
         ("collectives: {all-reduce: -1}", "collectives.all-reduce", "-1 is not a number of all-reduces"),
         (
@@ -264,7 +265,7 @@ def test_every_collective_of_a_kind_that_was_miscounted_is_shown():
     ]
 
 
-@pytest.mark.parametrize("kind", expect.KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_is_counted(kind):
     assert verdicts(f"collectives: {{{kind}: 2}}", collective(kind), collective(kind))["collectives"] == {
         "status": "passed",

@@ -120,7 +120,7 @@ per_device:
 
 
 def test_a_loop_may_nest_and_its_carries_are_names_afterwards() -> None:
-    loop = valid(LOOP).per_device[0]
+    (loop, *_) = valid(LOOP).lines("per_device")
     assert isinstance(loop, Loop)
     assert (loop.steps, loop.index, loop.unroll) == (3, "k", True)
     inner = loop.body[1]
@@ -136,7 +136,7 @@ def test_a_loop_may_nest_and_its_carries_are_names_afterwards() -> None:
 
 def test_lines_that_are_called_as_the_keys_of_a_loop_are_lines() -> None:
     loop = "{repeat: 2, carry: {carry: A}, body: {carry: carry + 1, body_: carry}}"
-    graph = valid(f"graph: {{body: {loop}, C: body.carry @ B}}").graph
+    graph = valid(f"graph: {{body: {loop}, C: body.carry @ B}}").lines("graph")
     assert [line.path for line, _ in expressions(graph)] == [
         "body/carry/carry", "body/body/carry", "body/body/body_", "C",
     ]  # fmt: skip

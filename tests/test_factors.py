@@ -22,8 +22,9 @@ from runner.derivation.rules import Rule
 from runner.derivation.scopes import Binding, Names
 from runner.derivation.values import Value
 from runner.dtypes import dtype
-from runner.experiment.model import Experiment, Node
-from runner.graph.term import Apply, Name, within
+from runner.experiment.model import Experiment
+from runner.graph.model import Ref
+from runner.graph.term import Name, within
 from runner.language.syntax import parse
 from runner.layout import Spec
 from runner.sharding.plan import terms
@@ -164,10 +165,8 @@ def ours(experiment: Experiment) -> tuple[str, Groups | None] | None:
 
     None where the operands are no arrays by their names, each by its own.
     """
-    (line,) = experiment.graph
-    assert isinstance(line, Node)
-    term = line.expression.term
-    if not isinstance(term, Apply):
+    equation = experiment.computed("graph").equations[-1]
+    if equation.spelled == "name":
         return None
     with harness.configured(experiment):
         names = Names(experiment, planned(experiment)[1])
@@ -175,11 +174,13 @@ def ours(experiment: Experiment) -> tuple[str, Groups | None] | None:
     for array in experiment.arrays:
         value = Value(Name(array.name), array.shape, Spec(((),) * len(array.shape)), array.dtype)
         names.scopes[0].names[array.name] = Binding(value)
-    given = {place: part.name for place, part in leaves(names.statics, term) if isinstance(part, Name)}
-    if len({*given.values()}) < len(list(leaves(names.statics, term))):
+    read = list(leaves(names.statics, equation))
+    named = names.statics.spelling.named
+    given = {place: named[part.number] for place, part in read if isinstance(part, Ref) and named[part.number]}
+    if len({*given.values()}) < len(read):
         return None
     values = {place: names.binding(name).value for place, name in given.items()}
-    call = call_of(names, term, values, free=False, alone=False)
+    call = call_of(names, equation, values, free=False, alone=False)
     rule = next(filter(None, (_rule(way, call) for way in WAYS.get(call.name, ()))), None)
     return call.name, None if rule is None else _groups(rule, given)
 

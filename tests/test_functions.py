@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from runner.evidence.nodes import Origins
-from runner.experiment.model import Experiment, Loop, Node, Statement
+from runner.experiment.model import Experiment, Flat, Loop, Node
 from runner.faults import InvalidExperiment
 from runner.graph.term import Name
 from runner.language import printing
@@ -43,7 +43,7 @@ outputs: {n: [x, null]}
 """
 
 
-def text_of(statements: tuple[Statement, ...]) -> dict[str, str]:
+def text_of(statements: tuple[Flat, ...]) -> dict[str, str]:
     return {line.name: printing.text(line.expression.term) for line in statements if isinstance(line, Node)}
 
 
@@ -71,7 +71,7 @@ outputs: {h: [x]}
 
 def test_a_function_that_combines_two_values_stands_in_the_scan_as_a_lambda() -> None:
     after = "lambda p, q: (p[0] * q[0], q[0] * p[1] + q[1])"
-    assert text_of(experiment(SCAN).graph) == {
+    assert text_of(experiment(SCAN).lines("graph")) == {
         "h_scanned": "associative_scan(lambda p, q: p * q + 2 - 2, a * b)",
         "h": f"associative_scan({after}, (a, b))[1] + h_scanned",
     }
@@ -118,8 +118,8 @@ outputs: {last: [null, x]}
 def test_a_call_becomes_the_functions_lines_under_names_of_its_own() -> None:
     read_ = experiment(GOOD)
     norm = "h * rsqrt(mean(h ** 2, axis=-1, keepdims=True) + 1e-06) * n_g"
-    assert text_of(read_.graph) == {"n_g": "g", "n": norm}
-    assert text_of(read_.per_device) == {"n_g": "all_gather(g, 'y', tiled=True, to='invarying')", "n": norm}
+    assert text_of(read_.lines("graph")) == {"n_g": "g", "n": norm}
+    assert text_of(read_.lines("per_device")) == {"n_g": "all_gather(g, 'y', tiled=True, to='invarying')", "n": norm}
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_a_call_becomes_the_functions_lines_under_names_of_its_own() -> None:
 )
 def test_what_lines_become(line: str, lines: dict[str, str | None]) -> None:
     text = changed("n: rms(h, whole(g, 'y'))", line).replace("outputs: {n: [x, null]}", "outputs: {n: []}")
-    found = text_of(experiment(text).graph)
+    found = text_of(experiment(text).lines("graph"))
     assert list(found) == list(lines)
     assert all(expected is None or found[name] == expected for name, expected in lines.items())
 
@@ -157,12 +157,33 @@ def test_what_a_repeat_of_a_function_carries_hides_nothing_of_the_callers() -> N
     both: {n: "powered(acc, 2)"}
     outputs: {n: []}
     """
-    loop = next(statement for statement in experiment(text).graph if isinstance(statement, Loop))
+    loop = next(statement for statement in experiment(text).lines("graph") if isinstance(statement, Loop))
     assert (loop.name, loop.steps) == ("n_loop", 2)
     assert text_of(loop.body) == {"n_t": "acc * n_x", "acc": "n_t"}
 
 
+def test_the_steps_of_a_repeat_may_be_handed_on() -> None:
+    text = """
+    arrays: {a: {shape: [4]}}
+    functions:
+      handed(m, x): repeated(m, x)
+      repeated:
+        of: [n, x]
+        loop: {repeat: n, carry: {c: x}, body: {c: c + 1}}
+        result: loop.c
+    graph: {y: "handed(2, a)"}
+    outputs: {y: []}
+    """
+    loop = next(line for line in experiment(text).lines("graph") if isinstance(line, Loop))
+    assert loop.steps == 2
+
+
 FAULTS = {
+    "a function's own name around the call": (
+        ("n: rms(h, whole(g, 'y'))", "m: deep(h)\n  n: m_inner + 1"),
+        "e.yaml:17:6  both.n\n  no array, dim or earlier name 'm_inner'; there are B, D, g, h, m\n"
+        "    m_inner + 1\n    ^^^^^^^",
+    ),
     "an unknown name of a function that is called": (
         ("x * rsqrt(", "xx * rsqrt("),
         "e.yaml:7:24  functions.rms(x, g, eps=1e-6)\n  no array, dim or earlier name 'xx'; did you mean 'x'?\n"
@@ -299,11 +320,11 @@ def test_a_program_calls_its_functions_which_stand_once() -> None:
     assert "inner = rms(x, x)" in source
 
 
-def test_lines_that_were_edited_are_written_where_they_stand() -> None:
+def test_single_lines_are_written_where_they_stand() -> None:
     read_ = experiment(TWICE)
     edited = [
         replace(line, expression=Expression("h", Name("h"))) if line.name == "m_inner" else line
-        for line in read_.graph
+        for line in read_.lines("graph")
         if isinstance(line, Node)
     ]
     source = written(replace(read_, graph=tuple(edited)))

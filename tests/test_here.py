@@ -14,7 +14,7 @@ from runner.flow import run as flow
 from runner.link.events import Finished
 from runner.link.workers import Workers
 from runner.worker import job
-from tests import harness
+from tests import harness, here
 from tests.here import Here, loaded
 
 TEXT = """
@@ -32,7 +32,8 @@ def configuration() -> list[Any]:
     return [getattr(jax.config, name) for name in names]
 
 
-def test_the_record_is_that_of_a_worker_of_its_own(tmp_path: Path) -> None:
+def test_the_record_is_that_of_a_worker_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(here, "OPTIMIZED", True)
     given, told = harness.config(TEXT), []
     for name, worker in (("here", Here()), ("there", None)):
         (tmp_path / name).mkdir()

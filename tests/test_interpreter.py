@@ -265,6 +265,8 @@ def test_lines_after_others_know_the_dtypes_of_what_is_given() -> None:
     arrays = data.make(read, Path())
     arithmetic = Arithmetic(infer(read).floats["graph"])
     whole = interpret(read, "graph", arrays, arithmetic=arithmetic).values
-    later = interpret(read, "graph", arrays, read.graph[1:], arithmetic=arithmetic, given={"h": whole["h"]}).values
+    later = interpret(
+        read, "graph", arrays, read.lines("graph")[1:], arithmetic=arithmetic, given={"h": whole["h"]}
+    ).values
     np.testing.assert_array_equal(later["g"][0], whole["g"][0])
     np.testing.assert_array_equal(later["g"][0], whole["h"][0])

@@ -38,7 +38,7 @@ grad: {of: l, wrt: [w, xs]}
 
 def test_it_is_a_repeat_over_the_slices() -> None:
     checked = experiment(TEXT)
-    loops = {line.name: line for line in checked.graph if isinstance(line, Loop)}
+    loops = {line.name: line for line in checked.lines("graph") if isinstance(line, Loop)}
     assert {name: (loop.steps, loop.results) for name, loop in loops.items()} == {
         "y_map": (3, ("y",)),
         "z_map_map": (3, ("z_map",)),

@@ -132,10 +132,9 @@ def test_only_what_varies_is_a_column_and_what_did_not_pass_comes_last() -> None
     assert [list(one.keys) for one in found] == [["arrays.A.spec"]] * 5
     assert [one.point for one in measures.ordered(found, "bytes_sent")] == [1, 3, 0, 4, 2]
     assert [one.point for one in measures.ordered(found, "arrays.A.spec")] == [1, 3, 4, 0, 2]
-    head, _ = sweep.table(found)
-    assert head == (
+    assert sweep.table(found).head == [
         "point", "arrays.A.spec", "program", "status", "collectives", "sent", "memory", "flops", "compile", "run",
-    )  # fmt: skip
+    ]  # fmt: skip
 
 
 def test_by_how_much_is_said() -> None:
@@ -152,12 +151,11 @@ def on(point: int, hardware: str, compiled_for: str, seconds: float) -> Row:
 
 def test_an_estimate_never_stands_without_its_hardware(tmp_path: Path) -> None:
     alike = [on(0, "TPU v5e", "v5e:2x2", 1e-3), on(1, "TPU v5e", "v5e:2x2", 2e-3)]
-    head, lines = sweep.table(alike)
-    assert "estimate on TPU v5e" in head
+    assert "estimate on TPU v5e" in sweep.table(alike).head
     assert sweep.lines(alike)[0] == "estimate: the least time of a run on TPU v5e, compiled for v5e:2x2"
     other = [*alike, on(2, "H100", "simulated CPUs", 5e-4)]
-    head, lines = sweep.table(other)
-    assert [line[head.index("estimate")][0] for line in lines] == [
+    shown = sweep.table(other)
+    assert [line[shown.head.index("estimate")].text for line in shown.rows] == [
         "1.00 ms on TPU v5e", "2.00 ms on TPU v5e", "500 µs on H100",
     ]  # fmt: skip
     assert "  estimated time on H100 500 µs: point 2 auto" in sweep.lines(other)[3]

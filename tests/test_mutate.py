@@ -26,7 +26,7 @@ def test_no_mutant_of_a_shipped_experiment_survives(name: str, tmp_path: Path) -
     found = mutants(harness.consulted(experiment, tmp_path, released))
     assert [mutant.edit for mutant in found if mutant.outcome == "survived"] == []
     # A program with a collective can be broken.
-    text = " ".join(map(str, experiment.per_device))
+    text = " ".join(map(str, experiment.lines("per_device")))
     assert any(mutant.noticed for mutant in found) or not ("psum(" in text or "pmean(" in text)
 
 

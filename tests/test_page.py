@@ -23,12 +23,14 @@ from runner.evidence.model import Collective
 from runner.layout import Spec
 from runner.printable import printable
 from runner.record import record
-from runner.record.model import ArrayRecord, MeshShape, RecordedLine
+from runner.record.model import STATUSES, ArrayRecord, MeshShape, RecordedLine
 from runner.record.verdicts import FileChecks, NotRun, RefusalVerdict
-from runner.show.page import chart, graph, heat, measured, run, scale, sweep
+from runner.show.page import chart, graph, heat, measured, plots, run, scale, sweep, vega
 from runner.show.page.chart import Dot
 from runner.show.page.layered import place
 from runner.show.page.markup import Markup, joined, tag
+from runner.show.page.plots import Layouts
+from runner.show.status import LOOKS, style_sheet
 from tests import evidence, swept
 from tests.command import ROOT, run_command
 from tests.harness import run as ran
@@ -420,8 +422,8 @@ def test_layouts_are_laid_out_before_meshes_and_meshes_before_others() -> None:
         ("dims.I=2", "mesh=b", "arrays.A.spec=[y]", "arrays.B.spec=[x]"),
         ("dims.I=3", "mesh=b", "arrays.A.spec=[y]", "arrays.B.spec=[x]"),
     )
-    assert heat.chosen(found) == ("arrays.A.spec", "mesh")
-    assert heat.chosen(swept_points(("mesh=a",), ("mesh=b",))) is None
+    assert plots.layouts(found) == Layouts("bytes_sent", "arrays.A.spec", "mesh")
+    assert plots.layouts(swept_points(("mesh=a",), ("mesh=b",))) is None
 
 
 def test_a_heat_map_has_the_least_of_what_is_not_laid_out() -> None:
@@ -429,12 +431,31 @@ def test_a_heat_map_has_the_least_of_what_is_not_laid_out() -> None:
     overridden = [
         (f"arrays.A.spec={a}", f"arrays.B.spec={b}", f"dims.I={i}") for i in (1, 2) for a in specs for b in specs
     ]
-    (drawn, _) = heat.maps(swept_points(*overridden), "bytes_sent")
+    found = swept_points(*overridden)
+    plot = plots.layouts(found)
+    assert plot is not None
+    (drawn, _) = heat.maps(found, plot)
     page = Page(str(drawn))
     assert page.text == (
         "auto : bytes sent per device, the least over dims.I arrays.A.spec ↓ arrays.B.spec → [x] [y] "
         "[x] 100 B 200 B [y] 300 B 400 B"
     )
+
+
+def test_the_vega_file_has_the_charts_of_the_page() -> None:
+    found = swept_points(*((f"dims.I={i}", f"mesh={mesh}") for i in (2, 4, 16) for mesh in "ab"))
+    page = sweep.page("mine", found)
+    charts = vega.specification("mine", found)["vconcat"]
+    against, sizes = plots.against(found), plots.growths(found)
+    assert against is not None
+    assert [plot.key for plot in sizes] == ["dims.I"]
+    kinds = ["facet" if "facet" in one else one["mark"]["type"] for one in charts]
+    assert kinds == ["facet", "point", *("line" for _ in found.measures)]
+    assert page.count("<figure") == len(charts) - 1
+    assert all(f'id="{part}"' in page for part in ("heat", "against", "sizes"))
+    drawn = [charts[1]["encoding"][axis]["scale"]["type"] == "log" for axis in "xy"]
+    assert drawn == [scale.logarithmic for scale in against.scales]
+    assert [one["encoding"]["x"]["title"] for one in charts[2:]] == ["dims.I"] * len(found.measures)
 
 
 def test_the_answer_is_told_for_each_size() -> None:
@@ -472,8 +493,15 @@ def test_a_point_that_asked_for_a_program_and_never_came_to_it_has_a_reason() ->
     assert "✗ failed invalid failed: nothing refused it 1 of 2 rows" in text
 
 
+def test_every_status_has_a_look_and_its_colours_on_a_page() -> None:
+    assert [status for status, look in LOOKS.items() if look.hue] == list(STATUSES)
+    for status in STATUSES:
+        assert f".badge.{status}{{" in style_sheet()
+        assert f".callout.{status}{{" in style_sheet()
+
+
 def test_every_colour_of_text_can_be_read_on_what_it_stands_on() -> None:
-    css = (ROOT / "runner" / "show" / "page" / "style.css").read_text("utf-8")
+    css = style_sheet() + (ROOT / "runner" / "show" / "page" / "style.css").read_text("utf-8")
     colours = {name: pair for name, *pair in re.findall(r"--([\w-]+):light-dark\((#\w{6}),(#\w{6})\)", css)}
     on = {
         "ink": ("bg", "soft", "card", "good-bg", "warn-bg", "blue-bg", "odd-bg"),

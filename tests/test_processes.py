@@ -19,8 +19,8 @@ from runner.experiment.program import Program
 from runner.experiment.reader import read
 from runner.flow import run as flow
 from runner.link.events import Finished, Started
+from runner.link.order import job
 from runner.link.steps import Step
-from runner.link.target import job
 from runner.link.together import Together
 from runner.link.workers import Workers
 from tests.command import EXPERIMENTS, LARGE, ROOT, SMALLER, recorded

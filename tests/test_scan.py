@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from runner import executions
-from runner.experiment.checkpoints import BY_NAMES, POLICIES
+from runner.experiment.forms import BY_NAMES, POLICIES
 from runner.experiment.lines import Checkpoint, expressions
 from runner.experiment.model import Experiment, Loop
 from runner.programs import WRITERS
@@ -156,7 +156,7 @@ def test_a_repeat_that_carries_nothing() -> None:
 
 
 def test_what_lines_and_constraints_are_called() -> None:
-    graph = experiment(GOOD).graph
+    graph = experiment(GOOD).lines("graph")
     paths = [line.path for line, _ in expressions(graph)]
     assert "layers/over/v" in paths
     assert "y_inner/over/each" in paths

@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.show import table
+from runner.show.table import Cell, Table, status_cell
 
 
 def printed(head: list[str], rows: list[list[str]], room: int | None = None) -> list[str]:
-    found = table.lines(head, [[(text, "") for text in row] for row in rows], room)
-    return ["".join(text for text, _ in line) for line in found]
+    lines = table.lines(Table(head, rows), room)
+    return ["".join(text for text, _ in line) for line in lines]
 
 
 HEAD = ["name", "what it says", "n"]
@@ -64,7 +65,7 @@ def test_where_the_first_column_does_not_tell_rows_apart_they_are_numbered() -> 
 
 
 def test_styles_stay_with_their_texts() -> None:
-    assert table.lines(["status"], [[("passed", "green")]]) == [[("status", "bold")], [("passed", "green")]]
+    assert table.lines(Table(["status"], [[status_cell("passed")]])) == [[("status", "bold")], [("passed", "green")]]
 
 
 words = st.text("abcdefgh", min_size=1, max_size=12)
@@ -86,3 +87,11 @@ def test_nothing_is_lost_and_no_line_is_too_wide(rows: list[list[str]]) -> None:
 @pytest.mark.parametrize("room", [None, 20])
 def test_a_table_without_rows_has_its_head(room: int | None) -> None:
     assert printed(HEAD, [], room)[0].startswith("name")
+
+
+def test_a_table_in_markdown_has_its_texts_alone() -> None:
+    assert table.markdown(Table(["name", "status"], [["a|b", Cell("most", "failed")]])) == [
+        "| name | status |",
+        "|---|---|",
+        "| a\\|b | most |",
+    ]

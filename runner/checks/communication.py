@@ -7,11 +7,14 @@ from dataclasses import dataclass
 
 from runner import executions
 from runner.evidence import words
+from runner.evidence.model import Collective
 from runner.executions import Count, InBranch, Range
-from runner.experiment.expect import KINDS, Expectations
+from runner.experiment.expect import Expectations
+from runner.experiment.forms import KINDS
 from runner.experiment.program import Program
 from runner.record.model import CompiledProgram
 from runner.record.verdicts import Judged, NotRun, Verdict
+from runner.sharding.plan import AskedCollective, PlannedCollective
 from runner.words import bytes_text
 
 OF = ("compiled", "lowered", "planned")
@@ -148,6 +151,13 @@ def _kinds(number: Mapping[str, int | Range]) -> str:
     return ", ".join(parts) or "no collectives"
 
 
+def _one(
+    collective: Collective | AskedCollective | PlannedCollective, name: str, text: str, why: str | None = None
+) -> _One:
+    sent, alone = collective.bytes_sent, collective.alone
+    return _One(collective.kind, collective.count, collective.branches, sent, name, text, why, alone)
+
+
 def _listed(program: Program, compiled: CompiledProgram, of: str) -> _Listed | Judged | NotRun:
     """The collectives; a verdict where they are not to be had. An expectation that nobody can check is not met."""
     if of == "compiled":
@@ -155,15 +165,11 @@ def _listed(program: Program, compiled: CompiledProgram, of: str) -> _Listed | J
             unread = compiled.collectives_unknown or ["the backend does not tell the collectives"]
             return Judged(status="failed", reason=unread[0], details=unread[1:])
         listed = [
-            _One(
-                collective.kind,
-                collective.count,
-                collective.branches,
-                collective.bytes_sent,
+            _one(
+                collective,
                 words.collective(collective),
                 words.described(collective),
                 collective.why and f"  why: {words.because(collective.why)}",
-                collective.alone,
             )
             for collective in compiled.collectives
         ]
@@ -173,16 +179,7 @@ def _listed(program: Program, compiled: CompiledProgram, of: str) -> _Listed | J
     if compiled.lowered is None:
         return Judged(status="failed", reason="what the program asks for is not known")
     asked = [
-        _One(
-            collective.kind,
-            collective.count,
-            collective.branches,
-            collective.bytes_sent,
-            words.asked(collective),
-            words.asked_at_length(collective),
-            alone=collective.alone,
-        )
-        for collective in compiled.lowered
+        _one(collective, words.asked(collective), words.asked_at_length(collective)) for collective in compiled.lowered
     ]
     if of == "lowered":
         return _Listed(asked, "asked for")
@@ -191,15 +188,7 @@ def _listed(program: Program, compiled: CompiledProgram, of: str) -> _Listed | J
         missing = "there is no plan" if plan is None else plan.missing
         return Judged(status="failed", reason=missing)
     planned = [
-        _One(
-            collective.kind,
-            collective.count,
-            collective.branches,
-            collective.bytes_sent,
-            words.planned(collective),
-            words.planned_at_length(collective),
-            alone=collective.alone,
-        )
+        _one(collective, words.planned(collective), words.planned_at_length(collective))
         for collective in plan.collectives
     ]
     return _Listed([*planned, *asked], of)

@@ -24,7 +24,7 @@ from runner.checks.edits import Edit, Edits, indices
 from runner.checks.mends import inserting
 from runner.checks.slips import changing
 from runner.experiment.data import Arrays
-from runner.experiment.model import Experiment, Section, Statement, expressions
+from runner.experiment.model import Experiment, Flat, Section, expressions
 from runner.faults import InvalidExperiment
 from runner.reference import PerDevice, interpret
 from runner.reference.arithmetic import Arithmetic
@@ -74,7 +74,7 @@ def _mend(context: Context, refused: Refused | None, seconds: float) -> tuple[Ed
     edits = Edits(context.experiment, "per_device")
     best: Edit | None = None
     lowest = math.inf
-    graph = _lines(context.experiment.graph)
+    graph = _lines(context.experiment.lines("graph"))
     counting = indices(context.experiment, "per_device")
     # A mistake in a line of indices is less likely, and a collective around one mends by accident what is wrong.
     changed, putting_back = (
@@ -124,7 +124,7 @@ def _score(edit: Edit, graph: Mapping[str, str]) -> float:
     return edit.rank - _LIKE * (alike == 1.0) - 0.5 * alike
 
 
-def _lines(statements: Sequence[Statement]) -> dict[str, str]:
+def _lines(statements: Sequence[Flat]) -> dict[str, str]:
     """The text of each line by its name as an edit has it (`ring.acc`)."""
     return {str(line): expression.text for line, expression in expressions(statements) if not line.first}
 

@@ -7,14 +7,16 @@ those that put back what is missing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeGuard
+from typing import TypeAlias, TypeGuard
 
 from runner.checks import inscribed
-from runner.experiment.model import Call, Experiment, Loop, Node, Section, Statement
+from runner.experiment.lines import Flat, Line, Loop, Node, Statement, expressions, flat, inside, with_inside
+from runner.experiment.model import Experiment, Section
 from runner.faults import Key
-from runner.graph.term import Apply, Name, Term, children, name_of, substituted, swapped
+from runner.graph.term import Apply, Name, Term, children, name_of, swapped
 from runner.language.parts import called
 from runner.language.printing import text
 from runner.language.syntax import Expression
@@ -24,14 +26,15 @@ from runner.language.syntax import Expression
 class Edit:
     """One change of a line of the file, which several lines of a section may stand for.
 
-    - `line`: where it is (`ring.acc`); `statements`: the section after it; `first`: the first statement that changes.
+    - `line`: where it is (`ring.acc`); `statements`: the single lines of the section after it; `first`: the first of
+      them that changes.
     - `kind`: what is changed; `before`, `after`: the part and what stands in its place.
     - `mend`: what it says of a program that it mends; `rank`: the lower, the likelier that is what somebody means.
     - `key`, `text`: where the file has the line, and what stands there instead.
     """
 
     line: str
-    statements: tuple[Statement, ...]
+    statements: tuple[Flat, ...]
     first: int
     kind: str
     before: str
@@ -42,12 +45,16 @@ class Edit:
     text: str | int = ""
 
 
+Position: TypeAlias = tuple[int, ...]
+"""Where a statement stands in a section: its number, then its number in what stands there, and so on."""
+
+
 @dataclass(frozen=True)
 class Site:
     """One expression of the file: where it stands (`("ring", "acc")`), what stands before it, its loop's index.
 
     - `term`, `before`: in the names of the function that it is a line of, if it is one.
-    - `named`: what messages call it; `places`: every line of the section that it is, with its path.
+    - `named`: what messages call it; `places`: every line of the section that it is, with its position.
     """
 
     path: tuple[str, ...]
@@ -55,7 +62,7 @@ class Site:
     before: dict[str, Term]
     index: str | None = None
     named: str = ""
-    places: tuple[tuple[tuple[str, ...], Node], ...] = ()
+    places: tuple[tuple[Position, Node], ...] = ()
 
     @property
     def name(self) -> str:
@@ -70,97 +77,114 @@ class Site:
 class Edits:
     """The edits of one section of an experiment.
 
-    - `sites`: its expressions; `combinations`: the axes of more than one device, each and all.
+    - `sites`: its expressions; `loops`: its repeats, with their positions.
+    - `combinations`: the axes of more than one device, each and all.
     """
 
     def __init__(self, experiment: Experiment, section: Section) -> None:
         self.experiment = experiment
         self.section: Section = section
-        self.statements = experiment.section(section)
         axes = [axis for axis, size in experiment.manual.sizes.items() if size > 1]
         self.combinations = [*((axis,) for axis in axes), *([tuple(axes)] if len(axes) > 1 else [])]
-        found = list(_sites(self.statements, section))
-        lines: dict[tuple[Call, ...], list[Node]] = {}
-        for site in found:
-            for _, node in site.places:
-                lines.setdefault(node.line.calls, []).append(node)
-        self._in_section = {calls: inscribed.in_section(nodes) if calls else {} for calls, nodes in lines.items()}
-        self.sites = _by_line(found)
+        self._statements = experiment.section(section)
+        self._lines = [flat((statement,)) for statement in self._statements]
+        self._first = {line.name: i for i, line in reversed([*enumerate(experiment.lines(section))])}
+        terms = {line: expression.term for line, expression in expressions(experiment.lines(section))}
+        self.sites = _by_line(_sites(self._statements, section, terms, (), {}, None))
+        self.loops = list(_loops(self._statements, ()))
 
     def edit(self, site: Site, old: Term, new: Term, kind: str, mend: str, rank: float) -> Edit:
         """The section with `new` in the place of `old`."""
         term = swapped(site.term, old, new)
-        rank += 0.25 if len(site.path) > 1 else 0.0
-        statements = self.statements
-        for path, node in site.places:
-            changed = Expression.of(substituted(term, self._in_section[node.line.calls].get))
-            statements = _changed(statements, path, lambda line, changed=changed: replace(line, expression=changed))
-        first = min(_position(self.statements, path) for path, _ in site.places)
-        node = site.places[0][1]
+        expression = Expression.of(term)
+        edited = [(position, Node(node.line, expression)) for position, node in site.places]
+        _, node = site.places[0]
         return Edit(
-            site.name, statements, first, kind, text(old), text(new), mend, rank,
+            site.name, *self._with(edited), kind, text(old), text(new), mend, rank + 0.25 * (len(site.path) > 1),
             key=node.line.written(self.section)[0], text=text(inscribed.in_file(node, term)),
         )  # fmt: skip
 
-    def stepped(self, path: tuple[str, ...], loop: Loop, by: int) -> Edit:
-        """The section with a loop at `path` that takes more steps, or fewer."""
-        steps = loop.steps + by
+    def stepped(self, position: Position, loop: Loop[Statement], by: int) -> Edit:
+        """The section with the loop at a position taking more steps, or fewer."""
+        steps, name = loop.steps + by, str(loop.line)
         after = f"{steps} step{'s' if steps != 1 else ''}"
         what = "one step short" if by > 0 else "one step long"
-        mend = f"per_device.{'.'.join(path)}: the repeat is {what}: with {after} it equals the graph"
-        statements = _changed(self.statements, path, lambda _: replace(loop, steps=steps))
-        first = _position(self.statements, path)
+        mend = f"per_device.{name}: the repeat is {what}: with {after} it equals the graph"
+        edited = [(position, replace(loop, steps=steps))]
         return Edit(
-            ".".join(path), statements, first, "loop", f"{loop.steps} steps", after, mend, 1.0,
+            name, *self._with(edited), "loop", f"{loop.steps} steps", after, mend, 1.0,
             key=(*loop.line.written(self.section)[0], "repeat"), text=steps,
         )  # fmt: skip
 
-
-def _position(statements: Iterable[Statement], path: tuple[str, ...]) -> int:
-    return next(i for i, statement in enumerate(statements) if statement.name == path[0])
+    def _with(self, edited: Sequence[tuple[Position, Node | Loop[Statement]]]) -> tuple[tuple[Flat, ...], int]:
+        """The lines of the section with other statements at some positions, and the first of them that changes."""
+        changed: dict[int, Statement] = {}
+        for (number, *rest), statement in edited:
+            changed[number] = _changed(changed.get(number, self._statements[number]), rest, statement)
+        lines = (flat((changed[i],)) if i in changed else each for i, each in enumerate(self._lines))
+        first = min(self._first[(*statement.line.loops, statement.name)[0]] for _, statement in edited)
+        return tuple(itertools.chain.from_iterable(lines)), first
 
 
 def _sites(
-    statements: tuple[Statement, ...],
+    statements: Iterable[Statement],
     section: Section,
-    path: tuple[str, ...] = (),
-    outer: Mapping[str, Term] | None = None,
-    index: str | None = None,
+    terms: Mapping[Line, Term] | None,
+    position: Position,
+    before: dict[str, Term],
+    index: str | None,
 ) -> Iterator[Site]:
-    """The expressions of a section, each with those before it by the names that its own line knows."""
-    known: dict[tuple[Call, ...], dict[str, Term]] = {(): dict(outer or {})}
-    for statement in statements:
+    """The expressions of statements, each with those before it by the names that its own line knows.
+
+    `terms` is what the section's lines say in its own names; None for the statements of a function.
+    """
+    for number, statement in enumerate(statements):
+        here = (*position, number)
         if isinstance(statement, Node):
-            line, term = statement.line, inscribed.own(statement)
-            here, before = (*path, statement.name), known.setdefault(line.calls, {})
-            key, _ = line.written(section)
-            named = f"{section}.{'.'.join(here)}" if key[0] == section else ".".join(map(str, key))
-            yield Site(here, term, dict(before), index, named, ((here, statement),))
+            line, term = statement.line, statement.expression.term
+            path, (key, _) = (*line.loops, line.name), line.written(section)
+            named = f"{section}.{line}" if key[0] == section else ".".join(map(str, key))
+            yield Site(path, term, dict(before), index, named, ((here, statement),))
             before[line.label] = term
-            if line.calls:
-                # What a call gives has a name where it is called.
-                known[()][statement.name] = statement.expression.term
+        elif isinstance(statement, Loop):
+            yield from _sites(statement.body, section, terms, here, dict(before), statement.index)
         else:
-            nested = {**known[()]}
-            yield from _sites(statement.body, section, (*path, statement.name), nested, statement.index)
+            yield from _sites(inside(statement), section, None, here, {}, index)
+            if terms is not None:
+                before.update((give.name, terms[give.line]) for give in statement.gives)
+
+
+def _loops(statements: Iterable[Statement], position: Position) -> Iterator[tuple[Position, Loop[Statement]]]:
+    for number, statement in enumerate(statements):
+        if isinstance(statement, Loop):
+            yield (*position, number), statement
+        yield from _loops(inside(statement), (*position, number))
 
 
 def _by_line(found: Iterable[Site]) -> list[Site]:
     """The sites, those of one line of a function as one."""
     sites: dict[object, Site] = {}
     for site in found:
-        node = site.places[0][1]
-        line = (node.line.written("graph")[0], site.label, text(site.term)) if node.line.calls else site.path
+        line = (site.places[0][1].line.written("graph")[0], site.label, text(site.term))
         same = sites.get(line)
         sites[line] = site if same is None else replace(same, places=(*same.places, *site.places))
     return list(sites.values())
+
+
+def _changed(statement: Statement, position: Sequence[int], other: Statement) -> Statement:
+    """A statement with another one at a position inside of it."""
+    if not position:
+        return other
+    parts = list(inside(statement))
+    parts[position[0]] = _changed(parts[position[0]], position[1:], other)
+    return with_inside(statement, parts)
 
 
 def indices(experiment: Experiment, section: Section) -> frozenset[str]:
     """The lines that no array's values enter: sizes, positions, counts of devices."""
     data = {array.name for array in experiment.given}
 
-    def visit(statements: Iterable[Statement], path: str) -> set[str]:
+    def visit(statements: Iterable[Flat], path: str) -> set[str]:
         without = set[str]()
         for statement in statements:
             if isinstance(statement, Node):
@@ -177,7 +201,7 @@ def indices(experiment: Experiment, section: Section) -> frozenset[str]:
             data.update(f"{statement.name}.{name}" for name, inner in last if inner in data)
         return without
 
-    return frozenset(visit(experiment.section(section), ""))
+    return frozenset(visit(experiment.lines(section), ""))
 
 
 def _read(term: Term) -> Iterator[str]:
@@ -214,19 +238,3 @@ def is_reduced(site: Site, term: Term) -> bool:
 def named_by(term: Term, site: Site) -> Term:
     """What the line says that a part names, if it names one before its own; or the part."""
     return site.before.get(term.name, term) if isinstance(term, Name) else term
-
-
-def _changed(
-    statements: tuple[Statement, ...], path: tuple[str, ...], change: Callable[[Statement], Statement]
-) -> tuple[Statement, ...]:
-    """The statements with that at `path` changed."""
-    done: list[Statement] = []
-    for statement in statements:
-        if statement.name != path[0]:
-            done.append(statement)
-        elif len(path) == 1:
-            done.append(change(statement))
-        else:
-            assert isinstance(statement, Loop)
-            done.append(replace(statement, body=_changed(statement.body, path[1:], change)))
-    return tuple(done)

@@ -64,7 +64,7 @@ def _collectives_around(edits: Edits, site: Site) -> Iterator[Edit]:
 
 def _is_value(term: Term) -> TypeGuard[Name]:
     """Whether a part is the name of an array, of a line or of a size, and not of what a repeat gives."""
-    return isinstance(term, Name) and "." not in term.name
+    return isinstance(term, Name) and not term.carried
 
 
 @cache

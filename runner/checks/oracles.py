@@ -10,7 +10,7 @@ import numpy as np
 
 from runner.checks.context import Context
 from runner.experiment.data import Arrays
-from runner.experiment.model import Experiment, Section, Statement
+from runner.experiment.model import Experiment, Flat, Section
 from runner.experiment.plain import located
 from runner.faults import InvalidExperiment
 from runner.language.syntax import fault_at
@@ -86,7 +86,7 @@ def in_float64(context: Context, section: Section) -> dict[str, Rounding]:
     return of_float64(experiment, section, context.arrays, floats, oracle, keep, context.known_as)
 
 
-def uncast(context: Context, section: Section, statements: Iterable[Statement] | None = None) -> dict[str, PerDevice]:
+def uncast(context: Context, section: Section, statements: Iterable[Flat] | None = None) -> dict[str, PerDevice]:
     """The outputs of a section, or of `statements` in its place, if no cast rounds."""
     arithmetic = Arithmetic(context.floats.get(section, {}), casts=False)
     keep = context.experiment.results
@@ -195,7 +195,7 @@ def doubts(context: Context) -> list[str]:
 def _constants(experiment: Experiment, section: Section) -> list[str]:
     """The results that no array enters."""
     depends = {array.name for array in experiment.given}
-    for statement in experiment.section(section):
+    for statement in experiment.lines(section):
         # A loop's results depend on what any of its lines reads.
         if statement.names & depends:
             depends |= statement.defines

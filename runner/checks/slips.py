@@ -10,10 +10,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from runner.checks.edits import Edit, Edits, Site, is_collective, is_reduced, is_reduction, named_by
-from runner.experiment.model import Loop, Statement
+from runner.graph.model import literal
 from runner.graph.term import NOTHING, Apply, Const, Group, Name, Slice, Term
 from runner.language.operations import DIAGONAL, DIMENSIONS, OPERATIONS, Operation, OverAxes
-from runner.language.parts import argument, axes_of, literal, operator, parts, place_of, plus, transposed, with_argument
+from runner.language.parts import (
+    argument,
+    at_index,
+    axes_of,
+    operator,
+    parts,
+    place_of,
+    plus,
+    transposed,
+    with_argument,
+)
 from runner.language.printing import text
 from runner.words import quoted
 
@@ -30,19 +40,12 @@ def changing(edits: Edits) -> list[Edit]:
     for site in edits.sites:
         for term in parts(site.term):
             found += _of_term(_Part(edits, site, term))
-    return [*found, *_of_loops(edits, edits.statements, ())]
-
-
-def _of_loops(edits: Edits, statements: tuple[Statement, ...], path: tuple[str, ...]) -> Iterator[Edit]:
-    for statement in statements:
-        if not isinstance(statement, Loop):
-            continue
-        here = (*path, statement.name)
+    for position, loop in edits.loops:
         # The steps of a scan are as many as there are slices.
-        for by in () if statement.scans else (1, -1):
-            if statement.steps + by >= 0:
-                yield edits.stepped(here, statement, by)
-        yield from _of_loops(edits, statement.body, here)
+        for by in () if loop.scans else (1, -1):
+            if loop.steps + by >= 0:
+                found.append(edits.stepped(position, loop, by))
+    return found
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,7 @@ def _of_term(part: _Part) -> Iterator[Edit]:
             yield from _inside_instead(part, name, left, right)
         case Apply(operands=(x, index), spelled="index"):
             for new in _shifted_index(index):
-                changed = Apply("index", (x, new), spelled="index")
+                changed = at_index(x, new)
                 yield part.edit(changed, "number", f"{shown} takes the wrong part: with {text(changed)}", 7)
         case Apply(operands=(x,), spelled=".T"):
             yield part.edit(x, "dimension", f"{shown} is transposed once too often: without it,", 5)

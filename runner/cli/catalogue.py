@@ -19,6 +19,7 @@ from runner.experiment.reader import read
 from runner.graph.model import Graph, Repeat
 from runner.language.operations import OPERATIONS
 from runner.layout import Mesh
+from runner.show import table
 
 _GROUPS = (
     ("Introduction to sharded computation", "Introduction to sharded computation"),
@@ -38,13 +39,13 @@ def main(arguments: Sequence[str]) -> int:
 
 def markdown(folder: Path) -> str:
     """The experiments in `folder`/experiment, one table per group; links lead there from a folder beside `folder`."""
-    groups: dict[str, list[str]] = {title: [] for _, title in _GROUPS}
+    groups: dict[str, list[tuple[str, ...]]] = {title: [] for _, title in _GROUPS}
     experiments = listing([folder])
     for name, _, file in experiments:
         config = compose(name, folder).plain
         document, title = next(group for group in _GROUPS if config["source"].startswith(group[0]))
         link = f"../{folder.name}/{file.relative_to(folder).as_posix()}"
-        groups[title].append(_line(f"[{name}]({link})", config, document))
+        groups[title].append(_row(f"[{name}]({link})", config, document))
     lines = [
         "# The experiments",
         "",
@@ -58,20 +59,21 @@ def markdown(folder: Path) -> str:
     ]
     for title, rows in groups.items():
         if rows:
-            lines += ["", f"## {title}", "", "| experiment | summary | mesh | programs | collectives | source |"]
-            lines += ["|---|---|---|---|---|---|", *rows]
+            lines += ["", f"## {title}", "", *table.markdown(table.Table(_HEAD, rows))]
     return "\n".join(lines) + "\n"
 
 
-def _line(link: str, config: Mapping[str, Any], document: str) -> str:
-    cells = (
+_HEAD = ("experiment", "summary", "mesh", "programs", "collectives", "source")
+
+
+def _row(link: str, config: Mapping[str, Any], document: str) -> tuple[str, ...]:
+    return (
         link,
         " ".join(config["summary"].split()),
         str(Mesh(tuple(config["mesh"]["axes"]), tuple(config["mesh"]["shape"]))),
         *(("refused", "–") if expect.refusal(config) else _programs(read(config))),
         config["source"].removeprefix(document).lstrip(", ") or "–",
     )
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def _programs(experiment: Experiment) -> tuple[str, str]:

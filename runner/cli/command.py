@@ -6,6 +6,7 @@ Every command begins here: `python -m runner`, each `python -m runner.NAME`, and
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import os
 import signal
@@ -17,12 +18,17 @@ _READER_LEFT = 128 + 13
 _INTERRUPTED = 128 + signal.SIGINT
 """What a shell reports of a program that Ctrl-C ended."""
 
+_YOUNG = (100_000, 2, 2)
+"""After how many new objects Python looks for garbage, and after how many looks it looks further: a command loads
+hundreds of modules, which leave none."""
+
 _MACHINE = 3
 """The exit status where the machine is in the way: a full disk, no permission."""
 
 
 def main(module: str = "runner.cli.app") -> None:
     """Run this process's command line by the `main` of a module, and leave with its exit status."""
+    gc.set_threshold(*_YOUNG)
     try:
         status = _run(module)
     except KeyboardInterrupt:
@@ -35,6 +41,8 @@ def main(module: str = "runner.cli.app") -> None:
         _say(f"{f'{error.filename}: ' if error.filename else ''}{error.strerror or error}")
         status = _MACHINE
     _let_go()
+    # Python then does not search all that is there for garbage once more before it ends.
+    gc.freeze()
     sys.exit(status)
 
 

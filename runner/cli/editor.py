@@ -11,19 +11,15 @@ import inspect
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from runner import dtypes
 from runner.config import files, schema, shape
 from runner.config.files import PACKAGE
 from runner.config.folders import conf_folder, experiments
 from runner.config.shape import Kind
-from runner.experiment.checkpoints import BY_NAMES, POLICIES
-from runner.experiment.expect import KINDS
-from runner.experiment.layouts import AXIS_TYPES
-from runner.experiment.model import PLATFORMS, PRECISIONS
+from runner.experiment.forms import FORMS, PLATFORMS, Form, Inner
 from runner.experiment.program import Program
 
 FILE = "experiment.schema.json"
@@ -35,128 +31,21 @@ Schema = dict[str, Any]
 
 _TYPES: dict[str, Schema] = {
     "text": {"type": "string"},
+    "name": {"type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_]*$"},
     "integer": {"type": "integer"},
     "number": {"type": "number"},
     "flag": {"type": "boolean"},
     "list": {"type": "array"},
+    "mapping": {"type": "object"},
     "anything": {},
 }
-_TEXT: Schema = {"type": "string"}
-_SIZE: Schema = {"type": ["integer", "string"]}
-_COUNT: Schema = {
-    "type": ["integer", "string", "object"],
-    "properties": {"min": _SIZE, "max": _SIZE},
-    "required": ["max"],
-    "additionalProperties": False,
-}
-_SIZES: Schema = {"type": "array", "items": _SIZE}
-_AXES: Schema = {"type": ["string", "null", "array"], "items": _TEXT}
-_SPEC: Schema = {"type": ["array", "null"], "items": _AXES}
-_RULE: Schema = {"type": "array", "items": _AXES, "minItems": 2, "maxItems": 2}
-_RULES: Schema = {
-    "type": ["array", "object", "null"],
-    "items": _RULE,
-    "properties": {
-        "logical_axis_rules": {"type": "array", "items": _RULE},
-        "mesh_axes": {"type": "array", "items": _TEXT},
-        "allow_dropped": {"type": ["boolean", "array"], "items": _TEXT},
-    },
-}
-_LINES: Schema = {"type": ["array", "object", "null"], "items": _TEXT}
-_EXPRESSION: Schema = {"type": ["string", "number"]}
-_CHECKPOINT: Schema = {
-    "anyOf": [
-        {"type": ["boolean", "null"]},
-        {"enum": list(POLICIES)},
-        {
-            "type": "object",
-            "properties": {key: {"type": ["array", "string"], "items": _TEXT} for key in BY_NAMES},
-            "additionalProperties": False,
-            "minProperties": 1,
-            "maxProperties": 1,
-        },
-    ]
-}
-_REPEAT: Schema = {
-    "type": "object",
-    "properties": {
-        "repeat": _SIZE,
-        "index": _TEXT,
-        "over": {"type": "object", "additionalProperties": _EXPRESSION},
-        "carry": {"type": "object", "additionalProperties": _EXPRESSION},
-        "body": {"type": "object", "additionalProperties": {"$ref": "#/$defs/line"}},
-        "stack": {"type": "object", "additionalProperties": _TEXT},
-        "checkpoint": _CHECKPOINT,
-        "unroll": {"type": "boolean"},
-    },
-    "required": ["repeat", "body"],
-    "anyOf": [{"required": ["carry"]}, {"required": ["stack"]}],
-    "additionalProperties": False,
-}
-_SECTION: Schema = {"additionalProperties": {"$ref": "#/$defs/line"}}
-_SHARED: Schema = {"additionalProperties": {"$ref": "#/$defs/shared"}}
-"""Lines of which each section may have its own, and functions."""
-
-_COUNTS: Schema = {
-    "type": ["object", "null"],
-    "properties": {name: {"$ref": "#/$defs/counts"} for name in (*Program, *PLATFORMS)} | dict.fromkeys(KINDS, _COUNT),
-    "additionalProperties": False,
-}
-
-_COMMUNICATION: dict[str, Schema] = {
-    "collectives": _COUNTS,
-    "no_collectives": {"type": ["boolean", "object", "null"]},
-    "max_bytes_per_device": {"type": ["integer", "string", "object", "null"]},
-}
-
-_NARROWER: dict[tuple[str, ...], Schema] = {
-    ("mesh", "axes"): {"items": _TEXT},
-    ("mesh", "shape"): {"items": {"type": "integer", "minimum": 1}},
-    ("mesh", "types"): {"items": {"enum": list(AXIS_TYPES)}},
-    ("mesh", "devices"): {"items": {"type": ["integer", "array"]}},
-    ("target", "platform"): {"enum": list(PLATFORMS)},
-    ("target", "slices"): {"minimum": 1},
-    ("hardware", "flops"): {"additionalProperties": {"type": "number", "exclusiveMinimum": 0}},
-    ("hardware", "shape"): {"items": {"type": "integer", "minimum": 1}},
-    ("rules",): _RULES,
-    ("dims",): {"additionalProperties": _SIZE},
-    ("verify_dims",): {"additionalProperties": _SIZE},
-    ("require",): {"items": _TEXT},
-    ("arrays", "*", "shape"): {"items": _SIZE},
-    ("arrays", "*", "dtype"): {"enum": list(dtypes.NAMES)},
-    ("arrays", "*", "init"): {"type": ["string", "number", "boolean", "array"]},
-    ("arrays", "*", "spec"): {"items": _AXES},
-    ("functions",): _SHARED,
-    ("both",): _SHARED,
-    ("graph",): _SECTION,
-    ("per_device",): _SECTION,
-    ("manual",): {"items": _TEXT, "minItems": 1},
-    ("constraints",): {"additionalProperties": _SPEC},
-    ("outputs",): {"additionalProperties": _SPEC},
-    ("grad", "wrt"): {"type": ["string", "array"], "items": _TEXT},
-    ("expect", "values"): {"additionalProperties": {"type": ["number", "boolean", "array", "string"]}},
-    **{("expect", *of, name): form for of in ((), ("lowered",), ("planned",)) for name, form in _COMMUNICATION.items()},
-    ("expect", "max_memory_bytes"): {"type": ["integer", "string", "object", "null"]},
-    ("expect", "overlapped"): _LINES,
-    ("expect", "not_overlapped"): _LINES,
-    ("expect", "layouts"): {"type": ["object", "null"]},
-    ("expect", "sections"): {"additionalProperties": {"type": "number", "exclusiveMinimum": 0}},
-    ("expect", "weak"): {"type": ["string", "array", "null"], "items": _TEXT},
-    ("expect", "wrong"): {"type": ["string", "array", "object", "null"]},
-    ("test", "targets"): {"items": _TEXT, "minItems": 1},
-    ("program",): {"anyOf": [{"enum": ["all", *Program]}, {"type": "array", "items": {"enum": [*Program]}}]},
-    ("best",): {"minimum": 1},
-    ("workers",): {"minimum": 1},
-    ("seed",): {"minimum": 0},
-    ("precision",): {"enum": list(PRECISIONS)},
-    ("timeout",): {"exclusiveMinimum": 0},
-}
-"""What a type of `schema.py` cannot say of its key, and `experiment/reader.py` checks; `*` is a name of the user's."""
+_LENGTHS = {"text": ("minLength", "maxLength"), "list": ("minItems", "maxItems")}
+_INTERPOLATION: Schema = {"$ref": "#/$defs/interpolation"}
 
 
 def json_schema() -> Schema:
     """The JSON Schema of an experiment's file."""
-    own = _below(_of(shape.root(), (), "ExperimentConfig"))
+    own = _of_kind(shape.root())
     own["properties"] |= {
         "defaults": {
             "type": "array",
@@ -165,54 +54,119 @@ def json_schema() -> Schema:
         },
         "hydra": {"type": "object", "description": "Hydra's own settings: a sweep's parameters, say."},
     }
+    referred = {name: _of_form(form, name) for name, form in FORMS.items() if name in _REFERRED}
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "An experiment of shardproof",
         **own,
-        "$defs": {
-            "line": {"anyOf": [_EXPRESSION, _below(_REPEAT)]},
-            "shared": {"type": ["string", "number", "object"]},
-            "counts": _below(_COUNTS),
-            "interpolation": {"type": "string", "pattern": r"\$\{"},
-        },
+        "$defs": {**referred, "interpolation": {"type": "string", "pattern": r"\$\{"}},
     }
 
 
-def _below(schema: Schema) -> Schema:
-    """A schema whose inner values may also be interpolations, which become what they lead to."""
-    schema = dict(schema)
-    if "properties" in schema:
-        schema["properties"] = {key: _or_interpolation(_below(inner)) for key, inner in schema["properties"].items()}
-    for part in ("additionalProperties", "items"):
-        if isinstance(schema.get(part), dict):
-            schema[part] = _or_interpolation(_below(schema[part]))
-    return schema
+def _inner_names(form: Form) -> Iterator[str]:
+    """The names of the forms that a form has inside."""
+    for inner in (form.of, *form.parts, *form.keys.values(), *form.forms):
+        if isinstance(inner, Form):
+            yield from _inner_names(inner)
+        elif inner is not None:
+            yield inner
 
 
-def _or_interpolation(schema: Schema) -> Schema:
-    kinds = schema.get("type", "string")
-    if ("string" in kinds or "$ref" in schema) and "enum" not in schema:
-        return schema
-    description = {key: schema.pop(key) for key in ("description",) if key in schema}
-    return {**description, "anyOf": [schema, {"$ref": "#/$defs/interpolation"}]}
+_REFERRED = {name for form in FORMS.values() for name in _inner_names(form)} | {
+    name for name, form in FORMS.items() if form.by_program
+}
+"""The forms that stand in others, or in themselves: the schema has each of them once."""
 
 
-def _of(kind: Kind, path: tuple[str, ...], config: str | None = None) -> Schema:
-    schema: Schema
-    if kind.name != "mapping":
+def _of_kind(kind: Kind) -> Schema:
+    """The schema of what stands at a key of `schema.py`: its form says more than its type, where it has one."""
+    if kind.form is not None:
+        schema = _inside(kind.form)
+    elif kind.name != "mapping":
         schema = dict(_TYPES[kind.name])
     elif kind.keys is None:
         assert kind.items is not None
-        schema = {"type": "object", "additionalProperties": _of(kind.items, (*path, "*"))}
+        schema = {"type": "object", "additionalProperties": _or_interpolation(_of_kind(kind.items))}
     else:
-        said = _documented()
-        config = config or next(name for name, keys in said.items() if list(keys) == list(kind.keys))
-        properties = {key: said[config][key] | _of(inner, (*path, key)) for key, inner in kind.keys.items()}
+        assert kind.config is not None
+        said = _documented()[kind.config]
+        properties = {key: said[key] | _or_interpolation(_of_kind(inner)) for key, inner in kind.keys.items()}
         schema = {"type": "object", "properties": properties, "additionalProperties": False}
-    schema |= _NARROWER.get(path, {})
-    if kind.optional and isinstance(schema.get("type"), str):
-        schema["type"] = [schema["type"], "null"]
-    return schema
+    return _or_null(schema) if kind.optional else schema
+
+
+def _inside(form: Inner) -> Schema:
+    """The schema of a form where another one, or a key, has it: what is used in several places, or in itself, once."""
+    if not isinstance(form, str):
+        return _of_form(form)
+    return {"$ref": f"#/$defs/{form}"} if form in _REFERRED else _of_form(FORMS[form], form)
+
+
+def _of_form(form: Form, name: str = "") -> Schema:
+    schema = _merged([_inside(each) for each in form.forms]) if form.forms else _plain(form)
+    if form.by_program:
+        schema = _by_program(schema, {"$ref": f"#/$defs/{name}"})
+    return _or_null(schema) if form.optional else schema
+
+
+def _plain(form: Form) -> Schema:
+    schema: Schema = {"enum": list(form.choices)} if form.choices else dict(_TYPES[form.kind])
+    limits = {"minimum": form.least, "exclusiveMinimum": form.above}
+    lengths = _LENGTHS.get(form.kind, ("minProperties", "maxProperties"))
+    limits |= dict(zip(lengths, (len(form.parts),) * 2 if form.parts else (form.fewest, form.most), strict=True))
+    schema |= {limit: number for limit, number in limits.items() if number is not None}
+    inner = None if form.of is None else _or_interpolation(_inside(form.of))
+    if form.parts:
+        schema["items"] = [_or_interpolation(_inside(part)) for part in form.parts]
+    elif form.kind == "list" and inner is not None:
+        schema["items"] = inner
+    if form.kind != "mapping":
+        return schema
+    if form.keys:
+        schema["properties"] = {key: _or_interpolation(_inside(each)) for key, each in form.keys.items()}
+    if inner is not None or (form.keys and not form.open):
+        schema["additionalProperties"] = inner or False
+    schema |= {"required": list(form.required)} if form.required else {}
+    return schema | ({"anyOf": [{"required": [key]} for key in form.either]} if form.either else {})
+
+
+def _by_program(schema: Schema, again: Schema) -> Schema:
+    """A schema beside whose own keys programs and platforms may stand, each with what says it `again`."""
+    branches = dict.fromkeys((*Program, *PLATFORMS), again)
+    if "object" not in schema.get("type", ()):
+        return _merged([schema, {"type": "object", "properties": branches, "additionalProperties": False}])
+    return {**schema, "properties": {**branches, **schema.get("properties", {})}}
+
+
+def _merged(schemas: Sequence[Schema]) -> Schema:
+    """What is as one of some schemas: of several types one schema, which editors tell better of than of a choice."""
+    types = [kind for schema in schemas for kind in _types(schema)]
+    if len(set(types)) == len(types) and all(_types(schema) and not schema.keys() & _OF_ALL for schema in schemas):
+        return {**{key: value for schema in schemas for key, value in schema.items()}, "type": types}
+    return {"anyOf": [*schemas]}
+
+
+_OF_ALL = {"enum", "anyOf", "$ref"}
+"""What binds a value of whatever type."""
+
+
+def _types(schema: Schema) -> list[str]:
+    kinds: str | list[str] = schema.get("type", [])
+    return [kinds] if isinstance(kinds, str) else kinds
+
+
+def _or_null(schema: Schema) -> Schema:
+    return schema if schema == {} else _merged([schema, {"type": "null"}])
+
+
+def _or_interpolation(schema: Schema) -> Schema:
+    """A schema of what may be an interpolation as well, which becomes what it leads to."""
+    several: list[Schema] = schema["anyOf"] if schema.keys() == {"anyOf"} else [schema]
+    return schema if any(map(_is_any_text, several)) else {"anyOf": [*several, _INTERPOLATION]}
+
+
+def _is_any_text(schema: Schema) -> bool:
+    return schema == {} or ("string" in _types(schema) and not schema.keys() & {"enum", "pattern", "minLength"})
 
 
 def _documented() -> dict[str, dict[str, Schema]]:

@@ -12,10 +12,11 @@ from pathlib import Path
 
 from runner.config.sources import shown
 from runner.estimate import fit
-from runner.experiment.model import PLATFORMS
+from runner.experiment.forms import PLATFORMS
 from runner.link.measures import Measure, NotMeasured, Wanted, measure
 from runner.record import files
 from runner.show.console import print_table, say
+from runner.show.table import Table
 from runner.words import bytes_text, time_text
 
 _SIZES = {"": 1, "k": 1000, "M": 1000**2, "G": 1000**3}
@@ -91,7 +92,7 @@ def _report(measures: Sequence[Measure]) -> None:
         for timing in measures
         if timing.kind in fit.KINDS
     ]
-    print_table(_HEAD, rows)
+    print_table(Table(_HEAD, rows))
     say()
     for timing in measures:
         if timing.kind == "product":

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from runner.config.compose import InvalidConfiguration
-from runner.experiment.expect import KINDS
+from runner.experiment.forms import KINDS
 from runner.experiment.program import Program
 from runner.faults import nearest
 from runner.record import where

@@ -13,15 +13,19 @@ from pathlib import Path
 from runner.config.sources import shown
 from runner.printable import json_text
 from runner.record import manifest, shelf
+from runner.record.model import STATUSES
 from runner.record.shelf import ShelfEntry
 from runner.show.console import print_table, say
-from runner.show.status import status_cell
+from runner.show.table import Table, status_cell
 from runner.words import bytes_text, of_system
 
 _NAMED = 10
 """How many files that no run wrote are named."""
 
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+_ORDER: tuple[str, ...] = tuple(STATUSES)
+"""The statuses of a run, from the best to the worst."""
 
 
 class InvalidQuestion(Exception):
@@ -87,8 +91,8 @@ def _filters(options: argparse.Namespace, now: datetime) -> list[Callable[[Shelf
         tests.append(lambda entry: any(fnmatch.fnmatchcase(name, pattern) for name in entry.experiments))
     if options.status is not None:
         statuses = set(options.status.split(","))
-        if unknown := sorted(statuses - set(shelf.STATUSES)):
-            raise InvalidQuestion(f"--status: there is no status '{unknown[0]}'; there are {', '.join(shelf.STATUSES)}")
+        if unknown := sorted(statuses - set(_ORDER)):
+            raise InvalidQuestion(f"--status: there is no status '{unknown[0]}'; there are {', '.join(_ORDER)}")
         tests.append(lambda entry: bool(statuses & entry.statuses.keys()))
     for text in options.overrides:
         tests.append(lambda entry, text=text: text in [override.lstrip("+") for override in entry.overrides])
@@ -121,13 +125,13 @@ def _listing(entries: Sequence[ShelfEntry]) -> None:
             ", ".join(entry.experiments[:3]) + (", …" if len(entry.experiments) > 3 else ""),
             entry.time.replace("T", " ")[:19] or "–",
             str(entry.points) if entry.sweep else "–",
-            status_cell(max(entry.statuses, key=shelf.STATUSES.index), _statuses(entry)),
+            status_cell(max(entry.statuses, key=_ORDER.index), _statuses(entry)),
             bytes_text(shelf.size(entry)),
             " ".join(o.lstrip("+") for o in entry.overrides if not o.lstrip("+").startswith("experiment=")) or "–",
         ]
         for entry in entries
     ]
-    print_table(("folder", "experiment", "began (UTC)", "points", "status", "size", "overrides"), rows)
+    print_table(Table(("folder", "experiment", "began (UTC)", "points", "status", "size", "overrides"), rows))
     sweeps = sum(entry.sweep for entry in entries)
     runs = len(entries) - sweeps
     counted = f"{runs} run{'' if runs == 1 else 's'}, {sweeps} sweep{'' if sweeps == 1 else 's'}"
@@ -137,7 +141,7 @@ def _listing(entries: Sequence[ShelfEntry]) -> None:
 def _statuses(entry: ShelfEntry) -> str:
     if not entry.sweep:
         return next(iter(entry.statuses))
-    return ", ".join(f"{entry.statuses[status]} {status}" for status in shelf.STATUSES if entry.statuses[status])
+    return ", ".join(f"{entry.statuses[status]} {status}" for status in _ORDER if entry.statuses[status])
 
 
 def _as_json(entries: Sequence[ShelfEntry]) -> None:

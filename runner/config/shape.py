@@ -8,7 +8,7 @@ import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from runner.config.quoting import WORD
 from runner.config.schema import ExperimentConfig, Flag
@@ -21,12 +21,15 @@ class Kind:
     """What may stand at a key: `text`, `integer`, `number`, `flag`, `list`, `mapping` or `anything`.
 
     Of a mapping, `keys` are the only ones there are; where the names are the user's own, `items` is what each holds.
+    `form` is the name of the form that says more, in `experiment/forms.py`, and `config` the class that has the keys.
     """
 
     name: str
     optional: bool = False
     keys: Mapping[str, Kind] | None = None
     items: Kind | None = None
+    form: str | None = None
+    config: str | None = None
 
 
 _SCALARS = {str: "text", int: "integer", float: "number"}
@@ -46,12 +49,16 @@ def _kind(hint: Any) -> Kind:
     if hint == Flag:
         return Kind("flag")
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        return dataclasses.replace(_kind(arguments[0]), form=arguments[1])
     if origin in (types.UnionType, typing.Union):
-        (one,) = (argument for argument in arguments if argument is not type(None))
-        return dataclasses.replace(_kind(one), optional=True)
+        (held,) = (argument for argument in arguments if argument is not type(None))
+        return dataclasses.replace(_kind(held), optional=True)
     if dataclasses.is_dataclass(hint):
-        hints = typing.get_type_hints(hint, include_extras=True)
-        return Kind("mapping", keys={name: _kind(inner) for name, inner in hints.items()})
+        config = typing.cast("type[Any]", hint)
+        hints = typing.get_type_hints(config, include_extras=True)
+        keys = {name: _kind(inner) for name, inner in hints.items()}
+        return Kind("mapping", keys=keys, config=config.__name__)
     if origin is dict:
         return Kind("mapping", items=_kind(arguments[1]))
     return Kind("list") if origin is list else Kind(_SCALARS.get(hint, "anything"))

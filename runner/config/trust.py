@@ -60,15 +60,8 @@ def check(config: DictConfig, loader: ConfigLoader, typed: Sequence[str]) -> Non
     check_folders(folders)
     settings = _plain(config)
     own = [override for override in typed if of_hydra(override)]
-    if not is_dict(settings["sweeper"]):
-        message = f"'hydra.sweeper' is a mapping with a _target_, not {described(settings['sweeper'])}"
-        given = next((override for override in reversed(own) if override.startswith("hydra.sweeper=")), None)
-        where = ("hydra", "sweeper")
-        raise Untrusted(
-            _located(where, message, config, folders) if given is None else f"command line: {given}\n  {message}"
-        )
     due = _due(loader, config.hydra.job.config_name, own, folders)
-    _refuse_parameters(settings["sweeper"].get("params"), config, folders)
+    _refuse_sweeper(settings["sweeper"], own, config, folders)
     by_owner = {"hydra": [o for o in typed if _is_hydras(o)], "task": [o for o in typed if not _is_hydras(o)]}
     key = _first_difference(_compared(settings), _compared(due)) or _first_difference(settings["overrides"], by_owner)
     if key is not None:
@@ -155,8 +148,14 @@ def _of_parameters(parameters: Any) -> str | None:
     return None
 
 
-def _refuse_parameters(parameters: Any, config: DictConfig, folders: Sequence[Path]) -> None:
-    if (message := _of_parameters(parameters)) is not None:
+def _refuse_sweeper(sweeper: Any, typed: Sequence[str], config: DictConfig, folders: Sequence[Path]) -> None:
+    if not is_dict(sweeper):
+        message = f"'hydra.sweeper' is a mapping with a _target_, not {described(sweeper)}"
+        override = next((override for override in reversed(typed) if override.startswith("hydra.sweeper=")), None)
+        if override is not None:
+            raise Untrusted(f"command line: {override}\n  {message}")
+        raise Untrusted(_located(("hydra", "sweeper"), message, config, folders))
+    if (message := _of_parameters(sweeper.get("params"))) is not None:
         raise Untrusted(_located(("hydra", *_PARAMS), message, config, folders))
 
 

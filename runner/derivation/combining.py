@@ -36,8 +36,8 @@ def _scan(site: Site) -> Term:
     before = [built(template, x=x, p=place, d=axis) for x in (elements_of(totals, count) if several else [totals])]
     first = built("{at} == {n}", at=at, n=n - 1 if reverse else 0)
     both = _combined(fn, before, blocks, several=several)
-    found = [built("where({f}, {a}, {b})", f=first, a=a, b=b) for a, b in zip(blocks, both, strict=True)]
-    return Group(tuple(found)) if several else found[0]
+    chosen = [built("where({f}, {a}, {b})", f=first, a=a, b=b) for a, b in zip(blocks, both, strict=True)]
+    return Group(tuple(chosen)) if several else chosen[0]
 
 
 @rule_for("associative_scan", write=_scan)

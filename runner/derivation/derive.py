@@ -12,7 +12,7 @@ from runner.derivation.lines import statements
 from runner.derivation.ruling import Rulings
 from runner.derivation.scopes import NotDerived, Parts
 from runner.derivation.writer import Hints, Writer
-from runner.experiment.model import GRADIENTS, Experiment, Loop, Statement
+from runner.experiment.model import GRADIENTS, Experiment, Flat, Loop
 from runner.experiment.statements import read_statements
 from runner.language.check import Scope
 from runner.layout import Spec
@@ -56,7 +56,7 @@ class Derived:
     - `notes`: what is not the plan's.
     """
 
-    statements: tuple[Statement, ...]
+    statements: tuple[Flat, ...]
     check_vma: bool
     sent: float
     notes: tuple[str, ...]
@@ -65,37 +65,36 @@ class Derived:
         """The experiment with these lines as its `per_device`."""
         return replace(experiment, per_device=self.statements, check_vma=self.check_vma, automatic=())
 
-    def told(self, plan: Plan, floats: dict[str, dict[str, str]]) -> Derivation:
-        """The lines as the YAML has them, with the plan that they follow and the dtypes in them."""
+    def summary(self, plan: Plan) -> Derivation:
+        """The lines as the YAML has them, with the plan that they follow."""
         return Derivation(
             per_device=section(self.statements),
             check_vma=self.check_vma,
             sent_bytes=round(self.sent),
             notes=list(self.notes),
             plan=plan.summary(),
-            floats=floats,
         )
 
 
-def read(experiment: Experiment, told: Derivation) -> Experiment:
-    """The experiment with the lines that were derived elsewhere and told as the YAML has them."""
+def read(experiment: Experiment, derivation: Derivation) -> Experiment:
+    """The experiment with the lines that were derived elsewhere."""
     scope = Scope("per_device", experiment.mesh, {array.name for array in experiment.arrays}, experiment.dims)
     if experiment.grad is not None:
         scope.loops[GRADIENTS] = experiment.grad.wrt
-    statements = read_statements(told.per_device, ("derived",), scope, experiment.dims)
-    return replace(experiment, per_device=statements, check_vma=told.check_vma, automatic=())
+    statements = read_statements(derivation.per_device, ("derived",), scope, experiment.dims)
+    return replace(experiment, per_device=statements, check_vma=derivation.check_vma, automatic=())
 
 
-def derive(experiment: Experiment, parts: Parts, hints: Hints, typing: Typing) -> Derived:
+def derive(experiment: Experiment, types: Parts, hints: Hints, typing: Typing) -> Derived:
     """Write the graph's lines for one device. Raises `NotDerived` with the reason for what cannot be written."""
-    writer = Writer(experiment, parts, hints, Rulings(), invarying=typing.invarying, casts=typing.casts)
+    writer = Writer(experiment, types, hints, Rulings(), invarying=typing.invarying, casts=typing.casts)
     if typing.single:
         writer.singled()
     lines = inlined(writer.write(), writer.layouts.moved)
     return Derived(statements(lines), typing.check_vma, writer.layouts.cost, tuple(writer.names.notes))
 
 
-def settled(experiment: Experiment, parts: Parts, hints: Hints) -> Hints:
+def settled(experiment: Experiment, types: Parts, hints: Hints) -> Hints:
     """The plan's layouts, but where the readers of a line ask for another one and a device then sends less, that one.
 
     Raises `NotDerived`.
@@ -104,31 +103,31 @@ def settled(experiment: Experiment, parts: Parts, hints: Hints) -> Hints:
     rulings = Rulings()
 
     def written(specs: Hints) -> Layouts:
-        writer = Writer(experiment, parts, specs, rulings, invarying=False, casts=False)
+        writer = Writer(experiment, types, specs, rulings, invarying=False, casts=False)
         writer.write()
         return writer.layouts
 
     best = written(hints)
-    tried: set[tuple[str, str, Spec]] = set()
+    tried: set[tuple[int, Spec]] = set()
     for _ in range(_TRIALS):
-        asked = next(((*line, spec) for line, spec in best.asked.items() if (*line, spec) not in tried), None)
+        asked = next((each for each in best.asked.items() if each not in tried), None)
         if asked is None:
             break
         tried.add(asked)
-        path, place, spec = asked
-        other = {**hints, path: {**hints.get(path, {}), place: spec}}
-        found = written(other)
-        if found.cost < best.cost:
-            best, hints = found, other
+        number, spec = asked
+        other = {**hints, number: spec}
+        layouts = written(other)
+        if layouts.cost < best.cost:
+            best, hints = layouts, other
     return hints
 
 
-def section(statements: Iterable[Statement]) -> dict[str, Any]:
+def section(statements: Iterable[Flat]) -> dict[str, Any]:
     """Statements as a section of the YAML has them."""
-    found: dict[str, Any] = {}
+    lines: dict[str, Any] = {}
     for statement in statements:
         if isinstance(statement, Loop):
-            found[statement.name] = {
+            lines[statement.name] = {
                 "repeat": statement.steps,
                 "index": statement.index,
                 **({"over": {name: whole.text for name, whole in statement.over}} if statement.over else {}),
@@ -139,8 +138,8 @@ def section(statements: Iterable[Statement]) -> dict[str, Any]:
                 "unroll": statement.unroll,
             }
         else:
-            found[statement.name] = statement.expression.text
-    return found
+            lines[statement.name] = statement.expression.text
+    return lines
 
 
 __all__ = ["TRIES", "Derived", "Hints", "NotDerived", "Parts", "Typing", "derive", "read", "section", "settled"]

@@ -1,4 +1,4 @@
-"""An expression of the graph in; what one device computes in its place, and how that lies, out.
+"""An equation of the graph in; what one device computes in its place, and how that lies, out.
 
 Each operation runs on shards in the way for which a device sends the fewest bytes (`rules.py`), towards the layout that
 the plan has for its result. An operation without a rule of its own gets whole operands, which is always right.
@@ -20,13 +20,14 @@ from runner.derivation.ruling import Rulings
 from runner.derivation.site import Site
 from runner.derivation.terms import elements_of
 from runner.derivation.values import Unmade, Value
-from runner.graph.term import Apply, Group, Name, Term, mapped, place
+from runner.graph.model import Equation, Operand, Ref
+from runner.graph.term import Group, Term
 from runner.layout import Spec
 from runner.programs.types import Typed
 from runner.sharding import moves
 
-Hints = Mapping[str, Mapping[str, Spec]]
-"""How the plan has the parts of expressions lie: for each line, by their places."""
+Hints = Mapping[int, Spec]
+"""How the plan has values lie, by their numbers."""
 
 
 class Expressions:
@@ -37,56 +38,66 @@ class Expressions:
         self.differentiated = differentiated
         self._hints, self._rulings = hints, rulings
 
-    def value(self, term: Term, goal: Spec | None = None, *, alone: bool = False) -> Value:
-        """An expression as one device computes it, laid out as is cheapest on the way to `goal` or to the plan's.
+    def value(self, operand: Operand, goal: Spec | None = None, *, alone: bool = False) -> Value:
+        """An operand as one device computes it, laid out as is cheapest on the way to `goal` or to the plan's.
 
         `alone`: whether the first of several arrays is all that is read.
         """
-        names, statics = self.names, self.names.statics
-        static = statics.term(term)
-        if static is not None:
+        names = self.names
+        if (equation := names.equation(operand)) is not None:
+            return self.result(equation, goal, alone=alone)
+        if (static := names.statics.term(operand)) is not None:
             return Value(static, None, Spec(), static=True)
-        match term:
-            case Name(name=name):
-                return names.binding(name).value
-            case Apply(operands=(Name(name=loop),), spelled=".T") if names.is_bound(f"{loop}.T"):
-                return names.binding(f"{loop}.T").value
+        match operand:
+            case Ref(number=number):
+                return names.binding(names.statics.spelling.named[number]).value
             case Group():
-                return Value(self.whole(term), None, Spec())
-            case Apply(operands=(x, _), spelled="index") if names.type_of(x) is None and statics.term(x) is None:
-                return self._element(term, goal)
-            case Apply():
-                values = {place: self.value(part) for place, part in leaves(statics, term)}
-                return self._operation(term, values, goal, alone=alone)
+                return Value(self.whole(operand), None, Spec())
             case _:
-                raise AssertionError(term)  # the language has no others that arrays enter
+                raise AssertionError(operand)  # the language has no others that arrays enter
 
-    def _element(self, term: Apply, goal: Spec | None) -> Value:
+    def result(self, equation: Equation, goal: Spec | None = None, *, alone: bool = False) -> Value:
+        """The same of what an equation gives."""
+        names, statics = self.names, self.names.statics
+        if equation.spelled == "name":
+            return self.value(equation.operands[0], goal, alone=alone)
+        if (static := statics.of(equation)) is not None:
+            return Value(static, None, Spec(), static=True)
+        match equation:
+            case Equation(operands=(x, _), spelled="index") if names.type_of(x) is None and statics.term(x) is None:
+                return self._element(equation, goal)
+            case _:
+                values = {place: self.value(part) for place, part in leaves(statics, equation)}
+                return self._operation(equation, values, goal, alone=alone)
+
+    def _element(self, equation: Equation, goal: Spec | None) -> Value:
         """`parts[1]`: the array, as it lies."""
         names, index = self.names, None
-        parts, at = term.operands
+        parts, at = equation.operands
         with contextlib.suppress(NotStatic):
             index = names.statics.value(at)
-        typed = names.type_of(term)
-        wanted = None if typed is None else self._wanted(term, (typed,), goal)
-        alone = index == 0 and isinstance(parts, Apply) and parts.operation == "top_k"
+        typed, several = names.type_at(equation.results[0].number), names.equation(parts)
+        wanted = None if typed is None else self._wanted(equation, (typed,), goal)
+        alone = index == 0 and several is not None and several.operation == "top_k"
         value = self.value(parts, wanted, alone=alone)
         if value.elements and isinstance(index, int):
             return value.elements[index]
-        rest = {place: self.value(part) for place, part in leaves(names.statics, term) if place != "x"}
-        return self._operation(term, {"x": value, **rest}, goal)
+        rest = {place: self.value(part) for place, part in leaves(names.statics, equation) if place != "x"}
+        return self._operation(equation, {"x": value, **rest}, goal)
 
-    def _operation(self, term: Apply, values: Mapping[str, Value], goal: Spec | None, *, alone: bool = False) -> Value:
+    def _operation(
+        self, equation: Equation, values: Mapping[str, Value], goal: Spec | None, *, alone: bool = False
+    ) -> Value:
         """An operation as its rule has it; without one, on whole operands."""
         names, layouts = self.names, self.layouts
-        ruled = self._rulings.of(names, term, values, free=goal is None, alone=alone)
+        ruled = self._rulings.of(names, equation, values, free=goal is None, alone=alone)
         call, rule, write = ruled.call, ruled.rule, ruled.write
-        site = Site(call, rule, term, values, layouts, names.statics)
+        site = Site(call, rule, equation, values, layouts, names.statics)
         if call.typed is None and ruled.whole:
             return Value(site.rewritten(), None, Spec())
         typed, operands = call.result, [values[place] for place in rule.operands]
         # With its neighbours' edges a block is no part of the whole: it stays as it lies.
-        wanted = None if rule.edges else self._wanted(term, call.elements or (typed,), goal)
+        wanted = None if rule.edges else self._wanted(equation, call.elements or (typed,), goal)
 
         def moving(at: int, spec: Spec) -> float:
             return layouts.cost_of(operands[at], spec)
@@ -130,23 +141,24 @@ class Expressions:
 
         return make
 
-    def whole(self, term: Term) -> Term:
-        """An expression of which every device has the whole; of tuples and lists, each element."""
-        return mapped(term, self.whole) if isinstance(term, Group) else self.layouts.whole(self.value(term))
+    def whole(self, operand: Operand) -> Term:
+        """An operand of which every device has the whole; of tuples and lists, each element."""
+        if isinstance(operand, Group):
+            return Group(tuple(map(self.whole, operand.items)), operand.kind)
+        return self.layouts.whole(self.value(operand))
 
-    def _wanted(self, term: Term, results: Sequence[Typed], goal: Spec | None) -> Spec | None:
+    def _wanted(self, equation: Equation, results: Sequence[Typed], goal: Spec | None) -> Spec | None:
         """The layout in which the result of an operation has to end, or in which the plan has it."""
         shape = results[0].shape
         if any(each.shape != shape for each in results):
             return None
         if goal is not None and len(goal) <= len(shape):
             return moves.plain(self.mesh, goal, len(shape))
-        return self.hint(term, shape, self.names.path)
+        return self.hint(equation, shape)
 
-    def hint(self, term: Term, shape: tuple[int, ...], path: str) -> Spec | None:
-        """How the plan has an expression lie, as far as its dimensions can be split so."""
-        where = place(term)
-        hint = None if where is None else self._hints.get(path, {}).get(where)
+    def hint(self, equation: Equation, shape: tuple[int, ...]) -> Spec | None:
+        """How the plan has what an equation gives lie, as far as its dimensions can be split so."""
+        hint = self._hints.get(equation.results[0].number)
         if hint is None or len(hint) != len(shape):
             return None
         spec: list[tuple[str, ...]] = []

@@ -12,7 +12,8 @@ from runner.derivation.rules import Rule, every
 from runner.derivation.site import Site
 from runner.derivation.terms import ALL, built, constant, divided, indexed, items
 from runner.graph.model import INDEX
-from runner.graph.term import NOTHING, Apply, Group, Slice, Term
+from runner.graph.term import NOTHING, Const, Group, Slice, Term
+from runner.language.parts import at_index
 
 
 @dataclass(frozen=True)
@@ -59,10 +60,10 @@ def _reads(takes_of: Takes, base: Base) -> Way:
         return passing, {d for d, each in enumerate(takes) if each.located and is_number(call.array)} - passing
 
     def rule(call: Call) -> Rule | None:
-        shape, found = call.array.shape, takes_of(call)
-        if found is None:
+        shape, reading = call.array.shape, takes_of(call)
+        if reading is None:
             return None
-        takes, new = found
+        takes, new = reading
         passing, read = split(call, takes)
         rank = len(takes)
         # The places that are read of a dimension are a factor of their own.
@@ -102,11 +103,11 @@ def _reads(takes_of: Takes, base: Base) -> Way:
         after = sum(not takes[later].drops for later in range(d + 1, rank))
         inside = inside if taken.drops else spread(inside, after)
         block = base(site, takes, d)
-        found = built("take({x}, clip({at}, 0, {m}), axis={d})", x=block, at=at, m=n - 1, d=axis)
-        found = built("where({inside}, {found}, 0)", inside=inside, found=found)
+        taken = built("take({x}, clip({at}, 0, {m}), axis={d})", x=block, at=at, m=n - 1, d=axis)
+        taken = built("where({inside}, {taken}, 0)", inside=inside, taken=taken)
         if new:
-            found = indexed(found, [NOTHING if at in new else ALL for at in range(len(site.call.result.shape))])
-        return found
+            taken = indexed(taken, [NOTHING if at in new else ALL for at in range(len(site.call.result.shape))])
+        return taken
 
     return Way(rule, write)
 
@@ -172,14 +173,14 @@ def _item(item: Argument, size: int) -> Taken:
     return Taken(1, item.value % size if known else None, drops=True, place=item.place)
 
 
-def _range(found: range, size: int, place: str = "") -> Taken:
-    if found == range(size):
+def _range(bounds: range, size: int, place: str = "") -> Taken:
+    if bounds == range(size):
         return Taken(place=place)
-    return Taken(len(found), found.start if found else None, found.step, place=place)
+    return Taken(len(bounds), bounds.start if bounds else None, bounds.step, place=place)
 
 
 def _in_brackets(site: Site, takes: list[Taken], whole: int | None) -> Term:
-    given = dict(zip((each.place for each in entries(site.call)), items(site.term.operands[1]), strict=True))
+    given = dict(zip((each.place for each in entries(site.call)), items(site.equation.operands[1]), strict=True))
     halo = site.call.operand.halo
     for d, taken in enumerate(takes):
         item = given.get(taken.place)
@@ -194,7 +195,7 @@ def _in_brackets(site: Site, takes: list[Taken], whole: int | None) -> Term:
     if all(part == ALL for part in parts):
         return site.x
     whole_parts = tuple(site.part(each.place, part) for each, part in zip(takes, parts, strict=True))
-    return Apply(INDEX, (site.x, Group(whole_parts)), spelled="index")
+    return at_index(site.x, Group(whole_parts))
 
 
 rule_for(INDEX, write=looked_up, otherwise=_reads(_bracketed, _in_brackets))(subscript)
@@ -282,7 +283,7 @@ def _as_dynamic(site: Site, takes: list[Taken], whole: int | None) -> Term:
     given = site.argument("slice_sizes")
     if given is None:
         return site.rewritten() if whole is None else site.x
-    sizes = given.items if isinstance(given, Group) else map(constant, site.call.static("slice_sizes"))
+    sizes = given.items if isinstance(given, Group) else map(Const, site.call.static("slice_sizes"))
     local = [divided(site.part("", size), site.parts((d,))) for d, size in enumerate(sizes)]
     if whole is None:
         return site.rewritten({"slice_sizes": Group(tuple(local))} if any(site.assignment.values()) else {})

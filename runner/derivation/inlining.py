@@ -15,15 +15,15 @@ _LONGEST = 96
 
 def inlined(lines: Sequence[Writing], moved: Collection[str]) -> list[Writing]:
     """The lines without those that only lay another one out for one reader that is short; the first comes first."""
-    found = list(lines)
+    left = list(lines)
     for name in [line.name for line in lines if isinstance(line, Written) and line.name in moved]:
-        at, line = next((i, each) for i, each in enumerate(found) if isinstance(each, Written) and each.name == name)
-        readers = [i for i, each in enumerate(found) if name in each.names]
-        reader = found[readers[0]] if len(readers) == 1 else None
+        at, line = next((i, each) for i, each in enumerate(left) if isinstance(each, Written) and each.name == name)
+        readers = [i for i, each in enumerate(left) if name in each.names]
+        reader = left[readers[0]] if len(readers) == 1 else None
         if not isinstance(reader, Written) or names(reader.term).count(name) > 1:
             continue
         term = substituted(reader.term, {name: line.term}.get)
         if len(text(term)) <= _LONGEST:
-            found[readers[0]] = replace(reader, term=term)
-            del found[at]
-    return found
+            left[readers[0]] = replace(reader, term=term)
+            del left[at]
+    return left

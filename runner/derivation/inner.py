@@ -50,7 +50,7 @@ def _axis(site: Site) -> Term:
     """The argument `axis`, as the call has it where it has it."""
     written, axes = site.argument("axis"), _axes(site.call)
     if written is not None and isinstance(site.call.static("axis"), int):
-        return written
+        return site.part("axis", written)
     if written is None and isinstance(default := default_axis(site.call), int):
         return constant(default)
     return constant(axes[0] if len(axes) == 1 else axes)

@@ -24,18 +24,18 @@ class Layouts:
     def __init__(self, names: Names, *, invarying: bool) -> None:
         self.names, self.mesh = names, names.mesh
         self.cost: float = 0.0
-        self.asked: dict[tuple[str, str], Spec] = {}
-        """For lines whose results are laid out anew, by path and place, the first layout that is asked for."""
+        self.asked: dict[int, Spec] = {}
+        """For the results of lines that are laid out anew, by their numbers, the first layout that is asked for."""
         self.moved: set[str] = set()
         """The lines that do nothing but lay another one out anew."""
         self.invarying: Mapping[str, str] = {"to": "invarying"} if invarying else {}
         """What a gather says of its result, which all devices then have."""
 
-    def copied(self) -> tuple[float, set[str], dict[tuple[str, str], Spec]]:
+    def copied(self) -> tuple[float, set[str], dict[int, Spec]]:
         """What can be gone back to: how much is sent, and what was laid out anew."""
         return self.cost, set(self.moved), dict(self.asked)
 
-    def restore(self, copied: tuple[float, set[str], dict[tuple[str, str], Spec]]) -> None:
+    def restore(self, copied: tuple[float, set[str], dict[int, Spec]]) -> None:
         """Go back to how it was."""
         self.cost, self.moved, self.asked = copied
 

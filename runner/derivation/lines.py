@@ -5,28 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeAlias
 
-from runner.experiment.model import Line, Loop, Node, Statement
+from runner.experiment.lines import Flat, Line, Loop, Named, Node
+from runner.graph.model import Repeat
 from runner.graph.term import Term, names
 from runner.language.syntax import Expression
 
 
 @dataclass(frozen=True)
-class Written:
+class Written(Named):
     """A line that is written."""
 
-    line: Line
     term: Term
-
-    @property
-    def name(self) -> str:
-        """The name that it gives."""
-        return self.line.name
-
-    @property
-    def defines(self) -> frozenset[str]:
-        """The same, as one of several."""
-        return frozenset((self.name,))
 
     @cached_property
     def names(self) -> frozenset[str]:
@@ -36,13 +27,15 @@ class Written:
 
 @dataclass(frozen=True)
 class Repeated:
-    """A repeat that is written: what it begins with, its body and what is stacked, the rest being that of the graph.
+    """A repeat that is written: what it begins with, its body and what is stacked; `form` is that of the graph.
 
-    What never runs has no types: its body stays as it is.
+    - `index`: what counts the steps; `results`: the names of what there is after the last one.
     """
 
     line: Line
-    loop: Loop
+    form: Repeat
+    index: str
+    results: tuple[str, ...]
     carry: tuple[tuple[str, Term], ...]
     over: tuple[tuple[str, Term], ...]
     stack: tuple[tuple[str, str], ...]
@@ -56,7 +49,7 @@ class Repeated:
     @property
     def defines(self) -> frozenset[str]:
         """The names of what there is after the last step."""
-        return self.loop.defines
+        return frozenset(self.results)
 
     @cached_property
     def names(self) -> frozenset[str]:
@@ -65,23 +58,21 @@ class Repeated:
         return frozenset(firsts).union(*(line.names for line in self.body))
 
 
-Writing = Written | Repeated | Statement
+Writing: TypeAlias = "Written | Repeated"
 
 
-def statements(lines: Iterable[Writing]) -> tuple[Statement, ...]:
+def statements(lines: Iterable[Writing]) -> tuple[Flat, ...]:
     """Lines as statements."""
     return tuple(map(_statement, lines))
 
 
-def _statement(line: Writing) -> Statement:
+def _statement(line: Writing) -> Flat:
     match line:
         case Written():
             return Node(line.line, Expression.of(line.term))
-        case Repeated(loop=loop):
+        case Repeated(form=form):
             carry = tuple((name, Expression.of(term)) for name, term in line.carry)
             over = tuple((name, Expression.of(term)) for name, term in line.over)
             # Nothing traces what never runs.
-            unroll, body = loop.unroll or not loop.steps, statements(line.body)
-            return Loop(line.line, loop.steps, loop.index, carry, body, unroll, over, line.stack, loop.checkpoint)
-        case Node() | Loop():
-            return line
+            unroll, body = form.unroll or not form.steps, statements(line.body)
+            return Loop(line.line, form.steps, line.index, carry, body, unroll, over, line.stack, form.checkpoint)

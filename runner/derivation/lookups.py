@@ -36,9 +36,9 @@ def _outside(call: Call, indices: Argument, axis: int) -> Outside | None:
 
 
 def _masked(
-    site: Site, indices: Argument, axis: int, found: Callable[[Term, Term], Term], spread: Sequence[Term] = ()
+    site: Site, indices: Argument, axis: int, lookup: Callable[[Term, Term], Term], spread: Sequence[Term] = ()
 ) -> Term:
-    """What `found` finds in this device's block, and 0 for what lies in another's; `spread` is an index of the mask."""
+    """What `lookup` finds in this device's block; 0 for what lies in another's. `spread` is an index of the mask."""
     site.ours("the lookup in a block")
     over, size, outside = site.over(axis), site.call.array.shape[axis], _outside(site.call, indices, axis)
     ids, n, rest = site.terms[indices.place], size // site.mesh.axis_size(over), constant(0)
@@ -54,7 +54,7 @@ def _masked(
     local = site.define("local", built("{ids} - {start}", ids=ids, start=site.start(over, size)))
     inside = built("({local} >= 0) & ({local} < {n})", local=local, n=n)
     inside = indexed(inside, spread) if spread else inside
-    here = found(site.x, built("clip({local}, 0, {last})", local=local, last=n - 1))
+    here = lookup(site.x, built("clip({local}, 0, {last})", local=local, last=n - 1))
     return built("where({inside}, {found}, {rest})", inside=inside, found=here, rest=rest)
 
 
@@ -72,12 +72,12 @@ def looked_up(site: Site) -> Term:
         return site.rewritten()
     count, after = len(Call.type(indices).shape), len(site.call.array.shape) - axis - 1
 
-    def found(x: Term, i: Term) -> Term:
+    def lookup(x: Term, i: Term) -> Term:
         if site.call.name == INDEX:
             return site.rewritten({site.call.operand.place: x, indices.place: i})
         return built("take({x}, {i}, axis={d})", x=x, i=i, d=axis)
 
-    return _masked(site, indices, axis, found, [*[ALL] * count, *[NOTHING] * after] if after and count else ())
+    return _masked(site, indices, axis, lookup, [*[ALL] * count, *[NOTHING] * after] if after and count else ())
 
 
 def _lookup(call: Call) -> Rule | None:

@@ -115,11 +115,11 @@ def written_best(site: Site, name: str, axis: int, element: Callable[[], Term] |
         return built("{f}({x}, axis={d})", f=name, x=x, d=axis)
     largest = {"argmax": "max", "argmin": "min"}[name]
     x, size = site.named("of", x), site.rule.sizes[axis]
-    found = site.define(largest, site.gathered(built("{f}({x}, axis={d})", f=largest, x=x, d=axis), over))
+    every = site.define(largest, site.gathered(built("{f}({x}, axis={d})", f=largest, x=x, d=axis), over))
     template = "{f}({x}, axis={d}) + {start}"
     places = site.gathered(built(template, f=name, x=x, d=axis, start=site.start(over, size)), over)
     places = site.define("at", places)
-    device = built("{f}({best}, axis=0)", f=name, best=found)
+    device = built("{f}({best}, axis=0)", f=name, best=every)
     if len(dimensions) == 1:
         return built("{places}[{device}]", places=places, device=device)
     template = "take_along_axis({places}, expand_dims({device}, 0), axis=0)[0]"

@@ -121,13 +121,13 @@ def halo_sent(
 ) -> tuple[Sent, ...]:
     """The edges of an array's blocks, one dimension after the other: those of the later ones have edges already."""
     of = [(size, factors, 0) for size, factors in zip(shape, dimensions, strict=True)]
-    found: list[Sent] = []
+    edged: list[Sent] = []
     for d, factors in enumerate(dimensions):
         edges = sum(map(sum, (halo[factor] for factor in factors if factor in halo)))
         if edges:
-            found.append(Sent("permute", factors, (*of[:d], (edges, (), 0), *of[d + 1 :]), width))
+            edged.append(Sent("permute", factors, (*of[:d], (edges, (), 0), *of[d + 1 :]), width))
             of[d] = (shape[d], factors, edges)
-    return tuple(found)
+    return tuple(edged)
 
 
 def _parts(mesh: Mesh, factors: Factors, assignment: Assignment) -> int:
@@ -155,7 +155,7 @@ def layout(mesh: Mesh, rule: Rule, dimensions: Dimensions, assignment: Assignmen
 
 def assigned(mesh: Mesh, rule: Rule, dimensions: Dimensions, spec: Spec) -> dict[int, tuple[str, ...]]:
     """The axes of the factors of an array that lies so, as far as factors can take them."""
-    found: dict[int, tuple[str, ...]] = {}
+    assignment: dict[int, tuple[str, ...]] = {}
     for factors, axes in zip(dimensions, spec, strict=False):
         left = list(axes)
         for factor in factors:
@@ -164,11 +164,11 @@ def assigned(mesh: Mesh, rule: Rule, dimensions: Dimensions, spec: Spec) -> dict
             while left and size % mesh.sizes[left[0]] == 0 and size > 1:
                 size //= mesh.sizes[left[0]]
                 mine.append(left.pop(0))
-            if mine and factor not in found:
-                found[factor] = tuple(mine)
+            if mine and factor not in assignment:
+                assignment[factor] = tuple(mine)
             if size > 1:
                 break
-    return found
+    return assignment
 
 
 @dataclass(frozen=True)

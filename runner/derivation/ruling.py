@@ -15,7 +15,7 @@ from runner.derivation.registry import Write, as_written
 from runner.derivation.rules import Choice, Question, Rule, cheapest, choices
 from runner.derivation.scopes import Names
 from runner.derivation.values import Value
-from runner.graph.term import Apply, Span
+from runner.graph.model import Equation
 from runner.layout import Mesh, Spec
 
 
@@ -23,7 +23,6 @@ from runner.layout import Mesh, Spec
 class Ruled:
     """An operation with the rule that covers it, and what one device computes; `whole`: none does."""
 
-    term: Apply
     call: Call
     rule: Rule
     write: Write
@@ -48,19 +47,19 @@ class Rulings:
     """The rules of the operations of one graph, as far as they were asked for."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[str, Span | None, bool, bool, tuple[object, ...]], Ruled] = {}
+        self._rulings: dict[tuple[int, bool, bool, tuple[object, ...]], Ruled] = {}
 
-    def of(self, names: Names, term: Apply, values: Mapping[str, Value], *, free: bool, alone: bool) -> Ruled:
-        """The rule of an operation in the line that is written; see `call_of`."""
+    def of(self, names: Names, equation: Equation, values: Mapping[str, Value], *, free: bool, alone: bool) -> Ruled:
+        """The rule of an operation; see `call_of`."""
         known = tuple((value.shape is None, value.below, value.halo) for value in values.values())
-        key = names.path, term.at, free, alone, known
-        found = self._found.get(key)
-        if found is None or found.term is not term:
-            found = self._found[key] = _ruled(call_of(names, term, values, free=free, alone=alone), term)
-        return found
+        key = equation.results[0].number, free, alone, known
+        ruled = self._rulings.get(key)
+        if ruled is None:
+            ruled = self._rulings[key] = _ruled(call_of(names, equation, values, free=free, alone=alone))
+        return ruled
 
 
-def _ruled(call: Call, term: Apply) -> Ruled:
+def _ruled(call: Call) -> Ruled:
     if call.typed is not None or call.elements:
         for way in WAYS.get(call.name, ()):
             try:
@@ -68,6 +67,6 @@ def _ruled(call: Call, term: Apply) -> Ruled:
             except NotStatic:
                 continue
             if rule is not None:
-                return Ruled(term, call, rule, way.write)
+                return Ruled(call, rule, way.write)
     rank = 0 if call.typed is None else len(call.typed.shape)
-    return Ruled(term, call, Rule({}, ((),) * rank, {}), as_written, whole=True)
+    return Ruled(call, Rule({}, ((),) * rank, {}), as_written, whole=True)

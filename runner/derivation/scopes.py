@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from runner.derivation.lines import Writing, Written
 from runner.derivation.statics import Statics
 from runner.derivation.terms import elements_of
 from runner.derivation.values import Value
-from runner.experiment.model import Experiment, Line, Loop, Node, Statement
-from runner.graph.term import Name, Term, place
+from runner.experiment.model import Experiment, Line
+from runner.graph.model import Equation, Graph, Operand, Ref, Repeat, walk
+from runner.graph.spelling import Spelling
+from runner.graph.term import Name, Term
 from runner.language.operations import CONSTANTS
 from runner.layout import Spec
 from runner.programs.types import Typed
 
-Parts = Mapping[str, Mapping[str, Typed | None]]
-"""The type of every array in the expressions: for each line, by its place; None where a loop's steps differ."""
-
-
-def element(where: str, index: int) -> str:
-    """Where the type of an element of a tuple stands."""
-    return f"{where}[{index}]"
+Parts = Mapping[int, Typed | tuple[Typed, ...] | None]
+"""The type of every array by its number, of a tuple of arrays that of each; None where a loop's steps differ."""
 
 
 class NotDerived(Exception):
@@ -32,13 +30,13 @@ class NotDerived(Exception):
 class Binding:
     """A name and what it stands for.
 
-    `held` are the names of the same value in other layouts; `made` is the line of which it is the result, and the place
-    of its expression, where the layout is free.
+    `held` are the names of the same value in other layouts; `made` is its number in the graph, where it is what a line
+    gives whose layout is free.
     """
 
     value: Value
     held: dict[Spec, Value] = field(default_factory=dict[Spec, Value])
-    made: tuple[str, str] | None = None
+    made: int | None = None
 
 
 @dataclass
@@ -68,23 +66,20 @@ class Scope:
 
 
 class Names:
-    """The lines that are written, and what names stand for; `path` is the line of the graph that is being written."""
+    """The lines that are written, and what names stand for; `path` is that of the line that is written."""
 
-    def __init__(self, experiment: Experiment, parts: Parts) -> None:
+    def __init__(self, experiment: Experiment, types: Parts) -> None:
         self.experiment, self.mesh = experiment, experiment.mesh
+        self.graph = experiment.computed("graph")
         self.scopes: list[Scope] = [Scope()]
         self.path = ""
-        self.beside: Sequence[Statement] = ()
-        """The statements of the graph among which it stands."""
-        self.prefix = ""
-        self.kept: frozenset[str] = frozenset()
-        """What each step of the loop keeps, to be stacked."""
         self.notes: list[str] = []
         self.index: frozenset[str] = frozenset()
         """The numbers of the steps of unrolled loops."""
-        self.taken: set[str] = {*experiment.dims, *CONSTANTS, *_names(experiment.graph)}
-        self.taken |= {array.name for array in experiment.arrays}
-        self._parts = parts
+        self.taken: set[str] = {*experiment.dims, *CONSTANTS, *_names(self.graph)}
+        self._types = types
+        self.statics = Statics(experiment.dims, Spelling.of(self.graph), self._is_step, self.type_of)
+        """What is known without arrays where the writer is."""
 
     def copied(self) -> tuple[list[Scope], set[str], list[str]]:
         """What can be gone back to: the lines, the names and the notes, as they are now."""
@@ -113,44 +108,43 @@ class Names:
                 return None if gone & (line.names | {line.name}) else line.name
         return None
 
-    @property
-    def statics(self) -> Statics:
-        """What is known without arrays where the writer is."""
-        return Statics(self.experiment.dims, self._is_step, self.type_of)
-
     def _is_step(self, name: str) -> bool:
         return name in self.index or any(name in s.names and s.names[name].value.static for s in self.scopes)
 
-    def type_of(self, term: Term) -> Typed | None:
-        """The type of an expression that is an array."""
-        where = place(term)
-        known = self._parts.get(self.path, {})
-        if where is None or where not in known:
-            return None
-        typed = known[where]
+    def equation(self, operand: Operand) -> Equation | None:
+        """The equation that stands where an operand is read, since no line names what it gives."""
+        return self.statics.spelling.parts.get(operand.number) if isinstance(operand, Ref) else None
+
+    def type_of(self, operand: Operand) -> Typed | None:
+        """The type of an operand that is an array."""
+        return self.type_at(operand.number) if isinstance(operand, Ref) else None
+
+    def type_at(self, number: int) -> Typed | None:
+        """The type of the value of that number, if it is an array. Raises `NotDerived` where a loop's steps differ."""
+        typed = self._types.get(number, ())
         if typed is None:
             raise NotDerived(f"the shapes in {self.path.replace('/', '.')} are others in each step")
-        return typed
+        return typed if isinstance(typed, Typed) else None
 
-    def elements_of(self, term: Term) -> tuple[Typed, ...]:
-        """The types of the arrays of a tuple; none where the expression is no tuple of arrays."""
-        where, known = place(term), self._parts.get(self.path, {})
-        found: list[Typed] = []
-        while where is not None and (typed := known.get(element(where, len(found)))) is not None:
-            found.append(typed)
-        return tuple(found)
+    def elements_at(self, number: int) -> tuple[Typed, ...]:
+        """The types of the arrays of a tuple; none where the value of that number is no tuple of arrays."""
+        typed = self._types.get(number)
+        return () if typed is None or isinstance(typed, Typed) else typed
 
-    def type_at(self, path: str, term: Term) -> Typed | None:
-        """The type of an expression of another line."""
-        where = place(term)
-        return None if where is None else self._parts.get(path, {}).get(where)
+    def readers(self, number: int) -> list[Equation]:
+        """The equations that read the result of a line, where nothing else does: no body around it gives it."""
+        producer = self.graph.producers[number]
+        return [] if not producer.results[0].name else self._readers.get(number, [])
 
-    def readers(self, term: Term) -> tuple[str, list[tuple[str, Statement]]] | None:
-        """Where an expression is a whole line that only lines beside it read, its name, and these with their paths."""
-        name = next((s.name for s in self.beside if isinstance(s, Node) and s.expression.term is term), None)
-        if name is None or name in self.kept:
-            return None
-        return name, [(f"{self.prefix}{s.name}", s) for s in self.beside if name in s.names]
+    @cached_property
+    def _readers(self) -> Mapping[int, list[Equation]]:
+        readers: dict[int, list[Equation]] = {}
+        given: set[int] = set()
+        for equation in walk(self.graph):
+            given.update(*(body.outputs for body in equation.bodies))
+            for number in dict.fromkeys(equation.reads):
+                readers.setdefault(number, []).append(equation)
+        return {number: equations for number, equations in readers.items() if number not in given}
 
     def fresh(self, wish: str) -> str:
         """A name that nothing has."""
@@ -169,10 +163,6 @@ class Names:
     def line(self) -> str:
         """The name of the line that is written."""
         return self.path.rpartition("/")[2]
-
-    def is_bound(self, name: str) -> bool:
-        """Whether a name stands for something."""
-        return any(name in scope.names for scope in self.scopes)
 
     def binding(self, name: str) -> Binding:
         """What a name stands for."""
@@ -194,10 +184,12 @@ class Names:
         return None
 
 
-def _names(statements: Sequence[Statement]) -> Iterator[str]:
-    for statement in statements:
-        yield statement.name
-        if isinstance(statement, Loop):
-            yield statement.index
-            yield from statement.given
-            yield from _names(statement.body)
+def _names(graph: Graph) -> Iterator[str]:
+    """The names of its arrays, its lines, and what its repeats call their values."""
+    yield from (value.name for value in graph.inputs)
+    for equation in walk(graph):
+        if isinstance(equation.form, Repeat):
+            yield equation.form.line.name
+            yield from (value.name for body in equation.bodies for value in body.inputs)
+        else:
+            yield from (value.name for value in equation.results)

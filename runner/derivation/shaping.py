@@ -10,6 +10,7 @@ from runner.derivation.registry import rule_for, whole
 from runner.derivation.rules import Dimensions, Rule, every
 from runner.derivation.site import Site
 from runner.derivation.terms import built, constant, divided
+from runner.graph.model import Operand
 from runner.graph.term import Apply, Group, Term
 
 
@@ -84,10 +85,10 @@ def _past(left: list[int], right: list[int], i: int, j: int) -> tuple[int, int]:
 
 
 def _shared(call: Call) -> Rule | None:
-    found = common(call.array.shape, call.result.shape)
-    if found is None:
+    shared = common(call.array.shape, call.result.shape)
+    if shared is None:
         return None
-    dimensions, result, sizes = found
+    dimensions, result, sizes = shared
     return Rule({call.operand.place: dimensions}, result, sizes, below=call.operand.below)
 
 
@@ -103,7 +104,7 @@ def _reshaped(site: Site) -> Term:
     return built("reshape({x}, {shape})", x=site.x, shape=local)
 
 
-def _entry(site: Site, entry: Term, n: int) -> Term:
+def _entry(site: Site, entry: Operand, n: int) -> Term:
     static = site.statics.term(entry)
     assert static is not None
     return static if _is_signed(static) else divided(static, n)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -14,7 +13,8 @@ from runner.derivation.rules import Assignment, Factors, Rule
 from runner.derivation.statics import Statics
 from runner.derivation.terms import arguments, built, constant, gathered, rebuilt
 from runner.derivation.values import Value
-from runner.graph.term import Apply, Const, Group, Name, Slice, Term, mapped
+from runner.graph.model import Equation, Operand, inside
+from runner.graph.term import Apply, Const, Group, Name, Slice, Term
 from runner.layout import Mesh, Spec
 
 
@@ -24,13 +24,13 @@ class Site:
 
     - `values`: all arguments that arrays enter, by their places, as they lie.
     - `layouts`: the lines that are written, and the layouts of their values; `statics`: what is known without arrays.
-    - `term`: the operation as it is read; `terms`: the operands in the layouts that the assignment asks for, by their
-      places.
+    - `equation`: the operation as it is read; `terms`: the operands in the layouts that the assignment asks for, by
+      their places.
     """
 
     call: Call
     rule: Rule
-    term: Apply
+    equation: Equation
     values: Mapping[str, Value]
     layouts: Layouts
     statics: Statics
@@ -66,26 +66,29 @@ class Site:
     def rewritten(self, others: Mapping[str, Term] = MappingProxyType({})) -> Term:
         """The operation as it stands: of its operands' blocks, `others` by their places, and the whole of the rest."""
         terms = {**self.terms, **others}
-        return rebuilt(self.term, lambda place, part: self.part(place, part, terms))
+        return rebuilt(self.equation, lambda place, part: self.part(place, part, terms))
 
-    def part(self, place: str, part: Term, terms: Mapping[str, Term] = MappingProxyType({})) -> Term:
+    def part(self, place: str, part: Operand, terms: Mapping[str, Term] = MappingProxyType({})) -> Term:
         """An argument, or a part of one, with what `terms` have in its place or in it, and the whole of the rest."""
         if place in terms:
             return terms[place]
-        if isinstance(part, Group | Slice):
-            places = (f"{place}[{i}]" for i in itertools.count())
-            return mapped(part, lambda each: self.part(next(places), each, terms))
+        parts = tuple(self.part(f"{place}[{i}]", each, terms) for i, each in enumerate(inside(part)))
+        if isinstance(part, Group):
+            return Group(parts, part.kind)
+        if isinstance(part, Slice):
+            lower, upper, step = parts
+            return Slice(lower, upper, step)
         static = self.statics.term(part)
         return self.layouts.whole(self.values[place]) if static is None else static
 
-    def argument(self, place: str) -> Term | None:
+    def argument(self, place: str) -> Operand | None:
         """An argument, or a part of one, as the call has it."""
-        given = dict(arguments(self.term))
+        given = dict(arguments(self.equation))
         if place in given or not place.endswith("]"):
             return given.get(place)
         outer, _, at = place[:-1].rpartition("[")
-        inside = self.argument(outer)
-        return inside.items[int(at)] if isinstance(inside, Group) else None
+        around = self.argument(outer)
+        return around.items[int(at)] if isinstance(around, Group) else None
 
     def whole(self, place: str) -> Term:
         """An argument of which every device has the whole."""

@@ -1,4 +1,4 @@
-"""A term that no array enters in; the number, the tuple or the string that it stands for out."""
+"""What no array enters in; the term, the number, the tuple or the string that it stands for out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 
 from runner.derivation.calls import NotStatic
 from runner.derivation.terms import constant
-from runner.graph.term import Apply, Const, Group, Lambda, Name, Slice, Term, children, mapped
+from runner.graph.model import Equation, Function, Operand, Ref, Size
+from runner.graph.spelling import Spelling
+from runner.graph.term import Apply, Const, Group, Name, Slice, Term
 from runner.language.operations import CONSTANTS, OPERATIONS
 from runner.language.operators import BY_NAME
 from runner.programs.types import Typed
@@ -19,73 +21,98 @@ _COUNTED = ("add", "subtract", "multiply", "remainder", "divide", "floor_divide"
 
 @dataclass(frozen=True)
 class Statics:
-    """What can be known of a term without arrays; `is_step`: whether a name is a number that comes later."""
+    """What can be known of operands without arrays.
+
+    - `is_step`: whether a name is a number that comes later; `type_of`: the type of an operand that is an array.
+    """
 
     dims: Mapping[str, int]
+    spelling: Spelling
     is_step: Callable[[str], bool]
-    type_of: Callable[[Term], Typed | None]
+    type_of: Callable[[Operand], Typed | None]
 
-    def term(self, term: Term) -> Term | None:
-        """The term, if no array enters it; the shape of an array is a number."""
-        match term:
-            case Const() | Lambda():
-                # What combines two values reads no others.
-                return term
-            case Name(name=name):
-                return term if name in self.dims or name in CONSTANTS or self.is_step(name) else None
-            case Apply(spelled="call"):
-                return self._of_shape(term)
-            case Group() | Slice() | Apply(spelled="operator" | "index"):
-                parts: list[Term] = []
-                for child in children(term):
-                    part = self.term(child)
-                    if part is None:
-                        return None
-                    parts.append(part)
-                given = iter(parts)
-                return mapped(term, lambda _: next(given))
-            case _:
+    def term(self, operand: Operand) -> Term | None:
+        """The operand as it is written, if no array enters it; the shape of an array is a number."""
+        match operand:
+            case Const() | Size() | Function():
+                # A function that combines two values reads no others.
+                return self.spelling.operand(operand)
+            case Ref(number=number) if number in self.spelling.parts:
+                return self.of(self.spelling.parts[number])
+            case Ref(number=number):
+                name = self.spelling.named[number]
+                return Name(name) if self.is_step(name) else None
+            case Group(items=items, kind=kind):
+                parts = self._all(*items)
+                return None if parts is None else Group(parts, kind)
+            case Slice(lower=lower, upper=upper, step=step):
+                parts = self._all(lower, upper, step)
+                return None if parts is None else Slice(parts[0], parts[1], parts[2])
+
+    def of(self, equation: Equation) -> Term | None:
+        """The same of an equation."""
+        match equation.spelled:
+            case "name":
+                return self.term(equation.operands[0])
+            case "call":
+                known = self._of_shape(equation)
+                return None if known is None else constant(known)
+            case "operator" | "index":
+                parts = self._all(*equation.operands)
+                return None if parts is None else Apply(equation.operation, parts, spelled=equation.spelled)
+            case ".T":
                 return None
 
-    def _of_shape(self, call: Apply) -> Term | None:
+    def _all(self, *operands: Operand) -> tuple[Term, ...] | None:
+        parts: list[Term] = []
+        for operand in operands:
+            part = self.term(operand)
+            if part is None:
+                return None
+            parts.append(part)
+        return tuple(parts)
+
+    def _of_shape(self, call: Equation) -> int | tuple[int, ...] | None:
         if OPERATIONS[call.operation].kind != "static" or call.named or len(call.operands) != 1:
             return None
         typed = self.type_of(call.operands[0])
         if typed is None:
             return None
         known = {"shape": typed.shape, "ndim": len(typed.shape), "size": math.prod(typed.shape)}
-        return constant(known[call.operation]) if call.operation in known else None
+        return known.get(call.operation)
 
-    def value(self, term: Term) -> Any:
-        """The number, the tuple or the string that a term stands for. Raises `NotStatic`."""
-        match term:
+    def value(self, operand: Operand) -> Any:
+        """The number, the tuple or the string that an operand stands for. Raises `NotStatic`."""
+        match operand:
             case Const(value=value):
                 return value
-            case Name(name=name) if name in self.dims:
-                return self.dims[name]
-            case Name(name=name) if name in CONSTANTS:
-                return CONSTANTS[name]
-            case Apply(operation="negative", operands=(operand,), spelled="operator"):
+            case Size(name=name):
+                return CONSTANTS[name] if name in CONSTANTS else self.dims[name]
+            case Group(items=items, kind=kind):
+                values = map(self.value, items)
+                return tuple(values) if kind == "tuple" else list(values)
+            case Ref(number=number) if number in self.spelling.parts:
+                return self._value(self.spelling.parts[number])
+            case _:
+                raise NotStatic
+
+    def _value(self, equation: Equation) -> Any:
+        match equation:
+            case Equation(operation="negative", operands=(operand,), spelled="operator"):
                 return -self.value(operand)
-            case Apply(operation="positive", operands=(operand,), spelled="operator"):
+            case Equation(operation="positive", operands=(operand,), spelled="operator"):
                 return self.value(operand)
-            case Apply(operation=operation, operands=(left, right), spelled="operator") if operation in _COUNTED:
+            case Equation(operation=operation, operands=(left, right), spelled="operator") if operation in _COUNTED:
                 try:
                     return BY_NAME[operation].python(self.value(left), self.value(right))
                 except (ArithmeticError, TypeError, ValueError):
                     raise NotStatic from None
-            case Group(items=items, kind=kind):
-                values = map(self.value, items)
-                return tuple(values) if kind == "tuple" else list(values)
-            case Apply(operands=(x, index), spelled="index"):
+            case Equation(operands=(x, index), spelled="index"):
                 try:
                     return self.value(x)[self.value(index)]
                 except (TypeError, IndexError):
                     raise NotStatic from None
-            case Apply(spelled="call"):
-                known = self._of_shape(term)
-                if known is not None:
-                    return self.value(known)
+            case Equation(spelled="call") if (known := self._of_shape(equation)) is not None:
+                return known
             case _:
-                pass
-        raise NotStatic
+                raise NotStatic

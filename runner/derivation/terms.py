@@ -10,12 +10,13 @@ from functools import cache
 from types import EllipsisType
 from typing import TypeAlias
 
-from runner.graph.model import INDEX
-from runner.graph.term import NOTHING, Apply, Const, Group, Lambda, Listed, Literals, Name, Slice, Term, mapped
+from runner.graph.model import INDEX, Equation, Operand
+from runner.graph.term import NOTHING, Apply, Const, Group, Lambda, Listed, Literals, Name, Slice, Term, mapped, placed
 from runner.language.operations import OPERATIONS
+from runner.language.parts import at_index, operator
 from runner.language.syntax import parse
 
-ALL: Term = Slice(NOTHING, NOTHING, NOTHING)
+ALL = Slice(NOTHING, NOTHING, NOTHING)
 """`:`, all of a dimension."""
 
 Part: TypeAlias = "Term | Literals | Sequence[Part]"
@@ -44,11 +45,7 @@ def built(template: str, **parts: Part) -> Term:
 @cache
 def _template(template: str) -> Term:
     """A template with the name `_x` in the place of `{x}`."""
-    return _unplaced(parse(re.sub(r"\{(\w+)\}", r"_\1", template)).term)
-
-
-def _unplaced(term: Term) -> Term:
-    return replace(mapped(term, _unplaced), at=None)
+    return placed(parse(re.sub(r"\{(\w+)\}", r"_\1", template)).term, None)
 
 
 def _term(part: Part) -> Term:
@@ -65,7 +62,7 @@ def constant(part: Part) -> Term:
         case Name() | Const() | Apply() | Group() | Slice() | Lambda() | Listed():
             return part
         case int() | float() if part < 0:
-            return Apply("negative", (Const(-part),), spelled="operator")
+            return operator("negative", Const(-part))
         case None | bool() | int() | float() | complex() | str() | EllipsisType():
             return Const(part)
         case _:
@@ -79,15 +76,15 @@ def gathered(x: Term, over: tuple[str, ...], **keywords: Part) -> Apply:
 
 def elements_of(x: Term, count: int) -> list[Term]:
     """`x[0]`, `x[1]`, …"""
-    return [indexed(x, [Const(i)]) for i in range(count)]
+    return [at_index(x, Const(i)) for i in range(count)]
 
 
 def indexed(x: Term, items: Sequence[Term]) -> Term:
     """`x[:, None]`, of what stands between the brackets for each dimension."""
-    return Apply(INDEX, (x, items[0] if len(items) == 1 else Group(tuple(items))), spelled="index")
+    return at_index(x, items[0] if len(items) == 1 else Group(tuple(items)))
 
 
-def items(index: Term) -> tuple[Term, ...]:
+def items(index: Operand) -> tuple[Operand, ...]:
     """What stands between brackets, dimension by dimension."""
     return index.items if isinstance(index, Group) and index.kind == "tuple" else (index,)
 
@@ -115,14 +112,15 @@ def _places(operation: str, count: int) -> tuple[str, ...]:
     return tuple(places[:count])
 
 
-def arguments(term: Apply) -> list[tuple[str, Term]]:
+def arguments(equation: Equation) -> list[tuple[str, Operand]]:
     """The arguments of an operation by their places, as they are written."""
-    return [*zip(_places(term.operation, len(term.operands)), term.operands, strict=True), *term.named]
+    places = _places(equation.operation, len(equation.operands))
+    return [*zip(places, equation.operands, strict=True), *equation.named]
 
 
-def rebuilt(term: Apply, visit: Callable[[str, Term], Term]) -> Apply:
-    """An operation with other arguments: what `visit` makes of the place and the term of each."""
-    made = [visit(place, part) for place, part in arguments(term)]
-    count = len(term.operands)
-    named = tuple((name, part) for (name, _), part in zip(term.named, made[count:], strict=True))
-    return Apply(term.operation, tuple(made[:count]), named, term.spelled)
+def rebuilt(equation: Equation, visit: Callable[[str, Operand], Term]) -> Apply:
+    """An operation with other arguments: what `visit` makes of the place of each, and of what stands there."""
+    made = [visit(place, part) for place, part in arguments(equation)]
+    count = len(equation.operands)
+    named = tuple((name, part) for (name, _), part in zip(equation.named, made[count:], strict=True))
+    return Apply(equation.operation, tuple(made[:count]), named, equation.spelled)

@@ -19,8 +19,8 @@ def _items(call: Call) -> list[Argument | None]:
     if any(item.value is None or (item.typed is not None and item.typed.dtype == "bool") for item in items):
         raise NotStatic
     at = dots[0] if dots else len(items)
-    found = [None if item.is_all else item for item in items]
-    return [*found[:at], *[None] * (rank - len(items) + len(dots)), *found[at + len(dots) :]]
+    indexed = [None if item.is_all else item for item in items]
+    return [*indexed[:at], *[None] * (rank - len(items) + len(dots)), *indexed[at + len(dots) :]]
 
 
 def _placed(items: list[Argument | None]) -> list[int]:

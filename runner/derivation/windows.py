@@ -138,33 +138,33 @@ def _convolution(call: Call) -> _Convolution:
 
 
 def _convolved(site: Site) -> Term:
-    found = _convolution(site.call)
+    convolution = _convolution(site.call)
     replaced = {"lhs": _edged(site, site.rule.operands["lhs"], "0")}
-    if any(site.over(factor) for factor in found.windows):
-        replaced["padding"] = constant([(0, 0) if site.over(3 + i) else pad for i, pad in enumerate(found.pads)])
-    if found.groups * found.batches > 1 and site.over(2):
-        name = "feature_group_count" if found.groups > 1 else "batch_group_count"
-        replaced[name] = constant(found.groups * found.batches // site.parts((2,)))
+    if any(site.over(factor) for factor in convolution.windows):
+        replaced["padding"] = constant([(0, 0) if site.over(3 + i) else pad for i, pad in enumerate(convolution.pads)])
+    if convolution.groups * convolution.batches > 1 and site.over(2):
+        name = "feature_group_count" if convolution.groups > 1 else "batch_group_count"
+        replaced[name] = constant(convolution.groups * convolution.batches // site.parts((2,)))
     return site.rewritten(replaced)
 
 
 @rule_for("conv_general_dilated", "conv", write=_convolved)
 def convolved(call: Call) -> Rule | None:
     """The input features are summed over; groups of features stay together."""
-    found, one, other = _convolution(call), call.type_of("lhs").shape, call.type_of("rhs").shape
-    left, right, out, windows = found.left, found.right, found.out, found.windows
-    grouped = found.groups > 1 or found.batches > 1
+    convolution, one, other = _convolution(call), call.type_of("lhs").shape, call.type_of("rhs").shape
+    left, right, out, windows = convolution.left, convolution.right, convolution.out, convolution.windows
+    grouped = convolution.groups > 1 or convolution.batches > 1
     space = [letter for letter in right if letter not in "OI"]
     named = {"N": (0,), **{s: (3 + i,) for i, s in enumerate(space)}}
     of_left: dict[str, tuple[int, ...]] = {**named, "C": (2,)}
     of_out: dict[str, tuple[int, ...]] = {**named, "C": (2, 1) if grouped else (1,)}
     of_right: dict[str, tuple[int, ...]] = {"O": of_out["C"], "I": () if grouped else (2,)}
-    if found.batches > 1:
+    if convolution.batches > 1:
         of_left |= {"N": (2,), "C": ()}
         of_out |= {"N": ()}
     sizes = {0: one[left.index("N")], 1: other[right.index("O")], 2: one[left.index("C")]}
     if grouped:
-        groups = found.groups * found.batches
+        groups = convolution.groups * convolution.batches
         sizes |= {2: groups, 1: sizes[1] // groups}
     sizes |= {factor: window.result for factor, window in windows.items()}
     operands = {"lhs": tuple(of_left[c] for c in left), "rhs": tuple(of_right.get(c, ()) for c in right)}

@@ -1,24 +1,26 @@
-"""The statements of a graph, their types and Shardy's layouts in; the lines of one device out."""
+"""A graph, the types of its values and Shardy's layouts in; the lines of one device out."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from runner.derivation.calls import NotStatic
 from runner.derivation.expressions import Expressions, Hints
 from runner.derivation.laying import Layouts
-from runner.derivation.lines import Repeated, Writing
+from runner.derivation.lines import Repeated, Writing, Written
 from runner.derivation.ruling import Rulings
 from runner.derivation.scopes import Binding, Names, NotDerived, Parts, Scope
-from runner.derivation.statics import Statics
 from runner.derivation.terms import built, gathered
 from runner.derivation.values import Value
-from runner.experiment.model import Experiment, Loop, Node, Statement
-from runner.graph.term import Apply, Const, Name, Term, place
-from runner.language.syntax import Expression
+from runner.experiment.lines import Choice, enclosed
+from runner.experiment.model import Experiment, Line
+from runner.graph.model import Equation, Graph, Operand, Repeat
+from runner.graph.source import Source
+from runner.graph.term import Apply, Const, Name, Term
+from runner.language import static
+from runner.language.syntax import Expression, SyntaxFault
 from runner.layout import Spec
 from runner.sharding import moves
 
@@ -30,15 +32,16 @@ class Writer:
     """Writes the per-device lines of one graph."""
 
     def __init__(
-        self, experiment: Experiment, parts: Parts, hints: Hints, rulings: Rulings, *, invarying: bool, casts: bool
+        self, experiment: Experiment, types: Parts, hints: Hints, rulings: Rulings, *, invarying: bool, casts: bool
     ) -> None:
         self.experiment, self.mesh = experiment, experiment.mesh
-        self.names = Names(experiment, parts)
+        self.names = Names(experiment, types)
         self.layouts = Layouts(self.names, invarying=invarying)
         self.casts = casts
         """Whether JAX is told what differs from device to device."""
         self.expressions = Expressions(self.layouts, hints, rulings, differentiated=experiment.grad is not None)
         self._singled: dict[str, Term] = {}
+        self._enclosed = dict(enclosed(experiment.graph))
 
     # What is written.
 
@@ -53,7 +56,7 @@ class Writer:
             if array.name in experiment.constraints:
                 moved = self.layouts.reshard(value, self._plain(experiment.constraints[array.name], value))
                 self.names.scopes[0].names[array.name] = Binding(moved)
-        self._run(experiment.graph, "", {})
+        self._run(self.names.graph, {}, inside=False)
         for name, spec in experiment.results.items():
             if name in self._twice():
                 value = self.names.binding(name).value
@@ -81,109 +84,112 @@ class Writer:
             if name in experiment.constraints and experiment.constraints[name] != spec
         }
 
-    def _run(self, statements: Sequence[Statement], path: str, forced: Mapping[str, Spec]) -> None:
-        for at, statement in enumerate(statements):
-            here = f"{path}{statement.name}"
-            self.names.beside, self.names.prefix = statements, path
-            if isinstance(statement, Loop):
-                self._loop(statement, here)
-            else:
-                again = bool(forced) and any(later.name == statement.name for later in statements[at + 1 :])
-                self._line(statement, here, forced={} if again else forced, inside=bool(path))
+    def _run(self, graph: Graph, forced: Mapping[str, Spec], *, inside: bool) -> None:
+        """The lines of a graph, or of the body `inside` a repeat, which ends with what it carries as `forced`."""
+        lines = list(_lines(graph))
+        for at, equation in enumerate(lines):
+            if isinstance(equation.form, Repeat):
+                self._loop(equation, equation.form)
+                continue
+            (value,) = equation.results
+            again = bool(forced) and any(value.name == each.name for later in lines[at + 1 :] for each in later.results)
+            self._line(equation, value.name, {} if again else forced, inside)
 
-    def _line(self, line: Node, path: str, forced: Mapping[str, Spec], inside: bool) -> None:
-        experiment, name = self.experiment, line.name
-        self.names.path = path
-        goal: Spec | None = forced.get(name, experiment.constrained.get(path))
+    def _line(self, equation: Equation, name: str, forced: Mapping[str, Spec], inside: bool) -> None:
+        experiment, line = self.experiment, equation.source.line
+        self.names.path = line.path
+        goal: Spec | None = forced.get(name, experiment.constrained.get(line.path))
         renamed = not inside and name in self._twice()
         if not inside:
             goal = experiment.constraints.get(name, experiment.results.get(name))
-        for call in line.line.calls:
+        for around in self._enclosed.get(line, ()):
+            call = around.call
             if call.checkpoint is not None:
                 self.names.note(f"what the function '{call.function}' computes is kept: these lines have no functions")
-            if call.chooses:
+            if isinstance(around, Choice):
                 why = "these lines have no functions to choose between"
                 self.names.note(f"every branch of '{call.label}' is computed: {why}")
-        value = self.expressions.value(line.expression.term, goal)
+        value = self.expressions.result(equation, goal)
         if goal is not None and value.shape is not None:
             value = self.layouts.reshard(value, self._plain(goal, value))
         if goal is not None and value.shape is None and any(goal):
             raise NotDerived(f"'{name}' is no array, which could lie so")
         self.names.define(self.names.fresh(f"{name}_inner") if renamed else name, value, name)
-        where = place(line.expression.term)
-        if goal is None and where is not None:
-            self.names.binding(name).made = path, where
+        if goal is None:
+            self.names.binding(name).made = equation.results[0].number
 
-    def _loop(self, loop: Loop, path: str) -> None:
+    def _loop(self, equation: Equation, form: Repeat) -> None:
+        loop = _Loop(equation, form)
         firsts: list[Value] = []
-        for name, first in loop.carry:
-            self.names.path = f"{path}/carry/{name}"
-            value = self.expressions.value(first.term, None)
+        for operand, source in zip(equation.operands[: form.carried], form.starts, strict=False):
+            self.names.path = source.line.path
+            value = self.expressions.value(operand, None)
             if value.static:
                 value = Value(value.term, (), Spec(), _number(value))
             if value.elements:
-                value = Value(self.expressions.whole(first.term), None, Spec())
+                value = Value(self.expressions.whole(operand), None, Spec())
             firsts.append(value)
-        overs = [self._over(name, whole, f"{path}/over/{name}") for name, whole in loop.over]
+        sliced = list(zip(equation.operands, form.starts, strict=True))[form.carried :]
+        overs = [self._over(operand, source) for operand, source in sliced]
         best: tuple[float, int, tuple[Spec, ...]] | None = None
-        tried = list(itertools.islice(itertools.product(*self._layouts(loop, path, firsts)), _TRIALS))
+        tried = list(itertools.islice(itertools.product(*self._layouts(loop, firsts)), _TRIALS))
         for order, specs in enumerate(tried):
             if len(tried) > 1:
                 names, layouts = self.names.copied(), self.layouts.copied()
-                self._repeat(loop, path, firsts, specs, overs)
-                found = (round(self.layouts.cost, 3), order, specs)
+                self._repeat(loop, firsts, specs, overs)
+                outcome = (round(self.layouts.cost, 3), order, specs)
                 self.names.restore(names)
                 self.layouts.restore(layouts)
             else:
-                found = (0.0, 0, specs)
-            best = found if best is None or found < best else best
+                outcome = (0.0, 0, specs)
+            best = outcome if best is None or outcome < best else best
         assert best is not None
-        self._repeat(loop, path, firsts, best[2], overs)
+        self._repeat(loop, firsts, best[2], overs)
 
-    def _over(self, name: str, whole: Expression, path: str) -> Value:
+    def _over(self, operand: Operand, source: Source) -> Value:
         """What a repeat takes slices of, whole along its first dimension."""
-        self.names.path = path
-        value = self.expressions.value(whole.term, None)
+        self.names.path = source.line.path
+        value = self.expressions.value(operand, None)
         if value.shape is None:
-            raise NotDerived(f"'{name}' is a slice of what is no array")
+            raise NotDerived(f"'{source.line.name}' is a slice of what is no array")
         return self.layouts.reshard(value, Spec(((), *self._plain(value.spec, value)[1:])))
 
-    def _repeat(self, loop: Loop, path: str, firsts: list[Value], specs: tuple[Spec, ...], overs: list[Value]) -> None:
+    def _repeat(self, loop: _Loop, firsts: list[Value], specs: tuple[Spec, ...], overs: list[Value]) -> None:
+        form, body = loop.form, loop.body
         carried = [
-            (n, self.layouts.reshard(first, spec))
-            for (n, _), first, spec in zip(loop.carry, firsts, specs, strict=True)
+            (n, self.layouts.reshard(first, spec)) for n, first, spec in zip(loop.carry, firsts, specs, strict=True)
         ]
-        scope = Scope(self.names.scopes[-1].steps * max(loop.steps, 1), self.names.scopes[-1].line(loop.name))
+        scope = Scope(self.names.scopes[-1].steps * max(form.steps, 1), self.names.scopes[-1].line(loop.name))
         for name, value in carried:
             scope.names[name] = Binding(replace(value, term=Name(name), make=None, free=False))
-        for (name, _), whole in zip(loop.over, overs, strict=True):
+        for name, whole in zip(loop.over, overs, strict=True):
             assert whole.shape is not None
             value = Value(Name(name), whole.shape[1:], Spec(whole.spec[1:]), whole.dtype)
             scope.names[name] = Binding(value)
-        outer = self.names.index, self.names.kept
-        self.names.kept = frozenset(inner for _, inner in loop.stack)
-        if loop.unroll:
+        outer = self.names.index
+        if form.unroll:
             self.names.index = self.names.index | {loop.index}
         else:
             scope.names[loop.index] = Binding(Value(Name(loop.index), (), Spec(), "int32"))
         self.names.scopes.append(scope)
         forced = {name: value.spec for name, value in carried if value.shape is not None}
-        if loop.steps:
-            self._run(loop.body, f"{path}/body/", forced)
+        if form.steps:
+            self._run(body, forced, inside=True)
         stacked = self._stacked(loop)
         # Another one where the layouts of a repeat inside were tried.
         scope = self.names.scopes.pop()
         ends = {name: scope.names[name].value for name, _ in carried}
-        self.names.index, self.names.kept = outer
+        self.names.index = outer
         carry = tuple((name, self._varying(value)) for name, value in carried)
-        over = tuple((name, value.term) for (name, _), value in zip(loop.over, overs, strict=True))
+        over = tuple((name, value.term) for name, value in zip(loop.over, overs, strict=True))
         stack = tuple((name, value.term.name) for name, value in stacked if isinstance(value.term, Name))
         line = self.names.scopes[-1].line(loop.name)
-        body = tuple(scope.lines) if loop.steps else loop.body
-        self.names.scopes[-1].lines.append(Repeated(line, loop, carry, over, stack, body))
+        lines = tuple(scope.lines) if form.steps else tuple(self._as_they_are(body, line))
+        results = tuple(value.name for value in loop.equation.results)
+        self.names.scopes[-1].lines.append(Repeated(line, form, loop.index, results, carry, over, stack, lines))
         for name, value in stacked:
             term = Name(f"{loop.name}.{name}")
-            shape, spec = (loop.steps, *(value.shape or ())), Spec(((), *value.spec))
+            shape, spec = (form.steps, *(value.shape or ())), Spec(((), *value.spec))
             self.names.scopes[-1].names[f"{loop.name}.{name}"] = Binding(Value(term, shape, spec, value.dtype))
         for name, value in carried:
             if ends[name].shape != value.shape:
@@ -191,9 +197,25 @@ class Writer:
             term = Name(f"{loop.name}.{name}")
             self.names.scopes[-1].names[f"{loop.name}.{name}"] = Binding(replace(ends[name], term=term, make=None))
 
-    def _stacked(self, loop: Loop) -> list[tuple[str, Value]]:
+    def _as_they_are(self, graph: Graph, within: Line) -> Iterator[Writing]:
+        """The lines of what never runs, and so has no types."""
+        spelling = self.names.statics.spelling
+        for equation in _lines(graph):
+            if not isinstance(equation.form, Repeat):
+                yield Written(within.inside(equation.results[0].name), spelling.equation(equation))
+                continue
+            loop = _Loop(equation, equation.form)
+            line, starts = within.inside(loop.name), list(map(spelling.operand, equation.operands))
+            carry = tuple(zip(loop.carry, starts, strict=False))
+            over = tuple(zip(loop.over, starts[len(loop.carry) :], strict=True))
+            stack = tuple((name, inner) for name, inner in loop.stack)
+            results = tuple(value.name for value in equation.results)
+            lines = tuple(self._as_they_are(loop.body, line))
+            yield Repeated(line, loop.form, loop.index, results, carry, over, stack, lines)
+
+    def _stacked(self, loop: _Loop) -> list[tuple[str, Value]]:
         """What each step gives to be stacked, by a name in the body, laid out as the whole has to be."""
-        found: list[tuple[str, Value]] = []
+        stacked: list[tuple[str, Value]] = []
         for name, inner in loop.stack:
             value, result = self.names.binding(inner).value, f"{loop.name}.{name}"
             if value.shape is None:
@@ -208,8 +230,8 @@ class Writer:
                 value = self.layouts.reshard(value, Spec(goal[1:]))
             if not isinstance(value.term, Name):
                 value = self.names.define(self.names.fresh(f"{name}_each"), value)
-            found.append((name, value))
-        return found
+            stacked.append((name, value))
+        return stacked
 
     def _varying(self, value: Value) -> Term:
         """What a loop starts with: JAX has to be told that what no array entered differs from device to device."""
@@ -218,9 +240,9 @@ class Writer:
             return value.term
         return built("pcast({x}, {over}, to='varying')", x=value.term, over=axes)
 
-    def _layouts(self, loop: Loop, path: str, firsts: list[Value]) -> Iterator[list[Spec]]:
+    def _layouts(self, loop: _Loop, firsts: list[Value]) -> Iterator[list[Spec]]:
         """For each name that a loop carries the layouts that it may have."""
-        for (name, _), first in zip(loop.carry, firsts, strict=True):
+        for name, first in zip(loop.carry, firsts, strict=True):
             result = f"{loop.name}.{name}"
             goal = self.experiment.constraints.get(result, self.experiment.results.get(result))
             if first.shape is None:
@@ -228,22 +250,58 @@ class Writer:
             elif goal is not None and len(self.names.scopes) == 1:
                 yield [self._plain(goal, first)]
             else:
-                last = next((s for s in loop.body if isinstance(s, Node) and s.name == name), None)
-                fixed = self.experiment.constrained.get(f"{path}/body/{name}")
+                fixed = self.experiment.constrained.get(loop.form.line.inside(name).path)
                 if fixed is not None:
                     yield [self._plain(fixed, first)]
                     continue
-                hint = (
-                    None
-                    if last is None
-                    else self.expressions.hint(last.expression.term, first.shape, f"{path}/body/{name}")
-                )
+                last = next((line for line in _lines(loop.body) if line.results[0].name == name), None)
+                hint = None if last is None else self.expressions.hint(last, first.shape)
                 whole = Spec().padded(len(first.shape))
                 yield list(dict.fromkeys([*([hint] if hint is not None else []), first.spec, whole]))
 
     def _plain(self, spec: Spec, value: Value) -> Spec:
         assert value.shape is not None
         return moves.plain(self.mesh, spec, len(value.shape))
+
+
+@dataclass(frozen=True)
+class _Loop:
+    """A repeat of the graph, and what its body calls its values."""
+
+    equation: Equation
+    form: Repeat
+
+    @property
+    def name(self) -> str:
+        return self.form.line.name
+
+    @property
+    def body(self) -> Graph:
+        return self.equation.bodies[0]
+
+    @property
+    def index(self) -> str:
+        return self.body.inputs[-1].name
+
+    @property
+    def carry(self) -> list[str]:
+        return [value.name for value in self.body.inputs[: self.form.carried]]
+
+    @property
+    def over(self) -> list[str]:
+        return [value.name for value in self.body.inputs[self.form.carried : -1]]
+
+    @property
+    def stack(self) -> list[tuple[str, str]]:
+        """The names of what is stacked, each with the name in the body."""
+        given = {number: name for name, number in self.body.names.items()}
+        stacked = zip(self.equation.results, self.body.outputs, strict=True)
+        return [(value.name.rpartition(".")[2], given[number]) for value, number in list(stacked)[self.form.carried :]]
+
+
+def _lines(graph: Graph) -> Iterator[Equation]:
+    """The equations that are lines, in their order."""
+    return (each for each in graph.equations if each.form is not None or each.results[0].name)
 
 
 def _number(value: Value) -> str:
@@ -257,8 +315,8 @@ def _below(init: Any, experiment: Experiment) -> int | None:
     match init:
         case Expression(term=Apply(operation="integers", operands=(Const(value=0), bound), named=())):
             try:
-                return int(Statics(experiment.dims, lambda _: False, lambda _: None).value(bound))
-            except NotStatic:
+                return static.evaluate(Expression.of(bound), experiment.dims)
+            except SyntaxFault:
                 return None
         case _:
             return None

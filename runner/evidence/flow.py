@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from runner.evidence.hlo import Computation, Instruction, Module
 from runner.evidence.nodes import Origin, Origins
-from runner.experiment.expect import KINDS
+from runner.experiment.forms import KINDS
 
 MOVES = frozenset(
     {"parameter", "get-tuple-element", "tuple", "bitcast", "bitcast-convert", "copy", "transpose", "reshape", "convert"}

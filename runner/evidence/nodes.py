@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from runner.experiment.model import Experiment, Loop, Section, Statement
+from runner.experiment.model import Experiment, Flat, Loop, Section
 from runner.language.operations import OPERATIONS
 from runner.programs.names import Names
 
@@ -89,7 +89,7 @@ class Origins:
     def __init__(self, experiment: Experiment, section: Section) -> None:
         gradients = experiment.grad.names if experiment.grad else ()
         of_gradients: dict[str, tuple[str, NestedScopes]] = {name: (name, {}) for name in gradients}
-        self._scope = _scope(experiment.section(section)) | of_gradients
+        self._scope = _scope(experiment.lines(section)) | of_gradients
         names = Names(experiment)
         self._arrays = {names[array.name]: array.name for array in experiment.arrays}
         self._automatic = frozenset(experiment.automatic if section == "per_device" else ())
@@ -138,16 +138,16 @@ def _unwrapped(part: str) -> str:
     return match.group(1) if match else part
 
 
-def _scope(statements: Sequence[Statement], calls: int = 0) -> dict[str, tuple[str, NestedScopes]]:
-    """The scopes of some statements that stand in so many calls of functions."""
+def _scope(statements: Sequence[Flat], within: int = 0) -> dict[str, tuple[str, NestedScopes]]:
+    """The scopes of some lines, without as many as are around them."""
     scopes: dict[str, Any] = {}
     for statement in statements:
-        *around, own = statement.line.scopes(calls)
+        *around, own = statement.line.scopes[within:]
         here = scopes
         for scope in around:
             # What is a scope of no line belongs to the first line inside it.
             here = here.setdefault(scope, (str(statement.line), {}))[1]
-        inside = _scope(statement.body, len(statement.line.calls)) if isinstance(statement, Loop) else {}
+        inside = _scope(statement.body, len(statement.line.scopes) - 1) if isinstance(statement, Loop) else {}
         known = here.get(own, ("", {}))[1]
         here[own] = str(statement.line), {**known, **inside}
     return scopes

@@ -6,7 +6,7 @@ import re
 
 from runner.evidence import custom_calls
 from runner.evidence.hlo import Computation, Instruction
-from runner.experiment.expect import KINDS
+from runner.experiment.forms import KINDS
 
 _ALIKE = re.compile(r"all-?reduce|all-?gather|reduce-?scatter|all-?to-?all|collective", re.IGNORECASE)
 """Names of opcodes that surely communicate."""

@@ -6,20 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from runner.experiment.lines import Checkpoint, Loop, Node, Statement, expressions
-from runner.experiment.plain import yaml_hint
+from runner.experiment.forms import BY_NAMES, POLICIES, yaml_hint
+from runner.experiment.lines import Checkpoint, Invocation, Loop, Statement, expressions, flat, inside, with_inside
 from runner.faults import Key, invalid, nearest
 from runner.graph.term import Const, calls, within
 from runner.untyped import is_list, is_mapping
-
-POLICIES = (
-    "nothing_saveable", "everything_saveable", "dots_saveable", "dots_with_no_batch_dims_saveable",
-    "checkpoint_dots", "checkpoint_dots_with_no_batch_dims",
-)  # fmt: skip
-"""Those of `jax.checkpoint_policies` that are one; those that move values to the host's memory are not among them."""
-
-BY_NAMES = ("save_only_these_names", "save_anything_except_these_names", "save_any_names_but_these")
-"""Those that are made of names, which `checkpoint_name` gives."""
 
 _FORM = f"write true, one of {', '.join(POLICIES)}, or {{{BY_NAMES[0]}: [NAME]}}"
 
@@ -61,7 +52,7 @@ def check_names(statements: Sequence[Statement]) -> None:
 
 
 def _given(statements: Iterable[Statement]) -> Iterator[str]:
-    for _, expression in expressions(statements):
+    for _, expression in expressions(flat(statements)):
         for part in within(expression.term):
             if calls(part, ("checkpoint_name",)):
                 given = part.arguments[-1]
@@ -71,14 +62,12 @@ def _given(statements: Iterable[Statement]) -> Iterator[str]:
 def of(statements: Iterable[Statement]) -> Iterator[tuple[Checkpoint, Key]]:
     """What is kept of the functions and the repeats of some statements, and where that stands."""
     for statement in statements:
-        for call in statement.line.calls:
-            if call.checkpoint is not None:
-                yield call.checkpoint, ("functions", call.function, "checkpoint")
-        if isinstance(statement, Loop):
-            if statement.checkpoint is not None:
-                origin = statement.line.origin
-                yield statement.checkpoint, (*(origin.key if origin else ()), "checkpoint")
-            yield from of(statement.body)
+        if isinstance(statement, Invocation) and statement.call.checkpoint is not None:
+            yield statement.call.checkpoint, ("functions", statement.call.function, "checkpoint")
+        if isinstance(statement, Loop) and statement.checkpoint is not None:
+            origin = statement.line.origin
+            yield statement.checkpoint, (*(origin.key if origin else ()), "checkpoint")
+        yield from of(inside(statement))
 
 
 def without(statements: Iterable[Statement]) -> tuple[Statement, ...]:
@@ -87,10 +76,7 @@ def without(statements: Iterable[Statement]) -> tuple[Statement, ...]:
 
 
 def _without(statement: Statement) -> Statement:
-    line = statement.line
-    if line.origin is not None and any(call.checkpoint for call in line.calls):
-        calls = tuple(replace(call, checkpoint=None) for call in line.calls)
-        line = replace(line, origin=replace(line.origin, calls=calls))
-    if isinstance(statement, Node):
-        return replace(statement, line=line)
-    return replace(statement, line=line, checkpoint=None, body=without(statement.body))
+    statement = with_inside(statement, without(inside(statement)))
+    if isinstance(statement, Invocation):
+        return replace(statement, call=replace(statement.call, checkpoint=None))
+    return replace(statement, checkpoint=None) if isinstance(statement, Loop) else statement

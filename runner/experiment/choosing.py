@@ -1,7 +1,7 @@
-"""A call of `cond` or `switch` in; the lines of what it may call, and the line that takes one's value, out.
+"""A call of `cond` or `switch` in; the choice between calls that it is out.
 
-`h: cond(p, f, g, x)` becomes the lines of `g(x)` and of `f(x)`, and `h: where(p, …, …)`. So whoever reads statements
-knows nothing of branches; the writers and JAX's types put the choice back (`runner/experiment/branches.py`).
+`h: cond(p, f, g, x)` is a choice between the calls `g(x)` and `f(x)`, with a line `h: where(p, …, …)` for those who
+compute both.
 """
 
 from __future__ import annotations
@@ -10,14 +10,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from runner.experiment.forms import choices
 from runner.experiment.frames import Frame, Place
 from runner.experiment.functions import RESULT, Function, is_static
-from runner.experiment.model import Call, Node, Statement
-from runner.experiment.plain import choices, read_expression
+from runner.experiment.model import Call, Choice, Invocation, Node, Statement
+from runner.experiment.plain import read_expression
 from runner.faults import nearest
 from runner.graph.term import Apply, Const, Group, Lambda, Name, Term, children, substituted
 from runner.language import forms
+from runner.language.check import Scope
 from runner.language.operations import CONSTANTS
+from runner.language.syntax import Expression
 
 
 @dataclass
@@ -30,13 +33,19 @@ class Choosing(ABC):
     """The names that a line of a function cannot be given in the section."""
 
     @abstractmethod
-    def _node(self, name: str, term: Term, place: Place, *, gives: int = 0, result: bool = False) -> Node: ...
+    def _node(self, name: str, term: Term, place: Place, *, parts: int = 0, result: bool = False) -> Node: ...
 
     @abstractmethod
-    def _name(self, name: str, place: Place) -> str: ...
+    def _add(self, name: str, size: int | None, scope: Scope) -> None: ...
 
     @abstractmethod
-    def _fresh(self, wish: str, frame: Frame) -> str: ...
+    def _check(self, expression: Expression, place: Place, name: str | None) -> None: ...
+
+    @abstractmethod
+    def _name(self, name: str, frame: Frame) -> str: ...
+
+    @abstractmethod
+    def _fresh(self, wish: str, place: Place) -> str: ...
 
     @abstractmethod
     def _hoisted(self, term: Term, place: Place, before: list[Statement]) -> Term: ...
@@ -49,48 +58,51 @@ class Choosing(ABC):
         given: tuple[str, ...],
         place: Place,
         before: list[Statement],
-        branch: int | None = None,
+        scope: str | None = None,
     ) -> list[Statement]: ...
 
     def _choice(self, call: Apply, given: tuple[str, ...], place: Place, before: list[Statement]) -> list[Statement]:
-        """The lines of the branches and of what is taken of them; those of operands go to `before`."""
+        """The choice; the lines of its operands go to `before`."""
         asked = forms.read(call)
         if isinstance(asked, str):
             raise place.fault(asked, call)
         outer = place.frame
-        label = given[0] if len(given) == 1 else self._fresh("_".join(given), outer)
+        label = given[0] if len(given) == 1 else self._fresh("_".join(given), place)
         hidden = {name for case in asked.cases for name in self._hides(case)} | set(given if given[1:] else ())
         on = self._held(asked.on, f"{label}_{'on' if asked.name == 'cond' else 'index'}", hidden, place, before)
         operands = [
             operand if is_static(operand, self.dims) else self._held(operand, f"{label}_x", hidden, place, before)
             for operand in asked.operands
         ]
-        made = Call(asked.name, label, given, (("on", on.name),), chooses=True)
-        env = {**outer.env, **{name: self._name(name, place) for name in given}}
-        frame = replace(outer, env=env, calls=(*outer.calls, made))
-        inside = replace(place, frame=frame)
-        lines: list[Statement] = []
-        taken: list[tuple[Name, ...]] = []
-        scope = place.scope
-        known, loops = set(scope.values), dict(scope.loops)
+        names = outer.names | {name: self._name(name, outer) for name in given}
+        # What a branch computes is there in the branch alone.
+        frame = replace(outer, own=outer.own | set(given), names=names, scopes=(*outer.scopes, label))
+        inside = replace(place, frame=frame, scope=place.scope.nested())
+        branches: list[Invocation] = []
         for i, case in enumerate(asked.cases):
-            word = case.name if isinstance(case, Name) else asked.words[i]
-            names = tuple(self._fresh(f"{name}_{word}", frame) for name in given)
+            word, scope = case.name if isinstance(case, Name) else asked.words[i], f"branch_{i}_fun"
+            results = tuple(self._fresh(f"{name}_{word}", inside) for name in given)
             if isinstance(case, Lambda):
-                lines += self._lambda(case, operands, f"{label}_{word}", names, inside, i)
+                branches.append(self._lambda(case, operands, f"{label}_{word}", results, inside, scope, place.scope))
             else:
                 function = self._function(case, place)
                 self._gives(function, given, place, case)
                 handed = Apply(function.name, tuple(operands), at=call.at)
-                lines += self._call(function, handed, names, inside, lines, i)
-            taken.append(tuple(Name(name, case.at) for name in names))
-        for name, parts in zip(given, zip(*taken, strict=True), strict=True):
-            lines.append(self._node(name, _taken(asked.name, on, parts, call), inside, result=len(given) == 1))
-        # What a branch computes is there in the branch alone.
-        scope.values.intersection_update(known | {env[name] for name in given})
-        for name in scope.loops.keys() - loops.keys():
-            del scope.loops[name]
-        return lines
+                (branch,) = self._call(function, handed, results, inside, before, scope)
+                assert isinstance(branch, Invocation)
+                branches.append(branch)
+        taken = [
+            tuple(Name(branch.call.results[i], case.at) for branch, case in zip(branches, asked.cases, strict=True))
+            for i in range(len(given))
+        ]
+        gives = [
+            self._node(name, _taken(asked.name, on, parts, call), inside, result=len(given) == 1)
+            for name, parts in zip(given, taken, strict=True)
+        ]
+        for name in given:
+            self._add(name, None, place.scope)
+        made = Call(asked.name, label, given, (("on", on.name),))
+        return [Choice(made, tuple(branches), tuple(gives))]
 
     def _hides(self, case: Term) -> frozenset[str]:
         function = self.functions.get(case.name) if isinstance(case, Name) else None
@@ -99,11 +111,14 @@ class Choosing(ABC):
     def _function(self, case: Term, place: Place) -> Function:
         if isinstance(case, Name) and case.name in self.functions:
             return self.functions[case.name]
-        known = tuple(self.functions)
-        hint = (nearest(case.name, known) if isinstance(case, Name) else "") or (choices(known) if known else "")
         what = f"'{case.name}' is none" if isinstance(case, Name) else "this is none"
-        message = f"what is chosen are functions of the experiment's own, or lambdas: lambda x: x * 2; {what}{hint}"
-        raise place.fault(message, case)
+        form = "functions of the experiment's own, or lambdas: lambda x: x * 2"
+        raise place.fault(f"what is chosen are {form}; {what}{self._hint(case)}", case)
+
+    def _hint(self, term: Term) -> str:
+        """Which of the experiment's functions was meant, or may be."""
+        known = tuple(self.functions)
+        return (nearest(term.name, known) if isinstance(term, Name) else "") or (choices(known) if known else "")
 
     def _gives(self, function: Function, given: tuple[str, ...], place: Place, case: Term) -> None:
         value = function.result(place.scope.section)
@@ -114,11 +129,10 @@ class Choosing(ABC):
 
     def _held(self, operand: Term, wish: str, hidden: set[str], place: Place, before: list[Statement]) -> Name:
         """An operand under a name, which it is given by a line before where it has none."""
-        frame = place.frame
         hidden = {*hidden, *self.dims, *CONSTANTS}
         if isinstance(operand, Name) and not operand.carried and operand.name not in hidden:
             return operand
-        inside = replace(place, name=self._fresh(wish, frame))
+        inside = replace(place, name=self._fresh(wish, place))
         before.append(self._node(inside.name, self._hoisted(operand, inside, before), inside))
         return Name(inside.name, operand.at)
 
@@ -129,33 +143,39 @@ class Choosing(ABC):
         called: str,
         given: tuple[str, ...],
         place: Place,
-        branch: int,
-    ) -> list[Statement]:
-        """The lines of a lambda, `called` so, where it is called; it reads what the lines around it read."""
+        scope: str,
+        known: Scope,
+    ) -> Invocation:
+        """A lambda, `called` so, where it is called; it reads what is `known` around the choice."""
         parameters = case.parameters
         if len(parameters) != len(operands):
             message = f"the lambda takes {len(parameters)}, and {len(operands)} operands are given"
             raise place.fault(message, case)
         body = substituted(case.body, dict(zip(parameters, operands, strict=True)).get)
-        one = len(given) == 1
+        single = len(given) == 1
         elements = body.items if isinstance(body, Group) else (body,)
         if len(elements) != len(given):
             raise place.fault(_unlike("the lambda", len(elements), given), case.body)
         outer = place.frame
         held = {*self.dims, *CONSTANTS, *self.functions, *forms.CALLING}
         read = tuple(dict.fromkeys(name for name in _free(body) if name not in held))
-        label = given[0] if one else self._fresh("_".join(given), outer)
-        made = Call(called, label, given, tuple((name, name) for name in read), None, branch)
-        known = [self._name(name, place) for name in given]
-        frame = replace(outer, env=dict(outer.env), prefix=f"{known[0]}_", calls=(*outer.calls, made))
+        label = given[0] if single else self._fresh("_".join(given), place)
+        made = Call(called, label, given, tuple((name, name) for name in read))
+        names = [self._name(name, outer) for name in given]
+        labels = [RESULT if single else f"{RESULT}{i}" for i in range(len(given))]
+        frame = replace(
+            outer,
+            names=outer.names | dict(zip(labels, names, strict=True)),
+            prefix=f"{names[0]}_",
+            scopes=(*outer.scopes, scope),
+        )
         lines: list[Statement] = []
-        here = replace(place, frame=frame, name=RESULT)
+        here = replace(place, frame=frame, scope=known.nested(), name=RESULT)
         hoisted = [self._hoisted(part, here, lines) for part in elements]
-        for i, (name, part) in enumerate(zip(known, hoisted, strict=True)):
-            own = RESULT if one else f"{RESULT}{i}"
-            frame.env[own] = name
-            lines.append(self._node(own, part, here, result=one))
-        return lines
+        gives = [self._node(own, part, here, result=single) for own, part in zip(labels, hoisted, strict=True)]
+        for name in given:
+            self._add(name, None, place.scope)
+        return Invocation(made, tuple(lines), tuple(gives))
 
 
 def _unlike(what: str, count: int, given: tuple[str, ...]) -> str:

@@ -146,9 +146,9 @@ def folder(experiment: Experiment, sources: Callable[[], Sources]) -> Path:
     Raises `InvalidExperiment` for an `init` that no array can have, wherever that is.
     """
     loads = loading(experiment)
-    found = sources().folder(loads) if loads else Path.cwd()
-    check(experiment, found)
-    return found
+    folder_of_file = sources().folder(loads) if loads else Path.cwd()
+    check(experiment, folder_of_file)
+    return folder_of_file
 
 
 def check(experiment: Experiment, folder: Path) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from runner import dtypes
 from runner.experiment import graphs
+from runner.experiment.lines import flat
 from runner.experiment.model import Experiment
 from runner.experiment.plain import located
 from runner.faults import InvalidExperiment
@@ -117,7 +118,7 @@ class _Differing:
         hangs = f"what the choice '{choice.call.label}' hangs on may differ along {over}"
         why = f"{hangs}, and devices that take another branch"
         experiment = self.experiment
-        differentiated = {line.line for line in experiment.before("per_device")}
+        differentiated = {line.line for line in flat(experiment.before("per_device"))}
         summed = (
             experiment.grad is not None
             and experiment.check_vma

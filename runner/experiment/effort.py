@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from runner.experiment.model import Experiment, Node, Section, Statement
+from runner.experiment.model import Experiment, Flat, Node, Section
 from runner.graph.model import Graph, walk
 from runner.language.operations import OPERATIONS
 from runner.layout import Typed
@@ -56,7 +56,7 @@ def effort(experiment: Experiment, types: Mapping[str, Shapes], flops: float = 0
             for array in experiment.arrays
         }
         multiplying = _multiplying(experiment.computed(section))
-        for times, node in _lines(experiment.section(section)):
+        for times, node in _lines(experiment.lines(section)):
             size = math.prod(shapes[node.line.path][0]) if node.line.path in shapes else 0
             read = sorted((sizes.get(name, 0) for name in node.names), reverse=True)
             widest = max([size, *read[:1]])
@@ -78,7 +78,7 @@ def effort(experiment: Experiment, types: Mapping[str, Shapes], flops: float = 0
 
 def distinct(experiment: Experiment) -> int:
     """On how many devices values can differ: the interpreter computes once what several devices compute alike."""
-    if any("axis_index" in statement.names for statement in experiment.per_device):
+    if any("axis_index" in statement.names for statement in experiment.lines("per_device")):
         return experiment.mesh.size
     return experiment.mesh.axis_size(
         tuple(
@@ -89,7 +89,7 @@ def distinct(experiment: Experiment) -> int:
     )
 
 
-def _lines(statements: Iterable[Statement], times: int = 1) -> Iterator[tuple[int, Node]]:
+def _lines(statements: Iterable[Flat], times: int = 1) -> Iterator[tuple[int, Node]]:
     """The lines, with how often each of them is interpreted."""
     for statement in statements:
         if isinstance(statement, Node):

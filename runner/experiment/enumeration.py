@@ -115,12 +115,12 @@ def identity(config: Mapping[str, Any]) -> str:
         left.pop("per_device", None)
         left.pop("manual", None)
     new = [f"axis {k}" for k in range(len(axes))]
-    told: list[str] = []
+    parts: list[str] = []
     for order in itertools.permutations(range(len(axes))):
         names = {axes[k]: new[place] for place, k in enumerate(order)}
         renamed = {key: _renamed(key, value, names) for key, value in left.items()}
-        told.append(json.dumps([[[sizes[k], types[k]] for k in order], renamed], sort_keys=True, default=str))
-    return min(told)
+        parts.append(json.dumps([[[sizes[k], types[k]] for k in order], renamed], sort_keys=True, default=str))
+    return min(parts)
 
 
 def _of_graph(programs: Any) -> bool:
@@ -155,11 +155,11 @@ def _axes(spec: Any, names: Mapping[str, str]) -> Any:
     """A spec with other names of its axes; nulls at its end say nothing."""
     if not is_list(spec):
         return spec
-    found = [_axes(entry, names) if is_list(entry) else names.get(entry, entry) for entry in spec]
-    found = [entry[0] if is_list(entry) and len(entry) == 1 else entry or None for entry in found]
-    while found and found[-1] is None:
-        found.pop()
-    return found
+    renamed = [_axes(entry, names) if is_list(entry) else names.get(entry, entry) for entry in spec]
+    renamed = [entry[0] if is_list(entry) and len(entry) == 1 else entry or None for entry in renamed]
+    while renamed and renamed[-1] is None:
+        renamed.pop()
+    return renamed
 
 
 def _expressions(value: Any, names: Mapping[str, str]) -> Any:

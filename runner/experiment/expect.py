@@ -12,17 +12,12 @@ from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 from runner.executions import Range
+from runner.experiment.forms import FORMS, RANGE, check
 from runner.experiment.program import Program
 from runner.faults import Key, invalid, nearest
 from runner.graph.source import Section
 from runner.layout import Spec
 from runner.untyped import is_list, is_mapping
-
-KINDS = (
-    "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "ragged-all-to-all", "collective-permute",
-    "collective-broadcast", "send", "recv",
-)  # fmt: skip
-"""The kinds of collectives, as XLA calls them."""
 
 Value = TypeVar("Value")
 
@@ -95,20 +90,20 @@ def _of(config: Mapping[str, Any], program: Program, platform: str, names: Names
         return _closest(held.get(name), (*key, name), program, platform, names, read)
 
     def communication(of: str | None = None) -> dict[str, Any]:
-        found = {
+        expected = {
             "collectives": closest("collectives", lambda value, key: _counts(value, key, names), of),
             "no_collectives": closest("no_collectives", _flag, of) or False,
             "max_bytes_per_device": closest(
                 "max_bytes_per_device", lambda value, key: _size(value, key, names, "bytes"), of
             ),
         }
-        if found["no_collectives"] and found["collectives"]:
+        if expected["no_collectives"] and expected["collectives"]:
             prefix = "expect" if of is None else f"expect.{of}"
             key = ("expect", *([] if of is None else [of]), "no_collectives")
             raise invalid(key, f"{prefix}.collectives says otherwise for program {program}")
-        return found if of is None else {f"{of}_{name}": value for name, value in found.items()}
+        return expected if of is None else {f"{of}_{name}": value for name, value in expected.items()}
 
-    found = Expectations(
+    expectations = Expectations(
         **communication(),
         **communication("lowered"),
         **communication("planned"),
@@ -117,10 +112,10 @@ def _of(config: Mapping[str, Any], program: Program, platform: str, names: Names
         not_overlapped=closest("not_overlapped", lambda value, key: _lines(value, key, names, program)) or (),
         layouts=closest("layouts", lambda value, key: _layouts(value, key, names)) or {},
     )
-    both = next((line for line in found.overlapped if line in found.not_overlapped), None)
+    both = next((line for line in expectations.overlapped if line in expectations.not_overlapped), None)
     if both is not None:
         raise invalid(("expect", "not_overlapped"), f"'{both}' is among expect.overlapped as well")
-    return found
+    return expectations
 
 
 def _closest(
@@ -128,7 +123,7 @@ def _closest(
 ) -> Value | None:
     """What `value` says for the program on the platform; None where it says nothing."""
     plain = _plain(value, names)
-    found = None if plain is None else read(plain, key)
+    value_for = None if plain is None else read(plain, key)
     if is_mapping(value):
         # Every branch is read, so that a fault is found whichever program runs.
         inner = {
@@ -138,8 +133,8 @@ def _closest(
         }
         for branch in (platform, program):
             if branch in inner:
-                found = inner[branch]
-    return found
+                value_for = inner[branch]
+    return value_for
 
 
 def _plain(value: Any, names: Names) -> Any:
@@ -151,34 +146,21 @@ def _plain(value: Any, names: Names) -> Any:
 
 
 def _counts(value: Any, key: Key, names: Names) -> dict[str, int | Range]:
-    if not is_mapping(value):
-        raise invalid(key, f"{value!r} is not a mapping of kinds to numbers, such as {{all-reduce: 1}}")
-    for kind in value:
-        if kind not in KINDS:
-            raise invalid((*key, kind), f"there is no collective '{kind}'{nearest(str(kind), KINDS) or _list(KINDS)}")
+    check(value, key, FORMS["counts"])
     return {kind: _count(count, (*key, kind), names, f"{kind}s") for kind, count in value.items()}
 
 
 def _count(value: Any, key: Key, names: Names, what: str) -> int | Range:
     if not is_mapping(value):
         return _size(value, key, names, what)
-    for end in value:
-        if end not in _ENDS:
-            raise invalid((*key, end), f"a range has a min and a max, such as {{min: 0, max: 1}}, and no '{end}'")
-    if "max" not in value:
-        raise invalid(key, "a range has a max, such as {min: 0, max: 1}; its min is 0 where it is left out")
-    least, most = (_size(value.get(end, 0), (*key, end), names, what) for end in _ENDS)
+    least, most = (_size(value.get(end, 0), (*key, end), names, what) for end in RANGE.keys)
     if least > most:
         raise invalid(key, f"no number is at least {least} and at most {most}")
     return Range(min=least, max=most)
 
 
-_ENDS = ("min", "max")
-
-
 def _flag(value: Any, key: Key) -> bool:
-    if not isinstance(value, bool):
-        raise invalid(key, f"{value!r} is neither true nor false")
+    check(value, key, FORMS["promise"])
     return value
 
 
@@ -190,8 +172,7 @@ def _size(value: Any, key: Key, names: Names, what: str) -> int:
 
 
 def _lines(value: Any, key: Key, names: Names, program: Program) -> tuple[str, ...]:
-    if not is_list(value):
-        raise invalid(key, f"{value!r} is not a list of lines, such as [C, ring.lhs]")
+    check(value, key, FORMS["some-lines"])
     every = {line for lines in names.lines.values() for line in lines}
     for i, line in enumerate(value):
         if not isinstance(line, str) or line not in every:
@@ -201,8 +182,7 @@ def _lines(value: Any, key: Key, names: Names, program: Program) -> tuple[str, .
 
 
 def _layouts(value: Any, key: Key, names: Names) -> dict[str, Spec]:
-    if not is_mapping(value):
-        raise invalid(key, f"{value!r} is not a mapping of names to PartitionSpecs")
+    check(value, key, FORMS["layouts"])
     for name in value:
         if name not in names.values:
             hint = nearest(str(name), names.values) or _list(sorted(names.values))
@@ -222,8 +202,7 @@ def refusal(config: Mapping[str, Any]) -> str | None:
     said = expect.get("invalid")
     if said is None:
         return None
-    if not isinstance(said, str) or not said.strip():
-        raise invalid(("expect", "invalid"), f"{said!r} is not a part of the message with which it has to be refused")
+    check(said, ("expect", "invalid"))
     return said
 
 

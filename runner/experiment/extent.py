@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from runner.experiment.functions import Function
-from runner.experiment.lines import Loop, Statement
+from runner.experiment.lines import Flat, Loop
 from runner.experiment.written import Written, is_choice
 from runner.faults import Fault, InvalidExperiment, invalid
 from runner.graph.source import Section
@@ -96,7 +96,7 @@ def _called(value: Any, section: Section, functions: Mapping[str, Any]) -> Itera
                 yield part.head
 
 
-def check_repeats(statements: Sequence[Statement], section: Section) -> None:
+def check_repeats(statements: Sequence[Flat], section: Section) -> None:
     """Raise `InvalidExperiment` for a repeat that has too many steps, or is unrolled to too many lines."""
     for statement in statements:
         if not isinstance(statement, Loop):
@@ -118,7 +118,7 @@ def check_repeats(statements: Sequence[Statement], section: Section) -> None:
             raise InvalidExperiment(Fault(key, message, uses=uses))
 
 
-def warnings(statements: Sequence[Statement], section: Section) -> list[str]:
+def warnings(statements: Sequence[Flat], section: Section) -> list[str]:
     """What is to be said of each repeat that is unrolled to many lines."""
     return [
         f"'{statement.name}' of {section} is unrolled to {count:,} lines, which each program traces and compiles "
@@ -128,13 +128,13 @@ def warnings(statements: Sequence[Statement], section: Section) -> list[str]:
     ]
 
 
-def _unrolled(statement: Statement) -> int:
+def _unrolled(statement: Flat) -> int:
     """How many lines a program has of a statement."""
     if not isinstance(statement, Loop):
         return 1
     return (statement.steps if statement.unroll else 1) * sum(map(_unrolled, statement.body))
 
 
-def _steps(statement: Statement) -> int:
+def _steps(statement: Flat) -> int:
     """How many lines are computed for a statement."""
     return statement.steps * sum(map(_steps, statement.body)) if isinstance(statement, Loop) else 1

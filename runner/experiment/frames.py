@@ -1,35 +1,35 @@
-"""A line of a function and a call of it in; the line with the names that it has where the function is called, out."""
+"""A line and the calls around it in; its identity, and what it says once its static parameters are known, out."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from runner.experiment.functions import at
-from runner.experiment.model import Call, Line, Origin
+from runner.experiment.model import Line, Origin
 from runner.experiment.plain import located
 from runner.faults import InvalidExperiment, Key
-from runner.graph.term import Name, Term, heads, substituted
+from runner.graph.term import Term, heads, substituted
 from runner.language import static
 from runner.language.check import Scope, canonical
-from runner.language.syntax import Expression, SyntaxFault
+from runner.language.syntax import Expression, SyntaxFault, fault_in
 
 
 @dataclass(frozen=True)
 class Frame:
     """Where lines are read: in a section, or in a function that is called there.
 
-    - `env`: the names of the function and what the section calls them; `statics`: parameters that stand for what is
-      known without arrays.
-    - `prefix`: what the names begin with that the section gives the function's lines; `own`: the function's own names.
-    - `inside`: the functions whose lines are being read, outermost first.
+    - `statics`: the function's parameters that stand for what is known without arrays; `own`: all of its names.
+    - `prefix`: what the names begin with that the section gives the function's lines; `names`: those that it has given.
+    - `scopes`: the named scopes of the calls around the lines, outermost first; none in a section.
+    - `uses`: the lines that call the function, innermost first; `inside`: the functions whose lines are being read,
+      outermost first.
     """
 
-    env: dict[str, str] = field(default_factory=dict[str, str])
     statics: Mapping[str, Term] = field(default_factory=dict[str, Term])
-    prefix: str = ""
     own: frozenset[str] = frozenset()
-    calls: tuple[Call, ...] = ()
+    prefix: str = ""
+    names: dict[str, str] = field(default_factory=dict[str, str])
+    scopes: tuple[str, ...] = ()
     uses: tuple[Key, ...] = ()
     inside: tuple[str, ...] = ()
 
@@ -43,16 +43,20 @@ class Frame:
             raise InvalidExperiment(located(key, expression.text, fault, self.uses)) from None
         return canonical(known).term
 
-    def in_section(self, term: Term) -> Term:
-        """A term with the section's names."""
-        if not self.calls:
-            return term
-        return substituted(term, lambda name: Name(self.env[name]) if name in self.env else None)
+    def line(self, label: str, within: Line | None, key: Key, *, parts: int = 0, result: bool = False) -> Line:
+        """The identity of a line that the lines around it call `label`, `within` a repeat or in none.
 
-    def in_repeat(self, carried: Iterable[str], own: Iterable[str]) -> Frame:
-        """The same inside a repeat: what it carries keeps its name, and hides what has the same outside."""
-        env = {name: known for name, known in self.env.items() if name not in set(own)}
-        return replace(self, env=env | {name: name for name in carried})
+        A `result` is what the innermost call gives, and has no scope of its own.
+        """
+        name = self.names.get(label, label)
+        scopes = self.scopes if result else (*self.scopes, label)
+        at = Line(name) if within is None else within.inside(name)
+        return replace(at, origin=Origin(key, self.uses, scopes, label, parts))
+
+    def in_repeat(self, given: Iterable[str], own: Iterable[str]) -> Frame:
+        """The same inside a repeat: what it is given keeps its name, and hides what has the same outside."""
+        names = {label: name for label, name in self.names.items() if label not in set(own)}
+        return replace(self, names=names | {name: name for name in given}) if self.scopes else self
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,7 @@ class Place:
 
     def fault(self, message: str, part: Term) -> InvalidExperiment:
         """What is wrong with a part of the expression."""
-        return InvalidExperiment(located(self.key, self.text, at(self.text, message, part), self.frame.uses))
+        return InvalidExperiment(located(self.key, self.text, fault_in(self.text, message, part.at), self.frame.uses))
 
 
 def free(wish: str, taken: set[str]) -> str:
@@ -94,8 +98,3 @@ def cycle(start: str, scope: Scope) -> list[str] | None:
             if name not in path:
                 paths.append([*path, name])
     return None
-
-
-def line_of(name: str, within: Line | None, origin: Origin) -> Line:
-    """The identity of a line `within` a repeat, or of none."""
-    return replace(Line(name) if within is None else within.inside(name), origin=origin)

@@ -14,11 +14,11 @@ from runner.experiment.plain import check_name, located
 from runner.experiment.written import Written, all_names, is_choice, of, targets
 from runner.faults import InvalidExperiment, Key, invalid
 from runner.graph.source import Section
-from runner.graph.term import Apply, Const, Group, Name, Term, characters
+from runner.graph.term import Apply, Const, Group, Name, Term
 from runner.language.forms import CALLING
 from runner.language.operations import CONSTANTS, OPERATIONS
 from runner.language.operators import BY_NAME, COMPARISONS
-from runner.language.syntax import SyntaxFault, header, on_one_line, parse
+from runner.language.syntax import SyntaxFault, fault_in, header, on_one_line, parse
 from runner.untyped import is_list, is_mapping
 
 RESULT = "result"
@@ -61,10 +61,10 @@ class Function:
 
     def result(self, section: Section) -> Written:
         """The line that says what it gives."""
-        found = of({RESULT: self.lines[RESULT]}, self.key, section, shared=True)
-        if not found:
+        written = of({RESULT: self.lines[RESULT]}, self.key, section, shared=True)
+        if not written:
             raise invalid((*self.key, RESULT), f"the function '{self.name}' gives nothing in {section}")
-        (line,) = found
+        (line,) = written
         return replace(line, key=(*self.key, *line.key[len(self.key) + 1 :])) if self.alone else line
 
     @cached_property
@@ -103,22 +103,22 @@ def _inside(values: Any) -> Iterator[str]:
 
 def read_functions(config: Mapping[str, Any], taken: Mapping[str, str]) -> dict[str, Function]:
     """The functions by their names. `taken` says what the names are that mean something else already."""
-    found: dict[str, Function] = {}
+    functions: dict[str, Function] = {}
     for written, value in config.items():
         key = ("functions", written)
         function = _read(written, value, key)
-        if function.name in found:
+        if function.name in functions:
             raise invalid(key, f"the function '{function.name}' stands twice")
         what = "an operation" if function.name in (*OPERATIONS, *CALLING) else taken.get(function.name)
         if what is not None:
             raise invalid(key, f"'{function.name}' is {what} already; a name means one thing")
         _check_names(function, taken)
-        found[function.name] = function
-    for function in found.values():
+        functions[function.name] = function
+    for function in functions.values():
         for name in (*function.parameters, *(name for name, _ in all_names(function.lines, ()))):
-            if name in found:
+            if name in functions:
                 raise invalid(function.key, f"'{name}' is a function already; a name means one thing")
-    return found
+    return functions
 
 
 def _read(written: object, value: Any, key: Key) -> Function:
@@ -200,16 +200,11 @@ def bind(function: Function, call: Apply, key: Key, text: str, uses: tuple[Key, 
         bound = function.signature.bind(*call.operands, **dict(call.named))
     except TypeError as error:
         message = f"{function.name}(): {error}; it takes {function.signature}"
-        raise InvalidExperiment(located(key, text, at(text, message, call), uses)) from None
+        raise InvalidExperiment(located(key, text, fault_in(text, message, call.at), uses)) from None
     return {
         name: bound.arguments[name] if name in bound.arguments else parse(repr(parameter.default)).term
         for name, parameter in function.signature.parameters.items()
     }
-
-
-def at(text: str, message: str, part: Term) -> SyntaxFault:
-    """A fault at a part of the expression `text`."""
-    return SyntaxFault(message, *characters(text, part.at))
 
 
 def is_static(term: Term, dims: Mapping[str, int]) -> bool:

@@ -1,4 +1,4 @@
-"""The lines of a section in; the section as a graph out."""
+"""The statements of a section in; the section as a graph out."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from runner.experiment import branches
-from runner.experiment.lines import Line, Loop, Node, Statement, expressions
+from runner.experiment import lines
+from runner.experiment.lines import Invocation, Line, Loop, Node, Statement
 from runner.graph.model import (
     NAME,
     Called,
@@ -25,37 +25,34 @@ from runner.graph.model import (
     Spelled,
     Value,
 )
-from runner.graph.source import Call, Source
+from runner.graph.source import Source
 from runner.graph.term import Apply, Lambda, Listed, Name, Term
 from runner.language.syntax import Expression
 
 
-def graph(statements: Sequence[Statement], given: Iterable[str], *, flat: bool = False) -> Graph:
-    """The graph of some lines that begin with the values of these names.
-
-    Calls of functions and choices are equations with bodies where all of their lines are there. `flat`: their lines
-    stand in their place; of a choice all branches are computed, and a `where` takes one.
-    """
-    reader = _Reader({}, itertools.count(), flat=flat)
+def graph(statements: Sequence[Statement], given: Iterable[str]) -> Graph:
+    """The graph of some statements of a section, which begin with the values of these names."""
+    reader = _Reader({}, itertools.count())
     inputs = tuple(reader.value(name) for name in given)
-    reader.statements(statements, 0)
+    reader.statements(statements)
     names = dict(reader.names)
     return Graph(inputs, tuple(reader.equations), tuple(names.values()), names)
 
 
 class _Reader:
-    """Reads lines into the equations of one graph; those of its bodies have readers of their own."""
+    """Reads statements into the equations of one graph; those of its bodies have readers of their own."""
 
-    def __init__(self, names: dict[str, int], numbers: Iterator[int], *, flat: bool, local: bool = False) -> None:
+    def __init__(self, names: dict[str, int], numbers: Iterator[int], *, local: bool = False) -> None:
         self.names = names
         """The numbers of what there is, by its name."""
         self.equations: list[Equation] = []
         self._numbers = numbers
-        self._flat = flat
         self._local = local
-        """Whether lines have the names that they have in the function in which they stand."""
+        """Whether the statements are those of a function, which has names of its own."""
         self._line: Line
         self._text = ""
+        self._parts = itertools.count(1)
+        """The numbers of the parts of the line."""
 
     def value(self, name: str = "") -> Value:
         """A new value."""
@@ -65,25 +62,21 @@ class _Reader:
         return value
 
     def _inside(self) -> _Reader:
-        """A reader of lines that know what there is here."""
-        return _Reader(dict(self.names), self._numbers, flat=self._flat, local=self._local)
+        """A reader of statements that know what there is here."""
+        return _Reader(dict(self.names), self._numbers, local=self._local)
 
-    def statements(self, statements: Sequence[Statement], depth: int) -> None:
-        """The equations of lines that stand in `depth` calls."""
-        for call, lines in itertools.groupby(statements, lambda statement: _called(statement, depth)):
-            group = tuple(lines)
-            whole = call is not None and not self._flat and _is_whole(group, depth)
-            choice = branches.choice_of(depth, group) if whole and call is not None and call.chooses else None
-            if choice is not None:
-                self._choice(choice)
-            elif whole and call is not None and not call.chooses:
-                self._call(call, group, depth)
-            else:
-                for statement in group:
-                    if isinstance(statement, Loop):
-                        self._repeat(statement)
-                    else:
-                        self._node(statement)
+    def statements(self, statements: Iterable[Statement]) -> None:
+        """The equations of statements."""
+        for statement in statements:
+            match statement:
+                case Node():
+                    self._node(statement)
+                case Loop():
+                    self._repeat(statement)
+                case Invocation():
+                    self._call(statement)
+                case lines.Choice():
+                    self._choice(statement)
 
     def _name(self, line: Line) -> str:
         return line.label if self._local else line.name
@@ -93,8 +86,12 @@ class _Reader:
 
     def _named(self, expression: Expression, line: Line, name: str = "") -> int:
         """The number of the value of a line."""
-        self._line, self._text = line, expression.text
-        term = expression.local if self._local and expression.local is not None else expression.term
+        self._line, self._text, self._parts = line, expression.text, itertools.count(1)
+        return self._whole(expression, name, part=0)
+
+    def _whole(self, expression: Expression, name: str = "", part: int | None = None) -> int:
+        """The number of the value of an expression, which is that `part` of its line."""
+        term = expression.term
         before = len(self.equations)
         operand = self._operand(term)
         if not isinstance(operand, Ref) or len(self.equations) == before:
@@ -102,7 +99,8 @@ class _Reader:
         # What was put last is all that the line says.
         made = self.equations[-1]
         value = Value(operand.number, name)
-        self.equations[-1] = replace(made, results=(value,), source=replace(made.source, whole=True))
+        source = replace(made.source, whole=True, part=made.source.part if part is None else part)
+        self.equations[-1] = replace(made, results=(value,), source=source)
         if name:
             self.names[name] = value.number
         return value.number
@@ -120,7 +118,7 @@ class _Reader:
         return Ref(value.number, source)
 
     def _source(self, term: Term) -> Source:
-        return Source(self._line, self._text, *(term.at or (None, None)))
+        return Source(self._line, self._text, *(term.at or (None, None)), part=next(self._parts))
 
     def _ref(self, name: str, term: Term) -> Ref:
         return Ref(self.names[name], self._source(term))
@@ -147,18 +145,18 @@ class _Reader:
 
     def _function(self, term: Lambda) -> Function:
         inside = self._inside()
+        inside._line, inside._text, inside._parts = self._line, self._text, self._parts
         inputs = tuple(map(inside.value, term.parameters))
-        result = inside._named(Expression(self._text, term.body), self._line)
+        result = inside._whole(Expression(self._text, term.body))
         return Function(Graph(inputs, tuple(inside.equations), (result,)))
 
-    def _repeat(self, loop: Loop) -> None:
+    def _repeat(self, loop: Loop[Statement]) -> None:
         firsts = [self._first(first, loop.first(name)) for name, first in loop.carry]
         over = [self._first(whole, loop.whole(name)) for name, whole in loop.over]
         inside = self._inside()
         inputs = tuple(inside.value(name) for name in (*loop.given, loop.index))
-        inside.statements(loop.body, len(loop.line.calls) if self._local else 0)
-        stacked = loop.locally if self._local else [inner for _, inner in loop.stack]
-        ends = tuple(inside.names[end] for end in (*(name for name, _ in loop.carry), *stacked))
+        inside.statements(loop.body)
+        ends = tuple(inside.names[end] for end in (*(name for name, _ in loop.carry), *(end for _, end in loop.stack)))
         body = Graph(inputs, tuple(inside.equations), ends, inside.names)
         results = tuple(self.value(f"{self._name(loop.line)}.{name}") for name in loop.results)
         starts = tuple(source for _, source in (*firsts, *over))
@@ -171,71 +169,53 @@ class _Reader:
         number, source = self._named(expression, line), self.equations[-1].source
         return Ref(number, source), source
 
-    def _call(self, call: Call, group: Sequence[Statement], depth: int) -> None:
-        """A call of a function, in the place of which the lines of a group stand."""
-        body, given = self._body(call, group, depth)
-        form = Called(call, self._taken(group[-len(call.results) :]))
+    def _call(self, invocation: Invocation) -> None:
+        """A call of a function."""
+        body, given = self._body(invocation, around=False)
+        form = Called(invocation.call, self._taken(invocation.gives))
         self._put_results(
-            Equation(call.function, given or (), (), form.taken[0], form=form, bodies=(body,)), call, group
+            Equation(invocation.call.function, given, (), form.taken[0], form=form, bodies=(body,)), invocation
         )
 
-    def _choice(self, choice: branches.Choice) -> None:
-        call = choice.call
+    def _choice(self, choice: lines.Choice) -> None:
+        """A call of `cond` or `switch`; a lambda that is one expression reads what the lines around it read."""
+        call, calls = choice.call, tuple(branch.call for branch in choice.branches)
         ((_, on),) = call.arguments
-        bodies = [self._body(branch.call, branch.lines, choice.depth) for branch in choice.branches]
-        form = Choice(
-            call,
-            tuple(branch.call for branch in choice.branches),
-            tuple(given for _, given in bodies),
-            self._taken(choice.results),
-        )
+        around = list(map(_is_expression, choice.branches))
+        bodies = [self._body(branch, around=each) for branch, each in zip(choice.branches, around, strict=True)]
+        given = tuple(None if each else read for (_, read), each in zip(bodies, around, strict=True))
+        form = Choice(call, calls, given, self._taken(choice.gives))
         operands, graphs = (Ref(self.names[on]),), tuple(body for body, _ in bodies)
-        made = Equation(call.function, operands, (), form.taken[0], form=form, bodies=graphs)
-        self._put_results(made, call, choice.results)
+        self._put_results(Equation(call.function, operands, (), form.taken[0], form=form, bodies=graphs), choice)
 
-    def _body(self, call: Call, lines: Sequence[Statement], depth: int) -> tuple[Graph, tuple[Ref, ...] | None]:
-        """The lines of a call, which stands in `depth` calls, as a graph; and what it is called with.
-
-        That is None for a lambda among the branches of a choice, which reads what the lines around it read.
-        """
-        gives = lines[-len(call.results) :]
-        around = call.branch is not None and call.checkpoint is None and len(lines) == len(gives)
-        around = around and all(name == own for own, name in call.arguments)
-        inside = _Reader(dict(self.names) if around else {}, self._numbers, flat=False, local=True)
-        arguments = () if around else call.arguments
+    def _body(self, invocation: Invocation, *, around: bool) -> tuple[Graph, tuple[Ref, ...]]:
+        """The lines of a call as a graph, which may know what there is `around` it; and what it is called with."""
+        inside = _Reader(dict(self.names) if around else {}, self._numbers, local=True)
+        arguments = () if around else invocation.call.arguments
         given = tuple(Ref(self.names[name]) for _, name in arguments)
         inputs = tuple(inside.value(parameter) for parameter, _ in arguments)
-        inside.statements(lines[: -len(gives)], depth + 1 if call.branch is None else depth)
-        outputs: list[int] = []
-        for line in gives:
-            assert isinstance(line, Node)
-            outputs.append(inside._named(line.expression, line.line, line.line.label if len(gives) > 1 else ""))
-        return Graph(inputs, tuple(inside.equations), tuple(outputs), inside.names), None if around else given
+        inside.statements(invocation.body)
+        several = len(invocation.gives) > 1
+        outputs = tuple(
+            inside._named(node.expression, node.line, node.line.label if several else "") for node in invocation.gives
+        )
+        return Graph(inputs, tuple(inside.equations), outputs, inside.names), given
 
-    def _taken(self, lines: Sequence[Statement]) -> tuple[Source, ...]:
+    def _taken(self, gives: Iterable[Node]) -> tuple[Source, ...]:
         """Where the lines stand that say what a call or a choice gives."""
         taken: list[Source] = []
-        for line in lines:
-            assert isinstance(line, Node)
-            self._line, self._text = line.line, line.expression.text
-            taken.append(replace(self._source(line.expression.term), whole=True))
+        for node in gives:
+            at = node.expression.term.at or (None, None)
+            taken.append(Source(node.line, node.expression.text, *at, whole=True))
         return tuple(taken)
 
-    def _put_results(self, equation: Equation, call: Call, lines: Sequence[Statement]) -> None:
+    def _put_results(self, equation: Equation, statement: Invocation | lines.Choice) -> None:
         """An equation whose results have the names that the lines around the call know."""
-        last = lines[-len(call.results) :]
-        names = call.results if self._local else [line.name for line in last]
+        names = statement.call.results if self._local else [node.name for node in statement.gives]
         self.equations.append(replace(equation, results=tuple(map(self.value, names))))
 
 
-def _called(statement: Statement, depth: int) -> Call | None:
-    """The call in which a statement stands, which stands in `depth` others."""
-    calls = statement.line.calls
-    return calls[depth] if len(calls) > depth else None
-
-
-def _is_whole(group: Sequence[Statement], depth: int) -> bool:
-    """Whether the lines of a call are as its function has them: what was edited since has the section's names only."""
-    if any(expression.local is None for _, expression in expressions(group)):
-        return False
-    return bool(depth) or branches.complete(group)
+def _is_expression(branch: Invocation) -> bool:
+    """Whether a branch is one expression in the names of the lines around it."""
+    call = branch.call
+    return not branch.body and call.checkpoint is None and all(own == name for own, name in call.arguments)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from runner import dtypes
+from runner.experiment.forms import check
 from runner.faults import Key, invalid, nearest
 from runner.layout import Mesh
 from runner.untyped import is_mapping
@@ -107,7 +108,8 @@ def read(config: Mapping[str, Any], mesh: Mesh, shape: tuple[int, ...] | None) -
             raise invalid((*KEY, *given), "there is no hardware; name one (hardware=v5e) or give hardware.name")
         return None
     rates: Mapping[str, Any] = config["flops"] or {}
-    flops = {name: _above_zero(value, (*KEY, "flops", name)) for name, value in rates.items()}
+    check(rates, (*KEY, "flops"))
+    flops = {name: float(value) for name, value in rates.items()}
     for name in flops:
         _check_dtype(name)
     links = _links(config)
@@ -115,11 +117,10 @@ def read(config: Mapping[str, Any], mesh: Mesh, shape: tuple[int, ...] | None) -
     if _is_given(config, "network"):
         network = Network(_number(config, "network", "bandwidth"), _latency(config, "network"))
     slices, wanted = config["slices"], config["shape"]
-    if isinstance(slices, bool) or not isinstance(slices, int) or slices < 1:
-        raise invalid((*KEY, "slices"), f"{slices!r} is not a number of slices; it is an integer of at least 1")
+    check(slices, (*KEY, "slices"))
     if slices > 1 and network is None:
         raise invalid((*KEY, "slices"), f"{config['name']} has no network between slices: give hardware.network")
-    found = Hardware(
+    hardware = Hardware(
         name=config["name"],
         flops=flops,
         memory_bytes=_number(config, "memory", "bytes") if _is_given(config, "memory", "bytes") else None,
@@ -128,7 +129,7 @@ def read(config: Mapping[str, Any], mesh: Mesh, shape: tuple[int, ...] | None) -
         network=network,
         slices=slices,
     )
-    return _placed(found, mesh, wanted, shape)
+    return _placed(hardware, mesh, wanted, shape)
 
 
 def _links(config: Mapping[str, Any]) -> Torus | Switch | None:
@@ -168,11 +169,8 @@ def _placed(hardware: Hardware, mesh: Mesh, wanted: Iterable[Any] | None, known:
         raise invalid(KEY, f"the mesh {mesh} has {mesh.size} devices, which do not fill chips{each} of {hardware.name}")
     shape = known
     if wanted is not None:
+        check(wanted, (*KEY, "shape"))
         shape = tuple(wanted)
-        for i, size in enumerate(shape):
-            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-                message = f"{size!r} is not a number of chips; it is an integer of at least 1"
-                raise invalid((*KEY, "shape", i), message)
         if math.prod(shape) != chips:
             message = f"{' × '.join(map(str, shape))} chips are {math.prod(shape)}; the mesh {mesh} needs {chips}"
             raise invalid((*KEY, "shape"), message)
@@ -231,30 +229,21 @@ def _value(config: Mapping[str, Any], path: tuple[str, ...]) -> Any:
     value = _at(config, path)
     if value is None:
         raise invalid((*KEY, *path[:-1]), f"there is no '{path[-1]}' in hardware.{'.'.join(path[:-1])}")
+    check(value, (*KEY, *path))
     return value
 
 
 def _number(config: Mapping[str, Any], *path: str) -> float:
-    return _above_zero(_value(config, path), (*KEY, *path))
+    return float(_value(config, path))
 
 
 def _latency(config: Mapping[str, Any], name: str) -> float:
     value = _at(config, (name, "latency"))
     if value is None:
         return 0.0
-    if not 0 <= value < math.inf:
-        raise invalid((*KEY, name, "latency"), f"{value} is not a latency; it is a number of seconds")
+    check(value, (*KEY, name, "latency"))
     return float(value)
 
 
 def _count(config: Mapping[str, Any], *path: str) -> int:
-    value = _value(config, path)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise invalid((*KEY, *path), f"{value!r} is not a number of things; it is an integer of at least 1")
-    return value
-
-
-def _above_zero(value: Any, key: Key) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise invalid(key, f"{value!r} is not a rate or a size; it is a number above 0")
-    return float(value)
+    return _value(config, path)

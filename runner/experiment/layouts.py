@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from runner import dtypes
 from runner.config import schema
+from runner.experiment.forms import AXIS_TYPES, DEVICE, check, choices, yaml_hint
 from runner.experiment.model import Array, Experiment
-from runner.experiment.plain import IDENTIFIER, choices, counted, parsed, read_size, rectangular, size_text, yaml_hint
+from runner.experiment.plain import counted, parsed, read_size, rectangular, size_text
 from runner.experiment.rules import Logical, Specs
 from runner.faults import Fault, InvalidExperiment, Key, invalid, nearest
 from runner.language.check import missing_axis
@@ -21,24 +21,15 @@ def read_mesh(config: Mapping[str, Any]) -> Mesh:
     axes, shape = config["axes"], config["shape"]
     if axes is None or shape is None:
         raise invalid(("mesh",), "there is no mesh; name one (mesh=x2_y2) or give mesh.axes and mesh.shape")
+    check(axes, ("mesh", "axes"))
     for i, axis in enumerate(axes):
-        if not isinstance(axis, str) or not IDENTIFIER.match(axis):
-            raise invalid(("mesh", "axes", i), f"{axis!r} is not an axis name{yaml_hint(axis)}")
         if axis in axes[:i]:
             raise invalid(("mesh", "axes", i), f"the mesh axis '{axis}' stands twice")
-    if not axes:
-        raise invalid(("mesh", "axes"), "the mesh has no axes")
-    for i, size in enumerate(shape):
-        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-            raise invalid(("mesh", "shape", i), f"{size!r} is not the size of an axis; it is an integer of at least 1")
+    check(shape, ("mesh", "shape"))
     if len(axes) != len(shape):
         raise invalid(("mesh", "shape"), f"{counted(shape, 'size')} for {counted(axes, 'axis', 'axes')}")
     devices = _read_devices(config.get("devices"), tuple(shape))
     return Mesh(tuple(axes), tuple(shape), devices, auto=_read_types(config.get("types"), axes))
-
-
-AXIS_TYPES = ("explicit", "auto")
-"""What an axis of the mesh may be in the program `explicit`; JAX's names in small letters."""
 
 
 def _read_types(types: Any, axes: list[str]) -> tuple[str, ...]:
@@ -73,14 +64,13 @@ def _read_devices(value: Any, shape: tuple[int, ...]) -> tuple[int, ...] | None:
     given = rectangular(value, key)
     if given not in ((math.prod(shape),), shape):
         raise invalid(key, f"{size_text(given)} devices, but the mesh has {size_text(shape)}")
-    found: dict[int, int] = {}
+    positions: dict[int, int] = {}
     for i, number in enumerate(_flat(value)):
-        if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-            raise invalid(key, f"{number!r} is not the number of a device; the first is 0")
-        if number in found:
-            raise invalid(key, f"device {number} stands twice in the mesh, at {found[number]} and at {i}")
-        found[number] = i
-    return tuple(found)
+        check(number, key, DEVICE)
+        if number in positions:
+            raise invalid(key, f"device {number} stands twice in the mesh, at {positions[number]} and at {i}")
+        positions[number] = i
+    return tuple(positions)
 
 
 def _flat(value: Any) -> list[Any]:
@@ -144,11 +134,7 @@ def read_array(name: str, config: Mapping[str, Any], specs: Specs, dims: Mapping
     for i, size in enumerate(shape):
         if size < 1:
             raise invalid((*key, "shape", i), f"dimension {i} of '{name}' has size {size}; a size is at least 1")
-    if config["dtype"] not in dtypes.NAMES:
-        hint = nearest(config["dtype"], dtypes.NAMES)
-        raise invalid(
-            (*key, "dtype"), f"no dtype {config['dtype']!r}{hint or '; for example float32, bfloat16, int32'}"
-        )
+    check(config["dtype"], (*key, "dtype"))
     letters = tuple(entry if isinstance(entry, str) else None for entry in config["shape"])
     of_spec = (*key, "spec")
     spec = specs.read(config["spec"], of_spec)

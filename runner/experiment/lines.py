@@ -1,28 +1,34 @@
-"""The lines of a section: what they are called and say, where they are written, in what they stand."""
+"""The statements of a section: lines, repeats, calls of functions and choices; and the same as single lines.
+
+A call and a choice have lines inside of them, in the names of the function. `flat` puts these in their place, under the
+names that they have in the section.
+"""
 
 from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 from runner.graph.source import Call, Checkpoint, Line, Origin, Start
+from runner.graph.term import Name, substituted
 from runner.language.syntax import Expression
 
 __all__ = [
-    "Call", "Checkpoint", "Line", "Loop", "Node", "Origin", "Start", "Statement",
-    "apart", "entered_by", "expressions", "lines", "paths", "results",
+    "Call", "Checkpoint", "Choice", "Flat", "Invocation", "Line", "Loop", "Node", "Origin", "Start", "Statement",
+    "Unit", "enclosed", "entered_by", "expressions", "flat", "inside", "lines", "paths", "rejoined", "results", "units",
+    "with_inside",
 ]  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Node:
-    """One line with the expression that it stands for."""
+class Named:
+    """One line, which gives one name."""
 
     line: Line
-    expression: Expression
 
     @property
     def name(self) -> str:
@@ -31,8 +37,15 @@ class Node:
 
     @property
     def defines(self) -> frozenset[str]:
-        """The name that it gives."""
+        """The same, as one of several."""
         return frozenset((self.name,))
+
+
+@dataclass(frozen=True)
+class Node(Named):
+    """One line with the expression that it stands for, in the names that the lines around it have."""
+
+    expression: Expression
 
     @property
     def names(self) -> frozenset[str]:
@@ -40,28 +53,75 @@ class Node:
         return self.expression.names
 
 
+class Composed:
+    """What has statements inside."""
+
+    @cached_property
+    def single(self) -> tuple[tuple[Flat, ...], ...]:
+        """Its single lines where it stands in a section, those of a choice together."""
+        return tuple(_flat((cast("Statement", self),), {}))
+
+
 @dataclass(frozen=True)
-class Loop:
+class Invocation(Composed):
+    """A call of a function of the experiment's own, or of a lambda between which a choice is made.
+
+    - `call`: what is called, with which of the names around it, and what these lines call what it gives.
+    - `body`: its lines; `gives`: the lines that say what it gives, one for each result. Both are in the function's own
+      names.
+    """
+
+    call: Call
+    body: tuple[Statement, ...]
+    gives: tuple[Node, ...]
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names around it that it is called with."""
+        return frozenset(name for _, name in self.call.arguments)
+
+
+@dataclass(frozen=True)
+class Choice(Composed):
+    """A call of `cond` or `switch`.
+
+    - `call`: its argument is what the choice hangs on; `branches`: in JAX's order.
+    - `gives`: for each result the line that takes the value of one branch where all are computed.
+    """
+
+    call: Call
+    branches: tuple[Invocation, ...]
+    gives: tuple[Node, ...]
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names around it that it hangs on, and that its branches are called with."""
+        return frozenset(name for _, name in self.call.arguments).union(*(branch.names for branch in self.branches))
+
+
+Inside = TypeVar("Inside", bound="Statement", covariant=True)
+
+
+@dataclass(frozen=True)
+class Loop(Composed, Generic[Inside]):
     """A repeat: `body` runs `steps` times over the carried values, then `name.carry` are names.
 
     - `over`: for a name in the body the values of which it is a slice in each step, along their first dimension.
     - `stack`: the names of what the steps' values are stacked to, each with the name in the body.
     - `checkpoint`: what is kept of a step for the backward pass; None: everything.
     - `counted`: the lines of which its number of steps is made.
-    - `locally`: what a function in which it stands calls the values that are stacked.
     """
 
     line: Line
     steps: int
     index: str
     carry: tuple[tuple[str, Expression], ...]
-    body: tuple[Statement, ...]
+    body: tuple[Inside, ...]
     unroll: bool
     over: tuple[tuple[str, Expression], ...] = ()
     stack: tuple[tuple[str, str], ...] = ()
     checkpoint: Checkpoint | None = None
     counted: frozenset[str] = frozenset()
-    locally: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -121,11 +181,175 @@ class Loop:
         return self.counted.union(*(part.names for part in parts))
 
 
-Statement = Node | Loop
+Statement: TypeAlias = "Node | Loop[Statement] | Invocation | Choice"
+"""What a section and a function are made of."""
+
+Flat: TypeAlias = "Node | Loop[Flat]"
+"""What a section is made of once the lines of functions stand in the place of calls."""
 
 
-def expressions(statements: Iterable[Statement]) -> Iterator[tuple[Line, Expression]]:
-    """Every expression of some statements and of what stands inside them, with its line."""
+def inside(statement: Statement) -> tuple[Statement, ...]:
+    """The statements of which one is made, those that say what it gives last."""
+    match statement:
+        case Node():
+            return ()
+        case Loop(body=body):
+            return body
+        case Invocation(body=body, gives=gives):
+            return (*body, *gives)
+        case Choice(branches=branches, gives=gives):
+            return (*branches, *gives)
+
+
+def with_inside(statement: Statement, parts: Sequence[Any]) -> Statement:
+    """A statement made of other ones, as many and of the same kinds."""
+    match statement:
+        case Node():
+            return statement
+        case Loop():
+            return replace(statement, body=tuple(parts))
+        case Invocation(body=body):
+            return replace(statement, body=tuple(parts[: len(body)]), gives=tuple(parts[len(body) :]))
+        case Choice(branches=branches):
+            return replace(statement, branches=tuple(parts[: len(branches)]), gives=tuple(parts[len(branches) :]))
+
+
+def enclosed(
+    statements: Iterable[Statement], around: tuple[Invocation | Choice, ...] = ()
+) -> Iterator[tuple[Line, tuple[Invocation | Choice, ...]]]:
+    """The lines that stand in calls and choices, each with these, the outermost first; in the order of `flat`."""
+    for statement in statements:
+        if isinstance(statement, Invocation | Choice):
+            yield from enclosed(inside(statement), (*around, statement))
+            continue
+        if around:
+            yield statement.line, around
+        if isinstance(statement, Loop):
+            yield from ((line, around) for line, _ in statement.firsts() if around)
+            yield from enclosed(statement.body, around)
+
+
+def flat(statements: Iterable[Statement]) -> tuple[Flat, ...]:
+    """The single lines of the statements of a section, with the names that they have there.
+
+    The lines of a function stand in the place of a call, those of all branches in the place of a choice, followed by
+    the lines that take the values of one.
+    """
+    return tuple(line for statement in statements for together in _single(statement) for line in together)
+
+
+def _single(statement: Statement) -> tuple[tuple[Flat, ...], ...]:
+    return ((statement,),) if isinstance(statement, Node) else statement.single
+
+
+@dataclass(frozen=True, eq=False)
+class Unit:
+    """Single lines of a section that no cut through it parts: one, or those of a choice.
+
+    `statement` is the position of the statement of which they are.
+    """
+
+    statement: int
+    lines: tuple[Flat, ...]
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """Every name in its lines."""
+        return frozenset[str]().union(*(line.names for line in self.lines))
+
+    @cached_property
+    def defines(self) -> frozenset[str]:
+        """The names that its lines give."""
+        return frozenset[str]().union(*(line.defines for line in self.lines))
+
+
+def units(statements: Iterable[Statement]) -> tuple[Unit, ...]:
+    """The single lines of the statements of a section, those of a choice together."""
+    each = enumerate(statements)
+    return tuple(Unit(position, together) for position, statement in each for together in _single(statement))
+
+
+def rejoined(kept: Iterable[Unit], statements: Sequence[Statement]) -> tuple[Statement, ...]:
+    """What is kept of a section: the statements of which all units are there, side by side; of the others, lines."""
+    whole = Counter(unit.statement for unit in units(statements))
+    there: list[Statement] = []
+    for position, group in itertools.groupby(kept, lambda unit: unit.statement):
+        parts = tuple(group)
+        if len(parts) == whole[position]:
+            there.append(statements[position])
+        else:
+            there += (line for unit in parts for line in unit.lines)
+    return tuple(there)
+
+
+def _flat(statements: Iterable[Statement], names: dict[str, Name]) -> Iterator[tuple[Flat, ...]]:
+    """The single lines of statements, those of a choice together.
+
+    `names` are what the section calls what these know by another name; it grows by what they give.
+    """
+    for statement in statements:
+        match statement:
+            case Node(line=line):
+                yield (_node(statement, names),)
+                _call_so(line, line.label, names)
+            case Loop(line=line):
+                yield (_loop(statement, names),)
+                _call_so(line, line.label, names)
+            case Invocation(call=call, body=body, gives=gives):
+                own = {parameter: names.get(name, Name(name)) for parameter, name in call.arguments}
+                yield from _flat(body, own)
+                for result, give in zip(call.results, gives, strict=True):
+                    yield (_node(give, own),)
+                    _call_so(give.line, result, names)
+            case Choice(branches=branches, gives=gives):
+                known = dict(names)
+                lines = list(itertools.chain.from_iterable(_flat(branches, known)))
+                yield (*lines, *(_node(give, known) for give in gives))
+                for give in gives:
+                    _call_so(give.line, give.line.label, names)
+
+
+def _call_so(line: Line, name: str, names: dict[str, Name]) -> None:
+    """Let those who know what a line gives by `name` find it in the section."""
+    if name == line.name:
+        names.pop(name, None)
+    else:
+        names[name] = Name(line.name)
+
+
+def _node(node: Node, names: Mapping[str, Name]) -> Node:
+    expression = _renamed(node.expression, names)
+    return node if expression is node.expression else Node(node.line, expression)
+
+
+def _loop(loop: Loop[Statement], names: Mapping[str, Name]) -> Loop[Flat]:
+    own = {name: known for name, known in names.items() if name not in (*loop.given, loop.index)}
+    return Loop(
+        loop.line,
+        loop.steps,
+        loop.index,
+        carry=tuple((name, _renamed(first, names)) for name, first in loop.carry),
+        body=tuple(itertools.chain.from_iterable(_flat(loop.body, own))),
+        unroll=loop.unroll,
+        over=tuple((name, _renamed(whole, names)) for name, whole in loop.over),
+        stack=tuple((name, _name(inner, own)) for name, inner in loop.stack),
+        checkpoint=loop.checkpoint,
+        counted=frozenset(_name(name, names) for name in loop.counted),
+    )
+
+
+def _renamed(expression: Expression, names: Mapping[str, Name]) -> Expression:
+    term = substituted(expression.term, names.get)
+    return expression if term is expression.term else Expression(expression.text, term)
+
+
+def _name(name: str, names: Mapping[str, Name]) -> str:
+    head, dot, carried = name.partition(".")
+    return f"{names[head].name}{dot}{carried}" if head in names else name
+
+
+def expressions(statements: Iterable[Flat]) -> Iterator[tuple[Line, Expression]]:
+    """Every expression of some lines and of what stands inside them, with its line."""
     for statement in statements:
         if isinstance(statement, Node):
             yield statement.line, statement.expression
@@ -134,50 +358,26 @@ def expressions(statements: Iterable[Statement]) -> Iterator[tuple[Line, Express
         yield from expressions(statement.body)
 
 
-def entered_by(statements: Iterable[Statement], names: set[str]) -> list[Statement]:
-    """The statements that some of these names enter."""
-    found: list[Statement] = []
-    names = set(names)
-    for statement in statements:
-        if statement.names & names:
-            found.append(statement)
-            names |= statement.defines
-    return found
+Reading = TypeVar("Reading", bound="Flat | Unit")
 
 
-def apart(some: Iterable[Statement], of: Iterable[Statement]) -> tuple[Statement, ...]:
-    """Some statements of a section; those of a call of which some are missing no longer stand in a function."""
-    there = tuple(some)
-    whole = Counter(call for statement in of for call in _around(statement))
-    runs = Counter(call for call, _ in itertools.groupby(statement.line.calls[:1] for statement in there))
-    mine = Counter(call for statement in there for call in _around(statement))
-    broken = {call for call, count in mine.items() if count != whole[call] or runs[call] > 1}
-    return tuple(_alone(each) if broken & set(_around(each)) else each for each in there)
+def entered_by(parts: Iterable[Reading], names: Iterable[str]) -> list[Reading]:
+    """The lines or units that some of these names enter."""
+    entered: list[Reading] = []
+    known = set(names)
+    for part in parts:
+        if part.names & known:
+            entered.append(part)
+            known |= part.defines
+    return entered
 
 
-def _around(statement: Statement) -> list[tuple[Call, ...]]:
-    """The calls that a statement stands in, each with those around it."""
-    calls = statement.line.calls
-    return [calls[: i + 1] for i in range(len(calls))]
-
-
-def _alone(statement: Statement) -> Statement:
-    """A statement with the names that it has in the section."""
-    if isinstance(statement, Node):
-        return replace(statement, expression=replace(statement.expression, local=None))
-    starts = {
-        what: tuple((name, replace(first, local=None)) for name, first in firsts)
-        for what, firsts in (("carry", statement.carry), ("over", statement.over))
-    }
-    return replace(statement, body=tuple(map(_alone, statement.body)), **starts)
-
-
-def results(statements: Iterable[Statement]) -> set[str]:
+def results(statements: Iterable[Flat]) -> set[str]:
     """The names of values after `statements`: `C`, `ring.acc`."""
     return {name for statement in statements for name in statement.defines}
 
 
-def lines(statements: Iterable[Statement]) -> Iterator[str]:
+def lines(statements: Iterable[Flat]) -> Iterator[str]:
     """The lines of a section as evidence names them: `C`, of a loop `ring` and `ring.lhs`."""
     for statement in statements:
         yield str(statement.line)
@@ -185,7 +385,7 @@ def lines(statements: Iterable[Statement]) -> Iterator[str]:
             yield from lines(statement.body)
 
 
-def paths(statements: Iterable[Statement]) -> Iterator[tuple[str, str]]:
+def paths(statements: Iterable[Flat]) -> Iterator[tuple[str, str]]:
     """The path of each value, and the name by which a constraint knows it: `layers.h` also inside of `layers`."""
     for statement in statements:
         yield statement.line.path, str(statement.line)

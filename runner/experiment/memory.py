@@ -75,8 +75,8 @@ def _line(section: str, name: str) -> Key:
 
 def available() -> int | None:
     """Bytes of memory that this process may still take; None where the system does not say."""
-    found = [here for here in (_free_on_the_machine(), _free_in_the_group()) if here is not None]
-    return min(found, default=None)
+    sizes = [here for here in (_free_on_the_machine(), _free_in_the_group()) if here is not None]
+    return min(sizes, default=None)
 
 
 def _free_on_the_machine() -> int | None:

@@ -9,22 +9,28 @@ from types import MappingProxyType
 from typing import Any
 
 from runner import dtypes
-from runner.experiment import branches, checkpoints, definition, expect, graphs
+from runner.experiment import checkpoints, definition, expect, graphs
 from runner.experiment.hardware import Hardware
 from runner.experiment.lines import (
     Call,
     Checkpoint,
+    Choice,
+    Flat,
+    Invocation,
     Line,
     Loop,
     Node,
     Origin,
     Statement,
-    apart,
+    Unit,
     entered_by,
     expressions,
+    flat,
     lines,
     paths,
+    rejoined,
     results,
+    units,
 )
 from runner.experiment.program import Program
 from runner.experiment.rules import Logical
@@ -37,14 +43,9 @@ from runner.language.syntax import Expression
 from runner.layout import Layout, Mesh, Spec, SpecEntries
 
 __all__ = [
-    "GRADIENTS", "PLATFORMS", "PRECISIONS", "Array", "Call", "Checkpoint", "Experiment", "Gradient", "Line", "Loop",
-    "Node", "Origin", "Section", "Statement", "Target", "expressions", "lines", "paths", "results",
+    "GRADIENTS", "Array", "Call", "Checkpoint", "Choice", "Experiment", "Flat", "Gradient", "Invocation", "Line",
+    "Loop", "Node", "Origin", "Section", "Statement", "Target", "expressions", "lines", "paths", "results",
 ]  # fmt: skip
-
-PRECISIONS = ("default", "high", "highest", "bfloat16", "tensorfloat32", "float32")
-
-
-PLATFORMS = ("cpu", "gpu", "tpu")
 
 
 @dataclass(frozen=True)
@@ -202,29 +203,29 @@ class Experiment:
 
     @cached_property
     def _alone(self) -> dict[Section, Experiment]:
-        found: dict[Section, Experiment] = {}
+        experiments: dict[Section, Experiment] = {}
         for section in SECTIONS:
             by_hand = self.by_hand.get(section, frozenset())
             wrt = tuple(array for array in self.grad.wrt if f"{GRADIENTS}.{array}" not in by_hand) if self.grad else ()
             grad = Gradient(self.grad.of, wrt) if self.grad and wrt else None
-            there = results(self.section(section)) | set(grad.names if grad else ())
-            found[section] = replace(
+            there = results(self.lines(section)) | set(grad.names if grad else ())
+            experiments[section] = replace(
                 self,
                 graph=self.graph if section == "graph" else (),
                 per_device=self.per_device if section == "per_device" else (),
                 grad=grad,
                 outputs={name: spec for name, spec in self.outputs.items() if name in there},
             )
-        return found
+        return experiments
 
     @cached_property
     def apart(self) -> frozenset[str]:
         """The outputs that hang on a gradient which one section reads, while the other has lines in its place."""
         if self.grad is None or not (self.graph and self.per_device):
             return frozenset()
-        sections = (self.graph, self.per_device)
+        sections = [self.lines(section) for section in SECTIONS]
         read = [frozenset[str]().union(*(line.names for line in lines)) & {*self.grad.names} for lines in sections]
-        entered = [entered_by(lines, {*(read[0] ^ read[1])}) for lines in sections]
+        entered = [entered_by(lines, read[0] ^ read[1]) for lines in sections]
         return frozenset(name for lines in entered for name in results(lines) if name in self.results)
 
     @cached_property
@@ -270,7 +271,7 @@ class Experiment:
         """What the lines begin with: the arrays, and the gradients that lines read, laid out as outputs are."""
         if self.grad is None:
             return self.arrays
-        read = frozenset[str]().union(*(statement.names for statement in (*self.graph, *self.per_device)))
+        read = frozenset[str]().union(*(line.names for section in SECTIONS for line in self.lines(section)))
         return (*self.arrays, *(self._gradient(name) for name in self.grad.names if name in read))
 
     def _gradient(self, name: str) -> Array:
@@ -283,38 +284,44 @@ class Experiment:
         return len(self.given) > len(self.arrays)
 
     def before(self, section: Section) -> tuple[Statement, ...]:
-        """The lines of a section that need no gradient, which are what is differentiated."""
-        needing = self._needing(section)
-        return apart((line for line in self.section(section) if line not in needing), self.section(section))
+        """The statements of a section that need no gradient, which are what is differentiated."""
+        return self._divided[section][0]
 
     def after(self, section: Section) -> tuple[Statement, ...]:
-        """The lines of a section that need gradients, and before them again those they read that no array enters."""
-        lines = self.section(section)
-        needing = self._needing(section)
-        entered = entered_by(lines, {array.name for array in self.arrays})
-        again = [line for line in lines if line not in needing and line not in entered]
-        read = frozenset[str]().union(*(line.names for line in needing))
-        for line in reversed(again):
-            read |= line.names if line.defines & read else frozenset()
-        return apart((*(line for line in again if line.defines & read), *needing), lines)
+        """The statements that need gradients, and before them again those they read that no array enters."""
+        return self._divided[section][1]
 
-    def _needing(self, section: Section) -> list[Statement]:
-        """The lines that need gradients, with the other lines of choices that do."""
-        lines = self.section(section)
-        return branches.together(entered_by(lines, set(self.grad.names if self.grad else ())), lines)
+    @cached_property
+    def _divided(self) -> dict[Section, tuple[tuple[Statement, ...], tuple[Statement, ...]]]:
+        return {section: self._divide(self.section(section)) for section in SECTIONS}
+
+    def _divide(self, statements: tuple[Statement, ...]) -> tuple[tuple[Statement, ...], tuple[Statement, ...]]:
+        """Statements before and after the gradients: of a call that these part, the lines; a choice stays whole."""
+        each = units(statements)
+        needing = entered_by(each, self.grad.names if self.grad else ())
+        parted = set(needing)
+        before = [unit for unit in each if unit not in parted]
+        entered = set(entered_by(each, (array.name for array in self.arrays)))
+        read = frozenset[str]().union(*(unit.names for unit in needing))
+        again: list[Unit] = []
+        for unit in reversed(before):
+            if unit not in entered and unit.defines & read:
+                read |= unit.names
+                again.insert(0, unit)
+        return rejoined(before, statements), rejoined((*again, *needing), statements)
 
     def passed(self, section: Section) -> tuple[str, ...]:
         """The values that lines give which need no gradient, and that lines read which do."""
-        after = self.after(section)
+        after = flat(self.after(section))
         read = frozenset[str]().union(*(line.names for line in after))
-        known = results(after)
-        return tuple(name for line in self.before(section) for name in sorted(line.defines & read) if name not in known)
+        known, before = results(after), flat(self.before(section))
+        return tuple(name for line in before for name in sorted(line.defines & read) if name not in known)
 
     @property
     def forward(self) -> Experiment:
         """The experiment as far as it needs no gradient: what is differentiated."""
         graph, per_device = self.before("graph"), self.before("per_device")
-        both = [results(lines) for lines, whole in ((graph, self.graph), (per_device, self.per_device)) if whole]
+        both = [results(flat(part)) for part, whole in ((graph, self.graph), (per_device, self.per_device)) if whole]
         there = set[str].intersection(*both) | set(self.grad.names if self.grad else ())
         return replace(
             self,
@@ -326,7 +333,7 @@ class Experiment:
     @cached_property
     def constrained(self) -> dict[str, Spec]:
         """The constraints by the paths of the values of `graph` and of the arrays: inside of a repeat too."""
-        known = {array.name: array.name for array in self.arrays} | dict(paths(self.graph))
+        known = {array.name: array.name for array in self.arrays} | dict(paths(self.lines("graph")))
         return {path: self.constraints[name] for path, name in known.items() if name in self.constraints}
 
     @cached_property
@@ -334,7 +341,7 @@ class Experiment:
         """The constraints by the paths of the values of `per_device` and of the arrays, over the automatic axes."""
         if not self.automatic:
             return {}
-        known = {array.name: array.name for array in self.arrays} | dict(paths(self.per_device))
+        known = {array.name: array.name for array in self.arrays} | dict(paths(self.lines("per_device")))
         specs = {name: spec.over(self.automatic) for name, spec in self.constraints.items()}
         return {path: specs[name] for path, name in known.items() if name in specs}
 
@@ -375,17 +382,25 @@ class Experiment:
         return f"arrays.{name.removeprefix(f'{GRADIENTS}.')}.spec" if name in self.implied else f"outputs.{name}"
 
     def computed(self, section: Section) -> Graph:
-        """A section as a graph of all that is computed, with the lines of functions in the place of calls."""
+        """A section as a graph of its single lines: all that is computed, in no function."""
         return self._computed[section]
 
     @cached_property
     def _computed(self) -> dict[Section, Graph]:
         given = [array.name for array in self.given]
-        return {section: graphs.graph(self.section(section), given, flat=True) for section in SECTIONS}
+        return {section: graphs.graph(self.lines(section), given) for section in SECTIONS}
 
     def section(self, name: Section) -> tuple[Statement, ...]:
         """The statements of `graph` or of `per_device`."""
         return self.graph if name == "graph" else self.per_device
+
+    def lines(self, section: Section) -> tuple[Flat, ...]:
+        """A section as single lines, those of functions in the place of calls, under the section's names."""
+        return self._lines[section]
+
+    @cached_property
+    def _lines(self) -> dict[Section, tuple[Flat, ...]]:
+        return {section: flat(self.section(section)) for section in SECTIONS}
 
     @cached_property
     def x64(self) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypeGuard
 
-from runner.experiment.model import Experiment, Line, Loop, Node, Statement
+from runner.experiment.model import Experiment, Flat, Line, Loop, Node
 from runner.experiment.program import Program
 from runner.graph.term import (
     Apply,
@@ -30,6 +30,7 @@ from runner.graph.term import (
     within,
 )
 from runner.language.operations import CONSTANTS, OPERATIONS
+from runner.language.parts import at_index
 from runner.language.printing import text
 from runner.language.syntax import Expression
 
@@ -79,16 +80,16 @@ class Traced:
 
 def named(experiment: Experiment) -> Traced:
     """The per-device code of `experiment` with its loops unrolled and a name for each collective and its operand."""
-    loops = [statement for statement in experiment.per_device if isinstance(statement, Loop)]
+    loops = [statement for statement in experiment.lines("per_device") if isinstance(statement, Loop)]
     try:
         meaning: dict[str, Term] = {}
         naming = _Naming(experiment, unroll=True)
-        naming.run(experiment.per_device, meaning, "")
+        naming.run(experiment.lines("per_device"), meaning, "")
         whole: tuple[str, ...] = ()
     except _TooMany:
         meaning = {}
         naming = _Naming(experiment, unroll=False)
-        naming.run(experiment.per_device, meaning, "")
+        naming.run(experiment.lines("per_device"), meaning, "")
         whole = tuple(loop.name for loop in loops)
     gradients = {name: experiment.outputs[name] for name in (experiment.grad.names if experiment.grad else ())}
     code = replace(experiment, per_device=tuple(naming.statements), outputs=gradients, programs=(TRACED,))
@@ -114,12 +115,12 @@ class _Naming:
         self._numbers = {*experiment.dims, *CONSTANTS}
         self._unroll = unroll
         self._taken = {*experiment.dims, *(array.name for array in experiment.arrays)}
-        self._taken |= {name for statement in experiment.per_device for name in _all_names(statement)}
-        self.statements: list[Statement] = []
+        self._taken |= {name for statement in experiment.lines("per_device") for name in _all_names(statement)}
+        self.statements: list[Flat] = []
         self.values: list[Value] = []
         self.stepped: list[str] = []
 
-    def run(self, statements: tuple[Statement, ...], meaning: dict[str, Term], prefix: str) -> None:
+    def run(self, statements: tuple[Flat, ...], meaning: dict[str, Term], prefix: str) -> None:
         """Name `statements`, which stand in the loop's step `prefix`; `meaning` grows by their names."""
         for statement in statements:
             shown = prefix + statement.name
@@ -133,14 +134,14 @@ class _Naming:
                 results = [f"{statement.name}.{name}" for name in statement.results]
                 self.values += [Value(name, name, f"after {statement.steps} steps") for name in results]
 
-    def _steps(self, loop: Loop, meaning: dict[str, Term], shown: str) -> None:
+    def _steps(self, loop: Loop[Flat], meaning: dict[str, Term], shown: str) -> None:
         if not loop.unroll:
             self.stepped.append(shown)
         carried = {name: self._first(first, meaning, f"{shown}/carry/{name}") for name, first in loop.carry}
         whole = {name: self._first(first, meaning, f"{shown}/over/{name}") for name, first in loop.over}
         steps: dict[str, list[Term]] = {name: [] for name, _ in loop.stack}
         for step in range(loop.steps):
-            slices = {name: Apply("index", (value, Const(step)), spelled="index") for name, value in whole.items()}
+            slices = {name: at_index(value, Const(step)) for name, value in whole.items()}
             inside = {**meaning, **carried, **slices, loop.index: _index(step, known=loop.unroll)}
             self.run(loop.body, inside, f"{shown}[{step}].")
             carried = {name: inside[name] for name in carried}
@@ -261,7 +262,7 @@ def _index(step: int, *, known: bool) -> Term:
     return Const(step) if known else Apply("asarray", (Const(step),))
 
 
-def _all_names(statement: Statement) -> set[str]:
+def _all_names(statement: Flat) -> set[str]:
     """The names that a statement and what stands inside it give."""
     if isinstance(statement, Node):
         return {statement.name}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import keyword
 import math
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from runner.experiment.forms import EXPRESSION, IDENTIFIER, NAME, SIZE, check, choices, yaml_hint
 from runner.experiment.showing import MESH, WORDS
 from runner.faults import Fault, InvalidExperiment, Key, invalid, nearest
 from runner.graph.term import Apply, names
@@ -20,12 +20,9 @@ from runner.layout import Mesh
 from runner.untyped import is_list, is_mapping
 from runner.words import listed
 
-IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
-
-def check_name(name: object, key: Key) -> None:
-    if not isinstance(name, str) or not IDENTIFIER.match(name):
-        raise invalid(key, f"{name!r} is not a name; use letters, digits and '_'{yaml_hint(name)}")
+def check_name(name: Any, key: Key) -> None:
+    check(name, key, NAME)
     if keyword.iskeyword(name):
         raise invalid(key, f"'{name}' is a word of Python's, which no expression can use as a name")
     if name in CONSTANTS:
@@ -33,10 +30,6 @@ def check_name(name: object, key: Key) -> None:
     # `mean: mean(A)` is how people write, and cannot be misread; a line called psum that sums nothing over devices can.
     if name in OPERATIONS and OPERATIONS[name].over is not None:
         raise invalid(key, f"'{name}' is a collective in every expression; a name means one thing")
-
-
-def yaml_hint(value: object) -> str:
-    return "; YAML reads yes, no, on and off as true and false: put it in quotes" if isinstance(value, bool) else ""
 
 
 def counted(things: Any, singular: str, plural: str | None = None) -> str:
@@ -48,8 +41,7 @@ def read_expression(text: object, key: Key) -> Expression:
 
 
 def parsed(text: object, key: Key) -> Expression:
-    if isinstance(text, bool) or not isinstance(text, str | int | float):
-        raise invalid(key, f"{text!r} is not an expression{yaml_hint(text)}")
+    check(text, key, EXPRESSION)
     try:
         return parse(str(text))
     except SyntaxFault as fault:
@@ -80,8 +72,7 @@ def read_size(value: object, key: Key, sizes: Mapping[str, int], mesh: Mesh | No
         return value
     if isinstance(value, str) and IDENTIFIER.match(value) and value not in sizes:
         raise _no_dim(value, key, sizes)
-    if not isinstance(value, str):
-        raise invalid(key, f"{value!r} is not a size; it is an integer, a dim, or an expression of dims")
+    check(value, key, SIZE)
     expression = read_expression(value, key)
     try:
         return static.evaluate(expression, sizes, mesh)
@@ -128,8 +119,8 @@ def check_required(required: object, dims: Mapping[str, int], mesh: Mesh) -> Non
             raise InvalidExperiment(located(key, expression.text, fault)) from None
         if not BY_NAME[comparison].python(first, second):
             read = dict.fromkeys(names(expression.term))
-            told = [f"{name} is {dims[name]}" for name in read if name in dims]
-            raise invalid(key, f"{expression.text} does not hold" + (f": {listed(told)}" if told else ""))
+            sizes = [f"{name} is {dims[name]}" for name in read if name in dims]
+            raise invalid(key, f"{expression.text} does not hold" + (f": {listed(sizes)}" if sizes else ""))
 
 
 def read_verify_dims(config: Mapping[str, Any], dims: Mapping[str, int]) -> dict[str, int]:
@@ -140,10 +131,6 @@ def read_verify_dims(config: Mapping[str, Any], dims: Mapping[str, int]) -> dict
             raise _no_dim(name, key, dims)
         smaller[name] = _dim(name, value, key, dims)
     return smaller
-
-
-def choices(candidates: Iterable[str]) -> str:
-    return f"; there are {', '.join(candidates)}"
 
 
 def read_show(show: object, names: Iterable[str]) -> str | tuple[str, ...]:

@@ -5,7 +5,6 @@ What only JAX can know (shapes and dtypes of the nodes) is checked by `runner/wo
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,12 +12,12 @@ from runner.config import schema
 from runner.config.folders import misnamed
 from runner.experiment import divergence, expect, extent, hardware, topology
 from runner.experiment.checkpoints import check_names
+from runner.experiment.forms import PLATFORMS, check, choices
 from runner.experiment.functions import read_functions
 from runner.experiment.layouts import check_blocks, read_array, read_manual, read_mesh, read_specs
+from runner.experiment.lines import Flat, flat
 from runner.experiment.mapping import lengths
 from runner.experiment.model import (
-    PLATFORMS,
-    PRECISIONS,
     Array,
     Experiment,
     Gradient,
@@ -32,12 +31,10 @@ from runner.experiment.plain import (
     check_name,
     check_required,
     check_text,
-    choices,
     read_dims,
     read_show,
     read_size,
     read_verify_dims,
-    yaml_hint,
 )
 from runner.experiment.program import Program
 from runner.experiment.results import (
@@ -95,16 +92,18 @@ def read(config: Mapping[str, Any]) -> Experiment:
     counts = {section: extent.check_functions(functions, section) for section in SECTIONS}
     check_functions(functions, Scope("per_device", manual), dims)
     values = {array.name for array in arrays}
-    sections: dict[Section, tuple[Statement, ...]] = {}
+    statements: dict[Section, tuple[Statement, ...]] = {}
+    sections: dict[Section, tuple[Flat, ...]] = {}
     for section in SECTIONS:
         seen = manual if section == "per_device" else mesh
         scope = Scope(section, seen, set(values), dims, loops=gradient_names(config["grad"]))
         scope.lengths = lengths(arrays, section, seen)
         written = of_section(config, section)
         extent.check_calls(written, section, counts[section])
-        sections[section] = read_section(written, scope, dims, functions)
+        statements[section] = read_section(written, scope, dims, functions)
+        sections[section] = flat(statements[section])
         extent.check_repeats(sections[section], section)
-        check_names(sections[section])
+        check_names(statements[section])
     if not sections["graph"] and not sections["per_device"]:
         raise invalid((), "there is nothing to run: the experiment needs a graph, a per_device, or both")
     outputs = read_specs(config["outputs"], "outputs", specs)
@@ -133,9 +132,9 @@ def read(config: Mapping[str, Any]) -> Experiment:
         dims=dims,
         verify_dims=verify_dims,
         arrays=arrays,
-        graph=sections["graph"],
+        graph=statements["graph"],
         # A user who asks for one program of the graph may sweep layouts that per_device was not written for.
-        per_device=sections["per_device"] if any(p.section == "per_device" for p in programs) else (),
+        per_device=statements["per_device"] if any(p.section == "per_device" for p in programs) else (),
         sections=tuple(name for name, lines in sections.items() if lines),
         constraints=constraints,
         outputs=outputs,
@@ -161,12 +160,8 @@ def read(config: Mapping[str, Any]) -> Experiment:
         **{key: config[key] for key in _AS_THEY_ARE},
     )
     check_blocks(experiment)
-    if experiment.precision not in PRECISIONS:
-        raise invalid(("precision",), f"no precision '{experiment.precision}'; there are {', '.join(PRECISIONS)}")
-    if experiment.seed < 0:
-        raise invalid(("seed",), "the seed must not be negative")
-    if not 0 < experiment.timeout < math.inf:
-        raise invalid(("timeout",), "the timeout is a number of seconds above 0, and not infinite")
+    for key in ("precision", "seed", "timeout"):
+        check(config[key], (key,))
     if experiment.trace and not sections["per_device"]:
         raise invalid(("trace",), "trace=true needs a per_device")
     if experiment.trace and not experiment.per_device:
@@ -195,7 +190,7 @@ def _distinct_names(config: Mapping[str, Any], arrays: tuple[Array, ...], dims: 
     return taken | lines
 
 
-def _programs(named: object, sections: Mapping[Section, tuple[Statement, ...]]) -> tuple[tuple[Program, ...], bool]:
+def _programs(named: object, sections: Mapping[Section, tuple[Flat, ...]]) -> tuple[tuple[Program, ...], bool]:
     """The programs to run, and whether they were chosen: `all`, one, or a list of them, in the order of `all`."""
     there = tuple(program for program in Program if sections[program.section])
     if named == "all":
@@ -239,14 +234,12 @@ def _hardware(
 
 def _target(config: Mapping[str, Any], mesh: Mesh, programs: tuple[Program, ...]) -> Target:
     platform, devices = config["platform"], config["devices"]
-    if platform not in PLATFORMS:
-        raise invalid(
-            ("target", "platform"), f"no platform '{platform}'{nearest(platform, PLATFORMS) or choices(PLATFORMS)}"
-        )
+    check(platform, ("target", "platform"))
     slices = config["slices"]
-    if slices < 1 or (slices > 1 and config["topology"] is None):
-        what = "it is at least 1" if slices < 1 else "only a topology that is not here has several"
-        raise invalid(("target", "slices"), f"{slices} is no number of slices here; {what}")
+    check(slices, ("target", "slices"))
+    if slices > 1 and config["topology"] is None:
+        message = f"{slices} is no number of slices here; only a topology that is not here has several"
+        raise invalid(("target", "slices"), message)
     absent = None if config["topology"] is None else topology.parse(config["topology"], platform, slices)
     platform = absent.platform if absent else platform
     if devices is not None and absent:
@@ -288,8 +281,7 @@ def _check_processes(target: Target, mesh: Mesh, programs: tuple[Program, ...]) 
         raise invalid(key, message)
     if count == 1:
         return
-    if count < 1:
-        raise invalid(key, f"{count} is no number of processes; it is at least 1")
+    check(count, ("target", "processes"))
     if target.topology:
         raise invalid(key, f"nothing runs on {target.topology.name}: there is nothing to divide over {count} processes")
     if target.platform != "cpu" and not target.cluster:
@@ -310,8 +302,8 @@ def _check_processes(target: Target, mesh: Mesh, programs: tuple[Program, ...]) 
         message = f"{devices} device{plural} cannot be divided evenly over {count} processes; over {fit} they can"
         raise invalid(key, message)
     numbers = range(mesh.size) if mesh.devices is None else mesh.devices
-    having = {number // target.devices_each for number in numbers}
-    idle = next((process for process in range(count) if process not in having), None)
+    busy = {number // target.devices_each for number in numbers}
+    idle = next((process for process in range(count) if process not in busy), None)
     if idle is not None:
         first = idle * target.devices_each
         has = f"device {first}" if target.devices_each == 1 else f"devices {first} to {first + target.devices_each - 1}"
@@ -321,18 +313,15 @@ def _check_processes(target: Target, mesh: Mesh, programs: tuple[Program, ...]) 
 def tested(config: Mapping[str, Any]) -> tuple[str, ...]:
     """The targets for which `pytest` runs what a configuration describes. Raises `InvalidExperiment`."""
     targets = config["test"]["targets"]
-    if not targets:
-        raise invalid(("test", "targets"), "there is no target to test; the default is [cpu]")
+    check(targets, ("test", "targets"))
     for i, target in enumerate(targets):
-        if not isinstance(target, str):
-            raise invalid(("test", "targets", i), f"{target!r} is not the name of a target{yaml_hint(target)}")
         if target in targets[:i]:
             raise invalid(("test", "targets", i), f"the target '{target}' stands twice")
     return tuple(targets)
 
 
 def _expectable(
-    sections: Mapping[Section, tuple[Statement, ...]],
+    sections: Mapping[Section, tuple[Flat, ...]],
     grad: Gradient | None,
     outputs: Mapping[str, Spec],
     specs: Specs,

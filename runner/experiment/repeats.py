@@ -6,17 +6,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from runner.experiment.forms import FORMS, IDENTIFIER, check
 from runner.experiment.frames import Frame
-from runner.experiment.plain import IDENTIFIER, check_name, read_expression, read_size
-from runner.faults import InvalidExperiment, Key, invalid, nearest
+from runner.experiment.plain import check_name, read_expression, read_size
+from runner.faults import InvalidExperiment, Key, invalid
 from runner.graph.term import substituted
 from runner.language import static
 from runner.language.check import Scope
 from runner.language.printing import text
 from runner.language.syntax import Expression, SyntaxFault
-from runner.untyped import is_mapping
-
-KEYS = ("repeat", "index", "over", "carry", "body", "stack", "checkpoint", "unroll")
 
 
 def read_steps(
@@ -29,9 +27,7 @@ def read_steps(
         return 1, frozenset()
     if isinstance(value, str) and frame.statics:
         value = text(substituted(read_expression(value, at).term, frame.statics.get))
-    env = frame.env if frame.calls else {name: name for name in scope.static}
-    own = {name: known for name, known in env.items() if known in scope.static}
-    sizes = {**dims, **{name: scope.static[known] for name, known in own.items()}}
+    sizes = {**dims, **scope.static}
     if isinstance(value, str) and IDENTIFIER.match(value) and value not in sizes and value in scope.values:
         message = f"no dim '{value}'; the steps of a repeat are known without arrays: integers, dims, lines of these"
         raise InvalidExperiment(replace(invalid(at, message).fault, uses=frame.uses))
@@ -43,7 +39,7 @@ def read_steps(
     if steps < least:
         raise invalid(at, f"the repeat '{key[-1]}' has {steps} steps{'; a scan has one at least' if least else ''}")
     read = read_expression(value, at).names if isinstance(value, str) else frozenset[str]()
-    return steps, frozenset(own[name] for name in read & own.keys())
+    return steps, read & scope.static.keys()
 
 
 def known_without_arrays(expression: Expression, scope: Scope) -> int | None:
@@ -57,20 +53,7 @@ def known_without_arrays(expression: Expression, scope: Scope) -> int | None:
 
 def check_repeat(config: Mapping[str, Any], key: Key, name: str, dims: Mapping[str, int]) -> None:
     """Raise `InvalidExperiment` for keys and names that a repeat cannot have."""
-    for entry in config:
-        if entry not in KEYS:
-            hint = nearest(entry, KEYS) or f"; a repeat has {', '.join(KEYS)}"
-            raise invalid((*key, entry), f"a repeat has no key '{entry}'{hint}")
-    for entry in ("repeat", "body", *(("carry",) if not config.get("stack") else ())):
-        if entry not in config:
-            raise invalid(key, f"the repeat '{name}' has no '{entry}'")
-    for entry in ("carry", "body", "over", "stack"):
-        given = config.get(entry, {"": ""})
-        if not is_mapping(given) or not given:
-            what = "the names of what is stacked to names of the body" if entry == "stack" else "names to expressions"
-            raise invalid((*key, entry), f"the {entry} of a repeat maps {what}")
-    if not isinstance(config.get("unroll", True), bool):
-        raise invalid((*key, "unroll"), "unroll is true (a Python loop) or false (jax.lax.fori_loop)")
+    check(config, key, FORMS["repeat"], name)
     _check_names(config, key, dims)
 
 
@@ -92,8 +75,6 @@ def _check_names(config: Mapping[str, Any], key: Key, dims: Mapping[str, int]) -
             raise invalid((*key, "over", name), f"'{name}' is carried already; a name means one thing")
         if name in config["body"]:
             raise invalid((*key, "body", name), f"'{name}' is a slice in each step; choose another name")
-    for name, inner in stack.items():
+    for name in stack:
         if name in carry:
             raise invalid((*key, "stack", name), f"'{name}' is carried already; what is stacked has another name")
-        if not isinstance(inner, str):
-            raise invalid((*key, "stack", name), f"{inner!r} is no name of the body")

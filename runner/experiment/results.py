@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from runner import dtypes
-from runner.experiment.model import GRADIENTS, Array, Gradient, Section, Statement, paths, results
-from runner.experiment.plain import choices, rectangular
+from runner.experiment.forms import check, choices
+from runner.experiment.model import GRADIENTS, Array, Flat, Gradient, Section, paths, results
+from runner.experiment.plain import rectangular
 from runner.faults import invalid, nearest
 from runner.layout import Mesh, Spec
 from runner.untyped import is_list
@@ -23,7 +24,7 @@ def known_result(name: str, section: str, known: set[str], where: str) -> None:
 def check_constraints(
     constraints: Mapping[str, Spec],
     named: set[str],
-    per_device: tuple[Statement, ...],
+    per_device: tuple[Flat, ...],
     mesh: Mesh,
     automatic: tuple[str, ...],
 ) -> None:
@@ -45,7 +46,7 @@ def check_constraints(
 
 
 def check_outputs(
-    outputs: Mapping[str, Spec], sections: Mapping[Section, tuple[Statement, ...]], grad: Gradient | None
+    outputs: Mapping[str, Spec], sections: Mapping[Section, tuple[Flat, ...]], grad: Gradient | None
 ) -> None:
     if not outputs:
         raise invalid(("outputs",), "the experiment has no outputs; map the names of its results to PartitionSpecs")
@@ -68,7 +69,7 @@ def read_gradient(
     config: Mapping[str, Any],
     arrays: tuple[Array, ...],
     outputs: Mapping[str, Spec],
-    sections: Mapping[Section, tuple[Statement, ...]],
+    sections: Mapping[Section, tuple[Flat, ...]],
 ) -> Gradient | None:
     of, given = config["of"], config["wrt"]
     wrt: list[Any] = given if is_list(given) else [] if given is None else [given]
@@ -111,7 +112,7 @@ def gradient_names(config: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     return {GRADIENTS: tuple(map(str, names))} if names else {}
 
 
-def check_gradients(grad: Gradient | None, sections: Mapping[Section, tuple[Statement, ...]]) -> None:
+def check_gradients(grad: Gradient | None, sections: Mapping[Section, tuple[Flat, ...]]) -> None:
     """Raise `InvalidExperiment` where what is differentiated needs one of its own gradients."""
     for section, statements in sections.items() if grad else ():
         assert grad is not None
@@ -135,9 +136,7 @@ def undeclared(grad: Gradient | None, arrays: tuple[Array, ...], outputs: Mappin
     return {name: specs[name] for name in grad.names if name not in outputs}
 
 
-def by_hand(
-    sections: Mapping[Section, tuple[Statement, ...]], implied: frozenset[str]
-) -> dict[Section, frozenset[str]]:
+def by_hand(sections: Mapping[Section, tuple[Flat, ...]], implied: frozenset[str]) -> dict[Section, frozenset[str]]:
     """For each section the gradients that lines of its own stand for: the other's lines read them, and none of its own.
 
     Only those that are `implied`: what `outputs` names, every program computes.
@@ -157,7 +156,7 @@ def read_values(config: Mapping[str, Any], outputs: Mapping[str, Spec]) -> dict[
 
 
 def read_approximate(
-    config: Mapping[str, Any], outputs: Mapping[str, Spec], sections: Mapping[Section, tuple[Statement, ...]]
+    config: Mapping[str, Any], outputs: Mapping[str, Spec], sections: Mapping[Section, tuple[Flat, ...]]
 ) -> dict[str, float]:
     for name, share in config.items():
         key = ("expect", "sections", name)
@@ -165,8 +164,7 @@ def read_approximate(
             raise invalid(key, f"'{name}' is not an output{nearest(name, outputs)}")
         if not (sections["graph"] and sections["per_device"]):
             raise invalid(key, "there are not two sections that could differ")
-        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share < math.inf:
-            raise invalid(key, f"{share!r} is not a share of the output's root mean square, such as 1e-2")
+        check(share, key)
     return {name: float(share) for name, share in config.items()}
 
 

@@ -11,18 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from runner.experiment.plain import IDENTIFIER, yaml_hint
+from runner.experiment.forms import ALLOWED, AXES, OF_MAXTEXT, RULES, SPEC, check, choices
 from runner.faults import Fault, InvalidExperiment, Key, invalid, nearest
 from runner.language.check import missing_axis
 from runner.layout import Mesh, Spec
 from runner.untyped import is_list, is_mapping
 
 KEY = "rules"
-RULES = "logical_axis_rules"
-AXES = "mesh_axes"
-ALLOWED = "allow_dropped"
-_KEYS = (RULES, AXES, ALLOWED)
-"""What is read of rules that are a mapping. The first two are MaxText's."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +74,9 @@ class Rules:
 
         Raises `InvalidExperiment` where no rule of a name is left, unless that is allowed, or costs nothing.
         """
-        found: dict[int, tuple[str, ...]] = {i: entry for i, entry in enumerate(entries) if not isinstance(entry, str)}
+        axes_of: dict[int, tuple[str, ...]] = {
+            i: entry for i, entry in enumerate(entries) if not isinstance(entry, str)
+        }
         by: dict[int, Rule] = {}
         dropped: list[Rule] = []
         at = {entry: i for i, entry in enumerate(entries) if isinstance(entry, str)}
@@ -87,26 +84,26 @@ class Rules:
             i = at.get(rule.name)
             if i is None or i in by:
                 continue
-            if any(axis in axes for axes in found.values() for axis in rule.axes):
+            if any(axis in axes for axes in axes_of.values() for axis in rule.axes):
                 dropped.append(rule)
                 continue
-            found[i], by[i] = rule.axes, rule
+            axes_of[i], by[i] = rule.axes, rule
         for name, i in at.items():
             if i not in by and name not in self.allowed:
                 lost = [
                     rule for rule in dropped if rule.name == name and any(mesh.sizes.get(a, 1) > 1 for a in rule.axes)
                 ]
                 if lost:
-                    raise _of_dropped(lost[0], i, found, by, key)
-        there = [tuple(axis for axis in found.get(i, ()) if axis in mesh.axes) for i in range(len(entries))]
+                    raise _of_dropped(lost[0], i, axes_of, by, key)
+        there = [tuple(axis for axis in axes_of.get(i, ()) if axis in mesh.axes) for i in range(len(entries))]
         return Logical(Spec.of(entries), Spec(there), tuple(by.get(i) for i in range(len(entries))), tuple(dropped))
 
 
 def _of_dropped(
-    rule: Rule, dimension: int, found: Mapping[int, tuple[str, ...]], by: Mapping[int, Rule], key: Key
+    rule: Rule, dimension: int, axes_of: Mapping[int, tuple[str, ...]], by: Mapping[int, Rule], key: Key
 ) -> InvalidExperiment:
     """The refusal of a spec whose dimension would be left whole since a rule is dropped."""
-    i, axis = next((i, axis) for axis in rule.axes for i, axes in found.items() if axis in axes)
+    i, axis = next((i, axis) for axis in rule.axes for i, axes in axes_of.items() if axis in axes)
     taken = f"dimension {i} has '{axis}'" + (f" by the rule {by[i]}" if i in by else "")
     message = (
         f"the rule {rule} is dropped: {taken}, and no other rule is left by which this dimension could be split; where "
@@ -123,42 +120,33 @@ def read_rules(config: Any, mesh: Mesh) -> Rules:
     """
     if config is None:
         return Rules()
+    if is_mapping(config):
+        _check_keys(config)
+    check(config, (KEY,))
     if is_list(config):
         return Rules(_rules(config, (KEY,), mesh.axes, mesh))
-    if not is_mapping(config):
-        raise invalid((KEY,), f"{config!r} is not a list of rules such as [embed, x]{yaml_hint(config)}")
     given: Mapping[str, Any] = config
-    _check_keys(given)
     axes = _mesh_axes(given.get(AXES), mesh)
-    listed = given[RULES]
-    if not is_list(listed):
-        raise invalid((KEY, RULES), f"'{RULES}' is a list of rules such as [embed, x], not {listed!r}")
-    rules = _rules(listed, (KEY, RULES), axes or mesh.axes, mesh)
+    rules = _rules(given[RULES], (KEY, RULES), axes or mesh.axes, mesh)
     return Rules(rules, axes, _allowed(given.get(ALLOWED), tuple(rule.name for rule in rules)))
 
 
 def _check_keys(given: Mapping[str, Any]) -> None:
-    """Refuse what has no rules, and a key that is misspelt; a file of MaxText's has many others."""
+    """Refuse a key that is misspelt; a file of MaxText's has many others."""
+    keys = tuple(OF_MAXTEXT.keys)
     for key in given:
-        if key in _KEYS:
+        if key in keys:
             continue
-        close = difflib.get_close_matches(str(key), _KEYS, n=1, cutoff=0.85)
+        close = difflib.get_close_matches(str(key), keys, n=1, cutoff=0.85)
         if AXES not in given or close:
-            hint = f"; did you mean '{close[0]}'?" if close else f"; there are {', '.join(_KEYS)}"
+            hint = f"; did you mean '{close[0]}'?" if close else choices(keys)
             raise invalid((KEY, key), f"rules have no key '{key}'{hint}")
-    if RULES not in given:
-        raise invalid((KEY,), f"the rules have no '{RULES}': a list of rules such as [embed, x]")
 
 
-def _mesh_axes(value: object, mesh: Mesh) -> tuple[str, ...]:
+def _mesh_axes(value: Sequence[str] | None, mesh: Mesh) -> tuple[str, ...]:
     if value is None:
         return ()
     key = (KEY, AXES)
-    if not is_list(value):
-        raise invalid(key, f"{value!r} is not a list of mesh axes")
-    for i, axis in enumerate(value):
-        if not isinstance(axis, str) or not IDENTIFIER.match(axis):
-            raise invalid((*key, i), f"{axis!r} is not an axis name{yaml_hint(axis)}")
     for i, axis in enumerate(mesh.axes):
         if axis not in value:
             hint = nearest(axis, value) or f"; they have {', '.join(value)}"
@@ -168,35 +156,24 @@ def _mesh_axes(value: object, mesh: Mesh) -> tuple[str, ...]:
 
 
 def _rules(value: Sequence[Any], key: Key, axes: Sequence[str], mesh: Mesh) -> tuple[Rule, ...]:
-    found: list[Rule] = []
-    for i, entry in enumerate(value):
+    rules: list[Rule] = []
+    for i, (name, over) in enumerate(value):
         at = (*key, i)
-        if not is_list(entry) or len(entry) != 2:
-            raise invalid(at, f"{entry!r} is not a rule; it is a logical name and mesh axes, such as [embed, x]")
-        name, over = entry
-        if not isinstance(name, str) or not IDENTIFIER.match(name):
-            raise invalid((*at, 0), f"{name!r} is not a logical name{yaml_hint(name)}")
         named: list[Any] = [] if over is None else over if is_list(over) else [over]
         for axis in named:
-            if not isinstance(axis, str):
-                raise invalid((*at, 1), f"{axis!r} is not a mesh axis, null, or a list of axes{yaml_hint(axis)}")
             if axis not in axes:
                 there = missing_axis(axis, mesh) if axes == mesh.axes else f"{AXES} has no '{axis}'"
                 raise invalid((*at, 1), there + nearest(axis, axes))
         if len(set(named)) < len(named):
             raise invalid((*at, 1), f"a mesh axis stands twice in the rule for '{name}'")
-        found.append(Rule(name, tuple(named), at))
-    return tuple(found)
+        rules.append(Rule(name, tuple(named), at))
+    return tuple(rules)
 
 
-def _allowed(value: object, names: Sequence[str]) -> frozenset[str]:
+def _allowed(value: Sequence[str] | bool | None, names: Sequence[str]) -> frozenset[str]:
     key = (KEY, ALLOWED)
-    if value is None or value is False:
-        return frozenset()
-    if value is True:
-        return frozenset(names)
-    if not is_list(value):
-        raise invalid(key, f"{value!r} is not true, or a list of logical names")
+    if value is None or isinstance(value, bool):
+        return frozenset(names if value else ())
     for i, name in enumerate(value):
         if name not in names:
             raise invalid((*key, i), f"no rule is for '{name}'{nearest(str(name), names)}")
@@ -211,16 +188,15 @@ class Specs:
         self.logical: dict[Key, Logical] = {}
         self._rules = rules
 
-    def read(self, value: object, key: Key) -> Spec:
+    def read(self, value: Any, key: Key) -> Spec:
         """The PartitionSpec that stands at `key`. Raises `InvalidExperiment`."""
-        if not is_list(value):
-            raise invalid(key, f"{value!r} is not a PartitionSpec; it is a list such as [x, null]")
+        check(value, key, SPEC)
         entries: list[str | tuple[str, ...]] = []
         for i, entry in enumerate(value):
             axes: list[Any] = [] if entry is None else entry if is_list(entry) else [entry]
             for axis in axes:
                 self._check(axis, (*key, i), alone=len(axes) == 1)
-                used = [one for earlier in entries for one in ([earlier] if isinstance(earlier, str) else earlier)]
+                used = [each for earlier in entries for each in ([earlier] if isinstance(earlier, str) else earlier)]
                 if axis in used or axes.count(axis) > 1:
                     raise invalid((*key, i), _twice(axis, axis in self.mesh.axes))
             logical = len(axes) == 1 and axes[0] not in self.mesh.axes
@@ -230,11 +206,9 @@ class Specs:
         self.logical[key] = self._rules.assign(entries, self.mesh, key)
         return self.logical[key].spec
 
-    def _check(self, axis: object, key: Key, *, alone: bool) -> None:
+    def _check(self, axis: str, key: Key, *, alone: bool) -> None:
         """Refuse what is no mesh axis or logical name, or both, and a logical name among several of one dimension."""
         names = self._rules.names
-        if not isinstance(axis, str):
-            raise invalid(key, f"{axis!r} is not a mesh axis, null, or a list of axes{yaml_hint(axis)}")
         if axis in names and axis in (*self.mesh.axes, *self._rules.axes):
             rule = next(rule for rule in self._rules.rules if rule.name == axis)
             message = f"'{axis}' is a mesh axis and a logical name; a name means one thing"

@@ -91,11 +91,11 @@ class Topology:
 
     def over_network(self, shape: Sequence[int]) -> tuple[int, ...] | None:
         """Into how many slices each axis of a mesh of that shape goes, the first ones first; None where none can."""
-        left, found = self.slices, list[int]()
+        left, counts = self.slices, list[int]()
         for size in shape:
-            found.append(math.gcd(size, left))
-            left //= found[-1]
-        return tuple(found) if left == 1 else None
+            counts.append(math.gcd(size, left))
+            left //= counts[-1]
+        return tuple(counts) if left == 1 else None
 
     @property
     def configuration(self) -> list[str]:

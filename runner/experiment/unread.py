@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from runner.experiment.model import Experiment, Loop, Section, Statement
+from runner.experiment.model import Experiment, Flat, Loop, Section
 from runner.graph.model import Graph, walk
 from runner.language.operations import OPERATIONS
 
@@ -19,26 +19,26 @@ def warnings(experiment: Experiment) -> list[str]:
     return [
         f"nothing reads '{path}' of {section}: the compiler removes it{_with(experiment.computed(section), statement)}"
         for section, names in needed.items()
-        for path, statement in _unread(experiment.section(section), names)
+        for path, statement in _unread(experiment.lines(section), names)
     ]
 
 
-def _unread(statements: Sequence[Statement], needed: Iterable[str], path: str = "") -> Iterator[tuple[str, Statement]]:
+def _unread(statements: Sequence[Flat], needed: Iterable[str], path: str = "") -> Iterator[tuple[str, Flat]]:
     """The statements that nothing below them needs, in the order in which they stand."""
-    needed, found = set(needed), list[tuple[str, Statement]]()
+    needed, unread = set(needed), list[tuple[str, Flat]]()
     for statement in reversed(statements):
         if not statement.defines & needed:
-            found.append((f"{path}{statement.name}", statement))
+            unread.append((f"{path}{statement.name}", statement))
             continue
         needed |= statement.names
         if isinstance(statement, Loop):
             own = f"{statement.name}."
             inside = statement.wanted | {name.removeprefix(own) for name in needed if name.startswith(own)}
-            found += reversed(list(_unread(statement.body, inside, f"{path}{statement.name}.")))
-    yield from reversed(found)
+            unread += reversed(list(_unread(statement.body, inside, f"{path}{statement.name}.")))
+    yield from reversed(unread)
 
 
-def _with(computed: Graph, statement: Statement) -> str:
+def _with(computed: Graph, statement: Flat) -> str:
     """The collectives that go with a statement."""
     path = statement.line.path
     gone = [

@@ -8,6 +8,7 @@ from typing import Any
 
 from runner.config import schema
 from runner.config.sources import one_by_one
+from runner.experiment.forms import FORMS, check
 from runner.experiment.plain import check_name
 from runner.faults import Key, invalid
 from runner.graph.source import SECTIONS, Section
@@ -36,7 +37,7 @@ def of(config: Mapping[str, Any], key: Key, section: Section, *, shared: bool) -
 
     Where it is `shared` by the sections, a line may be another one in each, or be a line of one of them only.
     """
-    found: list[Written] = []
+    lines: list[Written] = []
     for name, value in config.items():
         names, at = targets(name, (*key, name)), (*key, name)
         if is_choice(value):
@@ -44,8 +45,8 @@ def of(config: Mapping[str, Any], key: Key, section: Section, *, shared: bool) -
             if section not in value:
                 continue
             value, at = value[section], (*at, section)
-        found.append(Written(names, value, at))
-    return found
+        lines.append(Written(names, value, at))
+    return lines
 
 
 def is_choice(value: Any) -> bool:
@@ -54,10 +55,7 @@ def is_choice(value: Any) -> bool:
 
 
 def _check_choice(value: Mapping[str, Any], key: Key, shared: bool) -> None:
-    for entry in value:
-        if entry not in SECTIONS:
-            message = f"a line that differs between the sections is {{graph: …, per_device: …}}; it has no '{entry}'"
-            raise invalid((*key, entry), message)
+    check(value, key, FORMS["choice"])
     if not shared:
         message = "a line of one section cannot differ between the sections; those that do stand in 'both'"
         raise invalid(key, message)
@@ -80,12 +78,12 @@ def spread(config: Mapping[str, Any], key: Key) -> dict[str, Any]:
     Several such lines may speak of one name, each of something else; what a line says of that name alone counts over
     them. The names stand in the order in which they are first written.
     """
-    found: dict[str, list[Any]] = {}
+    values_of: dict[str, list[Any]] = {}
     alone: dict[str, Any] = {}
     for written, value in config.items():
         several = one_by_one(written)
         for name in several or [written]:
-            before = found.setdefault(name, [])
+            before = values_of.setdefault(name, [])
             if not several:
                 alone[name] = value
                 continue
@@ -99,7 +97,9 @@ def spread(config: Mapping[str, Any], key: Key) -> dict[str, Any]:
                     what = f", with '{twice[0]}' in both" if twice else ""
                     raise invalid((*key, written), f"'{name}' stands twice{what}")
             before.append(value)
-    return {name: _together([*several, *([alone[name]] if name in alone else [])]) for name, several in found.items()}
+    return {
+        name: _together([*several, *([alone[name]] if name in alone else [])]) for name, several in values_of.items()
+    }
 
 
 def _said(value: Any) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def _said(value: Any) -> dict[str, Any]:
 def _together(said: list[Any]) -> Any:
     """What several lines say of one name, the last of them counting over the others."""
     if len(said) > 1 and all(map(is_mapping, said)):
-        return {entry: value for one in said for entry, value in _said(one).items()}
+        return {entry: value for line in said for entry, value in _said(line).items()}
     return said[-1]
 
 

@@ -94,7 +94,7 @@ class Findings:
         pinned.fit(self._context)
         record.warnings += [*unread.warnings(self._experiment), *types.advice]
         for section in SECTIONS:
-            record.warnings += extent.warnings(self._experiment.section(section), section)
+            record.warnings += extent.warnings(self._experiment.lines(section), section)
         if self._arrays is None:
             return
         if types.gradient is not None:
@@ -211,8 +211,9 @@ class Findings:
 
     def _lines(self) -> tuple[Experiment, Floats] | None:
         """The experiment with the derived lines, and the dtypes in them, where there are any."""
-        derivation = self._record.derivation
-        return None if derivation is None or self._derived is None else (self._derived, derivation.floats)
+        if self._derived is None or self._context is None:
+            return None
+        return self._derived, self._context.floats.get(Program.DERIVED, {})
 
     def _compiled(self, context: Context, run: ProgramRun, checks: Checks, folder: Path) -> CompiledProgram:
         """The record of a program, with the evidence and what `expect` says of it."""

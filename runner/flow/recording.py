@@ -9,7 +9,8 @@ from typing import TypeAlias
 import numpy as np
 
 from runner import codec, dtypes
-from runner.experiment.model import Experiment, Line, Node, Statement
+from runner.experiment.model import Experiment, Flat, Line, Node
+from runner.graph.source import SECTIONS
 from runner.graph.term import Apply, Term, name_of, within
 from runner.language.parts import called
 from runner.language.syntax import Expression
@@ -74,9 +75,9 @@ _Types: TypeAlias = Mapping[str, Typed]
 def lines(experiment: Experiment, derived: Experiment | None, types: Types) -> dict[str, list[RecordedLine]]:
     """The lines of `graph`, of `per_device` and of what was `derived`, as far as there are any."""
     arrays = {array.name: array.name for array in experiment.arrays}
-    sections: dict[str, Sequence[Statement]] = {"graph": experiment.graph, "per_device": experiment.per_device}
+    sections: dict[str, Sequence[Flat]] = {section: experiment.lines(section) for section in SECTIONS}
     if derived is not None:
-        sections["derived"] = derived.per_device
+        sections["derived"] = derived.lines("per_device")
     return {
         name: list(_lines(statements, dict(arrays), types.nodes.get(name, {})))
         for name, statements in sections.items()
@@ -84,7 +85,7 @@ def lines(experiment: Experiment, derived: Experiment | None, types: Types) -> d
     }
 
 
-def _lines(statements: Iterable[Statement], scope: dict[str, str], types: _Types) -> Iterator[RecordedLine]:
+def _lines(statements: Iterable[Flat], scope: dict[str, str], types: _Types) -> Iterator[RecordedLine]:
     """The statements and what stands inside them; `scope` has whose value each name is, and gets what they define."""
     for statement in statements:
         path = statement.line.path

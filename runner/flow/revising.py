@@ -10,7 +10,7 @@ from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.link import scratch
 from runner.link.events import Died, Invalid, Types
-from runner.link.target import job, kind
+from runner.link.order import job, kind
 from runner.link.workers import Workers
 
 _HERE = {"platform": "cpu", "topology": None, "slices": 1, "processes": 1, "cluster": False}

@@ -23,10 +23,9 @@ from runner.experiment.reader import read
 from runner.faults import InvalidExperiment, invalid
 from runner.flow import clock
 from runner.link import scratch
-from runner.link.events import Died, Event, Finished, Invalid, Log, Started, Types
+from runner.link.order import job, kind
 from runner.link.process import Worker
 from runner.link.steps import Step, Work
-from runner.link.target import job, kind
 from runner.link.workers import Workers
 from runner.printable import printable
 from runner.show.progress import Progress
@@ -35,6 +34,7 @@ from runner.words import of_system
 if TYPE_CHECKING:
     from runner.config.sources import Sources
     from runner.flow.findings import Findings
+    from runner.link.events import Event
     from runner.record.model import Git, Record, Status
 
 
@@ -213,6 +213,7 @@ class Running:
         from runner.flow import dimensions, naming, reasons, revising, untyped_output
         from runner.flow.findings import Findings
         from runner.flow.modes import modes
+        from runner.link.events import Died, Finished, Invalid, Log, Started, Types
 
         experiment, arrays = job.experiment, job.arrays
         with job.open, closing(job.events) as events:

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any, TypeAlias
 
 from runner.graph.source import Call, Checkpoint, Line, Source
-from runner.graph.term import Const, Group, Slice, Spelled
+from runner.graph.term import NOTHING, Apply, Const, Group, Slice, Spelled, Term
 
 
 @dataclass(frozen=True)
@@ -204,6 +204,17 @@ class Graph:
         return tuple(map(tuple, found))
 
 
+def inside(operand: Operand) -> tuple[Operand, ...]:
+    """The parts of a tuple, a list or a slice; none of what is no such operand."""
+    match operand:
+        case Group(items=items):
+            return items
+        case Slice(lower=lower, upper=upper, step=step):
+            return lower, upper, step
+        case _:
+            return ()
+
+
 def flat(operands: Iterable[Operand]) -> list[Operand]:
     """Operands with lists and tuples among them taken apart."""
     return [each for operand in operands for each in (operand.items if isinstance(operand, Group) else (operand,))]
@@ -214,16 +225,11 @@ def read_by(operand: Operand) -> Iterator[int]:
     match operand:
         case Ref(number=number):
             yield number
-        case Group(items=items):
-            for item in items:
-                yield from read_by(item)
-        case Slice(lower=lower, upper=upper, step=step):
-            for part in (lower, upper, step):
-                yield from read_by(part)
         case Function(body=body):
             yield from body.captured
         case _:
-            return
+            for part in inside(operand):
+                yield from read_by(part)
 
 
 def walk(graph: Graph) -> Iterator[Equation]:
@@ -235,14 +241,16 @@ def walk(graph: Graph) -> Iterator[Equation]:
             yield from walk(body)
 
 
-def literal(operand: Operand | None) -> Any:
-    """What an operand says literally: `'x'`, `('x', 'y')`, 2; None for what is no literal."""
-    match operand:
+def literal(part: Operand | Term | None) -> Any:
+    """What an operand or a term says literally: `'x'`, `('x', 'y')`, `-2`; None for what is no literal."""
+    match part:
         case Const(value=value):
             return value
         case Group(items=items, kind=kind):
             values = (literal(item) for item in items)
             return tuple(values) if kind == "tuple" else list(values)
+        case Apply(operation="negative", operands=(Const(value=int() | float() as number),)):
+            return -number
         case _:
             return None
 
@@ -270,7 +278,7 @@ def _text(operand: Operand) -> str:
             inside = ", ".join(map(_text, items))
             return f"[{inside}]" if kind == "list" else f"({inside}{',' if len(items) == 1 else ''})"
         case Slice(lower=lower, upper=upper, step=step):
-            first, last, by = ("" if part == Const(None) else _text(part) for part in (lower, upper, step))
+            first, last, by = ("" if part == NOTHING else _text(part) for part in (lower, upper, step))
             return f"{first}:{last}" + (f":{by}" if by else "")
         case Function(body=body):
             inputs = ", ".join(f"%{value.number} {value.name}" for value in body.inputs)

@@ -36,14 +36,11 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a function of the experiment's own, in the place of which the function's lines stand.
+    """A call of a function of the experiment's own, or of `cond` or `switch`, whose argument is what that hangs on.
 
     - `label`: what the lines around it call its result; `results`: the names there of all that it gives.
     - `arguments`: for each parameter that is given a value, the name there of that value.
     - `checkpoint`: what is kept of it for the backward pass; None: everything.
-    - `branch`: the number of JAX's branch that it is, if it stands in a call of `cond` or `switch`.
-    - `chooses`: whether it is one of these, in which the calls stand that are chosen between; its argument is what the
-      choice hangs on.
     """
 
     function: str
@@ -51,13 +48,6 @@ class Call:
     results: tuple[str, ...]
     arguments: tuple[tuple[str, str], ...]
     checkpoint: Checkpoint | None = None
-    branch: int | None = None
-    chooses: bool = False
-
-    @property
-    def scope(self) -> str:
-        """The named scope of its lines; of a branch it is JAX's."""
-        return self.label if self.branch is None else f"branch_{self.branch}_fun"
 
 
 @dataclass(frozen=True)
@@ -65,17 +55,15 @@ class Origin:
     """Where a line is written.
 
     - `key`: in the configuration; `uses`: the lines that call the function that it stands in, innermost first.
-    - `calls`: the calls in the place of which it stands, outermost first; `label`: its name in the function.
-    - `result`: whether it is what the innermost call gives, and has no scope of its own.
-    - `gives`: into how many names the lines after it take its value apart; 0: into none.
+    - `scopes`: the named scopes of its operations, outermost first; `label`: its name in the function.
+    - `parts`: into how many names the lines after it take its value apart; 0: into none.
     """
 
     key: Key
     uses: tuple[Key, ...] = ()
-    calls: tuple[Call, ...] = ()
+    scopes: tuple[str, ...] = ()
     label: str = ""
-    result: bool = False
-    gives: int = 0
+    parts: int = 0
 
 
 Start: TypeAlias = Literal["carry", "over"]
@@ -115,19 +103,14 @@ class Line:
         return Line(name, (*self.loops, self.name), first, origin)
 
     @property
-    def calls(self) -> tuple[Call, ...]:
-        """The calls of functions in the place of which it stands, outermost first."""
-        return () if self.origin is None else self.origin.calls
-
-    @property
     def label(self) -> str:
         """Its name in the function that it stands in."""
         return self.origin.label if self.origin is not None and self.origin.label else self.name
 
-    def scopes(self, within: int = 0) -> tuple[str, ...]:
-        """The named scopes of its operations, outermost first, without those of `within` calls: `("y", "gate")`."""
-        around = tuple(call.scope for call in self.calls[within:])
-        return around if self.origin is not None and self.origin.result and around else (*around, self.label)
+    @property
+    def scopes(self) -> tuple[str, ...]:
+        """The named scopes of its operations, outermost first: `("y", "gate")`; of what a call gives, the call's."""
+        return (self.name,) if self.origin is None or not self.origin.scopes else self.origin.scopes
 
     def written(self, section: Section) -> tuple[Key, tuple[Key, ...]]:
         """Its key in the configuration, and the keys of the lines that call the function that it stands in."""
@@ -138,19 +121,18 @@ class Line:
 class Source:
     """Where an equation is written, or a value is read: a line, its text, and the half-open span of bytes there.
 
-    `start` and `end` are None for what stands nowhere in the text. `whole` is whether it is all that the line says.
+    - `start`, `end`: None for what stands nowhere in the text.
+    - `part`: its number among the parts of the line, in the order in which they are read; all of the line is 0. It is
+      the same wherever the line stands: in its section, in a part of that, in a section of which other lines changed.
+    - `whole`: whether it is all that the line says, or all of a function that combines two values there.
     """
 
     line: Line
     text: str = ""
     start: int | None = None
     end: int | None = None
+    part: int = 0
     whole: bool = False
-
-    @property
-    def place(self) -> str | None:
-        """The span as one word, which no other equation of the line has."""
-        return None if self.start is None else f"{self.start}:{self.end}"
 
     @property
     def span(self) -> tuple[int, int]:

@@ -114,11 +114,6 @@ Term: TypeAlias = "Name | Const | Apply | Group[Term] | Slice[Term] | Lambda | L
 NOTHING = Const(None)
 
 
-def place(term: Term) -> str | None:
-    """Where a term stands in its expression, as one word, which no other evaluated one has; None for one not read."""
-    return None if term.at is None else f"{term.at[0]}:{term.at[1]}"
-
-
 def name_of(term: Term) -> str | None:
     """The name that a term is: `A`, `ring.acc` (or `A.T`, which looks like one); None for any other term."""
     match term:

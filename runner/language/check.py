@@ -47,11 +47,23 @@ class Scope:
             lengths=dict(self.lengths),
         )
 
+    def called(self, arguments: Mapping[str, str]) -> Scope:
+        """What the lines of a function know whose parameters are these names of here."""
+        return replace(
+            self,
+            values=set(arguments),
+            loops={},
+            later={},
+            static={own: self.static[name] for own, name in arguments.items() if name in self.static},
+            lengths={own: self.lengths[name] for own, name in arguments.items() if name in self.lengths},
+            parameters=frozenset(arguments) if self.parameters else frozenset(),
+        )
+
 
 def check(expression: Expression, scope: Scope) -> None:
     """Raise `SyntaxFault` for a name, an operation, an argument or a mesh axis that does not exist."""
     # A function that combines two values reads nothing of what stands around it, under whichever name.
-    for part in within(expression.term if expression.local is None else expression.local):
+    for part in within(expression.term):
         if isinstance(part, Lambda):
             _check_lambda(expression, part, scope)
     _check(expression, expression.term, scope)

@@ -120,15 +120,15 @@ def vecmat(operands: Sequence[Any]) -> Labels | None:
     return _broadcast(operands, "k", "kc")
 
 
-def _broadcast(operands: Sequence[Any], one: str, other: str) -> Labels | None:
+def _broadcast(operands: Sequence[Any], left: str, other: str) -> Labels | None:
     """The last dimensions as they are labelled; those before them are broadcast against each other."""
     ranks = _two(operands)
     if ranks is None:
         return None
-    first, second = (rank - len(own) for rank, own in zip(ranks, (one, other), strict=True))
+    first, second = (rank - len(own) for rank, own in zip(ranks, (left, other), strict=True))
     batch = _BATCH[: max(first, second)]
-    inputs = [batch[len(batch) - first :] + one, batch[len(batch) - second :] + other]
-    return inputs, batch + "".join(c for c in one + other if c != "k")
+    inputs = [batch[len(batch) - first :] + left, batch[len(batch) - second :] + other]
+    return inputs, batch + "".join(c for c in left + other if c != "k")
 
 
 def matmul(operands: Sequence[Any]) -> Labels | None:

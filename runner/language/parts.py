@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
+from runner.graph.model import INDEX
 from runner.graph.term import Apply, Const, Group, Lambda, Listed, Slice, Term, children
 from runner.language.operations import OPERATIONS, Operation
 
@@ -34,23 +34,14 @@ def called(term: Term) -> Operation | None:
             return None
 
 
-def literal(term: Term) -> Any:
-    """What a term says literally: `'x'`, `('x', 'y')`, `-2`; None for what is no literal."""
-    match term:
-        case Const(value=value):
-            return value
-        case Group(items=items, kind=kind):
-            values = map(literal, items)
-            return tuple(values) if kind == "tuple" else list(values)
-        case Apply(operation="negative", operands=(Const(value=int() | float() as number),)):
-            return -number
-        case _:
-            return None
-
-
 def operator(operation: str, *operands: Term) -> Apply:
     """The operator that is this operation, of one operand or of two: `operator("add", a, b)` is `a + b`."""
     return Apply(operation, operands, spelled="operator")
+
+
+def at_index(x: Term, index: Term) -> Apply:
+    """`x[index]`, of one index or of a tuple of them."""
+    return Apply(INDEX, (x, index), spelled="index")
 
 
 def plus(term: Term, by: int) -> Term:

@@ -105,8 +105,8 @@ def _binds(term: Term) -> _Place:
         case Lambda():
             return _Place.LAMBDA
         case Apply(spelled="operator", operation=operation, operands=operands):
-            one = len(operands) == 1
-            return _Place.SIGN if one else _BINDS.get(BY_NAME[operation].symbol, _Place.COMPARISON)
+            single = len(operands) == 1
+            return _Place.SIGN if single else _BINDS.get(BY_NAME[operation].symbol, _Place.COMPARISON)
         case _:
             return _Place.ATOM
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from runner.graph.source import Source
-from runner.graph.term import Apply, Listed, Name, Term, characters, name_of, nesting, within
+from runner.graph.term import Apply, Listed, Name, Span, Term, characters, name_of, nesting, within
 from runner.language import forms, printing
 from runner.language.operations import METHODS, combination
 from runner.language.operations.arguments import AT
@@ -49,6 +49,11 @@ class SyntaxFault(Exception):
         self.end = end
 
 
+def fault_in(text: str, message: str, at: Span | None) -> SyntaxFault:
+    """A fault of what stands there in a text; of what stands nowhere, of all of it."""
+    return SyntaxFault(message, *characters(text, at))
+
+
 def fault_at(message: str, source: Source) -> SyntaxFault:
     """A fault where an equation is written."""
     return SyntaxFault(message, *source.span)
@@ -60,8 +65,6 @@ class Expression:
 
     text: str
     term: Term
-    local: Term | None = None
-    """The term with the names of the function that the line stands in; None for a line of a section."""
 
     @classmethod
     def of(cls, term: Term) -> Expression:
@@ -77,7 +80,7 @@ class Expression:
 
     def fault(self, message: str, part: Term | None = None) -> SyntaxFault:
         """A `SyntaxFault` at a part, or over the whole expression."""
-        return SyntaxFault(message, *characters(self.text, None if part is None else part.at))
+        return fault_in(self.text, message, None if part is None else part.at)
 
 
 def _names(part: Term) -> tuple[str, ...]:
@@ -169,7 +172,7 @@ def _comment(source: str, tree: ast.expr) -> int | None:
 
 
 def _fault(text: str, message: str, node: ast.AST) -> SyntaxFault:
-    return SyntaxFault(message, *characters(text, span(node)))
+    return fault_in(text, message, span(node))
 
 
 def _check(text: str, node: ast.expr, depth: int = 0) -> None:

@@ -271,7 +271,7 @@ class Types:
 
     - `unsupported`: the programs that JAX cannot express, with the reason.
     - `outputs`, `nodes`: shapes and dtypes of the outputs, and of every line of each section.
-    - `floats`: the dtypes in each section's expressions, where they are not those of every day.
+    - `floats`: the dtypes in the expressions of each section, and of `derived`, that are not float32 or complex64.
     - `derivation`: the lines derived from the graph; null where none were asked for, or there are none.
     - `advice`: what would make the experiment cheaper, in words.
     """
@@ -279,7 +279,7 @@ class Types:
     unsupported: dict[str, str]
     outputs: Mapping[str, Typed]
     nodes: Mapping[str, Mapping[str, Typed]]
-    floats: dict[str, dict[str, dict[str, str]]]
+    floats: dict[str, dict[str, dict[int, str]]]
     target: Devices
     jax: str
     jaxlib: str

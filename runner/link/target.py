@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from runner.link.events import (
     Traced,
     Types,
 )
-from runner.link.steps import Step
+from runner.link.order import job, kind
 from runner.link.together import folder as folder_of
 from runner.link.workers import Workers
 
@@ -114,33 +114,6 @@ class ProgramRun:
         """What the worker told of a program that no error ended."""
         assert self.told is not None
         return self.told
-
-
-def job(
-    experiment: Experiment, folder: Path, data_folder: Path, left_here: str, steps: Iterable[Step] = ()
-) -> dict[str, Any]:
-    """What a worker is told to do with an experiment.
-
-    Programs are written into `folder`, `load` looks in `data_folder`, values are left in `left_here`.
-    """
-    return {
-        "definition": dict(experiment.definition),
-        "folder": str(folder.resolve()),
-        "data": str(data_folder.resolve()),
-        "arrays": left_here,
-        "steps": [step.to_json() for step in steps],
-    }
-
-
-def kind(experiment: Experiment) -> str:
-    """What a process is that does the jobs of an experiment: JAX has one platform in it, libtpu an environment.
-
-    Several processes cannot part and meet again with other devices: what is left of their first meeting ends some.
-    """
-    target = experiment.target
-    if target.topology is not None:
-        return f"{target.topology.platform} that is not here"
-    return target.platform if target.processes == 1 else f"{target.devices_each} devices of {target.platform}"
 
 
 class WorkerEnded(RuntimeError):

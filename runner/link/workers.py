@@ -12,13 +12,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner.link import process
-from runner.link.events import Called, Died, Done, Event, Finished, Invalid, Log, Phase, Started, Types
 from runner.link.process import Worker
 from runner.link.steps import Step
 from runner.link.together import Together
+
+if TYPE_CHECKING:
+    from runner.link.events import Done, Event
 
 GROWTH = 1 << 30
 """Bytes by which a process may grow after its first job before another one takes its place."""
@@ -50,6 +52,8 @@ class _Ticket:
 
     def lost(self, running: Step | None, error: str) -> Event:
         """The event of a process that ended, in a step or elsewhere; what can be done after it is left."""
+        from runner.link.events import Died, Finished
+
         if running is None:
             return Died(error=error)
         self.left[:] = [step for step in self.left if step.left_by(running)]
@@ -176,6 +180,9 @@ class Workers:
             ticket.sent = True
 
     def _events(self, line: _Line, ticket: _Ticket) -> Generator[Event, None, None]:
+        # They have many classes, which are made when a process has its job.
+        from runner.link.events import Log
+
         assert line.waiting[0] is ticket, "jobs are heard in the order in which they were handed over"
         over = False
         try:
@@ -217,6 +224,8 @@ class _End:
 
 def _of_one(line: _Line, worker: Worker | Together, ticket: _Ticket) -> Generator[Event, None, _End]:
     """Yield what one process tells of a job, and take what it finishes out of what is left."""
+    from runner.link.events import Called, Died, Done, Finished, Invalid, Phase, Started, Types
+
     running: Step | None = None
     done = False
     doing, since = _STARTING, time.monotonic()

@@ -9,7 +9,7 @@ from runner.graph.model import Equation, Function, Graph, Operand, Ref, Size, li
 from runner.graph.term import NOTHING, Apply, Const, Group, Lambda, Listed, Name, Slice, Term
 from runner.language.operations import COMPUTATIONS, CONSTANTS, OPERATIONS
 from runner.language.operations.arguments import AT
-from runner.language.parts import axes_of, operator
+from runner.language.parts import at_index, axes_of, operator
 from runner.language.printing import text
 from runner.layout import Spec
 from runner.programs.names import Names
@@ -28,7 +28,7 @@ class Emit:
         names: Names,
         named: Mapping[int, str],
         parts: Mapping[int, Equation],
-        repairs: Mapping[str, Repair],
+        repairs: Mapping[int, Repair],
         under_vmap: bool,
     ) -> None:
         self._experiment = experiment
@@ -69,7 +69,7 @@ class Emit:
         return Lambda(tuple(names[value.name] for value in inputs), inside._equation(result))
 
     def _equation(self, equation: Equation) -> Term:
-        repair = self._repairs.get(equation.source.place or "", Repair())
+        repair = self._repairs.get(equation.source.part, Repair())
         match equation.spelled:
             case "name":
                 return self._operand(equation.operands[0])
@@ -94,7 +94,7 @@ class Emit:
         value, *where = _laid_out(map(self._operand, (x, *((index,) if parts is None else parts))), repair)
         operands = (value, where[0] if parts is None else Group(tuple(where)))
         if repair.out_sharding is None:
-            return Apply("index", operands, spelled="index")
+            return at_index(*operands)
         return Apply(f"{AT}get", operands, _out_sharding(repair))
 
     def _call(self, equation: Equation, repair: Repair) -> Term:

@@ -100,7 +100,7 @@ class Lines:
                     self._parts[equation.results[0].number] = equation
 
     def _scope(self, line: Line) -> str:
-        return f'with jax.named_scope("{"/".join(line.scopes(self._depth))}"):'
+        return f'with jax.named_scope("{"/".join(line.scopes[self._depth :])}"):'
 
     def _define(self, value: Value) -> str:
         """The identifier of a value that is given a name here."""
@@ -159,7 +159,7 @@ class Lines:
             return f"lambda: {texts[0] if len(texts) == 1 else tuple_of(texts)}", None
         arguments = tuple(map(self._read, given))
         self._depth += 1
-        function = self._function(call, body)
+        function = self._function(call, body, branch=True)
         self._depth -= 1
         return function, arguments
 
@@ -177,15 +177,15 @@ class Lines:
             text = resharded(text, self._repairs.reshard[path])
         return constrained(text, self._constrained[path]) if path in self._constrained else text
 
-    def _function(self, call: Call, body: Graph) -> str:
-        """The name of the function of the program that has these lines."""
+    def _function(self, call: Call, body: Graph, *, branch: bool = False) -> str:
+        """The name of the function of the program that has these lines, of a call or of a branch."""
         outer = self._names, self._lines, self._depth
         self._names, self._lines, self._depth = self._names.inside(), [], self._depth + 1
         parameters = list(map(self._define, body.inputs))
         given: list[str] = []
         for equation in (gives := self._outputs(body)):
             # What an ordinary call gives is laid out where it is called.
-            written = self._given(equation) if call.branch is not None else self._text(equation)
+            written = self._given(equation) if branch else self._text(equation)
             if len(gives) == 1:
                 given.append(written)
                 continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from runner.experiment.lines import flat
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.layout import Spec
@@ -122,7 +123,7 @@ def _after(
     axes over which they may differ.
     """
     statements = experiment.after("per_device")
-    read = frozenset[str]().union(*(statement.names for statement in statements))
+    read = frozenset[str]().union(*(line.names for line in flat(statements)))
     given = [array for array in experiment.given if array.name in read]
     computed = lines.section(
         statements, experiment.constrained_inside, known=experiment.passed("per_device"), after=True

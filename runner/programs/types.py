@@ -16,7 +16,7 @@ from runner.sharding.repairs import Repair
 class Repairs:
     """The repairs of a whole section.
 
-    - `calls`: for the path of each line, the repair of the call at each place in its expression.
+    - `calls`: for the path of each line, the repair of the call that is each part of it, by its number.
     - `reshard`: the spec to which an array, what a line gives, or what a loop carries on is resharded, by their paths.
     - `returned`: the spec to which an output is resharded last, where the graph goes on with another.
     - `gathered`: how carries that begin unsharded lie before each step gathers them, by their paths.
@@ -24,7 +24,7 @@ class Repairs:
     - `constant`: whether no output depends on an array, so that nothing but the outputs tells JAX the mesh.
     """
 
-    calls: Mapping[str, Mapping[str, Repair]] = field(default_factory=dict[str, Mapping[str, Repair]])
+    calls: Mapping[str, Mapping[int, Repair]] = field(default_factory=dict[str, Mapping[int, Repair]])
     reshard: Mapping[str, Spec] = field(default_factory=dict[str, Spec])
     returned: Mapping[str, Spec] = field(default_factory=dict[str, Spec])
     gathered: Mapping[str, Spec] = field(default_factory=dict[str, Spec])
@@ -32,8 +32,8 @@ class Repairs:
     constant: bool = False
 
 
-Floats = dict[str, dict[str, str]]
-"""The dtypes of floats that are neither float32 nor complex64: for each line, by the place in its expression."""
+Floats = dict[str, dict[int, str]]
+"""The dtypes of floats that are neither float32 nor complex64: for each line, by the number of the part."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Types:
     - `nodes`: every named value of each section (in `per_device` as one device sees it).
     - `repairs`: what explicit sharding asks for.
     - `unsupported`: the programs that JAX cannot express, with the reason.
-    - `floats`: for each section, the dtypes of what its expressions are made of.
+    - `floats`: for each section, and for `derived`, the dtypes of what its expressions are made of.
     - `differing`: for the values that the lines of a program pass over its gradients, the mesh axes over which each
       may differ between devices.
     - `derived`: the experiment with the lines derived from its graph as `per_device`; `derivation` is the same as the

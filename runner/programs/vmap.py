@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from runner.experiment.lines import flat
 from runner.experiment.model import Array, Experiment
 from runner.experiment.program import Program
 from runner.layout import Layout
@@ -111,7 +112,7 @@ def _end(experiment: Experiment, names: Names, mapped: str, lines: Lines, passed
 def _after(experiment: Experiment, names: Names, lines: Lines) -> tuple[list[str], str]:
     """The function of the lines that read gradients, mapped over the devices, and the call of it."""
     statements = experiment.after("per_device")
-    read = frozenset[str]().union(*(statement.names for statement in statements))
+    read = frozenset[str]().union(*(line.names for line in flat(statements)))
     given = [array for array in experiment.given if array.name in read]
     passed = experiment.passed("per_device")
     computed = lines.section(statements, known=experiment.passed("per_device"), after=True)

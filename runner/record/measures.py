@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from runner import executions
 from runner.executions import Range
-from runner.experiment.expect import KINDS
+from runner.experiment.forms import KINDS
 from runner.printable import json_text, printable
 from runner.record import outcome
 from runner.record.files import write_text

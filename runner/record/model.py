@@ -18,7 +18,10 @@ SCHEMA = 3
 """The number of the record's schema."""
 
 Status: TypeAlias = Literal["passed", "known", "weak", "failed", "invalid", "error"]
-"""The statuses of a run, a program or a whole, from the best to the worst."""
+"""The statuses of a run, a program or a whole."""
+
+STATUSES: dict[Status, int] = {"passed": 0, "known": 0, "weak": 1, "failed": 1, "invalid": 2, "error": 3}
+"""The statuses of a run from the best to the worst, and its exit status."""
 
 
 @dataclass(frozen=True, kw_only=True)

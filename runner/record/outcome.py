@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from runner.record.model import Record, Status
-from runner.record.record import STATUSES, of_checks, worst
+from runner.record.model import STATUSES, Record, Status
+from runner.record.record import of_checks, worst
 from runner.record.verdicts import Checks, FileChecks, ValueVerdict, Verdict
 
 NO_REASON = "no reason was recorded"

@@ -17,13 +17,10 @@ from runner import codec
 from runner.printable import json_text
 from runner.record import consistent, plain
 from runner.record.files import write_text
-from runner.record.model import SCHEMA, Environment, Git, Record, Status
+from runner.record.model import SCHEMA, STATUSES, Environment, Git, Record, Status
 from runner.record.verdicts import Checks, FileChecks
 from runner.untyped import is_dict, is_list
 from runner.version import __version__
-
-STATUSES: dict[Status, int] = {"passed": 0, "known": 0, "weak": 1, "failed": 1, "invalid": 2, "error": 3}
-"""The statuses of a run from the best to the worst, and its exit status."""
 
 
 class UnreadableRecord(Exception):

@@ -9,14 +9,11 @@ import os
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from runner.record import folders, manifest, plain
-from runner.record.model import SCHEMA, Status
+from runner.record.model import SCHEMA, STATUSES
 from runner.untyped import is_dict, is_list
-
-STATUSES: tuple[str, ...] = get_args(Status)
-"""The statuses of a run, from the best to the worst."""
 
 
 @dataclass(frozen=True)

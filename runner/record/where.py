@@ -81,11 +81,11 @@ def _value(term: ast.expr, names: tuple[str, ...]) -> Callable[[Row], Any]:
             raise NoCondition(f"'{ast.unparse(term)}' is neither a column nor a number nor a text")
 
 
-def _compared(one: Any, other: Any, by: Callable[[Any, Any], bool]) -> bool:
+def _compared(value: Any, other: Any, by: Callable[[Any, Any], bool]) -> bool:
     """What is not known is neither less nor more, and equal to nothing."""
-    if one is None or other is None:
+    if value is None or other is None:
         return False
     try:
-        return by(float(one), float(other))
+        return by(float(value), float(other))
     except (TypeError, ValueError):
-        return by(str(one), str(other))
+        return by(str(value), str(other))

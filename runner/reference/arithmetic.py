@@ -13,11 +13,11 @@ from runner import dtypes
 from runner.reference.rounded import Machine, Rounded, plain, rounded
 from runner.untyped import is_sequence
 
-ANY = "*"
-"""Among the places of a line: all that are not named."""
+ANY = -1
+"""Among the numbers of a line's parts: all that are not named."""
 
-Floats = Mapping[str, Mapping[str, str]]
-"""The dtypes of a section's floats that JAX says: for each line (`ring/body/acc`), the places in its expression."""
+Floats = Mapping[str, Mapping[int, str]]
+"""The dtypes of a section's floats that JAX says: for each line (`ring/body/acc`), by the number of the part."""
 
 _NARROW: dict[np.dtype, np.dtype] = {np.dtype(np.int64): np.dtype(np.int32), np.dtype(np.uint64): np.dtype(np.uint32)}
 _NARROW_INTEGERS = ("int2", "int4", "uint2", "uint4")
@@ -33,7 +33,7 @@ class Arithmetic:
     - `casts`: whether what a line casts is rounded.
     """
 
-    floats: Floats = field(default_factory=dict[str, Mapping[str, str]])
+    floats: Floats = field(default_factory=dict[str, Mapping[int, str]])
     machine: Machine | None = None
     kind: str | None = None
     casts: bool = True

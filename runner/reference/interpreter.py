@@ -22,7 +22,7 @@ import numpy as np
 
 from runner import dtypes
 from runner.experiment.graphs import graph as graph_of
-from runner.experiment.model import Experiment, Line, Section, Statement
+from runner.experiment.model import Experiment, Flat, Line, Section
 from runner.graph.model import (
     Const,
     Equation,
@@ -75,7 +75,7 @@ def interpret(
     experiment: Experiment,
     section: Section,
     arrays: Mapping[str, np.ndarray],
-    statements: Iterable[Statement] | None = None,
+    statements: Iterable[Flat] | None = None,
     *,
     keep: Iterable[str] | None = None,
     arithmetic: Arithmetic = EXACT,
@@ -99,7 +99,7 @@ def interpret(
         lines = experiment.computed(section)
     else:
         names = [array.name for array in experiment.given] if given is None else given
-        lines = graph_of(experiment.section(section) if statements is None else tuple(statements), names, flat=True)
+        lines = graph_of(experiment.lines(section) if statements is None else tuple(statements), names)
     interpreter = _Interpreter(mesh, experiment.dims, experiment.x64, arithmetic, script or Script(), most)
     values = dict(given or {})
     for array in experiment.given if given is None else ():
@@ -228,7 +228,7 @@ class _Interpreter:
         if source is None:
             return "float32"
         floats = self.arithmetic.floats.get(source.line.path, {})
-        return floats.get(source.place or ANY, floats.get(ANY, "float32"))
+        return floats.get(source.part, floats.get(ANY, "float32"))
 
     def _read(self, operand: Operand, moved: frozenset[int]) -> PerDevice:
         """The value of an operand on every device; those that are `moved` are read for the last time."""

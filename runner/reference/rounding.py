@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from runner import dtypes
-from runner.experiment.model import Experiment, Section, Statement
+from runner.experiment.model import Experiment, Flat, Section
 from runner.reference.arithmetic import Arithmetic, Floats
 from runner.reference.decisions import Following, PerDevice, Recording, Script, Taking
 from runner.reference.interpreter import interpret
@@ -315,7 +315,7 @@ def _undecided(recorded: Recording) -> tuple[Undecided, ...]:
     return tuple(Undecided(*place, count) for place, count in counts.items() if count)
 
 
-def _enter(statements: Sequence[Statement], name: str) -> frozenset[str]:
+def _enter(statements: Sequence[Flat], name: str) -> frozenset[str]:
     """The lines of a section on which one of its values depends."""
     read = {name}
     lines: set[str] = set()
@@ -351,7 +351,7 @@ def _take_otherwise(
                 np.any([each != value for each in here], axis=0) for value, *here in zip(exact, *taken, strict=True)
             ]
             known.low, known.high = _bounds([exact, *(other[name] for other in others)])
-            lines = _enter(again.experiment.section(again.section), name)
+            lines = _enter(again.experiment.lines(again.section), name)
             known.places = tuple(place for place in undecided if place.line.split(".")[0] in lines)
 
 

@@ -178,7 +178,7 @@ class Derivation:
     - `per_device`: the section as the YAML has it; `check_vma`: whether JAX's types can tell what is the same.
     - `sent_bytes`: what a device sends in all, on a ring, without a backward pass.
     - `notation`: the lines of the graph as Shardy plans them, which the derived lines may do for less.
-    - `notes`: what is not the plan's; `floats`: the dtypes in the lines, where they are not those of every day.
+    - `notes`: what is not the plan's.
     """
 
     per_device: dict[str, Any]
@@ -186,7 +186,6 @@ class Derivation:
     sent_bytes: int
     notes: list[str]
     plan: Planned
-    floats: dict[str, dict[str, str]]
     notation: list[PlannedLine] = field(default_factory=list[PlannedLine])
 
 
@@ -195,13 +194,13 @@ class Plan:
     """All of the plan of one program; `missing` says why there is none.
 
     - `following`: for each collective the number of the operation that follows it.
-    - `values`: for each line, by the place in its expression, how what stands there lies.
+    - `values`: how values of the graph lie, by their numbers, where the program says which it computes.
     """
 
     operations: tuple[PlannedOperation, ...] = ()
     collectives: tuple[PlannedCollective, ...] = ()
     following: tuple[int, ...] = ()
-    values: Mapping[str, Mapping[str, Spec]] = field(default_factory=dict[str, Mapping[str, Spec]])
+    values: Mapping[int, Spec] = field(default_factory=dict[int, Spec])
     missing: str | None = None
 
     def to_json(self) -> dict[str, Any]:

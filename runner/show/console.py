@@ -5,14 +5,14 @@ from __future__ import annotations
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from runner.printable import Page, printable, raw
 from runner.show import table
-from runner.show.table import Cell, Line
+from runner.show.table import Line, Texts
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -54,9 +54,9 @@ def wrapped(line: str, width: int) -> list[str]:
     return textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False) or [""]
 
 
-def print_table(head: Sequence[str], rows: Iterable[Sequence[Cell | str]]) -> None:
+def print_table(shown: Texts) -> None:
     """Print a table that fits."""
-    show_lines(table.lines(head, rows, room()))
+    show_lines(table.lines(shown, room()))
 
 
 def show_lines(lines: Iterable[Line]) -> None:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from runner.record.model import AppliedRule, LogicalSpec
+from runner.show.table import Table
 
 _HEAD = ("logical names", "mesh axes", "of", "by the rules", "dropped")
 
 
-def table(specs: Mapping[str, LogicalSpec]) -> tuple[tuple[str, ...], list[list[str]]]:
-    """The head and the rows: one for each spec that is written otherwise, with all that are written so."""
+def table(specs: Mapping[str, LogicalSpec]) -> Table[str]:
+    """A row for each spec that is written otherwise, with all that are written so."""
     rows = _rows(specs)
     last = len(_HEAD) - (0 if any(row[-1] for row in rows) else 1)
-    return _HEAD[:last], [row[:last] for row in rows]
+    return Table(_HEAD[:last], [row[:last] for row in rows])
 
 
 def _rows(specs: Mapping[str, LogicalSpec]) -> list[list[str]]:

@@ -27,8 +27,8 @@ from runner.record.verdicts import (
 )
 from runner.show import absent, collectives, figures, keeping, logical, modes, refused, values
 from runner.show.console import PLAIN, print_table, room, say, show_lines
-from runner.show.status import status_cell
-from runner.show.table import Cell
+from runner.show.status import FAULTS, LOOKS, WARNING, look
+from runner.show.table import Cell, Table, status_cell
 from runner.words import listed
 
 
@@ -40,7 +40,7 @@ def listing(folders: Sequence[Path]) -> None:
         left = width - max(len(name) for name in ("experiment", *(name for name, *_ in entries))) - 2
         summaries = [shorten(summary, max(left, 20), placeholder=" …") for summary in summaries]
     rows = [(name, summary) for (name, *_), summary in zip(entries, summaries, strict=True)]
-    print_table(("experiment", "summary"), rows)
+    print_table(Table(("experiment", "summary"), rows))
     say(f"\n{len(entries)} experiments. Run one: python -m runner +experiment={entries[0][0] if entries else 'NAME'}")
     if any(summary.endswith(" …") for summary in summaries):
         say("Summaries that end in … go on: python -m runner | cat has them whole.")
@@ -58,15 +58,13 @@ def run(record: Record, folder: Path, *, brief: bool, show: Show = "auto", compl
     """What one run found; `brief` is one line, for a sweep; `show` says which pictures; `complete`: all."""
     if brief:
         point = " ".join(_short(record.overrides))
-        text, style = status_cell(record.status)
-        say(f"[{folder.name}] {text}  {point}", style)
+        say(f"[{folder.name}] {record.status}  {point}", look(record.status).style)
         return
     if record.experiment and record.mesh and record.target:
         _head(record, record.mesh, record.target)
     print(refused.plain(record), end="")
     if record.logical:
-        head, rows = logical.table(record.logical)
-        print_table(head, rows)
+        print_table(logical.table(record.logical))
         say()
     if record.pictures:
         _pictures(record.pictures, show, complete=complete)
@@ -84,7 +82,7 @@ def run(record: Record, folder: Path, *, brief: bool, show: Show = "auto", compl
         _profiles(record)
         _estimates(record, complete=complete)
     for warning in record.warnings:
-        say(f"warning: {warning}", "yellow")
+        say(f"warning: {warning}", WARNING)
     _failures(record)
     if record.error:
         sys.stdout.flush()
@@ -118,8 +116,8 @@ def _head(record: Record, mesh: MeshShape, target: Devices) -> None:
         say(f"mesh {axes} on {devices}{jax}\n")
 
 
-def programs(record: Record) -> tuple[tuple[str, ...], list[list[Cell]]]:
-    """The head and the rows of the table of programs, with their checks, what was measured, and times."""
+def programs(record: Record) -> Table[Cell]:
+    """The table of programs, with their checks, what was measured, and times."""
     names: list[str] = []
     for program in record.programs.values():
         names += [name for name, _ in program.checks.named() if name not in names]
@@ -127,24 +125,24 @@ def programs(record: Record) -> tuple[tuple[str, ...], list[list[Cell]]]:
     names = [name for name in names if name not in expected]
     rows: list[list[Cell]] = []
     for program, result in record.programs.items():
-        row = [(program, ""), status_cell(result.status)]
+        row = [Cell(program), status_cell(result.status)]
         for name in names:
             check = result.checks.get(name)
             status = "not run" if check is None or check.status == "not_run" else check.status
             row.append(status_cell(status, "–" if status == "not run" else status))
         if expected:
             row.append(_expectations([check for name, check in result.checks.named() if name in expected]))
-        row += [(text, "") for text in _measured(result.checks)]
+        row += map(Cell, _measured(result.checks))
         timing = result.timing if isinstance(result, CompiledProgram) else None
-        row.append((f"{timing.compile_s * 1e3:.0f} ms" if timing else "–", ""))
-        row.append((_run_time(timing) if timing else "–", ""))
+        row.append(Cell(f"{timing.compile_s * 1e3:.0f} ms" if timing else "–"))
+        row.append(Cell(_run_time(timing) if timing else "–"))
         rows.append(row)
     head = ("program", "status", *names, *(["expect"] if expected else []), *_MEASURED, "compile", "run")
-    return head, rows
+    return Table(head, rows)
 
 
 def _programs(record: Record) -> None:
-    print_table(*programs(record))
+    print_table(programs(record))
     say()
     undecided = _undecided(record)
     for line in undecided:
@@ -223,7 +221,7 @@ def _expectations(checks: Sequence[Verdict]) -> Cell:
 def _collectives(record: Record, *, complete: bool) -> None:
     table, rest = collectives.shortened(collectives.rows(record), most=None if complete else collectives.SHOWN)
     if table:
-        print_table(collectives.HEAD, table)
+        print_table(Table(collectives.HEAD, table))
     explain = collectives.reasons(record) if complete or record.explain else []
     beneath = [*([rest] if rest else []), *collectives.lines(record), *explain]
     for line in beneath:
@@ -233,14 +231,14 @@ def _collectives(record: Record, *, complete: bool) -> None:
     for program, result in record.compiled.items():
         for warning in result.compiler_warnings or ():
             of = f" of {warning.node}" if warning.node else ""
-            say(f"{program}: the compiler warns: {warning.kind}{of}: {warning.text}", "yellow")
+            say(f"{program}: the compiler warns: {warning.kind}{of}: {warning.text}", WARNING)
             if warning.reshard is not None:
                 say(f"  {collectives.way(warning.reshard)}")
 
 
 def _modes(record: Record) -> None:
     if table := modes.rows(record):
-        print_table(modes.HEAD, table)
+        print_table(Table(modes.HEAD, table))
         for line in modes.lines(record):
             say(line)
         print()
@@ -260,7 +258,7 @@ def _profiles(record: Record) -> None:
     rows = [(program, *row) for program, of in taken.items() for row in profile.rows(of)]
     if rows:
         say("profile: the median time of a run on one device; a collective's includes waiting for other devices")
-        print_table(("program", *profile.HEAD), rows)
+        print_table(Table(("program", *profile.HEAD), rows))
         say()
 
 
@@ -273,7 +271,7 @@ def _estimates(record: Record, *, complete: bool) -> None:
 
     for line in estimates.head(estimated):
         say(line)
-    print_table(estimates.HEAD, estimates.rows(estimated))
+    print_table(Table(estimates.HEAD, estimates.rows(estimated)))
     for line in estimates.beneath(estimated, complete=complete):
         say(line)
     say()
@@ -283,29 +281,28 @@ def _run_time(timing: Timing) -> str:
     return "not run" if timing.run_s is None else f"{timing.run_s.median * 1e3:.2f} ms"
 
 
-def failures(record: Record) -> list[tuple[Cell, list[str]]]:
-    """What failed, each with its reasons: the sections first, then what failed alike in one program or several."""
-    failed: list[tuple[Cell, list[str]]] = [
-        ((f"{name} {FAULTS[check.status]}", "red"), check.lines())
+def failures(record: Record) -> list[tuple[str, str, list[str]]]:
+    """What failed, each with its status and its reasons: the sections first, then what failed alike in programs."""
+    failed: list[tuple[str, str, list[str]]] = [
+        (check.status, f"{name} {FAULTS[check.status]}", check.lines())
         for name, check in record.checks.named()
         if check.status in FAULTS
     ]
     alike: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
     for program, result in record.programs.items():
         if result.error:
-            failed.append(((f"{program}: {result.error}", "red"), []))
+            failed.append(("failed", f"{program}: {result.error}", []))
         for name, check in result.checks.named():
             if check.status in FAULTS:
                 alike.setdefault((name, check.status, tuple(check.lines())), []).append(program)
     for (name, status, lines), programs in alike.items():
-        style = "yellow" if status == "known" else "red"
-        failed.append(((f"{listed(programs)}: {name} {FAULTS[status]}", style), list(lines)))
+        failed.append((status, f"{listed(programs)}: {name} {FAULTS[status]}", list(lines)))
     return failed
 
 
 def _failures(record: Record) -> None:
-    for (text, style), lines in failures(record):
-        say(text, style)
+    for status, text, lines in failures(record):
+        say(text, LOOKS[status].colour)
         for line in lines:
             say(f"  {line}")
     left_out: dict[str, list[str]] = {}
@@ -316,11 +313,7 @@ def _failures(record: Record) -> None:
             there += [program for program in programs if program not in there]
     if left_out:
         summary = "; ".join(f"{output} of {listed(programs)}" for output, programs in left_out.items())
-        say(f"agreement leaves out what expect.wrong knows: {summary}", "yellow")
-
-
-FAULTS = {"failed": "failed", "weak": "is weak", "known": "failed, as expect.wrong knows"}
-"""The statuses of a check that found something to say, in words."""
+        say(f"agreement leaves out what expect.wrong knows: {summary}", LOOKS["known"].colour)
 
 
 def _verdict(record: Record, folder: Path) -> None:
@@ -332,9 +325,8 @@ def _verdict(record: Record, folder: Path) -> None:
     known = sum(program.status == "known" for program in programs.values())
     count = f": {', '.join(counted)}" if counted else ""
     count += f", {known} {'is' if known == 1 else 'are'} wrong as expect.wrong knows" if known else ""
-    text, style = status_cell(record.status)
     page = f" and its {PAGE}" if (folder / PAGE).is_file() else ""
-    say(f"{text}{count}; {shown(folder / 'result.json')}{page}", style)
+    say(f"{record.status}{count}; {shown(folder / 'result.json')}{page}", look(record.status).style)
 
 
 def _only_compiled(record: Record) -> bool:
@@ -347,8 +339,6 @@ def _short(overrides: Iterable[str]) -> list[str]:
 
 def mutants(rows: Iterable[tuple[str, str, str]]) -> None:
     """For each mutant its outcome, the checks that noticed it, and what was changed."""
-    styles = {"noticed": "green", "survived": "bold red"}
-    print_table(
-        ("mutant", "by", "change"),
-        [((outcome, styles.get(outcome, "dim")), (by, ""), (change, "")) for outcome, by, change in rows],
-    )
+    statuses = {"noticed": "passed", "survived": "failed"}
+    cells = [(status_cell(statuses.get(outcome, "not run"), outcome), by, change) for outcome, by, change in rows]
+    print_table(Table(("mutant", "by", "change"), cells))

@@ -12,9 +12,9 @@ from runner.config.sources import shown
 from runner.executions import Range
 from runner.record import measures
 from runner.record.measures import MEASURES, Best, Row
+from runner.record.model import STATUSES
 from runner.show.console import print_table, say
-from runner.show.status import ENDS, status_cell
-from runner.show.table import Cell
+from runner.show.table import Cell, Table, status_cell
 from runner.words import bytes_text, time_text
 
 HEADINGS = {
@@ -62,8 +62,8 @@ def measure_text(name: str, value: float | None) -> str:
     return f"{value:.3g}" if value >= 1e4 else f"{value:g}"
 
 
-def table(rows: Sequence[Row]) -> tuple[tuple[str, ...], list[list[Cell]]]:
-    """The head and the rows: only what varies, then what is compared."""
+def table(rows: Sequence[Row]) -> Table[Cell]:
+    """Only what varies, then what is compared."""
     keys = list(rows[0].keys) if rows else []
     experiments = len({row.experiment for row in rows}) > 1
     said = any(row.error for row in rows)
@@ -77,13 +77,13 @@ def table(rows: Sequence[Row]) -> tuple[tuple[str, ...], list[list[Cell]]]:
     for row in rows:
         texts = [str(row.point), *([row.experiment or "–"] if experiments else [])]
         texts += [row.keys[key] for key in keys]
-        cells = [(text, "") for text in (*texts, row.program or "–")]
+        cells = [*map(Cell, (*texts, row.program or "–"))]
         cells.append(status_cell(row.status))
         equal = "" if row.same_as is None else f" (as point {row.same_as})"
-        cells.append((f"{collectives_text(row.collectives)}{equal}", ""))
-        cells += [(_measured(row, name, named=len(on) > 1), "") for name in measured]
-        lines.append([*cells, *([(brief(row.error), "")] if said else [])])
-    return tuple(head), lines
+        cells.append(Cell(f"{collectives_text(row.collectives)}{equal}"))
+        cells += [Cell(_measured(row, name, named=len(on) > 1)) for name in measured]
+        lines.append([*cells, *([Cell(brief(row.error))] if said else [])])
+    return Table(head, lines)
 
 
 def _measured(row: Row, name: str, *, named: bool) -> str:
@@ -116,13 +116,13 @@ def show(all_rows: Sequence[Row], statuses: Sequence[str], folder: Path, view: T
     rows = measures.ordered(all_rows, view.sort) if view.sort else list(all_rows)
     shortened = rows[: view.best]
     say()
-    print_table(*table(shortened))
+    print_table(table(shortened))
     beneath = [*lines(all_rows), *memory(shortened), *_left_out(len(rows) - len(shortened), view.left_out)]
     say()
     for line in beneath:
         say(line)
     counts = Counter(statuses)
-    counted = ", ".join(f"{counts[each]} {each}" for each in ENDS if counts[each])
+    counted = ", ".join(f"{counts[each]} {each}" for each in STATUSES if counts[each])
     say(f"{len(statuses)} point{'s' if len(statuses) != 1 else ''}: {counted}; {shown(folder)}")
 
 
@@ -151,7 +151,7 @@ def _counted(count: int, what: str) -> str:
 
 def lines(rows: Sequence[Row]) -> list[str]:
     """What the estimates are for; by each measure the best, and by how much."""
-    answers = [_line(one) for name in MEASURES if (one := measures.best(rows, name))]
+    answers = [_line(best) for name in MEASURES if (best := measures.best(rows, name))]
     estimates = [f"estimate: the least time of a run on {each}" for each in measures.estimated(rows)]
     return [*estimates, *(["the least, of what passed:", *(f"  {line}" for line in answers)] if answers else [])]
 

@@ -1,15 +1,47 @@
-"""A heading and rows in; lines out: as wide as they need, or within a width, where nothing is cut and no line wraps."""
+"""A table in; it as lines of a terminal, within its width, or as Markdown out. `page/markup.py` writes it as HTML.
+
+On a terminal nothing is cut, and no line wraps.
+"""
 
 from __future__ import annotations
 
 import itertools
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from runner.printable import printable
+from runner.show.status import look
 
-Cell = tuple[str, str]
-"""A text and its style; in rows a text alone has none."""
+
+@dataclass(frozen=True)
+class Cell:
+    """A text in the colour of a status; in rows a text alone has none."""
+
+    text: str
+    status: str | None = None
+
+
+Content = TypeVar("Content", covariant=True)
+
+
+@dataclass(frozen=True)
+class Table(Generic[Content]):
+    """The names of the columns, and rows of as many cells: texts and `Cell`, on a page markup as well.
+
+    `right` are the columns of numbers, by their places: a page aligns them.
+    """
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[Content]]
+    right: frozenset[int] = frozenset()
+
+
+Texts = Table[Cell | str]
+"""A table that can be written anywhere."""
+
+_Styled = tuple[str, str]
 
 Line = list[tuple[str, str]]
 """Pieces of text, each with its rich style; "" is none."""
@@ -24,16 +56,27 @@ _EASY = 24
 """Where there are several tables, columns of at most this width are not narrowed to save one."""
 
 
-def lines(head: Sequence[str], rows: Iterable[Sequence[Cell | str]], room: int | None = None) -> list[Line]:
+def status_cell(status: str, text: str | None = None) -> Cell:
+    """A status as a cell, or another text in its colour."""
+    return Cell(text or status, status)
+
+
+def markdown(table: Texts) -> list[str]:
+    """The lines of the table in Markdown."""
+    rows = [[cell.text if isinstance(cell, Cell) else cell for cell in row] for row in table.rows]
+    written = ["| " + " | ".join(text.replace("|", "\\|") for text in row) + " |" for row in (table.head, *rows)]
+    return [written[0], "|---" * len(table.head) + "|", *written[1:]]
+
+
+def lines(table: Texts, room: int | None = None) -> list[Line]:
     """The table within `room` columns (None: as wide as it needs).
 
     Where it is wider, long cells continue on lines of their own. Where that is not enough, it falls into several tables
     below one another, each of which begins with the first column, or with numbers where that does not tell rows apart.
     """
     # Before it is measured: what is spelled out is wider.
-    head = [printable(name) for name in head]
-    styled = ([(cell, "") if isinstance(cell, str) else cell for cell in row] for row in rows)
-    rows = [[(printable(text), style) for text, style in row] for row in styled]
+    head = [printable(name) for name in table.head]
+    rows = [[_styled(cell) for cell in row] for row in table.rows]
     widths = _widths(head, rows)
     if room is None or _total(widths) <= room:
         return _block(head, rows, widths)
@@ -49,11 +92,17 @@ def lines(head: Sequence[str], rows: Iterable[Sequence[Cell | str]], room: int |
     return [line for k, block in enumerate(blocks) for line in [*([Line()] if k else ()), *block]]
 
 
-def _widths(head: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[int]:
+def _styled(cell: Cell | str) -> _Styled:
+    if isinstance(cell, str):
+        return printable(cell), ""
+    return printable(cell.text), look(cell.status).style if cell.status else ""
+
+
+def _widths(head: Sequence[str], rows: Sequence[Sequence[_Styled]]) -> list[int]:
     return [max([len(name), *(len(row[k][0]) for row in rows)]) for k, name in enumerate(head)]
 
 
-def _least(head: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[int]:
+def _least(head: Sequence[str], rows: Sequence[Sequence[_Styled]]) -> list[int]:
     """How narrow columns may get: words stay whole, and so do narrow cells."""
     widths: list[int] = []
     for k, name in enumerate(head):
@@ -89,7 +138,7 @@ def _narrowed(widths: Sequence[int], least: Sequence[int], room: int) -> list[in
     return fitted
 
 
-def _block(head: Sequence[str], rows: Sequence[Sequence[Cell]], widths: Sequence[int]) -> list[Line]:
+def _block(head: Sequence[str], rows: Sequence[Sequence[_Styled]], widths: Sequence[int]) -> list[Line]:
     block: list[Line] = []
     for row in ([(name, "bold") for name in head], *rows):
         parts = [textwrap.wrap(text, width) or [""] for (text, _), width in zip(row, widths, strict=True)]

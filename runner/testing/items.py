@@ -23,7 +23,7 @@ from runner.record import differences, golden
 from runner.record.golden import Pinned, Place
 from runner.record.model import ProgramRecord, Record
 from runner.record.verdicts import Verdict
-from runner.show.report import FAULTS
+from runner.show.status import FAULTS
 from runner.testing.session import TOLD, Collected, Run, Session
 
 _GOLDEN = "golden"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from runner.experiment.expect import KINDS
+from runner.experiment.forms import KINDS
 from runner.record import measures
 from runner.record.model import Record
 

@@ -34,7 +34,7 @@ def gaps(programs: Mapping[str, Sequence[Collective]], sent: Mapping[str, int]) 
         return {}
     least = min(sent, key=lambda name: sent[name])
     theirs = _lines(programs[least])
-    found: dict[str, Gap] = {}
+    gap_of: dict[str, Gap] = {}
     for name, total in sent.items():
         if total <= sent[least]:
             continue
@@ -43,15 +43,15 @@ def gaps(programs: Mapping[str, Sequence[Collective]], sent: Mapping[str, int]) 
             line: [mine[line], theirs[line]] for line in dict.fromkeys([*mine, *theirs]) if mine[line] != theirs[line]
         }
         times = round(total / sent[least], 2) if sent[least] else None
-        found[name] = Gap(program=least, times=times, lines=lines)
-    return found
+        gap_of[name] = Gap(program=least, times=times, lines=lines)
+    return gap_of
 
 
 def _lines(listed: Sequence[Collective]) -> Counter[str]:
     """What a device sends in each line; at most, where branches decide."""
     parts: dict[str, list[Part]] = {}
-    for one in listed:
-        if one.count is not None and one.bytes_sent is not None:
-            line = " and ".join(sorted(one.nodes)) or "no line"
-            parts.setdefault(line, []).append((one.count, one.branches, one.bytes_sent))
+    for collective in listed:
+        if collective.count is not None and collective.bytes_sent is not None:
+            line = " and ".join(sorted(collective.nodes)) or "no line"
+            parts.setdefault(line, []).append((collective.count, collective.branches, collective.bytes_sent))
     return Counter({line: executions.most(executions.total(of_line)) or 0 for line, of_line in parts.items()})

@@ -30,58 +30,59 @@ class Matching:
 
     def __init__(self, collectives: Sequence[Collective], plan: Planned) -> None:
         self._planned = plan.collectives or []
-        self._inserted = [one for one in collectives if one.inserted]
-        self._matches = {id(one): self._match(one, one.nodes) for one in self._inserted}
-        self._taken = {id(each) for found in self._matches.values() for each in found.planned}
+        self._inserted = [compiled for compiled in collectives if compiled.inserted]
+        self._matches = {id(compiled): self._match(compiled, compiled.nodes) for compiled in self._inserted}
+        self._taken = {id(each) for match in self._matches.values() for each in match.planned}
 
-    def of(self, one: Collective, lines: Sequence[str]) -> Match:
+    def of(self, compiled: Collective, lines: Sequence[str]) -> Match:
         """What a collective is; `lines` are those that it is between, where it stands in none."""
-        known = self._matches.get(id(one))
-        return known if known is not None and (known.planned or one.nodes) else self._match(one, lines)
+        known = self._matches.get(id(compiled))
+        return known if known is not None and (known.planned or compiled.nodes) else self._match(compiled, lines)
 
-    def instead(self, one: Collective, lines: Sequence[str]) -> list[PlannedCollective]:
+    def instead(self, compiled: Collective, lines: Sequence[str]) -> list[PlannedCollective]:
         """What the plan has in its place, and the module has not: of its axes and its value, where there is such."""
         there = [
             each
             for each in self._planned
-            if id(each) not in self._taken and concerns(each, one, lines) and _directed(each, one)
+            if id(each) not in self._taken and concerns(each, compiled, lines) and _directed(each, compiled)
         ]
-        if one.kind == "collective-permute":
+        if compiled.kind == "collective-permute":
             # Values that are needed elsewhere are moved in the place of no sum.
             there = [each for each in there if each.kind not in _REDUCING]
-        over = [each for each in there if needs.axes_of(each) & set(one.axes or ())] or there
-        return [each for each in over if moves(each, one)] or over
+        over = [each for each in there if needs.axes_of(each) & set(compiled.axes or ())] or there
+        return [each for each in over if moves(each, compiled)] or over
 
-    def _match(self, one: Collective, lines: Sequence[str]) -> Match:
-        if one.axes is None:
+    def _match(self, compiled: Collective, lines: Sequence[str]) -> Match:
+        if compiled.axes is None:
             return Match()
-        if one.parts:
-            return self._merged(one)
-        sizes = (one.bytes_in, one.bytes_out)
+        if compiled.parts:
+            return self._merged(compiled)
+        sizes = (compiled.bytes_in, compiled.bytes_out)
         alike = [
             each
-            for each in self._alike(one, lines, one.gradient)
-            if moves(each, one) and (sizes == (each.bytes_in, each.bytes_out) or _widened(each, one, one.bytes_in))
+            for each in self._alike(compiled, lines, compiled.gradient)
+            if moves(each, compiled)
+            and (sizes == (each.bytes_in, each.bytes_out) or _widened(each, compiled, compiled.bytes_in))
         ]
         # What is needed in the line is it, rather than what is needed of the line elsewhere.
         here = [each for each in alike if each.line in lines or _asking(each) in lines]
         alike = here or alike
-        if one.between is not None:
+        if compiled.between is not None:
             # What nothing takes is returned.
-            returned = not one.between.to
+            returned = not compiled.between.to
             alike = [each for each in alike if (each.operation in needs.NOBODY) == returned] or alike
-            alike = [each for each in alike if each.of in one.between.source] or alike
+            alike = [each for each in alike if each.of in compiled.between.source] or alike
         return Match(tuple(_distinct(alike)))
 
-    def _merged(self, one: Collective) -> Match:
+    def _merged(self, compiled: Collective) -> Match:
         """What the parts of a merged one are, each planned sum being one part at most."""
         planned: list[PlannedCollective] = []
         left: list[MergedPart] = []
-        for part in one.parts:
+        for part in compiled.parts:
             alike = [
                 each
-                for each in self._alike(one, part.nodes or one.nodes, part.gradient)
-                if each.bytes_in == part.bytes or _widened(each, one, part.bytes)
+                for each in self._alike(compiled, part.nodes or compiled.nodes, part.gradient)
+                if each.bytes_in == part.bytes or _widened(each, compiled, part.bytes)
             ]
             other = next((each for each in alike if not any(each is known for known in planned)), None)
             if other is None:
@@ -90,41 +91,45 @@ class Matching:
                 planned.append(other)
         return Match(tuple(planned), tuple(left))
 
-    def _alike(self, one: Collective, lines: Sequence[str], gradient: bool) -> list[PlannedCollective]:
+    def _alike(self, compiled: Collective, lines: Sequence[str], gradient: bool) -> list[PlannedCollective]:
         return [
             each
             for each in self._planned
-            if each.kind == one.kind
-            and self._over(each, one)
-            and concerns(each, one, lines)
+            if each.kind == compiled.kind
+            and self._over(each, compiled)
+            and concerns(each, compiled, lines)
             and each.gradient == gradient
-            and (None in (each.reduction, one.reduction) or each.reduction == one.reduction)
+            and (None in (each.reduction, compiled.reduction) or each.reduction == compiled.reduction)
         ]
 
-    def _over(self, planned: PlannedCollective, one: Collective) -> bool:
+    def _over(self, planned: PlannedCollective, compiled: Collective) -> bool:
         """Whether it is over the axes of a planned one, or over some of which others are over the rest."""
-        mine, theirs = set(one.axes or ()), needs.axes_of(planned)
+        mine, theirs = set(compiled.axes or ()), needs.axes_of(planned)
         if mine == theirs or planned.kind != "all-reduce" or not mine < theirs:
             return mine == theirs
         rest: set[str] = set()
         for other in self._inserted:
-            if other.kind == one.kind and set(other.nodes) & set(one.nodes) and set(other.axes or ()) < theirs:
+            if (
+                other.kind == compiled.kind
+                and set(other.nodes) & set(compiled.nodes)
+                and set(other.axes or ()) < theirs
+            ):
                 rest |= set(other.axes or ())
         return theirs <= rest
 
 
-def concerns(planned: PlannedCollective, one: Collective, lines: Sequence[str]) -> bool:
+def concerns(planned: PlannedCollective, compiled: Collective, lines: Sequence[str]) -> bool:
     """Whether a planned collective is needed in one of these lines, or moves the value that this one moves."""
     if planned.line in lines or _asking(planned) in lines:
         return True
-    return planned.kind not in _REDUCING and one.between is not None and planned.of in one.between.source
+    return planned.kind not in _REDUCING and compiled.between is not None and planned.of in compiled.between.source
 
 
-def moves(planned: PlannedCollective, one: Collective) -> bool:
+def moves(planned: PlannedCollective, compiled: Collective) -> bool:
     """Whether this one may move what the planned one moves: of what is made within a line, nobody knows the name."""
-    if planned.kind in _REDUCING or one.between is None or set(one.between.source) <= set(one.nodes):
+    if planned.kind in _REDUCING or compiled.between is None or set(compiled.between.source) <= set(compiled.nodes):
         return True
-    return not {planned.of, _asking(planned)}.isdisjoint(one.between.source) or planned.of == planned.line
+    return not {planned.of, _asking(planned)}.isdisjoint(compiled.between.source) or planned.of == planned.line
 
 
 def _asking(planned: PlannedCollective) -> str:
@@ -132,19 +137,29 @@ def _asking(planned: PlannedCollective) -> str:
     return (planned.asked_by or "").partition(".")[2]
 
 
-def _directed(planned: PlannedCollective, one: Collective) -> bool:
-    return planned.gradient == one.gradient or (len(one.nodes) > 1 and not one.gradient)
+def _directed(planned: PlannedCollective, compiled: Collective) -> bool:
+    return planned.gradient == compiled.gradient or (len(compiled.nodes) > 1 and not compiled.gradient)
 
 
-def _widened(planned: PlannedCollective, one: Collective, size: int | None) -> bool:
+def _widened(planned: PlannedCollective, compiled: Collective, size: int | None) -> bool:
     """Whether numbers of 16 bits are reduced in 32, as XLA does where the processor adds no others."""
-    wide = "float32" in one.dtype and planned.dtype in ("bfloat16", "float16")
-    return wide and planned.kind == one.kind == "all-reduce" and size == 2 * planned.bytes_in
+    wide = "float32" in compiled.dtype and planned.dtype in ("bfloat16", "float16")
+    return wide and planned.kind == compiled.kind == "all-reduce" and size == 2 * planned.bytes_in
 
 
 def _distinct(planned: Sequence[PlannedCollective]) -> list[PlannedCollective]:
     """The first of those that move the same value for the same operation."""
-    found: dict[tuple[object, ...], PlannedCollective] = {}
-    for one in planned:
-        found.setdefault((one.of, one.line, one.operation, str(one.before), str(one.after), one.gradient), one)
-    return list(found.values())
+    distinct: dict[tuple[object, ...], PlannedCollective] = {}
+    for collective in planned:
+        distinct.setdefault(
+            (
+                collective.of,
+                collective.line,
+                collective.operation,
+                str(collective.before),
+                str(collective.after),
+                collective.gradient,
+            ),
+            collective,
+        )
+    return list(distinct.values())

@@ -51,9 +51,9 @@ def word(operation: str, reduction: str | None = None) -> str:
     return f"the {_WORDS.get(operation, operation)}"
 
 
-def axes_of(one: PlannedCollective) -> set[str]:
+def axes_of(planned: PlannedCollective) -> set[str]:
     """The mesh axes of a planned collective, where it uses a part of one, that one."""
-    return {axis.partition(":")[0] for axis in one.axes}
+    return {axis.partition(":")[0] for axis in planned.axes}
 
 
 @dataclass(frozen=True)
@@ -84,13 +84,13 @@ def _sharded(array: Array) -> dict[str, tuple[str | None, ...]]:
     }
 
 
-def renamed(one: PlannedCollective, names: Mapping[str, str]) -> PlannedCollective:
+def renamed(planned: PlannedCollective, names: Mapping[str, str]) -> PlannedCollective:
     """A collective whose lines are told by their paths, with their `names` instead."""
-    return replace(one, line=names.get(one.line or "", one.line), of=names.get(one.of, one.of))
+    return replace(planned, line=names.get(planned.line or "", planned.line), of=names.get(planned.of, planned.of))
 
 
 def of_collective(
-    one: PlannedCollective,
+    planned: PlannedCollective,
     operations: Sequence[PlannedOperation],
     known: Keys,
     axes: set[str] | None = None,
@@ -102,10 +102,10 @@ def of_collective(
     Of an all-reduce that was compiled axis by axis, why it is over these `axes`; of one in whose place another `kind`
     was compiled, what that one is for.
     """
-    there = next((operation for operation in operations if operation.number == one.needed_by), None)
-    if one.kind in ("all-reduce", "reduce-scatter"):
-        return _summed(one, there, axes or axes_of(one), known)
-    return _laid_out(one, there, known, gathered=kind == "all-gather")
+    there = next((operation for operation in operations if operation.number == planned.needed_by), None)
+    if planned.kind in ("all-reduce", "reduce-scatter"):
+        return _summed(planned, there, axes or axes_of(planned), known)
+    return _laid_out(planned, there, known, gathered=kind == "all-gather")
 
 
 def of_operation(
@@ -127,11 +127,11 @@ def of_operation(
             dims = _names(operation, sharded)
             keys = _keys(operation, sharded, axes)
             over = sorted({axis for factor in sharded for axis in _over(operation, factor, axes)})
-            told = (
+            words_of = (
                 f"{word(operation.name)} in {_line(operation.line, operation.gradient)} "
                 f"{says.format(dims=listed(dims))}, {_by(keys, over, dims, known)}"
             )
-            return Need(told, operation.name, operation.line, dims, keys)
+            return Need(words_of, operation.name, operation.line, dims, keys)
     return None
 
 
@@ -139,18 +139,18 @@ _TAKEN = {"all-gather": "all of {dims} of {name}", "all-to-all": "{name} sharded
 """What a collective that moves a value gives to those who read it."""
 
 
-def of_values(one: Collective, experiment: Experiment, plan: Planned, known: Keys) -> Need | None:
+def of_values(compiled: Collective, experiment: Experiment, plan: Planned, known: Keys) -> Need | None:
     """Why a collective moves what it moves: how its sources lie; None where nobody knows that."""
-    if one.between is None or one.kind in ("all-reduce", "reduce-scatter"):
+    if compiled.between is None or compiled.kind in ("all-reduce", "reduce-scatter"):
         return None
-    return of_sources(one.between.source, one.nodes or one.between.to, one, experiment, plan, known)
+    return of_sources(compiled.between.source, compiled.nodes or compiled.between.to, compiled, experiment, plan, known)
 
 
 def of_sources(
-    names: Sequence[str], lines: Sequence[str], one: Collective, experiment: Experiment, plan: Planned, known: Keys
+    names: Sequence[str], lines: Sequence[str], compiled: Collective, experiment: Experiment, plan: Planned, known: Keys
 ) -> Need | None:
     """Why values of these names are moved for some lines."""
-    axes = set(one.axes or ())
+    axes = set(compiled.axes or ())
     # What is moved within a line may lie otherwise than the line's value.
     names = [name for name in names if name not in lines]
     values = {array.name: _array(array, experiment) for array in experiment.arrays if array.name in names}
@@ -166,10 +166,10 @@ def of_sources(
         if not over or not keys:
             continue
         dims = tuple(value.dims[at] or f"dimension {at}" for at in over)
-        says = _TAKEN.get(one.kind, "blocks of {name} that others have along {dims}").format(
+        says = _TAKEN.get(compiled.kind, "blocks of {name} that others have along {dims}").format(
             dims=listed(dims), name=name
         )
-        who = _line(listed(lines), one.gradient)
+        who = _line(listed(lines), compiled.gradient)
         mine = sorted({axis for axes in over.values() for axis in axes})
         text = f"{who} need{'s' if len(lines) < 2 else ''} {says}, {_by(keys, mine, dims, known)}"
         return Need(text, "", lines[0] if lines else None, dims, keys)
@@ -187,81 +187,83 @@ def _array(array: Array, experiment: Experiment) -> PlannedValue:
     )
 
 
-def _summed(one: PlannedCollective, there: PlannedOperation | None, axes: set[str], known: Keys) -> Need:
+def _summed(planned: PlannedCollective, there: PlannedOperation | None, axes: set[str], known: Keys) -> Need:
     dims: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
     if there is not None:
         sharded = [factor for factor in there.reduced if _over(there, factor, axes)]
         dims, keys = _names(there, sharded), _keys(there, sharded, axes)
-    name = word(one.operation, one.reduction)
+    name = word(planned.operation, planned.reduction)
     over = f" over {listed(list(dims))}" if dims else ""
-    does = {"sum": "sums", "max": "takes the largest", "min": "takes the least"}.get(one.reduction or "", "reduces")
-    text = f"{name} in {_at(one)} {does}{over}, {_by(keys, sorted(axes), dims, known)}"
-    return Need(text, one.operation, one.line, dims, keys)
+    does = {"sum": "sums", "max": "takes the largest", "min": "takes the least"}.get(planned.reduction or "", "reduces")
+    text = f"{name} in {_at(planned)} {does}{over}, {_by(keys, sorted(axes), dims, known)}"
+    return Need(text, planned.operation, planned.line, dims, keys)
 
 
-def _laid_out(one: PlannedCollective, there: PlannedOperation | None, known: Keys, *, gathered: bool) -> Need:
-    before, after = one.before, one.after
+def _laid_out(planned: PlannedCollective, there: PlannedOperation | None, known: Keys, *, gathered: bool) -> Need:
+    before, after = planned.before, planned.after
     gone = [at for at, (a, b) in enumerate(zip(before, after, strict=False)) if set(a) - set(b)]
     come = [at for at, (a, b) in enumerate(zip(before, after, strict=False)) if set(b) - set(a)]
-    dims, others = _told_apart(one, gone), _told_apart(one, come)
+    dims, others = _told_apart(planned, gone), _told_apart(planned, come)
     if set(dims) & set(others):
         dims, others = tuple(f"dimension {at}" for at in gone), tuple(f"dimension {at}" for at in come)
     lost = {axis.partition(":")[0] for at in gone for axis in set(before[at]) - set(after[at])}
     if not gone:
-        lost = axes_of(one)
-    keys = tuple(dict.fromkeys(key for axis, by in one.origins.items() if axis in lost for key in by))
+        lost = axes_of(planned)
+    keys = tuple(dict.fromkeys(key for axis, by in planned.origins.items() if axis in lost for key in by))
     by = _by(keys, sorted(lost), dims, known)
-    asking = one.asked_by or (_promise(one, known) if one.operation in NOBODY else None)
-    returned = one.operation in NOBODY and asking is None
-    who = f"{word(one.operation)} in {_at(one)} needs"
+    asking = planned.asked_by or (_promise(planned, known) if planned.operation in NOBODY else None)
+    returned = planned.operation in NOBODY and asking is None
+    who = f"{word(planned.operation)} in {_at(planned)} needs"
     if asking:
         who = f"{asking} wants"
         keys = tuple(dict.fromkeys([asking, *keys]))
     elif returned:
-        who = f"what returns {f'a gradient from {_at(one)}' if one.gradient else one.of} needs"
-    other = "" if one.of == one.line or returned else f" of {one.of}"
-    if one.kind == "all-to-all" and come and gone:
+        who = f"what returns {f'a gradient from {_at(planned)}' if planned.gradient else planned.of} needs"
+    other = "" if planned.of == planned.line or returned else f" of {planned.of}"
+    if planned.kind == "all-to-all" and come and gone:
         text = f"{who} {listed(others)}{other} sharded in place of {listed(dims)}, {by}"
         # Gathered it is wherever one of the two layouts has the axes; and who shards it by way of another dimension
         # is one of several.
         roundabout = sum(map(len, _ways(keys, lost, dims, known).values())) == len(keys)
-        wanted = _wanted(one, there, lost) if gathered or roundabout else ()
+        wanted = _wanted(planned, there, lost) if gathered or roundabout else ()
         if wanted:
             text += f"; {listed(others)} {'are' if len(others) > 1 else 'is'} sharded by {_keyed(wanted)}"
             keys, dims = tuple(dict.fromkeys([*keys, *wanted])), (*dims, *others)
-    elif one.kind == "collective-permute" or not gone:
+    elif planned.kind == "collective-permute" or not gone:
         text = f"{who} the blocks{other} in another order, as {after} and not {before}, {by}"
     else:
         since = "" if asking or there is None else _since(there, lost, dims)
         text = f"{who} all of {listed(dims)}{other}, {by}{since}"
-    return Need(text, one.operation, one.line, dims, keys)
+    return Need(text, planned.operation, planned.line, dims, keys)
 
 
-def _promise(one: PlannedCollective, known: Keys) -> str | None:
+def _promise(planned: PlannedCollective, known: Keys) -> str | None:
     """The key that lays out what is returned in this way."""
-    key, spec = known.lines.get(one.line or one.of, (None, Spec()))
-    return None if one.gradient or spec.padded(len(one.after)) != one.after else key
+    key, spec = known.lines.get(planned.line or planned.of, (None, Spec()))
+    return None if planned.gradient or spec.padded(len(planned.after)) != planned.after else key
 
 
-def _wanted(one: PlannedCollective, there: PlannedOperation | None, axes: set[str]) -> tuple[str, ...]:
+def _wanted(planned: PlannedCollective, there: PlannedOperation | None, axes: set[str]) -> tuple[str, ...]:
     """The keys for which a value is to lie as it does after a collective."""
-    taken = [value for value in (there.operands if there else ()) if value.of == one.of and value.spec == one.after]
-    found = {key: None for value in taken for axis in sorted(axes) for key in value.origins.get(axis, ())}
-    return tuple(found)
+    taken = [
+        value for value in (there.operands if there else ()) if value.of == planned.of and value.spec == planned.after
+    ]
+    keys = {key: None for value in taken for axis in sorted(axes) for key in value.origins.get(axis, ())}
+    return tuple(keys)
 
 
 def before_moves(operations: Sequence[PlannedOperation], moved: Sequence[PlannedCollective]) -> list[PlannedOperation]:
     """Operations whose operands lie as they do before what is planned to move them."""
     into: dict[int, list[PlannedCollective]] = {}
-    for one in moved:
-        if one.needed_by is not None and one.kind not in ("all-reduce", "reduce-scatter"):
-            into.setdefault(one.needed_by, []).append(one)
+    for planned in moved:
+        if planned.needed_by is not None and planned.kind not in ("all-reduce", "reduce-scatter"):
+            into.setdefault(planned.needed_by, []).append(planned)
 
     def lying(value: PlannedValue, number: int) -> PlannedValue:
-        for one in into[number]:
-            if (one.of, one.shape, one.after) == (value.of, value.shape, value.spec):
-                return replace(value, spec=one.before, origins=one.origins)
+        for operation in into[number]:
+            if (operation.of, operation.shape, operation.after) == (value.of, value.shape, value.spec):
+                return replace(value, spec=operation.before, origins=operation.origins)
         return value
 
     return [
@@ -271,11 +273,11 @@ def before_moves(operations: Sequence[PlannedOperation], moved: Sequence[Planned
     ]
 
 
-def _told_apart(one: PlannedCollective, places: Sequence[int]) -> tuple[str, ...]:
+def _told_apart(planned: PlannedCollective, places: Sequence[int]) -> tuple[str, ...]:
     """The names of some dimensions; the number of each that has none, or that of another one."""
     return tuple(
         name
-        if (name := one.dims[at] if at < len(one.dims) else None) and one.dims.count(name) == 1
+        if (name := planned.dims[at] if at < len(planned.dims) else None) and planned.dims.count(name) == 1
         else f"dimension {at}"
         for at in places
     )
@@ -297,8 +299,8 @@ def _line(line: str | None, gradient: bool) -> str:
     return f"{line or 'no line'}{' (backward)' if gradient else ''}"
 
 
-def _at(one: PlannedCollective) -> str:
-    return _line(one.line, one.gradient)
+def _at(planned: PlannedCollective) -> str:
+    return _line(planned.line, planned.gradient)
 
 
 def _name(operation: PlannedOperation, factor: str) -> str:
@@ -316,26 +318,26 @@ def _by(keys: Sequence[str], axes: Sequence[str], dims: Sequence[str], known: Ke
         return f"which is sharded over {over}"
     ways = _ways(keys, axes, dims, known)
     own = [key for key in keys if not any(key in through for through in ways.values())]
-    told = [f"{_keyed(own)} shard{'s' if len(own) == 1 else ''} over {over}"] if own else []
+    shards = [f"{_keyed(own)} shard{'s' if len(own) == 1 else ''} over {over}"] if own else []
     for names, through in ways.items():
-        does = "" if told else f" shard{'s' if len(through) == 1 else ''} over {over}"
-        told.append(f"{_keyed(through)}{does} by way of {listed(names)}")
-    return f"which {listed(told)}"
+        does = "" if shards else f" shard{'s' if len(through) == 1 else ''} over {over}"
+        shards.append(f"{_keyed(through)}{does} by way of {listed(names)}")
+    return f"which {listed(shards)}"
 
 
 def _ways(
     keys: Sequence[str], axes: Iterable[str], dims: Sequence[str], known: Keys
 ) -> dict[tuple[str, ...], list[str]]:
     """The keys of arrays that have none of the dimensions, by the names of those that they shard over these axes."""
-    found: dict[tuple[str, ...], list[str]] = {}
+    ways: dict[tuple[str, ...], list[str]] = {}
     if not dims or not all(map(str.isidentifier, dims)):
-        return found
+        return ways
     for key in keys:
         of_axes = known.arrays.get(key, {})
         names = tuple(dict.fromkeys(name for axis in axes for name in of_axes.get(axis, ())))
         if names and not set(names) & {None, *dims}:
-            found.setdefault(tuple(map(str, names)), []).append(key)
-    return found
+            ways.setdefault(tuple(map(str, names)), []).append(key)
+    return ways
 
 
 def _keyed(keys: Sequence[str]) -> str:
@@ -356,17 +358,17 @@ def _places(operation: PlannedOperation, factor: str) -> Iterable[tuple[PlannedV
 
 def _over(operation: PlannedOperation, factor: str, axes: Iterable[str] | None) -> set[str]:
     """The mesh axes, of these, that shard a factor."""
-    found = {axis.partition(":")[0] for value, at in _places(operation, factor) for axis in value.spec[at]}
-    return found if axes is None else found & set(axes)
+    names = {axis.partition(":")[0] for value, at in _places(operation, factor) for axis in value.spec[at]}
+    return names if axes is None else names & set(axes)
 
 
 def _keys(operation: PlannedOperation, factors: Iterable[str], axes: Iterable[str] | None) -> tuple[str, ...]:
     """The keys of the file that shard these factors, those of the operands first."""
     wanted = None if axes is None else set(axes)
-    found: dict[str, None] = {}
+    keys: dict[str, None] = {}
     for factor in factors:
         for value, at in _places(operation, factor):
             for axis in (axis.partition(":")[0] for axis in value.spec[at]):
                 if wanted is None or axis in wanted:
-                    found |= dict.fromkeys(value.origins.get(axis, ()))
-    return tuple(found)
+                    keys |= dict.fromkeys(value.origins.get(axis, ()))
+    return tuple(keys)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from runner.experiment.lines import Loop
-from runner.experiment.model import Experiment, Statement, expressions
+from runner.experiment.model import Experiment, Flat, expressions
 from runner.graph.term import Const, Name, Term, mapped, name_of, substituted
 from runner.language.printing import text
 from runner.layout import Spec
@@ -35,18 +35,18 @@ def lines(experiment: Experiment, plan: Plan) -> list[PlannedLine]:
     for operation in plan.operations:
         if operation.line is not None and not operation.gradient and operation.results:
             last[operation.line] = operation.results[0]
-    told = [one for one in plan.collectives if one.kind != "slice"]
+    collectives = [planned for planned in plan.collectives if planned.kind != "slice"]
     operations = plan.summary().operations
     known = needs.keys_of(experiment)
-    names = {line.path: str(line) for line, _ in expressions(experiment.graph)}
-    repeats = _repeats(experiment.graph)
-    found: list[PlannedLine] = []
+    names = {line.path: str(line) for line, _ in expressions(experiment.lines("graph"))}
+    repeats = _repeats(experiment.lines("graph"))
+    described: list[PlannedLine] = []
     headed: set[str] = set()
-    for line, expression in expressions(experiment.graph):
+    for line, expression in expressions(experiment.lines("graph")):
         loop = ".".join(line.loops)
         if loop and line.first != "carry" and loop not in headed:
             headed.add(loop)
-            found.append(PlannedLine(line=loop, text=f"{loop}: {repeats[loop].steps} steps, in each of which"))
+            described.append(PlannedLine(line=loop, text=f"{loop}: {repeats[loop].steps} steps, in each of which"))
         around, slice_of = (line.loops[:-1], repeats[loop]) if line.first else (line.loops, None)
         lies = _known(values, around, repeats)
         read = lies(name_of(expression.term))
@@ -61,10 +61,10 @@ def lines(experiment: Experiment, plan: Plan) -> list[PlannedLine]:
         if own is not None:
             values[str(line)] = own
         says = f"{line}{written(*own) if own else ''} = {says}{' at first' if line.first == 'carry' else ''}"
-        mine = [one for one in told if one.line == line.path]
-        moves = [_collective(one, operations, known, names) for one in mine]
-        found.append(PlannedLine(line=str(line), text=says, collectives=moves))
-    return found
+        mine = [planned for planned in collectives if planned.line == line.path]
+        moves = [_collective(planned, operations, known, names) for planned in mine]
+        described.append(PlannedLine(line=str(line), text=says, collectives=moves))
+    return described
 
 
 def written(dims: Sequence[str], spec: Spec) -> str:
@@ -80,18 +80,18 @@ def _of(value: PlannedValue) -> _Lying:
     return [name or str(size) for name, size in zip(value.dims, value.shape, strict=True)], value.spec
 
 
-def _repeats(statements: Sequence[Statement], around: tuple[str, ...] = ()) -> dict[str, Loop]:
+def _repeats(statements: Sequence[Flat], around: tuple[str, ...] = ()) -> dict[str, Loop[Flat]]:
     """The repeats by their names, with those that they stand in: `outer.inner`."""
-    found: dict[str, Loop] = {}
+    repeats: dict[str, Loop[Flat]] = {}
     for statement in statements:
         if isinstance(statement, Loop):
             inside = (*around, statement.name)
-            found |= {".".join(inside): statement, **_repeats(statement.body, inside)}
-    return found
+            repeats |= {".".join(inside): statement, **_repeats(statement.body, inside)}
+    return repeats
 
 
 def _known(
-    values: Mapping[str, _Lying], around: tuple[str, ...], repeats: Mapping[str, Loop]
+    values: Mapping[str, _Lying], around: tuple[str, ...], repeats: Mapping[str, Loop[Flat]]
 ) -> Callable[[str | None], _Lying | None]:
     """How what a name stands for lies, to those who stand in some repeats: what is nearest has that name."""
 
@@ -131,18 +131,18 @@ def _expression(term: Term, lies: Callable[[str | None], _Lying | None]) -> str:
 
 
 def _collective(
-    one: PlannedCollective,
+    planned: PlannedCollective,
     operations: Sequence[PlannedOperation],
     known: needs.Keys,
     names: Mapping[str, str],
 ) -> str:
-    over = f"over {', '.join(one.axes)}"
-    why = needs.of_collective(needs.renamed(one, names), operations, known).text
-    of = names.get(one.of, one.of)
-    dims = [name or str(size) for name, size in zip(one.dims, one.shape, strict=False)]
-    backward = " (backward)" if one.gradient else ""
-    sends = f"a device sends {bytes_text(one.bytes_sent)}"
-    if one.before == one.after or not dims:
-        return f"{one.kind}{backward} {over}, {sends}: {why}"
-    change = f"{of}{written(dims, one.before)} → {of}{written(dims, one.after)}"
-    return f"{one.kind}{backward} of {of} {over}: {change}, {sends}; {why}"
+    over = f"over {', '.join(planned.axes)}"
+    why = needs.of_collective(needs.renamed(planned, names), operations, known).text
+    of = names.get(planned.of, planned.of)
+    dims = [name or str(size) for name, size in zip(planned.dims, planned.shape, strict=False)]
+    backward = " (backward)" if planned.gradient else ""
+    sends = f"a device sends {bytes_text(planned.bytes_sent)}"
+    if planned.before == planned.after or not dims:
+        return f"{planned.kind}{backward} {over}, {sends}: {why}"
+    change = f"{of}{written(dims, planned.before)} → {of}{written(dims, planned.after)}"
+    return f"{planned.kind}{backward} of {of} {over}: {change}, {sends}; {why}"

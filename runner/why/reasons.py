@@ -37,7 +37,10 @@ def explained(
     """
     written = Written(experiment, program, collectives, derived_by, asked or ())
     inserted = _inserted(experiment, program, collectives, plan)
-    return [replace(one, why=inserted(one) if one.inserted else written.reason(one)) for one in collectives]
+    return [
+        replace(compiled, why=inserted(compiled) if compiled.inserted else written.reason(compiled))
+        for compiled in collectives
+    ]
 
 
 def _inserted(
@@ -48,11 +51,11 @@ def _inserted(
         return lambda _: unexplained(f"what Shardy plans is not known: {missing}")
     teller = _Inserted(experiment, program, collectives, plan)
 
-    def reason(one: Collective) -> Reason:
-        found = teller.reason(one)
-        if one.again and found.by is not None:
-            return replace(found, text=f"{found.text}; it is computed again in the backward pass")
-        return found
+    def reason(compiled: Collective) -> Reason:
+        needs_of = teller.reason(compiled)
+        if compiled.again and needs_of.by is not None:
+            return replace(needs_of, text=f"{needs_of.text}; it is computed again in the backward pass")
+        return needs_of
 
     return reason
 
@@ -68,76 +71,76 @@ class _Inserted:
         self._known = needs.keys_of(experiment, program)
         self._unmoved = needs.before_moves(plan.operations, plan.collectives or ())
 
-    def reason(self, one: Collective) -> Reason:
+    def reason(self, compiled: Collective) -> Reason:
         """Why a collective is there."""
-        lines = _lines_of(one)
+        lines = _lines_of(compiled)
         if not lines:
             return unexplained("it leads back to no line of the experiment")
-        match = self._matching.of(one, one.nodes or lines)
+        match = self._matching.of(compiled, compiled.nodes or lines)
         if match.planned:
-            found = [self._need(each, one) for each in match.planned]
+            needs_of = [self._need(each, compiled) for each in match.planned]
             if not match.left:
-                return reason_of(found, planned=True)
-            found += [need for part in match.left if (need := self._unplanned(part, one)) is not None]
-            return reason_of(found, planned=False, more=f"; {_beside(match.left)} no sum that Shardy plans")
-        instead = self._matching.instead(one, lines)
-        moved = needs.of_values(one, self._experiment, self._plan, self._known)
-        left = self._left(one, lines)
+                return reason_of(needs_of, planned=True)
+            needs_of += [need for part in match.left if (need := self._unplanned(part, compiled)) is not None]
+            return reason_of(needs_of, planned=False, more=f"; {_beside(match.left)} no sum that Shardy plans")
+        instead = self._matching.instead(compiled, lines)
+        moved = needs.of_values(compiled, self._experiment, self._plan, self._known)
+        left = self._left(compiled, lines)
         if instead:
             # What was moved tells more than what would have been.
-            found = [moved] if moved else left or [self._need(each, one) for each in instead]
-            return self._in_place(found, instead)
+            needs_of = [moved] if moved else left or [self._need(each, compiled) for each in instead]
+            return self._in_place(needs_of, instead)
         if left or moved:
             more = "; the plan leaves that to the partitioner" if left else ""
             return reason_of(left or [need for need in (moved,) if need], planned=False, more=more)
         return unexplained(f"Shardy plans nothing in {listed(lines)} that would need it{self._without_rules(lines)}")
 
-    def _need(self, planned: PlannedCollective, one: Collective) -> Need:
+    def _need(self, planned: PlannedCollective, compiled: Collective) -> Need:
         axes = needs.axes_of(planned)
-        mine = set(one.axes or ()) & axes
-        return needs.of_collective(planned, self._plan.operations, self._known, mine or axes, kind=one.kind)
+        mine = set(compiled.axes or ()) & axes
+        return needs.of_collective(planned, self._plan.operations, self._known, mine or axes, kind=compiled.kind)
 
-    def _in_place(self, found: Sequence[Need], instead: Sequence[PlannedCollective]) -> Reason:
+    def _in_place(self, needs_of: Sequence[Need], instead: Sequence[PlannedCollective]) -> Reason:
         sent = executions.most(ring.total(instead))
-        told = listed(list(dict.fromkeys(_article(words.planned(each)) + _asking(each) for each in instead)))
+        asked = listed(list(dict.fromkeys(_article(words.planned(each)) + _asking(each) for each in instead)))
         would = f"for which a device would send {bytes_text(sent)}"
         return replace(
-            reason_of(found, planned=False, more=f"; instead Shardy planned {told}, {would}"),
+            reason_of(needs_of, planned=False, more=f"; instead Shardy planned {asked}, {would}"),
             instead=[words.planned_at_length(each) for each in instead],
             instead_sent=sent,
         )
 
-    def _left(self, one: Collective, lines: Sequence[str]) -> list[Need]:
+    def _left(self, compiled: Collective, lines: Sequence[str]) -> list[Need]:
         """What operations of these lines need that the plan leaves to the partitioner."""
-        reducing = one.kind in ("all-reduce", "reduce-scatter")
+        reducing = compiled.kind in ("all-reduce", "reduce-scatter")
         there = [
             operation
             for operation in [*self._plan.operations, *(self._unmoved if reducing else ())]
-            if operation.line in lines and (operation.gradient == one.gradient or len(one.nodes) > 1)
+            if operation.line in lines and (operation.gradient == compiled.gradient or len(compiled.nodes) > 1)
         ]
-        source = set(one.between.source) if one.between else set[str]()
+        source = set(compiled.between.source) if compiled.between else set[str]()
         reading = [operation for operation in there if any(value.of in source for value in operation.operands)]
         # Of what one device has the partitioner may take a part by a sum, to which others add nothing.
         tries = [(among, kind) for kind in ([True, False] if reducing else [False]) for among in (reading, there)]
         for among, kind in tries:
-            own = (needs.of_operation(operation, one.axes, self._known, reducing=kind) for operation in among)
-            found = [need for need in own if need is not None]
-            if found:
-                return list({need.text: need for need in found}.values())[:2]
+            own = (needs.of_operation(operation, compiled.axes, self._known, reducing=kind) for operation in among)
+            needs_of = [need for need in own if need is not None]
+            if needs_of:
+                return list({need.text: need for need in needs_of}.values())[:2]
         return []
 
-    def _unplanned(self, part: MergedPart, one: Collective) -> Need | None:
+    def _unplanned(self, part: MergedPart, compiled: Collective) -> Need | None:
         """What a part of a merged one sums that the plan has whole, since it moves the operands instead."""
-        axes = frozenset(one.axes or ())
+        axes = frozenset(compiled.axes or ())
         there = [
             operation
             for operation in self._unmoved
             if operation.line in part.nodes
             and operation.gradient == part.gradient
-            and part.bytes in self._sizes(operation.results[0], one.dtype, axes)
+            and part.bytes in self._sizes(operation.results[0], compiled.dtype, axes)
         ]
-        found = (needs.of_operation(operation, axes, self._known, reducing=True) for operation in there)
-        return next((need for need in found if need is not None), None)
+        needs_of = (needs.of_operation(operation, axes, self._known, reducing=True) for operation in there)
+        return next((need for need in needs_of if need is not None), None)
 
     def _sizes(self, value: PlannedValue, names: str, axes: frozenset[str]) -> set[int]:
         """The bytes, in each of some dtypes, that a device has of a value that lies so over all axes but these."""
@@ -161,18 +164,18 @@ def _ruleless(operation: PlannedOperation, lines: Sequence[str]) -> bool:
     return operation.line in lines and operation.rule is None
 
 
-def _lines_of(one: Collective) -> list[str]:
+def _lines_of(compiled: Collective) -> list[str]:
     """The lines that a collective is between, those that need it first."""
-    between = [*one.between.to, *one.between.source] if one.between else []
-    return list(dict.fromkeys([*one.nodes, *between]))
+    between = [*compiled.between.to, *compiled.between.source] if compiled.between else []
+    return list(dict.fromkeys([*compiled.nodes, *between]))
 
 
 def _beside(parts: Sequence[MergedPart]) -> str:
-    told = [
+    sentences = [
         f"{bytes_text(part.bytes)} of {listed(part.nodes) or 'no line'}{' (backward)' if part.gradient else ''}"
         for part in parts
     ]
-    return f"{listed(told)} {'are' if len(told) > 1 else 'is'}"
+    return f"{listed(sentences)} {'are' if len(sentences) > 1 else 'is'}"
 
 
 def _article(text: str) -> str:

@@ -40,40 +40,45 @@ class Written:
         self._compiled = collectives
         self._derived_by = derived_by and _by_line(derived_by, experiment)
         self._known = needs.keys_of(experiment, program)
-        section = experiment.section(program.lines)
+        section = experiment.lines(program.lines)
         self._lines = {str(line): (line, expression) for line, expression in expressions(section)}
 
-    def reason(self, one: Collective) -> Reason:
+    def reason(self, compiled: Collective) -> Reason:
         """Why a collective is there that the compiler did not put in."""
-        if one.again:
-            return self._again(one)
-        found = self._differentiated(one) if one.gradient else self._asked(one)
-        more = self._merged(one) if found.by is not None else ""
-        return replace(found, text=f"{found.text}{more}")
+        if compiled.again:
+            return self._again(compiled)
+        answer = self._differentiated(compiled) if compiled.gradient else self._asked(compiled)
+        more = self._merged(compiled) if answer.by is not None else ""
+        return replace(answer, text=f"{answer.text}{more}")
 
-    def _again(self, one: Collective) -> Reason:
+    def _again(self, compiled: Collective) -> Reason:
         """What a checkpoint has computed again."""
-        calls = [call for line in one.nodes for call in self._calls(line, one.kind)]
-        keys = [f"{self._program.lines}.{self._key(line)}" for line in one.nodes]
+        calls = [call for line in compiled.nodes for call in self._calls(line, compiled.kind)]
+        keys = [f"{self._program.lines}.{self._key(line)}" for line in compiled.nodes]
         asked = f": {', '.join(dict.fromkeys(calls))}" if calls else ""
         text = (
             f"{listed(keys)} ask{'s' if len(keys) < 2 else ''} for it{asked}; it is computed again in the backward pass"
         )
-        return Reason(text=text, by="program", line=one.node, keys=keys)
+        return Reason(text=text, by="program", line=compiled.node, keys=keys)
 
-    def _merged(self, one: Collective) -> str:
+    def _merged(self, compiled: Collective) -> str:
         """What else an all-reduce carries than what its lines ask for: sums that the compiler merged into it."""
-        if one.kind != "all-reduce" or one.bytes_in is None or one.axes is None or self._experiment.automatic:
+        if (
+            compiled.kind != "all-reduce"
+            or compiled.bytes_in is None
+            or compiled.axes is None
+            or self._experiment.automatic
+        ):
             return ""
-        axes = set(one.axes)
+        axes = set(compiled.axes)
         sums = [each for each in self._asked_for if each.kind == "all-reduce" and set(each.axes or ()) == axes]
         scattered = [
             each
             for each in self._asked_for
             if each.kind == "reduce-scatter" and set(each.axes or ()) == axes and not self._is_there(each)
         ]
-        own = [each for each in sums if each.line in one.nodes]
-        left = one.bytes_in - sum(each.bytes_in for each in own)
+        own = [each for each in sums if each.line in compiled.nodes]
+        left = compiled.bytes_in - sum(each.bytes_in for each in own)
         if not own or left <= 0:
             return ""
         others = [each for each in [*sums, *scattered] if each not in own]
@@ -86,8 +91,8 @@ class Written:
 
     def _is_there(self, asked: AskedCollective) -> bool:
         return any(
-            one.kind == asked.kind and asked.line in one.nodes and one.gradient == asked.gradient
-            for one in self._compiled
+            compiled.kind == asked.kind and asked.line in compiled.nodes and compiled.gradient == asked.gradient
+            for compiled in self._compiled
         )
 
     def _other(self, asked: AskedCollective) -> str:
@@ -96,54 +101,56 @@ class Written:
         of = f"{what}{', '.join(dict.fromkeys(calls))} in {asked.line}" if calls else f"what {asked.line} asks for"
         return of + (f", a {asked.kind} that is compiled as an all-reduce" if asked.kind != "all-reduce" else "")
 
-    def _asked(self, one: Collective) -> Reason:
-        asking = {line: list(self._calls(line, one.kind)) for line in one.nodes}
+    def _asked(self, compiled: Collective) -> Reason:
+        asking = {line: list(self._calls(line, compiled.kind)) for line in compiled.nodes}
         if self._derived_by is not None:
-            return self._derived(one, [call for calls in asking.values() for call in calls])
+            return self._derived(compiled, [call for calls in asking.values() for call in calls])
         # One that the compiler merged may serve lines that ask for none themselves.
-        mine = [line for line, calls in asking.items() if calls] or one.nodes
+        mine = [line for line, calls in asking.items() if calls] or compiled.nodes
         section = "graph" if self._program.whole else "per_device"
         keys = [f"{section}.{self._key(line)}" for line in mine]
         calls = list(dict.fromkeys(call for line in mine for call in asking[line]))
         text = f"{listed(keys) or 'the program'} ask{'s' if len(keys) < 2 else ''} for it"
         text += f": {', '.join(calls)}" if calls else ""
-        others = [line for line in one.nodes if line not in mine]
+        others = [line for line in compiled.nodes if line not in mine]
         text += f"; the compiler merged it with one of {listed(others)}" if others else ""
-        return Reason(text=text, by="program", line=one.node, keys=keys)
+        return Reason(text=text, by="program", line=compiled.node, keys=keys)
 
-    def _derived(self, one: Collective, calls: Sequence[str]) -> Reason:
+    def _derived(self, compiled: Collective, calls: Sequence[str]) -> Reason:
         """Of derived lines, what in the graph needs it."""
         assert self._derived_by is not None
-        lines = list(dict.fromkeys(line for node in one.nodes for line in self._readers(node)))
+        lines = list(dict.fromkeys(line for node in compiled.nodes for line in self._readers(node)))
         plan = self._derived_by
         matching = Matching([], plan)
-        exact = matching.of(replace(one, gradient=False, nodes=lines), lines)
+        exact = matching.of(replace(compiled, gradient=False, nodes=lines), lines)
         planned = [] if exact.left else list(exact.planned)
         planned = [each for each in planned if any(_names(each.of, call) for call in calls)] or planned
-        there = planned or matching.instead(replace(one, gradient=False), lines)
-        found = [needs.of_collective(each, plan.operations, self._known) for each in there]
-        if not found:
-            own = (needs.of_operation(each, one.axes, self._known) for each in plan.operations if each.line in lines)
-            found = [need for need in own if need is not None][:2]
-        if not found:
-            found = self._moved(one, calls, lines, plan)
+        there = planned or matching.instead(replace(compiled, gradient=False), lines)
+        needs_of = [needs.of_collective(each, plan.operations, self._known) for each in there]
+        if not needs_of:
+            own = (
+                needs.of_operation(each, compiled.axes, self._known) for each in plan.operations if each.line in lines
+            )
+            needs_of = [need for need in own if need is not None][:2]
+        if not needs_of:
+            needs_of = self._moved(compiled, calls, lines, plan)
         called = f"derived: {', '.join(dict.fromkeys(calls))}" if calls else "derived"
-        if not found:
-            return Reason(text=f"{called}, in {listed(one.nodes) or 'no line'}", by="program", line=one.node)
-        whole = reason_of(found, planned=bool(planned))
-        return replace(whole, text=f"{called}; {whole.text}", by="program", line=one.node, planned=bool(planned))
+        if not needs_of:
+            return Reason(text=f"{called}, in {listed(compiled.nodes) or 'no line'}", by="program", line=compiled.node)
+        whole = reason_of(needs_of, planned=bool(planned))
+        return replace(whole, text=f"{called}; {whole.text}", by="program", line=compiled.node, planned=bool(planned))
 
-    def _moved(self, one: Collective, calls: Sequence[str], lines: Sequence[str], plan: Planned) -> list[Need]:
+    def _moved(self, compiled: Collective, calls: Sequence[str], lines: Sequence[str], plan: Planned) -> list[Need]:
         """The needs of what calls move, where the plan does not have them."""
         names = [array.name for array in self._experiment.arrays]
         names += [line for line in self._lines if line not in names]
         of = [name for name in names if any(_names(name, call) for call in calls)]
-        need = needs.of_sources(of, lines or one.nodes, one, self._experiment, plan, self._known)
+        need = needs.of_sources(of, lines or compiled.nodes, compiled, self._experiment, plan, self._known)
         return [need] if need else []
 
     def _readers(self, line: str) -> list[str]:
         """The lines of the graph that a derived line is of: itself, or the first ones that read it."""
-        graph = {str(each) for each, _ in expressions(self._experiment.graph)}
+        graph = {str(each) for each, _ in expressions(self._experiment.lines("graph"))}
         front, seen = [line], set[str]()
         while front and not any(each in graph for each in front):
             seen |= set(front)
@@ -153,35 +160,37 @@ class Written:
 
     # What JAX's differentiation asks for.
 
-    def _differentiated(self, one: Collective) -> Reason:
-        transposed = [call for line in one.nodes for call in self._calls(line, _TRANSPOSED.get(one.kind, ""))]
-        keys = [f"{self._program.lines}.{self._key(line)}" for line in one.nodes]
-        axes = set(one.axes or ())
+    def _differentiated(self, compiled: Collective) -> Reason:
+        transposed = [call for line in compiled.nodes for call in self._calls(line, _TRANSPOSED.get(compiled.kind, ""))]
+        keys = [f"{self._program.lines}.{self._key(line)}" for line in compiled.nodes]
+        axes = set(compiled.axes or ())
         same = [
             array.name
             for array in self._experiment.arrays
             if not axes & set(array.layout.spec.axes)
-            and any(line in self._lines and array.name in self._lines[line][1].names for line in one.nodes)
+            and any(line in self._lines and array.name in self._lines[line][1].names for line in compiled.nodes)
         ]
-        if one.kind == "all-reduce" and same and not transposed:
+        if compiled.kind == "all-reduce" and same and not transposed:
             text = (
-                f"JAX sums the cotangents of {listed(same)}, of which every device along {listed(one.axes or [])} has "
-                f"the same in {listed(one.nodes)}"
+                f"JAX sums the cotangents of {listed(same)}, of which every device along "
+                f"{listed(compiled.axes or [])} has the same in {listed(compiled.nodes)}"
             )
             arrays = [f"arrays.{name}.spec" for name in same]
-            return Reason(text=text, by="differentiation", line=one.node, keys=arrays)
+            return Reason(text=text, by="differentiation", line=compiled.node, keys=arrays)
         if transposed:
-            text = f"the derivative of {', '.join(dict.fromkeys(transposed))} in {listed(one.nodes)}"
+            text = f"the derivative of {', '.join(dict.fromkeys(transposed))} in {listed(compiled.nodes)}"
             text += (
-                f", and of {listed(same)}, which every device has whole" if same and one.kind == "all-reduce" else ""
+                f", and of {listed(same)}, which every device has whole"
+                if same and compiled.kind == "all-reduce"
+                else ""
             )
-            return Reason(text=text, by="differentiation", line=one.node, keys=keys)
-        if one.kind == "all-reduce" and one.nodes:
+            return Reason(text=text, by="differentiation", line=compiled.node, keys=keys)
+        if compiled.kind == "all-reduce" and compiled.nodes:
             text = (
-                f"JAX sums the cotangents of what every device along {listed(one.axes or [])} has the same of "
-                f"in {listed(one.nodes)}"
+                f"JAX sums the cotangents of what every device along {listed(compiled.axes or [])} has the same of "
+                f"in {listed(compiled.nodes)}"
             )
-            return Reason(text=text, by="differentiation", line=one.node, keys=keys)
+            return Reason(text=text, by="differentiation", line=compiled.node, keys=keys)
         return unexplained("JAX's differentiation asks for it in a line that has no collective of its kind")
 
     # The lines.
@@ -206,24 +215,26 @@ def _names(name: str, call: str) -> bool:
 
 def _by_line(plan: Planned, experiment: Experiment) -> Planned:
     """A plan of the graph whose lines are told by their paths, with their names instead."""
-    names = {line.path: str(line) for line, _ in expressions(experiment.graph)}
+    names = {line.path: str(line) for line, _ in expressions(experiment.lines("graph"))}
     return Planned(
         missing=plan.missing,
-        collectives=tuple(needs.renamed(one, names) for one in plan.collectives or ()),
-        operations=tuple(replace(one, line=names.get(one.line or "", one.line)) for one in plan.operations),
+        collectives=tuple(needs.renamed(planned, names) for planned in plan.collectives or ()),
+        operations=tuple(
+            replace(planned, line=names.get(planned.line or "", planned.line)) for planned in plan.operations
+        ),
     )
 
 
-def reason_of(found: Sequence[Need], *, planned: bool, more: str = "") -> Reason:
+def reason_of(needs_of: Sequence[Need], *, planned: bool, more: str = "") -> Reason:
     """The reason that some needs are."""
-    texts = list(dict.fromkeys(need.text for need in found))
+    texts = list(dict.fromkeys(need.text for need in needs_of))
     return Reason(
         text="; ".join(texts) + more,
         by="operation",
-        operation=found[0].operation,
-        line=found[0].line,
-        dims=list(dict.fromkeys(dim for need in found for dim in need.dims)),
-        keys=list(dict.fromkeys(key for need in found for key in need.keys)),
+        operation=needs_of[0].operation,
+        line=needs_of[0].line,
+        dims=list(dict.fromkeys(dim for need in needs_of for dim in need.dims)),
+        keys=list(dict.fromkeys(key for need in needs_of for key in need.keys)),
         planned=planned,
     )
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
 from jax.sharding import NamedSharding
 
 from runner.derivation.derive import TRIES, NotDerived, derive, settled
-from runner.derivation.scopes import element
+from runner.derivation.scopes import Parts
 from runner.experiment.model import Experiment
 from runner.graph.model import Equation, Operand, Ref
 from runner.language.syntax import SyntaxFault
@@ -27,48 +28,41 @@ from runner.worker.specs import partition, structs
 from runner.worker.versions import abstract_mesh
 from runner.worker.walk import REFUSALS, Walker
 
-_SCOPE = re.compile(r"(?:^|/)line(\d+)(?=/|$)")
-_PLACE = re.compile(r"(?<=/)at(\d+)-(\d+)(?=/|$)")
+_SCOPE = re.compile(r"(?:^|/)equation(\d+)(/value)?(?=/|$)")
 
 
 @dataclass
 class _Planner(Walker):
-    """Evaluates a graph with a named scope for each line and each part, as `constraint` constrains it."""
+    """Evaluates a graph with a named scope for each equation and its value, as `constraint` constrains it."""
 
-    parts: dict[str, dict[str, Typed | None]] | None = None
-    paths: list[str] | None = None
+    types: dict[int, Typed | tuple[Typed, ...] | None] = field(
+        default_factory=dict[int, Typed | tuple[Typed, ...] | None]
+    )
 
     def equation(self, equation: Equation) -> Any:
-        assert self.paths is not None
-        self.paths.append(equation.source.line.path)
-        with jax.named_scope(f"line{len(self.paths) - 1}"):
+        with jax.named_scope(f"equation{equation.results[0].number}"):
             return super().equation(equation)
 
     def computed(self, equation: Equation) -> Any:
-        source = equation.source
-        if source.place is None:
-            return super().computed(equation)
-        with jax.named_scope(f"at{source.place.replace(':', '-')}"):
+        with jax.named_scope("value"):
             value = super().computed(equation)
-        self._record(source.line.path, source.place, value)
+        self._record(equation.results[0].number, value)
         return value
 
     def read(self, operand: Operand) -> Any:
         value = super().read(operand)
-        if isinstance(operand, Ref) and operand.source is not None and operand.source.place is not None:
-            self._record(operand.source.line.path, operand.source.place, value)
+        if isinstance(operand, Ref):
+            self._record(operand.number, value)
         return value
 
-    def _record(self, path: str, where: str, value: Any) -> None:
-        assert self.parts is not None
-        for index, each in enumerate(value if is_sequence(value) else ()):
-            self._record(path, element(where, index), each)
-        if not hasattr(value, "shape") or not hasattr(value, "dtype"):
+    def _record(self, number: int, value: Any) -> None:
+        parts = value if is_sequence(value) else (value,)
+        arrays = tuple(itertools.takewhile(lambda part: hasattr(part, "shape") and hasattr(part, "dtype"), parts))
+        if not arrays:
             return
-        kind = jax.typeof(value)
-        typed = Typed(tuple(kind.shape), str(kind.dtype))
-        line = self.parts.setdefault(path, {})
-        line[where] = typed if line.get(where, typed) == typed else None
+        types = tuple(Typed(tuple((kind := jax.typeof(array)).shape), str(kind.dtype)) for array in arrays)
+        typed = types if is_sequence(value) else types[0]
+        self.types[number] = typed if self.types.get(number, typed) == typed else None
 
     def settle(self, path: str, value: Any) -> Any:
         spec = self.experiment.constrained.get(path, self.experiment.results.get(path))
@@ -80,19 +74,18 @@ class _Planner(Walker):
         return calls.with_sharding_constraint(value, NamedSharding(mesh, partition(spec)))
 
 
-def planned(experiment: Experiment) -> tuple[Plan, dict[str, dict[str, Typed | None]]]:
-    """Shardy's plan of the graph with its constraints, and the types of all parts of its expressions."""
-    parts: dict[str, dict[str, Typed | None]] = {}
-    paths: list[str] = []
-    mesh = abstract_mesh(experiment.mesh)
+def planned(experiment: Experiment) -> tuple[Plan, Parts]:
+    """Shardy's plan of the graph with its constraints, and the types of all of its values."""
+    types: dict[int, Typed | tuple[Typed, ...] | None] = {}
+    graph, mesh = experiment.computed("graph"), abstract_mesh(experiment.mesh)
 
     def whole(*arrays: Any) -> Any:
         values = dict(zip((a.name for a in experiment.given), arrays, strict=True))
-        planner = _Planner(experiment, values, parts=parts, paths=paths, flat=True)
+        planner = _Planner(experiment, values, types=types)
         for array in experiment.arrays:
             if array.name in experiment.constraints:
                 values[array.name] = planner.laid_out(values[array.name], experiment.constraints[array.name])
-        planner.run(experiment.graph, "graph")
+        planner.run_graph(graph, "graph")
         return tuple(planner.values[name] for name in experiment.results)
 
     with jax.sharding.use_abstract_mesh(mesh):
@@ -100,41 +93,41 @@ def planned(experiment: Experiment) -> tuple[Plan, dict[str, dict[str, Typed | N
         try:
             lowered = traced.lower(lowering_platforms=("cpu",))
         except REFUSALS as error:
-            return Plan(missing=f"the graph cannot be lowered: {refusal(error, [])}"), parts
+            return Plan(missing=f"the graph cannot be lowered: {refusal(error, [])}"), types
 
     def where(stack: str) -> Place:
-        found = list(_SCOPE.finditer(stack))
-        if not found:
+        scopes = list(_SCOPE.finditer(stack))
+        if not scopes:
             return NOWHERE
-        at = list(_PLACE.finditer(stack, found[-1].end()))
-        return paths[int(found[-1][1])], f"{at[-1][1]}:{at[-1][2]}" if at else None, False
+        number = int(scopes[-1][1])
+        return graph.producers[number].source.line.path, number if scopes[-1][2] else None, False
 
     arrays = {f"arrays[{at}]": array.name for at, array in enumerate(experiment.given)}
-    return plan(lowered, experiment, Names(where, arrays.get, tuple(experiment.results))), parts
+    return plan(lowered, experiment, Names(where, arrays.get, tuple(experiment.results))), types
 
 
 def derived(
     experiment: Experiment, refused: Callable[[Experiment, Floats], str | None]
-) -> tuple[Experiment, Derivation] | str:
-    """The experiment with the lines of one device, and what there is to say of them; or why there are none.
+) -> tuple[Experiment, Derivation, Floats] | str:
+    """The experiment with the lines of one device, what there is to say of them, their dtypes; or why there are none.
 
     `refused` says what JAX's types have against lines, and collects the dtypes in them.
     """
-    found, parts = planned(experiment)
-    hints = {line: {where: whole_axes(spec) for where, spec in places.items()} for line, places in found.values.items()}
+    shardy, types = planned(experiment)
+    hints = {number: whole_axes(spec) for number, spec in shardy.values.items()}
     reason = None
     try:
-        hints = settled(experiment, parts, hints)
-        every = [derive(experiment, parts, hints, typing) for typing in TRIES[:1]]
+        hints = settled(experiment, types, hints)
+        every = [derive(experiment, types, hints, typing) for typing in TRIES[:1]]
     except NotDerived as error:
         return str(error)
     except SyntaxFault as fault:
         # What is derived says more than the line that it is derived from.
         return f"a line of it would be {fault}"
     for typing in TRIES:
-        one = every.pop() if every else derive(experiment, parts, hints, typing)
+        one = every.pop() if every else derive(experiment, types, hints, typing)
         written, floats = one.experiment(experiment), Floats()
         reason = refused(written, floats)
         if reason is None:
-            return written, replace(one.told(found, floats), notation=notation.lines(experiment, found))
+            return written, replace(one.summary(shardy), notation=notation.lines(experiment, shardy)), floats
     return f"JAX refuses the lines: {reason}"

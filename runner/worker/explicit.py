@@ -38,7 +38,7 @@ def repairs(experiment: Experiment) -> Repairs:
     `runner/worker/execute.py` reports.
     """
     mesh = abstract_mesh(experiment.mesh, experiment.mesh.explicit)
-    chosen: dict[str, dict[str, Repair]] = {}
+    chosen: dict[str, dict[int, Repair]] = {}
     reshard: dict[str, Spec] = {}
     returned: dict[str, Spec] = {}
     gathered: dict[str, Spec] = {}
@@ -145,7 +145,7 @@ def _by_number(equation: Equation, operands: Sequence[Any]) -> bool:
 @dataclass
 class _Explicit(Walker):
     mesh: AbstractMesh = field(kw_only=True)
-    chosen: dict[str, dict[str, Repair]] = field(kw_only=True)
+    chosen: dict[str, dict[int, Repair]] = field(kw_only=True)
     reshard: dict[str, Spec] = field(kw_only=True)
     gathered: dict[str, Spec] = field(kw_only=True)
     created: set[str] = field(kw_only=True)
@@ -191,11 +191,10 @@ class _Explicit(Walker):
     def apply(self, equation: Equation, call: Callable[..., Any], operands: list[Any]) -> Any:
         if self.combining:
             return call(*operands)
-        path, where = equation.source.line.path, equation.source.place
-        assert where is not None, equation
+        path, part = equation.source.line.path, equation.source.part
         if not any(hasattr(operand, "shape") for operand in operands) or _by_number(equation, operands):
             self.created.add(path)
-        known = self.chosen.get(path, {}).get(where)
+        known = self.chosen.get(path, {}).get(part)
         if known is not None:
             # A later step of the same loop body.
             return self._attempt(equation, call, operands, known)
@@ -209,7 +208,7 @@ class _Explicit(Walker):
                     result = self._attempt(equation, call, operands, repair)
                 except REFUSALS:
                     continue
-                self.chosen.setdefault(path, {})[where] = repair
+                self.chosen.setdefault(path, {})[part] = repair
                 return result
             message = "its sharding types agree under no resharding of the operands"
             return self.refuse(f"{message}. {describe(refusal, operands)}", equation.source)

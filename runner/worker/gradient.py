@@ -33,7 +33,7 @@ DRAWS = 3
 
 
 def unsharded(
-    experiment: Experiment, arrays: Arrays, floats: Mapping[str, Mapping[str, str]]
+    experiment: Experiment, arrays: Arrays, floats: Mapping[str, Mapping[int, str]]
 ) -> tuple[list[np.ndarray], list[list[np.ndarray]]]:
     """The gradients in float64, in the order of `grad.wrt`, and for each draw what rounding does to each.
 
@@ -71,7 +71,7 @@ def unsharded(
     return exact[0], [*draws, [a - b for a, b in zip(beside, exact[0], strict=True)]]
 
 
-def _narrowest(floats: Mapping[str, Mapping[str, str]]) -> float:
+def _narrowest(floats: Mapping[str, Mapping[int, str]]) -> float:
     """The place of the narrowest float dtype that is computed in, as a share of a number."""
     kinds = (dtypes.dtype(name) for each in floats.values() for name in each.values())
     return max((kind.eps for kind in kinds if kind.kind == "float"), default=0.0)
@@ -100,7 +100,7 @@ def places(experiment: Experiment) -> tuple[int, ...]:
 
 
 def _gradients(
-    experiment: Experiment, floats: Mapping[str, Mapping[str, str]] | None = None, share: float = 1.0
+    experiment: Experiment, floats: Mapping[str, Mapping[int, str]] | None = None, share: float = 1.0
 ) -> Callable[..., tuple[Any, ...]]:
     """The gradients of a `share` of the graph's scalar; as it is, or, given the dtypes of its `floats`, in float64."""
     assert experiment.grad is not None
@@ -133,7 +133,7 @@ class _WideFloats(Walker):
     bits where the experiment's have.
     """
 
-    floats: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
+    floats: Mapping[str, Mapping[int, str]] = field(default_factory=dict[str, Mapping[int, str]])
 
     def operand(self, equation: Equation, operand: Operand) -> Any:
         value = super().operand(equation, operand)
@@ -172,7 +172,7 @@ class _WideFloats(Walker):
         if isinstance(operand, Const | Size):
             return literal
         source = operand.source if isinstance(operand, Ref) else None
-        return "float32" if source is None else self.floats.get(source.line.path, {}).get(source.place or "", "float32")
+        return "float32" if source is None else self.floats.get(source.line.path, {}).get(source.part, "float32")
 
 
 def _elements(equation: Equation, name: str) -> range:

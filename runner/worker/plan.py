@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from runner.evidence.nodes import Origins, backward
-from runner.experiment.model import Experiment, expressions
+from runner.experiment.lines import enclosed
+from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.layout import Spec
 from runner.record.files import write_text
@@ -26,8 +27,8 @@ from runner.worker.regions import RegionNodes, Regions
 from runner.worker.sharding_origins import Places, ShardingOrigins, automatic, computes, has_plan
 from runner.worker.versions import propagated
 
-Place = tuple[str | None, str | None, bool]
-"""The line of an operation, the place in its expression, and whether it is in the backward pass."""
+Place = tuple[str | None, int | None, bool]
+"""The line of an operation, the number of the value that it computes, and whether it is in the backward pass."""
 
 Where = Callable[[str], Place]
 """Where an operation stands, by its name stack (`jit(f)/hidden/dot_general`)."""
@@ -120,7 +121,7 @@ class _Reader(Places):
         # For operations not visited yet, the collectives whose results they take; the numbers of those visited.
         self._awaited: dict[Any, list[int]] = {}
         self._visited: dict[Any, int] = {}
-        self._values: dict[str, dict[str, Spec]] = {}
+        self._values: dict[int, Spec] = {}
         self._layouts: dict[Any, Spec] = {}
         self._known: dict[Any, _Known] = {}
         self._numbers: dict[Any, int] = {}
@@ -211,7 +212,7 @@ class _Reader(Places):
             self._numbers[result] = self._regions.number()
 
     def _computed(self, operation: Any, name: str) -> None:
-        line, place, gradient = self._names.where(self.stack(operation))
+        line, value, gradient = self._names.where(self.stack(operation))
         layouts = self._shardings(operation)
         rule = shardy.rule(operation)
         known_operands = [self._of(operand) for operand in operation.operands]
@@ -239,7 +240,7 @@ class _Reader(Places):
                         self._regions.hint(along[axis], key)
         if not operation.results:
             return
-        self._value(line, place, layouts[0])
+        self._value(value, layouts[0])
         if computes(operation):
             # Of what is called several times the collectives before each call wait for that one.
             self._visited[operation] = at = len(self._planned)
@@ -364,7 +365,7 @@ class _Reader(Places):
         if reduces or line is None:
             line, gradient = own[0] or line, own[2] if own[0] else gradient
         if reduces:
-            self._value(own[0], own[1], after)
+            self._value(own[1], after)
         source = maker if reduces else owner
         if not reduces and source is not None:
             self._awaited.setdefault(source, []).append(len(self._collectives))
@@ -409,10 +410,10 @@ class _Reader(Places):
         dialect, _, name = operation.name.partition(".")
         return "call" if dialect == "func" and name == "func" else name
 
-    def _value(self, line: str | None, place: str | None, spec: Spec | None) -> None:
-        # The last operation of a place is the one whose result has the place's value.
-        if line is not None and place is not None and spec is not None:
-            self._values.setdefault(line, {})[place] = spec
+    def _value(self, number: int | None, spec: Spec | None) -> None:
+        # The last operation of an equation is the one whose result is its value.
+        if number is not None and spec is not None:
+            self._values[number] = spec
 
     def _replicated(self, value: Any) -> Spec:
         return Spec().padded(len(shape_of(value)))
@@ -434,10 +435,9 @@ class _Reader(Places):
 def _results(experiment: Experiment) -> dict[str, list[tuple[str, ...]]]:
     """For each line that stands in calls the names of what these give, of the innermost call first."""
     return {
-        str(line): [tuple(".".join((*line.loops, name)) for name in call.results) for call in reversed(line.calls)]
-        for section in (experiment.per_device, experiment.graph)
-        for line, _ in expressions(section)
-        if line.calls
+        str(line): [tuple(str(give.line) for give in each.gives) for each in reversed(around)]
+        for statements in (experiment.per_device, experiment.graph)
+        for line, around in enclosed(statements)
     }
 
 

@@ -19,9 +19,7 @@ from runner.experiment.program import Program
 from runner.faults import LEFT_OUT, InvalidExperiment, invalid, key_text
 from runner.graph.source import Source
 from runner.graph.term import Apply, Const, Term, mapped
-from runner.language.check import canonical
-from runner.language.printing import text
-from runner.language.syntax import parse
+from runner.language.syntax import Expression
 from runner.layout import Layout, Spec
 from runner.programs.types import Floats, Repairs, Typed, Types
 from runner.untyped import is_sequence
@@ -54,7 +52,7 @@ def infer(experiment: Experiment) -> Types:
             key = ("outputs", name)
             fits(spec, nodes["graph"][name].shape, (), experiment.mesh, key, name, experiment.logical.get(key))
         known = {array.name: _array_type(experiment, array.name) for array in experiment.arrays} | nodes["graph"]
-        named = {array.name: array.name for array in experiment.arrays} | dict(paths(experiment.graph))
+        named = {array.name: array.name for array in experiment.arrays} | dict(paths(experiment.lines("graph")))
         for path, spec in experiment.constrained.items():
             # What stands in a repeat of no steps has no type.
             if path in known:
@@ -80,6 +78,7 @@ def infer(experiment: Experiment) -> Types:
             unsupported[Program.DERIVED] = found
         else:
             deriving = {"derived": found[0], "derivation": found[1]}
+            floats[Program.DERIVED] = found[2]
             differing[Program.DERIVED] = _differing(found[0], per_device(found[0], {})[1])
     if experiment.per_device:
         nodes["per_device"], varying = per_device(own, floats["per_device"])
@@ -159,13 +158,12 @@ def _floats_recorder(into: Floats) -> Callable[[Source, Any], None]:
     """Records the dtype of each part of an expression whose floats are not the usual ones."""
 
     def record(source: Source, value: Any) -> None:
-        path, where = source.line.path, source.place
         value = value[0] if is_sequence(value) and value else value
-        if where is None or not (hasattr(value, "dtype") or isinstance(value, float | complex)):
+        if not (hasattr(value, "dtype") or isinstance(value, float | complex)):
             return
         name = str(jax.typeof(value).dtype)
         if name in dtypes.NAMES and dtypes.dtype(name).kind in ("float", "complex") and name not in _USUAL:
-            into.setdefault(path, {})[where] = name
+            into.setdefault(source.line.path, {})[source.part] = name
 
     return record
 
@@ -260,21 +258,19 @@ def _check_varying(experiment: Experiment, name: str, spec: Spec, varying: froze
 
 def _known_gathered(experiment: Experiment, name: str, loose: frozenset[str]) -> str | None:
     """The lines with `to='invarying'` by which JAX knows an output to be the same along `loose`, if they are that."""
-    terms = {line.name: line.expression.term for line in experiment.per_device if isinstance(line, Node)}
-    gathered = {line: text(changed) for line, term in terms.items() if (changed := _invarying(term)) != term}
+    terms = {line.name: line.expression.term for line in experiment.lines("per_device") if isinstance(line, Node)}
+    gathered = {line: Expression.of(new) for line, term in terms.items() if (new := _invarying(term)) != term}
     for lines in (*([line] for line in gathered), list(gathered)):
         changed = tuple(
-            replace(statement, expression=canonical(parse(gathered[statement.name])))
-            if statement.name in lines
-            else statement
-            for statement in experiment.per_device
+            replace(statement, expression=gathered[statement.name]) if statement.name in lines else statement
+            for statement in experiment.lines("per_device")
         )
         try:
             varying = per_device(replace(experiment, per_device=changed), {})[1]
         except InvalidExperiment:
             continue
         if lines and not varying[name] & loose:
-            told = ", ".join(f"per_device.{line}: {gathered[line]}" for line in lines)
+            told = ", ".join(f"per_device.{line}: {gathered[line].text}" for line in lines)
             return f"JAX knows the copies to be equal with {told}"
     return None
 

@@ -85,8 +85,6 @@ class Walker:
     """Called with the value of each equation, and of each value that one reads, and where that is written."""
     under_vmap: bool = False
     """Whether the values are mapped by `jax.vmap`, which knows no varying axes and raises more kinds of error."""
-    flat: bool = False
-    """Whether the lines of functions stand in the place of calls, and all branches of choices are computed."""
     combining: bool = field(init=False, default=False)
     """Whether JAX is calling a function that combines two values: a refusal there is one of the whole call."""
     _numbered: dict[int, Any] = field(init=False, default_factory=dict[int, Any])
@@ -94,7 +92,10 @@ class Walker:
 
     def run(self, statements: Sequence[Statement], section: Section) -> None:
         """Evaluate lines of a section. Raises `InvalidExperiment` at the first refusal."""
-        graph = graph_of(statements, self.values, flat=self.flat)
+        self.run_graph(graph_of(statements, self.values), section)
+
+    def run_graph(self, graph: Graph, section: Section) -> None:
+        """Evaluate a graph whose inputs are among the values. Raises `InvalidExperiment` at the first refusal."""
         self._section = section
         self._numbered = {value.number: self.values[value.name] for value in graph.inputs}
         self._run(graph)
@@ -143,7 +144,7 @@ class Walker:
 
     def _take_apart(self, value: Any, source: Source) -> None:
         """Refuse where the lines after it have another number of names for its parts than it has."""
-        names = 0 if source.line.origin is None else source.line.origin.gives
+        names = 0 if source.line.origin is None else source.line.origin.parts
         if not names:
             return
         count: int | None = len(value) if is_sequence(value) else next(iter(getattr(value, "shape", ())), None)

@@ -12,7 +12,6 @@ import sys
 from typing import Any, cast
 
 import jax
-from jax.extend import backend
 
 from runner.experiment import topology
 from runner.experiment.model import Experiment
@@ -48,6 +47,9 @@ def simulate(devices: int) -> None:
     if _simulated == devices:
         return
     if _simulated is not None:
+        # It imports Pallas, whose 50 ms most processes can do without.
+        from jax.extend import backend
+
         shared.forget()
         backend.clear_backends()
     calls.configure("jax_num_cpu_devices", devices)

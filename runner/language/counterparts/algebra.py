@@ -297,12 +297,12 @@ def block_diag(*arrs: Any) -> Any:
     """`jax.scipy.linalg.block_diag`: a vector is a row."""
     blocks = [np.atleast_2d(block) for block in common(*arrs)]
     rows, columns = (sum(block.shape[d] for block in blocks) for d in (0, 1))
-    found = np.zeros_like(blocks[0], shape=(rows, columns))
+    matrix = np.zeros_like(blocks[0], shape=(rows, columns))
     row = column = 0
     for block in blocks:
-        found[row : row + block.shape[0], column : column + block.shape[1]] = block
+        matrix[row : row + block.shape[0], column : column + block.shape[1]] = block
         row, column = row + block.shape[0], column + block.shape[1]
-    return found
+    return matrix
 
 
 def qr(a: Any, mode: str = "reduced") -> Any:
@@ -345,8 +345,8 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
     if ord not in (1, -1, np.inf, -np.inf):
         return np.linalg.norm(x, ord=ord, axis=axis, keepdims=keepdims)
     along, choose = axes[0 if abs(ord) == 1 else 1], np.max if ord > 0 else np.min
-    found = choose(np.sum(np.abs(x), axis=along, keepdims=True), axis=axes, keepdims=True)
-    return found if keepdims else np.squeeze(found, axes)
+    length = choose(np.sum(np.abs(x), axis=along, keepdims=True), axis=axes, keepdims=True)
+    return length if keepdims else np.squeeze(length, axes)
 
 
 def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Any:

@@ -165,17 +165,17 @@ def _ragged(held: list[tuple[Any, ...]]) -> list[Any]:
         for number in range(length[0]):
             start, size, place = int(starts[number]), int(sizes[number]), int(places[number])
             to, at = number // every, sender * every + number % every
-            told = f"slice {number} of device {sender}, for device {to}"
+            which = f"slice {number} of device {sender}, for device {to}"
             expected = int(held[to][5][at])
             if size != expected:
-                raise Misplaced(f"{told}: send_sizes[{number}] is {size}, and there recv_sizes[{at}] is {expected}")
+                raise Misplaced(f"{which}: send_sizes[{number}] is {size}, and there recv_sizes[{at}] is {expected}")
             if size < 0 or start < 0 or start + size > len(operand):
-                raise Misplaced(f"{told}, is operand[{start}:{start + size}], which has {len(operand)} rows")
+                raise Misplaced(f"{which}, is operand[{start}:{start + size}], which has {len(operand)} rows")
             rows = f"is written to output[{place}:{place + size}]"
             if place < 0 or place + size > len(results[to]):
-                raise Misplaced(f"{told}, {rows}, which has {len(results[to])} rows")
+                raise Misplaced(f"{which}, {rows}, which has {len(results[to])} rows")
             if any(before := writers[to][place : place + size]):
-                raise Misplaced(f"{told}, {rows}, where device {max(before) - 1} writes too")
+                raise Misplaced(f"{which}, {rows}, where device {max(before) - 1} writes too")
             writers[to][place : place + size] = [sender + 1] * size
             results[to][place : place + size] = operand[start : start + size]
     return results

@@ -17,9 +17,9 @@ from runner.untyped import is_sequence, is_tuple
 
 def clamped(index: Any, size: int) -> Any:
     """An integer or integer array as an index in range: a negative one counts from the end, then all are clamped."""
-    found = np.asarray(index).astype(np.int64)
-    found = np.clip(dtypes.where(found < 0, found + size, found), 0, max(size - 1, 0))
-    return found if found.ndim else int(found)
+    places = np.asarray(index).astype(np.int64)
+    places = np.clip(dtypes.where(places < 0, places + size, places), 0, max(size - 1, 0))
+    return places if places.ndim else int(places)
 
 
 def getitem(x: Any, index: Any) -> Any:
@@ -108,8 +108,8 @@ def dynamic_update_slice_in_dim(operand: Any, update: Any, start_index: Any, axi
 
 def dynamic_index_in_dim(operand: Any, index: Any, axis: int = 0, keepdims: bool = True) -> Any:
     """`jax.lax.dynamic_index_in_dim`."""
-    found = dynamic_slice_in_dim(operand, index, 1, axis)
-    return found if keepdims else np.squeeze(found, axis)
+    part = dynamic_slice_in_dim(operand, index, 1, axis)
+    return part if keepdims else np.squeeze(part, axis)
 
 
 def dynamic_update_index_in_dim(operand: Any, update: Any, index: Any, axis: int) -> Any:
@@ -266,23 +266,23 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period
         i = np.clip(np.asarray(np.searchsorted(xp, x, side="right"), np.intp), 1, len(xp) - 1)
         apart = xp[i] - xp[i - 1]
         inside = fp[i - 1] + (x - xp[i - 1]) / dtypes.where(apart == 0, 1.0, apart) * (fp[i] - fp[i - 1])
-        found = dtypes.where(apart == 0, fp[i - 1], inside)
+        values = dtypes.where(apart == 0, fp[i - 1], inside)
         if period is None and left != "extrapolate":
-            found = dtypes.where(x < xp[0], fp[0] if left is None else left, found)
+            values = dtypes.where(x < xp[0], fp[0] if left is None else left, values)
         if period is None and right != "extrapolate":
-            found = dtypes.where(x > xp[-1], fp[-1] if right is None else right, found)
-    return found
+            values = dtypes.where(x > xp[-1], fp[-1] if right is None else right, values)
+    return values
 
 
 def isin(element: Any, test_elements: Any, *, invert: bool = False) -> Any:
     """`jnp.isin`."""
     element, test_elements = common(element, test_elements)
-    found = np.any(element[..., None] == np.ravel(test_elements), axis=-1)
-    return ~found if invert else found
+    inside = np.any(element[..., None] == np.ravel(test_elements), axis=-1)
+    return ~inside if invert else inside
 
 
 def unravel_index(indices: Any, shape: Any) -> tuple[Any, ...]:
     """`jnp.unravel_index`: an index out of range is the nearest one."""
-    found = array(indices)
-    unraveled = cast("Any", np).unravel_index(clamped(found, math.prod(shape)), shape)
-    return tuple(np.asarray(each).astype(found.dtype) for each in unraveled)
+    flat = array(indices)
+    unraveled = cast("Any", np).unravel_index(clamped(flat, math.prod(shape)), shape)
+    return tuple(np.asarray(each).astype(flat.dtype) for each in unraveled)

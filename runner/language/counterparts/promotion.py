@@ -30,8 +30,8 @@ def dtype_of(dtype: Any) -> np.dtype[Any]:
         import ml_dtypes
 
         return np.dtype(getattr(ml_dtypes, name))
-    found = np.dtype(name)
-    return np.dtype({"f": np.float64, "c": np.complex128}.get(found.kind, found))
+    native = np.dtype(name)
+    return np.dtype({"f": np.float64, "c": np.complex128}.get(native.kind, native))
 
 
 def common_dtype(*values: Any) -> np.dtype[Any]:
@@ -76,28 +76,28 @@ def common(*values: Any) -> list[np.ndarray[Any, Any]]:
 
 def floating(value: Any) -> np.ndarray[Any, Any]:
     """`value` in float64 or complex128: where JAX gives integers a float result."""
-    found = array(value)
-    return found if found.dtype.kind == "c" else found.astype(np.float64, copy=False)
+    values = array(value)
+    return values if values.dtype.kind == "c" else values.astype(np.float64, copy=False)
 
 
 def convert(value: Any, dtype: Any) -> Any:
     """JAX's conversion: a float truncates toward zero and saturates, NaN becomes 0, an integer wraps."""
-    found, target = array(value), dtype_of(dtype)
+    values, target = array(value), dtype_of(dtype)
     if target.kind == "b":
-        return found != 0
-    if target.kind != "c" and found.dtype.kind == "c":
-        found = found.real
-    in_kind = getattr(found, "in_kind", None)
+        return values != 0
+    if target.kind != "c" and values.dtype.kind == "c":
+        values = values.real
+    in_kind = getattr(values, "in_kind", None)
     if target.kind in "fc" and isinstance(dtype, str) and in_kind is not None:
         # An array that rounds: with more bits, it rounds less from here on.
         return in_kind(dtype)
-    if target.kind in "iu" and found.dtype.kind == "f":
+    if target.kind in "iu" and values.dtype.kind == "f":
         limits = np.iinfo(target)
-        whole = np.trunc(dtypes.where(np.isnan(found), 0.0, found))
+        whole = np.trunc(dtypes.where(np.isnan(values), 0.0, values))
         inside = (whole > limits.min) & (whole < limits.max)
         ends = dtypes.where(whole <= limits.min, np.asarray(limits.min, target), np.asarray(limits.max, target))
         return dtypes.where(inside, dtypes.where(inside, whole, 0.0).astype(target), ends)
-    return found.astype(target, copy=False)
+    return values.astype(target, copy=False)
 
 
 def in_floats(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -130,13 +130,13 @@ def ieee(ufunc: np.ufunc, method: str = "__call__") -> Callable[..., Any]:
     positive = np.logical_or if ufunc is np.maximum else np.logical_and
 
     def choose(*arrays: Any, **options: Any) -> Any:
-        found = getattr(ufunc, method)(*arrays, **options)
-        if found.dtype.kind != "f" or np.all(found):
-            return found
+        best = getattr(ufunc, method)(*arrays, **options)
+        if best.dtype.kind != "f" or np.all(best):
+            return best
         if "initial" in options:
             options["initial"] = not np.signbit(options["initial"])
         above = getattr(positive, method)(*(~np.signbit(each) for each in arrays), **options)
-        return dtypes.where(found == 0, dtypes.where(above, found.dtype.type(0.0), found.dtype.type(-0.0)), found)[()]
+        return dtypes.where(best == 0, dtypes.where(above, best.dtype.type(0.0), best.dtype.type(-0.0)), best)[()]
 
     return choose
 

@@ -277,12 +277,12 @@ cumsum, cumprod = _scanned(np.cumsum), _scanned(np.cumprod)
 def cumulative_sum(x: Any, /, *, axis: Any = None, dtype: Any = None, include_initial: bool = False) -> Any:
     """`jnp.cumulative_sum`: of an array of one dimension the axis may be left out."""
     axis = 0 if axis is None else axis
-    found = cumsum(x, axis, dtype)
+    sums = cumsum(x, axis, dtype)
     if not include_initial:
-        return found
-    first = list(found.shape)
+        return sums
+    first = list(sums.shape)
     first[axis] = 1
-    return np.concatenate([np.zeros_like(found, shape=first), found], axis)
+    return np.concatenate([np.zeros_like(sums, shape=first), sums], axis)
 
 
 def _scanned_from_end(accumulate: Callable[..., Any], prepare: Callable[[Any], Any] = array) -> Callable[..., Any]:

@@ -45,10 +45,10 @@ def associative_scan(fn: Any, elems: Any, reverse: bool = False, axis: int = 0) 
     if reverse:
         arrays = [np.flip(each, axis) for each in arrays]
     with np.errstate(all="ignore"):
-        found = scan(arrays)
+        scanned = scan(arrays)
     if reverse:
-        found = [np.flip(each, axis) for each in found]
-    return tuple(found) if several else found[0]
+        scanned = [np.flip(each, axis) for each in scanned]
+    return tuple(scanned) if several else scanned[0]
 
 
 def _interleaved(even: Any, odd: Any, axis: int) -> Any:

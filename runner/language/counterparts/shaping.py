@@ -91,8 +91,8 @@ def logspace(
     """`jnp.logspace`."""
     exponents = linspace(start, stop, num, endpoint, axis=axis)
     with np.errstate(all="ignore"):
-        found = np.power(floating(base), exponents)
-    return found if dtype is None else convert(found, dtype)
+        powers = np.power(floating(base), exponents)
+    return powers if dtype is None else convert(powers, dtype)
 
 
 def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, ...]:

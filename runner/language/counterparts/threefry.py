@@ -51,6 +51,11 @@ def key_data(keys: Any) -> np.ndarray:
     return np.asarray(keys)
 
 
+def wrap_key_data(key_bits_array: Any) -> np.ndarray:
+    """A key of its two words."""
+    return np.asarray(key_bits_array).astype(np.uint32)
+
+
 def fold_in(key: Any, data: Any) -> np.ndarray:
     """A new key from a key and an integer, modulo 2**32."""
     word = np.array([int(_scalar("fold_in", data)) % 2**32], np.uint32)
@@ -184,9 +189,9 @@ def truncated_normal(
     size = np.broadcast_shapes(np.shape(lower), np.shape(upper)) if shape is None else _shape(shape)
     low, high = (np.asarray(bound).astype(kind) for bound in (lower, upper))
     a, b = (special.erf(bound.astype(np.float64) / math.sqrt(2)).astype(kind) for bound in (low, high))
-    found = math.sqrt(2) * special.erfinv(_uniform(key, size, kind, a, b).astype(np.float64))
+    draws = math.sqrt(2) * special.erfinv(_uniform(key, size, kind, a, b).astype(np.float64))
     inner = [np.nextafter(bound, kind.type(end)).astype(np.float64) for bound, end in ((low, np.inf), (high, -np.inf))]
-    return np.clip(found, *inner)
+    return np.clip(draws, *inner)
 
 
 def choice(

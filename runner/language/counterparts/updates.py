@@ -69,11 +69,11 @@ def get(
 ) -> Any:
     """`x.at[index].get()`: with the mode "fill", `fill_value` or NaN where an index is out of range."""
     x = array(x)
-    found = getitem(x, index)
+    part = getitem(x, index)
     if mode not in ("fill", "drop"):
-        return found
+        return part
     outside = _places(x.shape, index, clip=False) < 0
-    return dtypes.where(outside, np.asarray(fill_of(x.dtype, fill_value), x.dtype), found)
+    return dtypes.where(outside, np.asarray(fill_of(x.dtype, fill_value), x.dtype), part)
 
 
 def _accumulated(ufunc: np.ufunc, flat: Any, at: Any, values: Any) -> Any:
@@ -111,10 +111,10 @@ def _places(shape: tuple[int, ...], index: Any, *, clip: bool) -> np.ndarray[Any
         elif clip:
             checked.append(clamped(part, length))
         else:
-            found = np.asarray(part).astype(np.int64)
-            found = np.where(found < 0, found + length, found)
+            places = np.asarray(part).astype(np.int64)
+            places = np.where(places < 0, places + length, places)
             # The place after the last, which is -1.
-            checked.append(np.where((found >= 0) & (found < length), found, length))
+            checked.append(np.where((places >= 0) & (places < length), places, length))
             widths = [(0, int(d == axis)) for d in range(len(shape))]
             padded = np.pad(padded, widths, constant_values=-1)
         axis += 1

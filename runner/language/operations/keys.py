@@ -9,6 +9,7 @@ ROWS = (
     Operation("key", "seed", "jax.random.key", threefry.key),
     Operation("PRNGKey", "seed", "jax.random.PRNGKey", threefry.PRNGKey),
     Operation("key_data", "keys", "jax.random.key_data", threefry.key_data),
+    Operation("wrap_key_data", "key_bits_array", "jax.random.wrap_key_data", threefry.wrap_key_data),
     Operation("fold_in", "key, data", "jax.random.fold_in", threefry.fold_in),
     Operation("split_key", "key, num=2", "jax.random.split", threefry.split),
     Operation("bits", "key, shape=(), dtype='uint32'", "jax.random.bits", threefry.bits),

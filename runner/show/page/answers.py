@@ -10,6 +10,7 @@ from runner.record.measures import Row
 from runner.show.page.frame import Part
 from runner.show.page.markup import Inside, Markup, table, tag
 from runner.show.page.measured import Sweep, text, title
+from runner.show.table import Table
 
 _ALIKE = 3
 """So many points that are alike best are named."""
@@ -70,7 +71,7 @@ def _by_size(
     ]
     left = len(best_of) - len(rows)
     caption = "The best for each size" + (f"; {left} more sizes are in the table of every point" if left else "")
-    return table(caption, ("size", *map(title, names)), rows, kind="small")
+    return table(caption, Table(("size", *map(title, names)), rows), kind="small")
 
 
 def _chosen(row: Row, sizes: Sequence[str]) -> list[str]:

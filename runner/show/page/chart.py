@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from runner.printable import escape
-from runner.show.page.scale import Scale, of_sizes, scale
+from runner.show.page.scale import Scale
 from runner.show.shapes import GLYPH, Box, number, text
 
 COLOURS = 6
 """So many series have a colour, a mark and a dash of their own: `c0` to `c5` in the style sheet."""
 
-_LEFT, _TOP, _BELOW = 74, 14, 46
+_LEFT, _TOP, _BELOW, _RIGHT = 74, 14, 46, 20
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,11 @@ class Series:
 
 @dataclass(frozen=True)
 class Axis:
-    """What an axis shows, and how its values are written."""
+    """What an axis shows, how its values are written, and the scale on which they lie."""
 
     title: str
     text: Callable[[float], str]
+    scale: Scale
 
 
 def front(dots: Sequence[Dot]) -> list[Dot]:
@@ -55,22 +56,18 @@ def front(dots: Sequence[Dot]) -> list[Dot]:
 
 def scatter(dots: Sequence[Dot], x: Axis, y: Axis, width: float = 760, height: float = 440) -> Box:
     """The dots, and through those on the front the steps that bound what there is."""
-    across, up = scale([dot.x for dot in dots]), scale([dot.y for dot in dots])
     best = front(dots)
-    parts = [_frame(across, up, x, y, width, height)]
-
-    def place(dot: Dot) -> tuple[float, float]:
-        return _LEFT + across.at(dot.x) * (width - _LEFT - 20), _at(up, dot.y, height)
-
-    corners = [place(dot) for dot in best]
+    place = _Place(x.scale, y.scale, width, height)
+    parts = [_frame(place, x, y)]
+    corners = [place.of(dot.x, dot.y) for dot in best]
     steps = f"M{number(corners[0][0])} {number(_TOP)}L" + "L".join(
         f"{number(a)} {number(b)}L{number(c)} {number(b)}"
-        for (a, b), (c, _) in zip(corners, [*corners[1:], (width - 20, 0.0)], strict=True)
+        for (a, b), (c, _) in zip(corners, [*corners[1:], (width - _RIGHT, 0.0)], strict=True)
     )
     parts.append(f'<path class="front" d="{steps}"/>')
     on_front = {dot.id for dot in best}
     for dot in sorted(dots, key=lambda dot: dot.id in on_front):
-        parts.append(_dot(dot, *place(dot), first=dot.id in on_front))
+        parts.append(_dot(dot, *place.of(dot.x, dot.y), first=dot.id in on_front))
     return Box(width, height, "".join(parts))
 
 
@@ -108,10 +105,10 @@ def mark(kind: int, x: float, y: float, r: float) -> str:
 def lines(series: Sequence[Series], x: Axis, y: Axis, width: float = 380, height: float = 280) -> Box:
     """A line for each series, those of the many first."""
     sizes = sorted({a for line in series for a, _ in line.points})
-    across, up = of_sizes(sizes), scale([b for line in series for _, b in line.points])
-    parts = [_frame(across, up, x, y, width, height, sizes)]
+    place = _Place(x.scale, y.scale, width, height)
+    parts = [_frame(place, x, y, sizes)]
     for line in sorted(series, key=lambda line: line.kind is not None):
-        points = [(_LEFT + across.at(a) * (width - _LEFT - 20), _at(up, b, height)) for a, b in line.points]
+        points = [place.of(a, b) for a, b in line.points]
         style = "many" if line.kind is None else f"c{line.kind}"
         d = "M" + "L".join(f"{number(a)} {number(b)}" for a, b in points)
         parts.append(f'<g><title>{escape(line.name)}</title><path class="ln {style}" d="{d}"/>')
@@ -127,34 +124,48 @@ def swatch(kind: int, *, line: bool = False) -> Box:
     return Box(28, 16, drawn + f'<path class="d c{kind}" d="{mark(kind, 14, 8, 4.6)}"/>')
 
 
-def _at(up: Scale, value: float, height: float) -> float:
-    return _TOP + (1 - up.at(value)) * (height - _TOP - _BELOW)
+@dataclass(frozen=True)
+class _Place:
+    """Where values lie in a chart of that size."""
+
+    across: Scale
+    up: Scale
+    width: float
+    height: float
+
+    def of(self, x: float, y: float) -> tuple[float, float]:
+        """The point of two values."""
+        return self.column(x), self.row(y)
+
+    def column(self, x: float) -> float:
+        return _LEFT + self.across.at(x) * (self.width - _LEFT - _RIGHT)
+
+    def row(self, y: float) -> float:
+        return _TOP + (1 - self.up.at(y)) * (self.height - _TOP - _BELOW)
 
 
-def _frame(
-    across: Scale, up: Scale, x: Axis, y: Axis, width: float, height: float, sizes: Sequence[float] | None = None
-) -> str:
+def _frame(place: _Place, x: Axis, y: Axis, sizes: Sequence[float] | None = None) -> str:
     """The axes with their ticks and titles."""
     parts: list[str] = []
-    right, bottom = width - 20, height - _BELOW
-    for value in up.ticks(5):
-        at = _at(up, value, height)
+    right, bottom = place.width - _RIGHT, place.height - _BELOW
+    for value in y.scale.ticks(5):
+        at = place.row(value)
         parts.append(f'<path class="grid" d="M{_LEFT} {number(at)}H{number(right)}"/>')
         parts.append(text(y.text(value), _LEFT - 8, at + 4, "tk e"))
-    shown = list(sizes) if sizes is not None and len(sizes) <= 6 else across.ticks(6)
+    shown = list(sizes) if sizes is not None and len(sizes) <= 6 else x.scale.ticks(6)
     last = -1e9
     for value in shown:
-        at, words = _LEFT + across.at(value) * (right - _LEFT), x.text(value)
+        at, words = place.column(value), x.text(value)
         half = len(words) * 11 * GLYPH / 2
         parts.append(f'<path class="grid" d="M{number(at)} {number(_TOP)}V{number(bottom)}"/>')
         if at - half > last:
             parts.append(text(words, at, bottom + 17, "tk m"))
             last = at + half + 6
     parts.append(f'<path class="axis" d="M{_LEFT} {_TOP}V{number(bottom)}H{number(right)}"/>')
-    parts.append(text(f"{x.title}{_scaled(across)}", (right + _LEFT) / 2, height - 8, "a m"))
+    parts.append(text(f"{x.title}{_scaled(x.scale)}", (right + _LEFT) / 2, place.height - 8, "a m"))
     middle = number((_TOP + bottom) / 2)
     turned = f' transform="rotate(-90 13 {middle})"'
-    parts.append(text(f"{y.title}{_scaled(up)}", 13, (_TOP + bottom) / 2, "a m", extra=turned))
+    parts.append(text(f"{y.title}{_scaled(y.scale)}", 13, (_TOP + bottom) / 2, "a m", extra=turned))
     return "".join(parts)
 
 

@@ -10,6 +10,7 @@ from runner.record.model import Record
 from runner.show import estimates
 from runner.show.page.frame import Part
 from runner.show.page.markup import Inside, Markup, joined, table, tag
+from runner.show.table import Table
 from runner.words import time_text
 
 _WIDEST = 14.0
@@ -22,12 +23,12 @@ def part(record: Record) -> Part | None:
     if not estimate_of:
         return None
     inside: list[Inside] = [tag("p", *estimates.head(estimate_of), ".", class_="lead"), _bars(estimate_of)]
-    inside.append(table("The quickest first", estimates.HEAD, estimates.rows(estimate_of)))
+    inside.append(table("The quickest first", Table(estimates.HEAD, estimates.rows(estimate_of))))
     for program, estimate in estimate_of.items():
         rows = list(_rows(estimate))
         if rows:
             head = ("what", "does", "bound by", "takes", "hidden")
-            content = table(f"{program}, what takes longest first", head, rows, kind="small")
+            content = table(f"{program}, what takes longest first", Table(head, rows), kind="small")
             inside.append(tag("details", tag("summary", f"What of {program} takes how long"), content))
     return Part("estimates", "Estimates", inside)
 
@@ -62,7 +63,8 @@ def _bars(estimate_of: Mapping[str, Estimate]) -> Markup:
         tag("li", tag("span", class_=f"key {kind}", aria_hidden="true"), words)
         for kind, words in (("computes", "computes"), ("communicates", "communicates, and is not hidden"))
     ]
-    return joined([tag("ul", key, class_="legend"), table("The least time of a run", ("program", "at least"), rows)])
+    least = table("The least time of a run", Table(("program", "at least"), rows))
+    return joined([tag("ul", key, class_="legend"), least])
 
 
 def _open(estimate: Estimate) -> float:

@@ -11,6 +11,7 @@ from typing import Any
 
 from runner.printable import json_text
 from runner.show.page.markup import Inside, Markup, tag
+from runner.show.status import style_sheet
 
 GENERATOR = '<meta name="generator" content="Shardproof">'
 """By which a page is known to be one of these."""
@@ -49,7 +50,7 @@ def document(title: str, head: Inside, parts: Sequence[Part], data: Any, foot: I
             '<meta name="color-scheme" content="light dark">\n',
             f'{GENERATOR}\n<link rel="icon" href="data:,">\n',
             tag("title", title),
-            f"\n<style>{_file('style.css')}</style>\n</head>\n<body>\n",
+            f"\n<style>{_file('style.css')}{style_sheet()}\n</style>\n</head>\n<body>\n",
             "\n".join(body),
             "\n</body>\n</html>\n",
         )

@@ -9,36 +9,16 @@ from runner.record.measures import ANSWERS, Row
 from runner.show.colours import ink, ramp
 from runner.show.page.markup import Inside, Markup, scrolling, tag
 from runner.show.page.measured import Sweep, text, title
-from runner.show.status import LOOKS
-
-_ACROSS = 40
-"""A key with more values than that is not laid out."""
+from runner.show.page.plots import Layouts
+from runner.show.status import look
 
 _PROGRAMS = 3
 """Up to so many programs have a table each; of more, the least of them is shown."""
 
 
-def chosen(sweep: Sweep) -> tuple[str, str] | None:
-    """The two keys that are laid out: those of layouts first, then meshes, then those with the most values.
-
-    None where there are no two.
-    """
-    values = {key: len({row.keys[key] for row in sweep.rows}) for key in sweep.keys}
-    usable = [key for key, count in values.items() if 1 < count <= _ACROSS]
-
-    def rank(key: str) -> tuple[int, int]:
-        layout = key.endswith(".spec") or key.startswith(("outputs.", "constraints."))
-        return (0 if layout else 1 if key.split(".")[0] == "mesh" else 2), -values[key]
-
-    first = sorted(usable, key=rank)[:2]
-    return (first[0], first[1]) if len(first) == 2 else None
-
-
-def maps(sweep: Sweep, measure: str) -> list[Markup]:
-    """The tables, one for each program where these are few; none where there are no two keys."""
-    keys = chosen(sweep)
-    if keys is None:
-        return []
+def maps(sweep: Sweep, plot: Layouts) -> list[Markup]:
+    """The tables, one for each program where these are few; none where nothing has the measure."""
+    measure, keys = plot.measure, (plot.down, plot.across)
     programs = sweep.programs
     groups = [[program] for program in programs] if len(programs) <= _PROGRAMS else [programs]
     least: dict[tuple[str, ...], float] = {}
@@ -106,7 +86,7 @@ def _without(sweep: Sweep, rows: Sequence[Row]) -> Markup:
     if not rows:
         return tag("td", "", class_="none", title="not in the sweep")
     status = rows[0].status if all(row.status not in ANSWERS for row in rows) else "not known"
-    shown: Inside = [tag("span", LOOKS[status].mark if status in LOOKS else "?", aria_hidden="true"), " ", status]
+    shown: Inside = [tag("span", look(status).mark, aria_hidden="true"), " ", status]
     if (link := sweep.link(rows[0])) is not None:
         shown = tag("a", shown, href=link, title=sweep.name(rows[0]))
     return tag("td", shown, class_="none")

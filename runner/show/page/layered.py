@@ -60,8 +60,8 @@ def place(sizes: Mapping[Name, Size], edges: Sequence[Edge], between: float = 46
             layers.sizes[stop] = (_STOP, 0)
             layers.rows[k].append(stop)
         runs[a, b] = [a, *stops, b]
-        for one, next_ in zip(runs[a, b], runs[a, b][1:], strict=False):
-            layers.link(one, next_)
+        for before, next_ in zip(runs[a, b], runs[a, b][1:], strict=False):
+            layers.link(before, next_)
     _order(layers)
     centres = _centres(layers)
     left = min((x - layers.sizes[name][0] / 2 for name, x in centres.items()), default=0)

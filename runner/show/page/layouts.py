@@ -28,8 +28,8 @@ def parts(record: Record) -> Iterator[Part]:
     lead = "A cell is a shard, labelled with every device that holds a copy and striped in the colours of all of these."
     drawn = [_array(picture, paint, k) for k, picture in enumerate(every)]
     if record.logical:
-        head, rows = logical.table(record.logical)
-        yield Part("logical", "Logical names", table("What the rules make of them", head, rows, kind="small"))
+        rules = table("What the rules make of them", logical.table(record.logical), kind="small")
+        yield Part("logical", "Logical names", rules)
     yield Part("arrays", "Arrays", [tag("p", lead, class_="lead"), tag("div", drawn, class_="cards")])
 
 

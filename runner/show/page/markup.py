@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from runner.printable import escape
+from runner.show.status import look
+from runner.show.table import Cell, Table
 from runner.untyped import is_sequence
 
 
@@ -50,29 +53,70 @@ def _attribute(key: str, value: str | bool | float | None) -> str:
     return f" {key}" if value is True else f' {key}="{escape(str(value))}"'
 
 
+@dataclass(frozen=True)
+class Number:
+    """The cell of a number, with its `value`, by which a script sorts the rows."""
+
+    text: str
+    value: float | None
+
+
 def table(
     caption: Inside,
-    head: Sequence[Inside],
-    rows: Iterable[Sequence[Inside]],
+    shown: Table[Cell | Number | Inside],
     *,
     kind: str | None = None,
-    right: frozenset[int] = frozenset(),
+    id: str | None = None,
+    marks: Sequence[str] | None = None,
 ) -> Markup:
-    """A table with a caption; the first cell of a row is its heading, columns in `right` are numbers.
+    """A table with a caption, which scrolls by itself where the page is too narrow, by keyboard too.
 
-    It scrolls by itself where the page is too narrow, by keyboard too.
+    `marks` are texts by which a script finds each row.
     """
-
-    def cell(k: int, inside: Inside) -> Markup:
-        style = "n" if k in right else None
-        if k == 0:
-            return tag("th", inside, scope="row", class_=style)
-        return tag("td", inside, class_=style)
-
-    titles = [tag("th", title, scope="col", class_="n" if k in right else None) for k, title in enumerate(head)]
-    body = [tag("tr", [cell(k, inside) for k, inside in enumerate(row)]) for row in rows]
-    whole = tag("table", tag("caption", caption), tag("thead", tag("tr", titles)), tag("tbody", body), class_=kind)
+    whole = grid(shown, caption=tag("caption", caption), kind=kind, id=id, marks=marks)
     return scrolling(whole, _plain(caption))
+
+
+def grid(
+    shown: Table[Cell | Number | Inside],
+    cell: Callable[[Cell], Inside] = lambda cell: badge(cell.status, cell.text) if cell.status else cell.text,
+    *,
+    caption: Inside = None,
+    kind: str | None = None,
+    id: str | None = None,
+    marks: Sequence[str] | None = None,
+) -> Markup:
+    """The element of a table; the first cell of a row is its heading. `cell` writes a text that may have a status."""
+
+    def written(k: int, content: Cell | Number | Inside) -> Markup:
+        style = "n" if k in shown.right else None
+        inside: Inside = None
+        number = None
+        if isinstance(content, Cell):
+            inside = cell(content)
+        elif isinstance(content, Number):
+            inside, number = content.text, "" if content.value is None else f"{content.value:g}"
+        else:
+            inside = content
+        return tag("td" if k else "th", inside, scope=None if k else "row", class_=style, data_v=number)
+
+    titles = [
+        tag("th", title, scope="col", class_="n" if k in shown.right else None) for k, title in enumerate(shown.head)
+    ]
+    rows = [
+        tag("tr", [written(k, content) for k, content in enumerate(row)], data_p=marks[i] if marks else None)
+        for i, row in enumerate(shown.rows)
+    ]
+    body = tag("tbody", Markup("\n".join(rows)))
+    return tag("table", caption, tag("thead", tag("tr", titles)), body, id=id, class_=kind)
+
+
+def badge(status: str, text: str | None = None, *, large: bool = False) -> Markup:
+    """The status as a word, or another text, with its mark, in its colour."""
+    status = status.replace("_", " ")
+    mark = tag("span", look(status).mark, aria_hidden="true")
+    style = f"badge {status.replace(' ', '-')}" + (" large" if large else "")
+    return tag("span", mark, " ", text or status, class_=style)
 
 
 def scrolling(inside: Inside, label: str) -> Markup:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from runner.experiment.expect import KINDS
+from runner.experiment.forms import KINDS
 from runner.record import measures
 from runner.record.measures import ANSWERS, MEASURES, Row
 from runner.record.model import Record

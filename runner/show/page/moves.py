@@ -12,6 +12,7 @@ from runner.show.page import drawing, graph, layouts
 from runner.show.page.frame import Part
 from runner.show.page.markup import Inside, table, tag
 from runner.show.page.verdicts import callout
+from runner.show.table import Table
 from runner.words import bytes_text, listed
 
 _LINES = 120
@@ -82,7 +83,7 @@ def _caption(name: str, moved: list[Collective]) -> str:
 
 def _collectives(record: Record) -> Iterator[Inside]:
     if rows := collectives.rows(record):
-        yield table("What the compiled programs communicate", collectives.HEAD, rows)
+        yield table("What the compiled programs communicate", Table(collectives.HEAD, rows))
     for line in collectives.lines(record):
         yield tag("p", line)
     for name, program in record.compiled.items():
@@ -113,4 +114,5 @@ def _collectives(record: Record) -> Iterator[Inside]:
             "backward",
         )
         summary = tag("summary", "What Shardy planned, which is not what was compiled")
-        yield tag("details", summary, table("The plan of each program of whole arrays", head, planned, kind="small"))
+        plan = table("The plan of each program of whole arrays", Table(head, planned), kind="small")
+        yield tag("details", summary, plan)

@@ -16,9 +16,9 @@ from runner.record.model import Record
 from runner.show import values
 from runner.show.console import PLAIN
 from runner.show.page import estimated, layouts, moves, sources, traced, verdicts
-from runner.show.page.badge import badge
 from runner.show.page.frame import Part, document
-from runner.show.page.markup import Inside, Markup, scrolling, table, tag
+from runner.show.page.markup import Inside, Markup, badge, scrolling, table, tag
+from runner.show.table import Table
 
 _LARGEST = 2_000_000
 """A record of so many characters is not in the page a second time."""
@@ -155,7 +155,7 @@ def _about(record: Record, folder: Path, way: str) -> Part:
         outcome = f"{verified.status} at {dims} on {verified.target.devices} simulated devices"
         rows.append(("verification", [outcome, ", ", tag("a", verified.folder, href=f"{way}{verified.folder}/")]))
     rows.append(("files", list(_files(folder, way))))
-    return Part("about", "About", table("What it ran with, and its files", ("what", ""), rows, kind="about"))
+    return Part("about", "About", table("What it ran with, and its files", Table(("what", ""), rows), kind="about"))
 
 
 _FILES = ("result.json", "runner.log", "worker.log", "shardings.svg", "shardings.txt", "collectives.svg")

@@ -13,6 +13,7 @@ from runner.record.model import CompiledProgram, Record
 from runner.show import modes, profile
 from runner.show.page.frame import Part
 from runner.show.page.markup import Inside, Markup, joined, scrolling, table, tag
+from runner.show.table import Table
 from runner.words import bytes_text, time_text
 
 _MOVING = frozenset(
@@ -29,9 +30,9 @@ def part(record: Record, folder: Path, way: str) -> Part | None:
     head = ("", *compiled)
     rows = [(title, *cells) for title, cells in _rows(record, compiled) if any(cell != "–" for cell in cells)]
     right = frozenset(range(1, len(head)))
-    inside: list[Inside] = [table("Each program, per device", head, rows, right=right)]
+    inside: list[Inside] = [table("Each program, per device", Table(head, rows, right))]
     if listed := modes.rows(record):
-        inside.append(table("What each program leaves to the compiler", modes.HEAD, listed))
+        inside.append(table("What each program leaves to the compiler", Table(modes.HEAD, listed)))
     inside += list(_profiles(compiled))
     inside += list(_sources(compiled, folder, way))
     if record.derivation is not None:
@@ -83,7 +84,7 @@ def _profiles(compiled: dict[str, CompiledProgram]) -> Iterator[Inside]:
         caption = "The median time of a run on one device; a collective's has the waiting for other devices in it"
         shown = [[*row[:-1], _bar(row[-1])] for row in rows]
         yield tag("h3", "Profile")
-        yield table(caption, ("program", *profile.HEAD), shown)
+        yield table(caption, Table(("program", *profile.HEAD), shown))
 
 
 def _bar(share: str) -> Markup:

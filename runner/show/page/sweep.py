@@ -7,23 +7,22 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from runner.record import measures, outcome
 from runner.record.measures import Row
-from runner.show.page import answers, chart, drawing, heat
-from runner.show.page.badge import badge
+from runner.show.page import answers, chart, drawing, heat, plots
 from runner.show.page.chart import Axis, Dot, Series
 from runner.show.page.frame import Part, document
-from runner.show.page.markup import Inside, Markup, scrolling, tag
+from runner.show.page.markup import Inside, Markup, Number, badge, table, tag
 from runner.show.page.measured import Sweep, flat, moved, text, title
+from runner.show.page.plots import Growth
+from runner.show.page.scale import Scale, scale
 from runner.show.shapes import number as coordinate
-from runner.show.sweep import memory
+from runner.show.sweep import brief, memory
+from runner.show.table import Cell, Table, status_cell
 
 _SERIES = 6
 """So many lines have a colour; the others are grey."""
 
 _LISTED = 24
 """So many points that failed alike are linked."""
-
-TIMES = ("estimate_s", "run_s")
-"""What of a program's time is drawn against its memory, the first that there is."""
 
 
 def page(name: str, sweep: Sweep, notes: Sequence[str] = (), exported: str | None = None) -> str:
@@ -76,8 +75,8 @@ def _where(sweep: Sweep) -> Iterator[str]:
 
 
 def _heat(sweep: Sweep) -> Part | None:
-    measure = "bytes_sent"
-    drawn = heat.maps(sweep, measure)
+    plot = plots.layouts(sweep)
+    drawn = heat.maps(sweep, plot) if plot else []
     if not drawn:
         return None
     lead = "Light is little. A cell leads to its point."
@@ -86,21 +85,18 @@ def _heat(sweep: Sweep) -> Part | None:
 
 def _against(sweep: Sweep) -> Part | None:
     """Time against memory."""
-    time = next((name for name in TIMES if name in sweep.measures), None)
-    if time is None or "memory_bytes" not in sweep.measures:
+    plot = plots.against(sweep)
+    if plot is None:
         return None
     programs = sweep.programs
     dots = [
-        Dot(x, y, programs.index(row.program), _dot_name(sweep, row, time, x, y), sweep.link(row), _id(row))
-        for row in sweep.passed
-        if row.program is not None
-        if (x := row.measures.get(time)) is not None and (y := row.measures.get("memory_bytes")) is not None
+        Dot(x, y, programs.index(row.program or ""), _dot_name(sweep, row, plot.x, x, y), sweep.link(row), _id(row))
+        for row, x, y in plot.rows
     ]
-    if len(dots) < 2:
-        return None
     best = chart.front(dots)
-    box = chart.scatter(dots, _axis(time), _axis("memory_bytes"))
-    label = f"{title(time)} against memory of {len(dots)} programs"
+    across, up = plot.scales
+    box = chart.scatter(dots, _axis(plot.x, across), _axis(plot.y, up))
+    label = f"{title(plot.x)} against memory of {len(dots)} programs"
     words = [f"on the front: {dot.name}" for dot in best]
     lead = "Nothing that passed is both quicker and smaller than what stands on the line."
     sizes = [key for key in sweep.keys if key.startswith("dims.")]
@@ -120,8 +116,8 @@ def _id(row: Row) -> str:
     return f"{row.point}.{row.program}"
 
 
-def _axis(measure: str) -> Axis:
-    return Axis(title(measure), lambda value: text(measure, value) if value else "0")
+def _axis(measure: str, scale: Scale) -> Axis:
+    return Axis(title(measure), lambda value: text(measure, value) if value else "0", scale)
 
 
 def _key(named: Sequence[tuple[str, int]], *, line: bool = False) -> Markup | None:
@@ -139,26 +135,15 @@ def _key(named: Sequence[tuple[str, int]], *, line: bool = False) -> Markup | No
 
 def _sizes(sweep: Sweep) -> Part | None:
     """For each key with numbers and each measure, a line per setting of the other swept keys."""
-    inside: list[Inside] = []
-    for key in sweep.keys:
-        sizes = {row.keys[key]: size for row in sweep.passed if (size := _size(row.keys[key])) is not None}
-        if len(set(sizes.values())) >= 3:
-            inside.append(_lines(sweep, key, sizes))
+    inside = [_lines(sweep, plot) for plot in plots.growths(sweep)]
     if not inside:
         return None
     lead = "A line joins points that differ in nothing else."
     return Part("sizes", "By size", [tag("p", lead, class_="lead"), inside])
 
 
-def _size(value: str) -> float | None:
-    try:
-        return float(value)
-    except ValueError:
-        return None
-
-
-def _lines(sweep: Sweep, key: str, sizes: Mapping[str, float]) -> Inside:
-    others = [name for name in sweep.keys if name != key]
+def _lines(sweep: Sweep, plot: Growth) -> Inside:
+    key, others, sizes = plot.key, plot.others, plot.sizes
     named: dict[tuple[str, ...], list[Row]] = {}
     for row in sweep.passed:
         if row.keys[key] in sizes:
@@ -179,7 +164,8 @@ def _lines(sweep: Sweep, key: str, sizes: Mapping[str, float]) -> Inside:
         ]
         if not drawn:
             continue
-        box = chart.lines(drawn, Axis(key, lambda value: f"{value:g}"), _axis(column))
+        up = scale([value for line in drawn for _, value in line.points])
+        box = chart.lines(drawn, Axis(key, lambda value: f"{value:g}", plot.scale), _axis(column, up))
         id = f"line-{key}-{column}".replace(".", "-")
         words = [
             f"{line.name}: " + ", ".join(f"{a:g}: {text(column, b)}" for a, b in line.points)
@@ -239,23 +225,14 @@ def _table(sweep: Sweep) -> Part:
     head = ["point", *(["experiment"] if experiments else []), *sweep.keys, "program", "status", "collectives"]
     head += [_heading(sweep, name) for name in sweep.measures] + (["message"] if messages else [])
     numbers = len(head) - len(sweep.measures) - messages
-    titles = [
-        tag("th", name, scope="col", class_="n" if numbers <= k < numbers + len(sweep.measures) else None)
-        for k, name in enumerate(head)
-    ]
-    body = [_row(sweep, row, experiments=experiments, messages=messages) for row in sweep.rows]
+    rows = [_row(sweep, row, experiments=experiments, messages=messages) for row in sweep.rows]
     field = tag("input", type="search", id="rows-filter", autocomplete="off", spellcheck="false")
     count = tag("span", f"{len(sweep.rows)} of {len(sweep.rows)} rows", id="rows-count", role="status", class_="told")
     narrowing = tag("p", tag("label", "Show rows with ", field), " ", count, hidden=True)
-    whole = tag(
-        "table",
-        tag("caption", "A row for each program of each point; per device"),
-        tag("thead", tag("tr", titles)),
-        tag("tbody", Markup("\n".join(body))),
-        id="rows",
-        class_="sortable",
-    )
-    return Part("table", "Every point", [narrowing, scrolling(whole, "Every point")])
+    shown = Table(head, rows, frozenset(range(numbers, numbers + len(sweep.measures))))
+    caption = "A row for each program of each point; per device"
+    whole = table(caption, shown, kind="sortable", id="rows", marks=[_id(row) for row in sweep.rows])
+    return Part("table", "Every point", [narrowing, whole])
 
 
 def _heading(sweep: Sweep, measure: str) -> str:
@@ -264,22 +241,22 @@ def _heading(sweep: Sweep, measure: str) -> str:
     return " on ".join([title(measure), *([" or ".join(on)] if on else [])])
 
 
-def _row(sweep: Sweep, row: Row, *, experiments: bool, messages: bool) -> Markup:
+def _row(sweep: Sweep, row: Row, *, experiments: bool, messages: bool) -> list[Cell | Number | Inside]:
     point = sweep.points[row.point]
     name: Inside = point.name if point.link is None else tag("a", point.name, href=point.link)
     if row.same_as is not None:
         name = [name, f" as {sweep.points[row.same_as].name}"]
-    cells = [tag("th", name, scope="row")]
-    if experiments:
-        cells.append(tag("td", row.experiment or "–"))
-    cells += [tag("td", value or "–") for value in row.keys.values()]
-    cells += [tag("td", row.program or "–"), tag("td", badge(row.status)), tag("td", moved(row))]
-    for measure in sweep.measures:
-        value = row.measures.get(measure)
-        cells.append(tag("td", text(measure, value), class_="n", data_v="" if value is None else f"{value:g}"))
-    if messages:
-        cells.append(tag("td", " ".join(line.strip() for line in (row.error or "").splitlines()[:2])))
-    return tag("tr", cells, data_p=_id(row))
+    measured = {measure: row.measures.get(measure) for measure in sweep.measures}
+    return [
+        name,
+        *([row.experiment or "–"] if experiments else []),
+        *(value or "–" for value in row.keys.values()),
+        row.program or "–",
+        status_cell(row.status),
+        moved(row),
+        *(Number(text(measure, value), value) for measure, value in measured.items()),
+        *([brief(row.error)] if messages else []),
+    ]
 
 
 def _unknown(sweep: Sweep, notes: Sequence[str]) -> Part | None:

@@ -9,9 +9,9 @@ from typing import Any
 from runner.record.model import Record, Trace, TracedNode, TracedValue
 from runner.show import exchange, values
 from runner.show.page import drawing
-from runner.show.page.badge import badge
 from runner.show.page.frame import Part
-from runner.show.page.markup import Inside, Markup, code, table, tag
+from runner.show.page.markup import Inside, Markup, badge, code, table, tag
+from runner.show.table import Table
 from runner.words import devices_text, on_devices
 
 _DEVICES = 16
@@ -94,7 +94,7 @@ def _values(trace: Trace, node: TracedNode, axes: Sequence[str], platform: str, 
         ids = devices_text([device.id for device in left])
         rows.append([f"{platform.upper()} {ids}", "–", *("in the record" for _ in shown)])
     head = ("device", "at", *(title for title, _, _ in shown))
-    content = table(f"{node.name} on each device", head, rows, kind="values")
+    content = table(f"{node.name} on each device", Table(head, rows), kind="values")
     yield tag("details", tag("summary", "Values"), content, open=not drawn or None)
 
 

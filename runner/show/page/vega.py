@@ -5,11 +5,14 @@ https://vega.github.io/vega-lite/ is what reads it: the editor, Altair, Observab
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
-from runner.show.page import heat
+from runner.record.measures import ANSWERS
+from runner.show.page import plots
 from runner.show.page.measured import Sweep, flat, title
-from runner.show.page.sweep import TIMES
+from runner.show.page.plots import Against, Growth, Layouts
+from runner.show.page.scale import Scale, scale
 
 SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
 
@@ -18,12 +21,19 @@ def specification(name: str, sweep: Sweep) -> dict[str, Any]:
     """A chart of time against memory, a heat map and lines, as far as the rows have what they show."""
     table = flat(sweep)
     values = [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
-    charts = [chart for chart in (_heat(sweep), _against(sweep)) if chart]
+    layouts, against = plots.layouts(sweep), plots.against(sweep)
+    charts = [*([_heat(layouts)] if layouts else []), *([_against(sweep, against)] if against else [])]
+    charts += [
+        _growth(sweep, plot, measure)
+        for plot in plots.growths(sweep)
+        for measure in sweep.measures
+        if any(row.measures.get(measure) is not None for row in sweep.passed)
+    ]
     return {
         "$schema": SCHEMA,
         "title": name,
         "data": {"values": values},
-        "transform": [{"filter": {"field": "status", "oneOf": ["passed", "known"]}}],
+        "transform": [{"filter": {"field": "status", "oneOf": list(ANSWERS)}}],
         "vconcat": charts or [{"mark": "point", "encoding": {"x": _field("point", "nominal")}}],
     }
 
@@ -37,38 +47,51 @@ def _tips(sweep: Sweep) -> list[dict[str, Any]]:
     return [_field(name, "nominal") for name in ("point", *sweep.keys, "program", "bytes_sent")]
 
 
-def _heat(sweep: Sweep) -> dict[str, Any] | None:
-    keys = heat.chosen(sweep)
-    if keys is None or "bytes_sent" not in sweep.measures:
-        return None
-    down, across = keys
+def _heat(plot: Layouts) -> dict[str, Any]:
     return {
         "facet": {"column": _field("program", "nominal")},
         "spec": {
             "mark": "rect",
             "encoding": {
-                "y": _field(down, "nominal", sort=None),
-                "x": _field(across, "nominal", sort=None),
-                "color": _field("bytes_sent", "quantitative", aggregate="min", scale={"scheme": "yellowgreenblue"}),
-                "tooltip": [_field(name, "nominal") for name in (down, across)],
+                "y": _field(plot.down, "nominal", sort=None),
+                "x": _field(plot.across, "nominal", sort=None),
+                "color": _field(plot.measure, "quantitative", aggregate="min", scale={"scheme": "yellowgreenblue"}),
+                "tooltip": [_field(name, "nominal") for name in (plot.down, plot.across)],
             },
         },
     }
 
 
-def _against(sweep: Sweep) -> dict[str, Any] | None:
-    time = next((name for name in TIMES if name in sweep.measures), None)
-    if time is None or "memory_bytes" not in sweep.measures:
-        return None
+def _against(sweep: Sweep, plot: Against) -> dict[str, Any]:
+    across, up = plot.scales
     return {
         "mark": {"type": "point", "filled": True},
         "width": 640,
         "height": 400,
         "encoding": {
-            "x": _field(time, "quantitative", scale={"type": "log"}),
-            "y": _field("memory_bytes", "quantitative", scale={"type": "log"}, axis={"format": "~s"}),
+            "x": _field(plot.x, "quantitative", scale=_scale(across)),
+            "y": _field(plot.y, "quantitative", scale=_scale(up), axis={"format": "~s"}),
             "color": _field("program", "nominal"),
             "shape": _field("program", "nominal"),
             "tooltip": _tips(sweep),
         },
     }
+
+
+def _growth(sweep: Sweep, plot: Growth, measure: str) -> dict[str, Any]:
+    values = [value for row in sweep.passed if (value := row.measures.get(measure)) is not None]
+    return {
+        # What was swept is written as the command line has it.
+        "transform": [{"calculate": f"toNumber(datum[{json.dumps(plot.key)}])", "as": "size"}],
+        "mark": {"type": "line", "point": True},
+        "encoding": {
+            "x": {"field": "size", "type": "quantitative", "title": plot.key, "scale": _scale(plot.scale)},
+            "y": _field(measure, "quantitative", aggregate="min", scale=_scale(scale(values))),
+            "color": _field("program", "nominal"),
+            "detail": [_field(name, "nominal") for name in plot.others],
+        },
+    }
+
+
+def _scale(scale: Scale) -> dict[str, Any]:
+    return {"type": "log" if scale.logarithmic else "linear"}

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from runner.record.model import Record
 from runner.record.verdicts import OutputVerdict, SectionsVerdict, ValueOutput, ValueVerdict
 from runner.show import report
-from runner.show.page.badge import badge
 from runner.show.page.frame import Part
-from runner.show.page.markup import Inside, Markup, table, tag
-from runner.show.status import ENDS
+from runner.show.page.markup import Inside, Markup, badge, table, tag
+from runner.show.status import look
+from runner.show.table import Cell, Table
 
 
 def part(record: Record) -> Part:
@@ -20,14 +20,11 @@ def part(record: Record) -> Part:
         inside.append(callout("failed", "The run ended here", tag("pre", record.error)))
     if (message := record.refused) is not None:
         inside.append(callout("passed", "Refused, as expect.invalid has it", tag("pre", message)))
-    inside += [
-        callout("weak" if "weak" in head or "known" in head else "failed", head, _lines(lines))
-        for (head, _), lines in report.failures(record)
-    ]
+    inside += [callout(status, head, _lines(lines)) for status, head, lines in report.failures(record)]
     if record.programs:
-        head, rows = report.programs(record)
-        shown = [[_cell(text, k) for k, (text, _) in enumerate(row)] for row in rows]
-        inside.append(table("What was checked of each program", head, shown, kind="verdicts"))
+        programs = report.programs(record)
+        rows = [[_cell(cell) if k > 1 else cell for k, cell in enumerate(row)] for row in programs.rows]
+        inside.append(table("What was checked of each program", Table(programs.head, rows), kind="verdicts"))
     sections = record.checks.sections
     if sections is not None:
         status = tag(
@@ -45,24 +42,21 @@ def part(record: Record) -> Part:
     return Part("verdicts", "Verdicts", inside)
 
 
-def callout(kind: str, title: str, inside: Inside) -> Markup:
-    """A box with a title at which a reader should stop."""
-    return tag("div", tag("p", title, class_="title"), inside, class_=f"callout {kind}")
+def callout(status: str, title: str, inside: Inside) -> Markup:
+    """A box with a title at which a reader should stop, in the colour of a status."""
+    return tag("div", tag("p", title, class_="title"), inside, class_=f"callout {status}")
 
 
 def _lines(lines: list[str]) -> Markup | None:
     return tag("ul", [tag("li", line) for line in lines], class_="plain") if lines else None
 
 
-def _cell(text: str, column: int) -> Inside:
-    if column == 1:
-        return badge(text)
-    if text == "passed":
+def _cell(cell: Cell) -> Cell | Markup:
+    if cell.status == "passed":
         # A column of ticks, so that whatever is none stands out.
-        return tag("span", tag("span", "✓", aria_hidden="true"), tag("span", text, class_="aloud"), class_="tick")
-    if column and text in ENDS:
-        return badge(text)
-    return tag("span", "–", title="not run") if text == "–" else text
+        mark = tag("span", look(cell.status).mark, aria_hidden="true")
+        return tag("span", mark, tag("span", cell.text, class_="aloud"), class_="tick")
+    return tag("span", "–", title="not run") if cell.text == "–" else cell
 
 
 def _outputs(record: Record) -> Markup | None:
@@ -76,7 +70,7 @@ def _outputs(record: Record) -> Markup | None:
     )  # fmt: skip
     summary = tag("summary", "What was measured of every output")
     return tag(
-        "details", summary, table("Errors are absolute; shares are of what is allowed", head, rows, kind="small")
+        "details", summary, table("Errors are absolute; shares are of what is allowed", Table(head, rows), kind="small")
     )
 
 

@@ -1,0 +1,400 @@
+"""A value and its key in; what its form does not allow of it out. The forms are declared here, each of them once.
+
+`config/schema.py` has the keys that Hydra knows, the type of each, and the name of its form where the type does not say
+enough. The readers of this room check what they read by these forms, and `cli/editor.py` makes the JSON Schema of them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias
+
+from runner import dtypes
+from runner.config import shape
+from runner.experiment.program import Program
+from runner.faults import Fault, InvalidExperiment, Key, nearest
+from runner.graph.source import SECTIONS
+from runner.untyped import is_list, is_mapping
+
+IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+PLATFORMS = ("cpu", "gpu", "tpu")
+
+PRECISIONS = ("default", "high", "highest", "bfloat16", "tensorfloat32", "float32")
+
+AXIS_TYPES = ("explicit", "auto")
+"""What an axis of the mesh may be in the program `explicit`; JAX's names in small letters."""
+
+KINDS = (
+    "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "ragged-all-to-all", "collective-permute",
+    "collective-broadcast", "send", "recv",
+)  # fmt: skip
+"""The kinds of collectives, as XLA calls them."""
+
+POLICIES = (
+    "nothing_saveable", "everything_saveable", "dots_saveable", "dots_with_no_batch_dims_saveable",
+    "checkpoint_dots", "checkpoint_dots_with_no_batch_dims",
+)  # fmt: skip
+"""Those of `jax.checkpoint_policies` that are one; those that move values to the host's memory are not among them."""
+
+BY_NAMES = ("save_only_these_names", "save_anything_except_these_names", "save_any_names_but_these")
+"""Those that are made of names, which `checkpoint_name` gives."""
+
+RULES = "logical_axis_rules"
+AXES = "mesh_axes"
+ALLOWED = "allow_dropped"
+"""The keys of rules that are a mapping. The first two are MaxText's."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """What may stand at a key.
+
+    - `kind`: `name` is a text that is an identifier; `any` is what one of `forms` is.
+    - `refusal`: what a message says of another `value`; `{hint}` says what YAML makes of yes and no. Without it the
+      reader refuses what is none, since it knows what there is instead.
+    - `choices`: the only texts; a message lists them, or has their `example`.
+    - `least`, `above`: the bounds of a number, which is finite where it has one.
+    - `of`: what a list or a mapping holds; `parts`: a list has these, one by one.
+    - `fewest`, `most`: how long a list, a mapping, or a text without blanks is.
+    - `keys`: those of a mapping; besides there are only names that hold what it is `of`, or any where it is `open`.
+      `unknown`: what a message says of another `key`, and `there` how it begins to list those that there are.
+    - `required`: the keys that have to be there, and one of `either`; `missing`: what a message says of the `key`
+      that is not, in the mapping called `name`.
+    - `by_program`: programs and platforms may stand beside what it says, each with a value of the same form.
+
+    A form inside of another may be given by its name in `FORMS`; what stands there is checked where it is read.
+    """
+
+    kind: Literal["text", "name", "integer", "number", "flag", "list", "mapping", "any"]
+    refusal: str = ""
+    choices: tuple[str, ...] = ()
+    example: str | None = None
+    least: float | None = None
+    above: float | None = None
+    of: Inner | None = None
+    parts: tuple[Form, ...] = ()
+    fewest: int | None = None
+    most: int | None = None
+    keys: Mapping[str, Inner] = field(default_factory=dict[str, "Inner"])
+    open: bool = False
+    unknown: str = ""
+    there: str | None = "; there are "
+    required: tuple[str, ...] = ()
+    either: tuple[str, ...] = ()
+    missing: str = ""
+    forms: tuple[Inner, ...] = ()
+    optional: bool = False
+    by_program: bool = False
+
+
+Inner: TypeAlias = Form | str
+
+
+def _any(refusal: str, *forms: Inner, optional: bool = False, by_program: bool = False) -> Form:
+    return Form("any", refusal, forms=forms, optional=optional, by_program=by_program)
+
+
+def _one_or_more(what: Form, refusal: str = "") -> Form:
+    return _any(refusal, what, Form("list", of=what))
+
+
+_TEXT = Form("text")
+NAME = Form("name", "{value!r} is not a name; use letters, digits and '_'{hint}")
+EXPRESSION = _any("{value!r} is not an expression{hint}", _TEXT, Form("number"))
+SIZE = _any("{value!r} is not a size; it is an integer, a dim, or an expression of dims", Form("integer"), _TEXT)
+
+DEVICE = Form("integer", "{value!r} is not the number of a device; the first is 0", least=0)
+_MESH_AXIS = Form("name", "{value!r} is not an axis name{hint}")
+_NO_AXIS = "{value!r} is not a mesh axis, null, or a list of axes{hint}"
+_AXIS = Form("text", _NO_AXIS)
+_ENTRY = replace(_one_or_more(_AXIS, _NO_AXIS), optional=True)
+"""Of a PartitionSpec, or of a rule: one axis, several, or none."""
+SPEC = Form("list", "{value!r} is not a PartitionSpec; it is a list such as [x, null]", of=_ENTRY)
+_SPECS = Form("mapping", of=replace(SPEC, optional=True))
+_RULE = Form(
+    "list",
+    "{value!r} is not a rule; it is a logical name and mesh axes, such as [embed, x]",
+    parts=(Form("name", "{value!r} is not a logical name{hint}"), _ENTRY),
+)
+OF_MAXTEXT = Form(
+    "mapping",
+    keys={
+        RULES: Form("list", f"'{RULES}' is a list of rules such as [embed, x], not {{value!r}}", of=_RULE),
+        AXES: Form("list", "{value!r} is not a list of mesh axes", of=_MESH_AXIS, optional=True),
+        ALLOWED: _any(
+            "{value!r} is not true, or a list of logical names", Form("flag"), Form("list", of=_TEXT), optional=True
+        ),
+    },
+    open=True,
+    required=(RULES,),
+    missing="the rules have no '{key}': a list of rules such as [embed, x]",
+)
+
+_RATE = Form("number", "{value!r} is not a rate or a size; it is a number above 0", above=0)
+_THINGS = Form("integer", "{value!r} is not a number of things; it is an integer of at least 1", least=1)
+_AT_LEAST_1 = Form("integer", "it is a number of at least 1", least=1)
+
+RANGE = Form(
+    "mapping",
+    keys={"min": SIZE, "max": SIZE},
+    unknown="a range has a min and a max, such as {{min: 0, max: 1}}, and no '{key}'",
+    there=None,
+    required=("max",),
+    missing="a range has a {key}, such as {{min: 0, max: 1}}; its min is 0 where it is left out",
+)
+
+_TO_EXPRESSIONS = Form("mapping", "the {last} of a repeat maps names to expressions", of=EXPRESSION, fewest=1)
+_OF_A_REPEAT: Mapping[str, Inner] = {
+    "repeat": SIZE,
+    "index": NAME,
+    "over": _TO_EXPRESSIONS,
+    "carry": _TO_EXPRESSIONS,
+    "body": replace(_TO_EXPRESSIONS, of="line"),
+    "stack": Form(
+        "mapping",
+        "the stack of a repeat maps the names of what is stacked to names of the body",
+        of=Form("text", "{value!r} is no name of the body"),
+        fewest=1,
+    ),
+    "checkpoint": "checkpoint",
+    "unroll": Form("flag", "unroll is true (a Python loop) or false (jax.lax.fori_loop)"),
+}
+_REPEAT = Form(
+    "mapping",
+    keys=_OF_A_REPEAT,
+    unknown="a repeat has no key '{key}'",
+    there="; a repeat has ",
+    required=("repeat", "body"),
+    either=("carry", "stack"),
+    missing="the repeat '{name}' has no '{key}'",
+)
+_SHARED = replace(_REPEAT, keys={**_OF_A_REPEAT, "body": replace(_TO_EXPRESSIONS, of="shared-line")})
+
+FORMS: Mapping[str, Form] = {
+    "axes": Form("list", "the mesh has no axes", of=_MESH_AXIS, fewest=1),
+    "sizes-of-axes": Form(
+        "list", of=Form("integer", "{value!r} is not the size of an axis; it is an integer of at least 1", least=1)
+    ),
+    "devices": Form("list", of=_any("", DEVICE, "devices")),
+    "types-of-axes": Form("list", of=Form("text", choices=AXIS_TYPES)),
+    "platform": Form("text", "no platform '{value}'", choices=PLATFORMS),
+    "slices": Form("integer", "{value!r} is no number of slices here; it is at least 1", least=1),
+    "processes": Form("integer", "{value!r} is no number of processes; it is at least 1", least=1),
+    "rate": _RATE,
+    "rates": Form("mapping", of=_RATE),
+    "latency": Form("number", "{value!r} is not a latency; it is a number of seconds", least=0),
+    "things": _THINGS,
+    "tori": Form("integer", "{value!r} is not a number of slices; it is an integer of at least 1", least=1),
+    "chips": Form(
+        "list", of=Form("integer", "{value!r} is not a number of chips; it is an integer of at least 1", least=1)
+    ),
+    "shape": Form("list", of=SIZE),
+    "dtype": Form("text", "no dtype {value!r}", choices=dtypes.NAMES, example="; for example float32, bfloat16, int32"),
+    "init": _any("", _TEXT, "numbers"),
+    "numbers": _any("", Form("number"), Form("flag"), Form("list", of="numbers")),
+    "spec": SPEC,
+    "specs": _SPECS,
+    "names": _one_or_more(_TEXT),
+    "texts": Form("list", of=_TEXT),
+    "one-or-more": Form("list", of=_TEXT, fewest=1),
+    "targets": Form(
+        "list",
+        "there is no target to test; the default is [cpu]",
+        of=Form("text", "{value!r} is not the name of a target{hint}"),
+        fewest=1,
+    ),
+    "rules": _any(
+        "{value!r} is not a list of rules such as [embed, x]{hint}",
+        Form("list", of=_RULE),
+        OF_MAXTEXT,
+        optional=True,
+    ),
+    "sizes": Form("mapping", of=SIZE),
+    "counts": Form(
+        "mapping",
+        "{value!r} is not a mapping of kinds to numbers, such as {{all-reduce: 1}}",
+        keys=dict.fromkeys(KINDS, _any(SIZE.refusal, *SIZE.forms, RANGE)),
+        unknown="there is no collective '{key}'",
+        optional=True,
+        by_program=True,
+    ),
+    "promise": Form("flag", "{value!r} is neither true nor false", optional=True, by_program=True),
+    "most": replace(SIZE, optional=True, by_program=True),
+    "some-lines": Form(
+        "list",
+        "{value!r} is not a list of lines, such as [C, ring.lhs]",
+        of=_TEXT,
+        optional=True,
+        by_program=True,
+    ),
+    "layouts": replace(
+        _SPECS, refusal="{value!r} is not a mapping of names to PartitionSpecs", optional=True, by_program=True
+    ),
+    "shares": Form(
+        "mapping",
+        of=Form("number", "{value!r} is not a share of the output's root mean square, such as 1e-2", above=0),
+    ),
+    "values": Form("mapping", of="numbers"),
+    "weak": replace(_one_or_more(_TEXT), optional=True),
+    "wrong": _any("", _TEXT, Form("list", of=_TEXT), Form("mapping", of=_TEXT), optional=True, by_program=True),
+    "message": Form(
+        "text", "{value!r} is not a part of the message with which it has to be refused", fewest=1, optional=True
+    ),
+    "programs": _any(
+        "",
+        Form("text", choices=("all", *Program)),
+        Form("list", of=Form("text", choices=tuple(Program))),
+        optional=True,
+    ),
+    "seed": Form("integer", "the seed must not be negative", least=0),
+    "precision": Form("text", "no precision '{value}'", choices=PRECISIONS),
+    "seconds": Form("number", "the timeout is a number of seconds above 0, and not infinite", above=0),
+    "boolean": Form("flag"),
+    "at-least-1": _AT_LEAST_1,
+    "functions": Form("mapping", of=_any("", EXPRESSION, "choice", "function")),
+    "section": Form("mapping", of="line"),
+    "shared-section": Form("mapping", of="shared-line"),
+    "line": _any("", EXPRESSION, "repeat"),
+    "shared-line": _any("", EXPRESSION, "choice", "shared-repeat"),
+    "choice": Form(
+        "mapping",
+        "",
+        keys=dict.fromkeys(SECTIONS, _any("", EXPRESSION, "shared-repeat")),
+        unknown="a line that differs between the sections is {{graph: …, per_device: …}}; it has no '{key}'",
+        there=None,
+        fewest=1,
+    ),
+    "repeat": _REPEAT,
+    "shared-repeat": _SHARED,
+    "function": Form(
+        "mapping",
+        keys={"of": _one_or_more(_TEXT), "checkpoint": "checkpoint", "result": "shared-line"},
+        of="shared-line",
+        required=("result",),
+    ),
+    "checkpoint": _any(
+        "",
+        Form("flag"),
+        Form("text", choices=POLICIES),
+        Form("mapping", keys=dict.fromkeys(BY_NAMES, _one_or_more(_TEXT)), fewest=1, most=1),
+        optional=True,
+    ),
+}
+"""The forms by the names that `config/schema.py`, or another form, has for them."""
+
+
+def at(key: Key) -> Form:
+    """The form of what stands at a key of an experiment, or inside of what stands there."""
+    for length in range(1, len(key) + 1):
+        kind = shape.at(key[:length])
+        if kind is not None and kind.form is not None:
+            form = FORMS[kind.form]
+            for part in key[length:]:
+                inner = form.keys.get(str(part), form.of)
+                assert inner is not None, key
+                form = _named(inner)
+            return form
+    raise KeyError(key)
+
+
+def _named(form: Inner) -> Form:
+    return FORMS[form] if isinstance(form, str) else form
+
+
+def check(value: object, key: Key, form: Form | None = None, name: str = "") -> None:
+    """Raise `InvalidExperiment` for the first thing in a value that its form, by default that of the key, has not."""
+    fault = _misfit(value, key, form or at(key), name)
+    if fault is not None and fault.message:
+        raise InvalidExperiment(fault)
+
+
+def yaml_hint(value: object) -> str:
+    """`; YAML reads yes …` of a value that was perhaps meant as a text."""
+    return "; YAML reads yes, no, on and off as true and false: put it in quotes" if isinstance(value, bool) else ""
+
+
+def choices(candidates: Any) -> str:
+    """`; there are x, y`."""
+    return f"; there are {', '.join(candidates)}"
+
+
+def _misfit(value: object, key: Key, form: Form, name: str = "") -> Fault | None:
+    """The first fault of a value, with no message where its reader has one."""
+    if value is None and form.optional:
+        return None
+    if form.forms:
+        return _misfit_of_any(value, key, form)
+    if not _fits(value, form):
+        hint = (nearest(str(value), form.choices) or form.example or choices(form.choices)) if form.choices else ""
+        return Fault(key, _filled(form.refusal, value, key) + hint)
+    if is_list(value):
+        inner = form.parts or (form.of,) * len(value)
+        return _first((item, (*key, i), each) for i, (item, each) in enumerate(zip(value, inner, strict=True)))
+    if is_mapping(value):
+        return _misfit_of_keys(value, key, form, name) or _first(
+            (item, (*key, part), form.keys.get(part, form.of)) for part, item in value.items()
+        )
+    return None
+
+
+def _misfit_of_any(value: object, key: Key, form: Form) -> Fault | None:
+    """Of what is a list or a mapping, and may be, what is wrong inside of it."""
+    faults = [(each, _misfit(value, key, each)) for each in form.forms if isinstance(each, Form)]
+    if len(faults) < len(form.forms) or any(fault is None for _, fault in faults):
+        return None
+    container = "list" if is_list(value) else "mapping" if is_mapping(value) else None
+    inside = next((fault for each, fault in faults if each.kind == container), None)
+    return inside if inside is not None and inside.message else Fault(key, _filled(form.refusal, value, key))
+
+
+def _misfit_of_keys(value: Mapping[str, Any], key: Key, form: Form, name: str) -> Fault | None:
+    if form.keys and not form.open and form.of is None:
+        for part in value:
+            if part not in form.keys:
+                there = form.there and form.there + ", ".join(form.keys)
+                hint = "" if there is None else nearest(str(part), form.keys) or there
+                return Fault((*key, part), form.unknown.format(key=part) + hint)
+    lacking = [part for part in form.required if part not in value]
+    lacking += [] if not form.either or any(part in value for part in form.either) else [form.either[0]]
+    return Fault(key, form.missing.format(key=lacking[0], name=name)) if lacking else None
+
+
+def _first(parts: Any) -> Fault | None:
+    misfits = [_misfit(value, key, form) for value, key, form in parts if isinstance(form, Form)]
+    faults = [fault for fault in misfits if fault is not None]
+    return next((fault for fault in faults if fault.message), faults[0] if faults else None)
+
+
+def _filled(refusal: str, value: object, key: Key) -> str:
+    return refusal.format(value=value, hint=yaml_hint(value), last=key[-1] if key else "")
+
+
+def _fits(value: object, form: Form) -> bool:
+    """Whether a value is of the kind, the choices, the bounds and the length; not what is inside of it."""
+    match form.kind:
+        case "text" | "name":
+            if not isinstance(value, str) or (form.kind == "name" and not IDENTIFIER.match(value)):
+                return False
+            return (not form.choices or value in form.choices) and len(value.strip()) >= (form.fewest or 0)
+        case "flag":
+            return isinstance(value, bool)
+        case "list" | "mapping":
+            if not (is_list(value) if form.kind == "list" else is_mapping(value)):
+                return False
+            assert is_list(value) or is_mapping(value)
+            fewest, most = (len(form.parts),) * 2 if form.parts else (form.fewest or 0, form.most or math.inf)
+            return fewest <= len(value) <= most
+        case _:
+            return _is_number(value, form)
+
+
+def _is_number(value: object, form: Form) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int if form.kind == "integer" else int | float):
+        return False
+    if form.above is not None:
+        return form.above < value < math.inf
+    return form.least is None or form.least <= value < math.inf

@@ -1,0 +1,65 @@
+"""Equations in; the terms that they were read of, which text is written of, out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from runner.graph.model import Equation, Function, Graph, Operand, Ref, Size, walk
+from runner.graph.term import Apply, Const, Group, Lambda, Name, Slice, Term
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """How the equations of a graph are written.
+
+    - `parts`: the equations that no line names, by the number of what each gives: they stand where that is read.
+    - `named`: what lines, repeats and functions call the other values.
+    """
+
+    parts: Mapping[int, Equation]
+    named: Mapping[int, str]
+
+    @staticmethod
+    def of(graph: Graph) -> Spelling:
+        """Of a graph and of the bodies in it."""
+        parts: dict[int, Equation] = {}
+        named = {value.number: value.name for value in graph.inputs}
+        for equation in walk(graph):
+            for value in (*equation.results, *(each for body in equation.bodies for each in body.inputs)):
+                named[value.number] = value.name
+            if equation.form is None and not equation.results[0].name:
+                parts[equation.results[0].number] = equation
+        return Spelling(parts, named)
+
+    def operand(self, operand: Operand) -> Term:
+        """An operand as it is written."""
+        match operand:
+            case Ref(number=number) if number in self.parts:
+                return self.equation(self.parts[number])
+            case Ref(number=number):
+                return Name(self.named[number])
+            case Size(name=name):
+                return Name(name)
+            case Const():
+                return operand
+            case Group(items=items, kind=kind):
+                return Group(tuple(map(self.operand, items)), kind)
+            case Slice(lower=lower, upper=upper, step=step):
+                return Slice(self.operand(lower), self.operand(upper), self.operand(step))
+            case Function(body=body):
+                return self.function(body)
+
+    def equation(self, equation: Equation) -> Term:
+        """An equation as it is written."""
+        if equation.spelled == "name":
+            return self.operand(equation.operands[0])
+        named = tuple((name, self.operand(operand)) for name, operand in equation.named)
+        return Apply(equation.operation, tuple(map(self.operand, equation.operands)), named, equation.spelled)
+
+    def function(self, body: Graph) -> Lambda:
+        """A function that combines two values, with the names that it has for them."""
+        parameters = {value.number: value.name for value in body.inputs}
+        *parts, result = body.equations
+        inside = Spelling({part.results[0].number: part for part in parts}, {**self.named, **parameters})
+        return Lambda(tuple(parameters.values()), inside.equation(result))

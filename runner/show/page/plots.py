@@ -1,0 +1,100 @@
+"""The rows of a sweep in; what its charts show, as data, out: a page draws them, and `vega.py` specifies them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from runner.record.measures import Row
+from runner.show.page.measured import Sweep
+from runner.show.page.scale import Scale, of_sizes, scale
+
+_TIMES = ("estimate_s", "run_s")
+"""What of a program's time is drawn against its memory, the first that there is."""
+
+_ACROSS = 40
+"""A key with more values than that is not laid out."""
+
+
+@dataclass(frozen=True)
+class Layouts:
+    """A measure by two keys, one `down` and one `across`: the least of all rows that have their values."""
+
+    measure: str
+    down: str
+    across: str
+
+
+@dataclass(frozen=True)
+class Against:
+    """A measure against another one, each on its scale; the rows that have both, with their values."""
+
+    x: str
+    y: str
+    rows: Sequence[tuple[Row, float, float]]
+    scales: tuple[Scale, Scale]
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Every measure by a key with numbers: a line for the rows that agree in the program and the `others`.
+
+    - `sizes`: the number that each value of the key is; `scale`: the one on which these lie.
+    """
+
+    key: str
+    others: Sequence[str]
+    sizes: Mapping[str, float]
+    scale: Scale
+
+
+def layouts(sweep: Sweep) -> Layouts | None:
+    """Bytes sent by the two keys that tell most: those of layouts first, then meshes, then those with the most values.
+
+    None where there are no two.
+    """
+    values = {key: len({row.keys[key] for row in sweep.rows}) for key in sweep.keys}
+    usable = [key for key, count in values.items() if 1 < count <= _ACROSS]
+
+    def rank(key: str) -> tuple[int, int]:
+        layout = key.endswith(".spec") or key.startswith(("outputs.", "constraints."))
+        return (0 if layout else 1 if key.split(".")[0] == "mesh" else 2), -values[key]
+
+    keys = sorted(usable, key=rank)[:2]
+    if len(keys) < 2 or "bytes_sent" not in sweep.measures:
+        return None
+    return Layouts("bytes_sent", keys[0], keys[1])
+
+
+def against(sweep: Sweep) -> Against | None:
+    """Time against memory; None where there are no two points of it."""
+    time = next((name for name in _TIMES if name in sweep.measures), None)
+    if time is None:
+        return None
+    rows = [
+        (row, x, y)
+        for row in sweep.passed
+        if (x := row.measures.get(time)) is not None and (y := row.measures.get("memory_bytes")) is not None
+    ]
+    if len(rows) < 2:
+        return None
+    scales = scale([x for _, x, _ in rows]), scale([y for _, _, y in rows])
+    return Against(time, "memory_bytes", rows, scales)
+
+
+def growths(sweep: Sweep) -> list[Growth]:
+    """One for each key that has three numbers or more."""
+    charts: list[Growth] = []
+    for key in sweep.keys:
+        sizes = {row.keys[key]: size for row in sweep.passed if (size := _size(row.keys[key])) is not None}
+        if len(set(sizes.values())) >= 3:
+            others = [name for name in sweep.keys if name != key]
+            charts.append(Growth(key, others, sizes, of_sizes(sorted(set(sizes.values())))))
+    return charts
+
+
+def _size(value: str) -> float | None:
+    try:
+        return float(value)
+    except ValueError:
+        return None

@@ -27,7 +27,7 @@ from runner.language.parts import at_index
 from runner.language.printing import text
 from runner.worker import calls
 from runner.worker.primitives import LIBRARY, ORDERS, Application, Unread, expression, literal
-from runner.worker.versions import user_frame
+from runner.worker.versions import scan_counts, user_frame
 from runner.worker.walk import REFUSALS, function_of
 
 _LONGEST = 96
@@ -240,7 +240,7 @@ class _Body:
 
     def _scan(self, equation: Any) -> list[Term]:
         params = equation.params
-        closed, consts, carried = params["jaxpr"], params["num_consts"], params["num_carry"]
+        closed, (consts, carried) = params["jaxpr"], scan_counts(params)
         jaxpr, reverse = closed.jaxpr, params["reverse"]
         operands = [self.term(v) for v in equation.invars]
         loop, index = self.reader.fresh(self._loop_name(equation)), self.reader.fresh("step")

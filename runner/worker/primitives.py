@@ -171,6 +171,11 @@ def _remainder(application: Application) -> Term:
     return Apply("fmod", application.operands)
 
 
+@reads("one_minus_square")
+def _one_minus_square(application: Application) -> Term:
+    return application.made("1 - {x} ** 2")
+
+
 @reads("integer_pow")
 def _powered(application: Application) -> Term:
     return operator("power", application.x, constant(application.params["y"]))

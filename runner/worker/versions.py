@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import jax
@@ -134,3 +134,11 @@ def user_frame(source: Any) -> tuple[str, int] | None:
     """The file and the line of the user's code that an equation comes from; None where JAX does not say."""
     frame: Any = importlib.import_module("jax._src.source_info_util").user_frame(source.traceback)
     return None if frame is None else (frame.file_name, frame.start_line)
+
+
+def scan_counts(params: Mapping[str, Any]) -> tuple[int, int]:
+    """How many operands of a `scan` every step reads alike, and how many it carries; the others it takes slices of."""
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    same, carried, _ = params["ft_in"].unpack()
+    return len(same), len(carried)

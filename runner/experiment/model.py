@@ -11,6 +11,7 @@ from typing import Any
 from runner import dtypes
 from runner.experiment import checkpoints, definition, expect, graphs
 from runner.experiment.hardware import Hardware
+from runner.experiment.imported import Imports
 from runner.experiment.lines import (
     Call,
     Checkpoint,
@@ -137,6 +138,8 @@ class Experiment:
     """What it was read from, as plain data: every key of the file, with its default where nobody gave it a value."""
     reader: Callable[[Mapping[str, Any]], Experiment] = field(repr=False, compare=False)
     """What read it."""
+    imports: Imports = field(default_factory=Imports)
+    """The functions that are Python of the user's own; their lines are among those of `functions`."""
     sections: tuple[Section, ...] = ("graph", "per_device")
     """The sections that the file has, whether a program is written from them or not."""
     left_out: tuple[Program, ...] = ()

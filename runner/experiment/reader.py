@@ -14,6 +14,7 @@ from runner.experiment import divergence, expect, extent, hardware, topology
 from runner.experiment.checkpoints import check_names
 from runner.experiment.forms import PLATFORMS, check, choices
 from runner.experiment.functions import read_functions
+from runner.experiment.imported import read_imported
 from runner.experiment.layouts import check_blocks, read_array, read_manual, read_mesh, read_specs
 from runner.experiment.lines import Flat, flat
 from runner.experiment.mapping import lengths
@@ -155,6 +156,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
         # Where nobody sees a block, there is none.
         automatic=automatic if sections["per_device"] else (),
         by_hand=by_hand(sections, frozenset(implied)),
+        imports=read_imported(config),
         definition=config,
         reader=read,
         **{key: config[key] for key in _AS_THEY_ARE},

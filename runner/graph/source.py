@@ -35,6 +35,18 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
+class Frame:
+    """Where a line of Python stands: the user's file, the line's number, and what it says."""
+
+    file: str
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.file.rpartition('/')[2]}:{self.line} {self.text}"
+
+
+@dataclass(frozen=True)
 class Call:
     """A call of a function of the experiment's own, or of `cond` or `switch`, whose argument is what that hangs on.
 

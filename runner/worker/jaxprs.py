@@ -21,6 +21,7 @@ from jax.extend import core as extended
 
 from runner.derivation.terms import built, constant
 from runner.experiment.frames import free
+from runner.graph.source import Frame
 from runner.graph.term import Apply, Const, Group, Name, Term
 from runner.language.operations import CONSTANTS, OPERATIONS
 from runner.language.parts import at_index
@@ -34,18 +35,6 @@ _LONGEST = 96
 """How long an expression may be that stands where it is read."""
 
 _ASSIGNED = re.compile(r"\s*([A-Za-z_]\w*)\s*(?::[^=]+)?=[^=]")
-
-
-@dataclass(frozen=True)
-class Frame:
-    """Where a line of a function stands: the user's file, the line's number, and what it says."""
-
-    file: str
-    line: int
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.file.rpartition('/')[2]}:{self.line} {self.text}"
 
 
 @dataclass(frozen=True)

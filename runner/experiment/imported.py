@@ -1,0 +1,56 @@
+"""The definition of an experiment whose Python functions have been read in; what the other rooms need of them out.
+
+A function that a line calls, `loss: llama.loss(params, tokens)`, has been traced by a worker: its equations are the
+lines of a function of the experiment, so whoever needs lines has them. What a program calls is the user's own function,
+and where a line of that stands in the user's file is here too.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from runner import codec
+from runner.graph.source import Frame
+
+KEY = "imported"
+"""The key of a definition that no file has: a worker writes it."""
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A function of the experiment whose lines come of a function of Python.
+
+    - `call`: what is called, as the file has it: `llama.loss`.
+    - `returned`: what the program's function of that name returns, as Python, with `$name` for each of its parameters.
+    - `frames`: where the lines stand in the user's files, by their names.
+    """
+
+    call: str
+    returned: str
+    frames: Mapping[str, Frame] = field(default_factory=dict[str, Frame])
+
+    def text(self, parameters: Mapping[str, str]) -> str:
+        """What it returns, given what the program calls its parameters."""
+        return string.Template(self.returned).substitute(parameters)
+
+
+@dataclass(frozen=True)
+class Imports:
+    """All that a worker read of the functions that an experiment imports.
+
+    - `functions`: by the names of the experiment's functions that have their lines.
+    - `preamble`: the lines of a program that import what it calls, and say how its trees are built; `names`: the names
+      that they give.
+    """
+
+    functions: Mapping[str, Imported] = field(default_factory=dict[str, Imported])
+    preamble: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+
+
+def read_imported(config: Mapping[str, Any]) -> Imports:
+    """What a definition has of them; nothing where no file is imported."""
+    return codec.build(Imports, config[KEY]) if KEY in config else Imports()

@@ -129,6 +129,8 @@ class ArrayConfig:
     dtype: Annotated[str, "dtype"] = field(default=MISSING, metadata={"unsaid": "float32"})
     init: Annotated[Any, "init"] = field(default=MISSING, metadata={"unsaid": "normal()"})
     spec: Annotated[list[Any], "spec"] = field(default=MISSING, metadata={"unsaid": []})
+    tree: str | None = None
+    """A pytree of arrays, by the call that makes it, in the place of a shape: `llama.init(key(0), B)`."""
 
 
 ARRAY: Mapping[str, Any] = {key.name: key.metadata.get("unsaid") for key in dataclasses.fields(ArrayConfig)}
@@ -220,6 +222,12 @@ class ExperimentConfig:
     require: Annotated[list[Any] | None, "texts"] = None
     """What has to hold of the dims: `[M >= S, M % S == 0]`."""
     arrays: dict[str, ArrayConfig] | None = field(default_factory=dict[str, ArrayConfig])
+    imports: Annotated[dict[str, Any] | None, "imports"] = field(default_factory=dict[str, Any])
+    """Modules and functions of your own, which lines call: `{llama: my_models/llama.py, loss: my_models.mlp:loss}`."""
+    references: Annotated[dict[str, Any] | None, "imports"] = field(default_factory=dict[str, Any])
+    """What computes the same as a function whose inside nobody can read: `{flash_attention: my_refs.py:attention}`."""
+    specs: Annotated[dict[str, Any] | None, "specs"] = field(default_factory=dict[str, Any])
+    """The PartitionSpecs of the leaves of trees, by patterns of their paths: `{"params/**/{q,k}": [embed, x]}`."""
     functions: Annotated[dict[str, Any] | None, "functions"] = field(default_factory=dict[str, Any])
     """Lines by a name, which other lines call: `rmsnorm(x, g): x * g`."""
     both: Annotated[dict[str, Any] | None, "shared-section"] = field(default_factory=dict[str, Any])

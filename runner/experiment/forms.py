@@ -198,6 +198,9 @@ FORMS: Mapping[str, Form] = {
     "numbers": _any("", Form("number"), Form("flag"), Form("list", of="numbers")),
     "spec": SPEC,
     "specs": _SPECS,
+    "imports": Form(
+        "mapping", of=Form("text", "{value!r} is no file, such as my_models/llama.py, and no module{hint}")
+    ),
     "names": _one_or_more(_TEXT),
     "texts": Form("list", of=_TEXT),
     "one-or-more": Form("list", of=_TEXT, fewest=1),

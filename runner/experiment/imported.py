@@ -13,10 +13,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runner import codec
+from runner.config import schema
 from runner.graph.source import Frame
+
+TREES = "trees"
+"""The folder of a run folder in which the values of the leaves of trees are."""
 
 KEY = "imported"
 """The key of a definition that no file has: a worker writes it."""
+
+
+class Unread(Exception):
+    """The functions were not read, since the worker ended; the text says how."""
 
 
 @dataclass(frozen=True)
@@ -54,3 +62,27 @@ class Imports:
 def read_imported(config: Mapping[str, Any]) -> Imports:
     """What a definition has of them; nothing where no file is imported."""
     return codec.build(Imports, config[KEY]) if KEY in config else Imports()
+
+
+def imports(config: Mapping[str, Any]) -> bool:
+    """Whether a configuration imports functions of Python that nobody has read yet."""
+    return bool(config.get("imports")) and KEY not in config
+
+
+def skeleton(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a configuration can be read before its functions are: all but its lines, and what speaks of them."""
+    whole = schema.completed({name: value for name, value in config.items() if value is not None and name != KEY})
+    arrays = {name: array for name, array in whole["arrays"].items() if not (array or {}).get("tree")}
+    return {
+        **whole,
+        "arrays": arrays,
+        "graph": {"probe_": "zeros(1)"},
+        "outputs": {"probe_": []},
+        **{key: {} for key in ("imports", "references", "specs", "both", "per_device", "functions", "constraints")},
+        "grad": {},
+        "expect": {},
+        "show": "none",
+        "program": "auto",
+        "trace": False,
+        "profile": False,
+    }

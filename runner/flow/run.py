@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from runner.config.folders import added
 from runner.experiment import data, expect, memory, topology
 from runner.experiment.data import Arrays
+from runner.experiment.imported import Unread, imports
 from runner.experiment.model import Experiment
 from runner.experiment.naming import TRACED
 from runner.experiment.reader import read
@@ -96,8 +97,8 @@ class _Job:
     open: ExitStack
 
 
-_Ending: TypeAlias = "InvalidExperiment | clock.TimedOut | MemoryError"
-_ENDINGS = (InvalidExperiment, clock.TimedOut, MemoryError)
+_Ending: TypeAlias = "InvalidExperiment | Unread | clock.TimedOut | MemoryError"
+_ENDINGS = (InvalidExperiment, Unread, clock.TimedOut, MemoryError)
 """What ends a run early, and is in its record."""
 
 
@@ -133,7 +134,7 @@ class Running:
         """Read the experiment and hand a worker its job, where the input is valid."""
         try:
             self._refusal = expect.refusal(self.config)
-            experiment = read(self.config)
+            experiment = read(self._traced(self.config, self.folder))
             self._require_possible(experiment)
             self._job = self._handed_over(experiment, self.folder)
         except _ENDINGS as error:
@@ -166,6 +167,16 @@ class Running:
         if self.config.get("report") is True:
             _leave_page(record, self.folder)
         return record, findings
+
+    def _traced(self, config: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
+        """The configuration with what it imports read; most import nothing."""
+        if not imports(config):
+            return config
+        from runner.flow import functions
+
+        with self.progress:
+            self.progress.tell("the functions")
+            return functions.traced(config, folder, self.sources, self.workers)
 
     def close(self) -> None:
         """Let go of a run that will not be finished."""

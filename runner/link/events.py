@@ -306,6 +306,16 @@ class Finished:
 
 
 @dataclass(kw_only=True)
+class FunctionsRead:
+    """The functions of Python that an experiment imports were read; nothing follows.
+
+    - `definition`: the experiment's, with their lines.
+    """
+
+    definition: Mapping[str, Any]
+
+
+@dataclass(kw_only=True)
 class Done:
     """A job was done, and the worker is ready for another.
 
@@ -338,14 +348,14 @@ class Log:
     text: str
 
 
-Event: TypeAlias = Invalid | Types | Started | Finished | Died | Log
+Event: TypeAlias = Invalid | FunctionsRead | Types | Started | Finished | Died | Log
 
 Said: TypeAlias = Event | Done | Called | Phase
 """What a worker says, or is said of it."""
 
 
 _KINDS: dict[str, type[Any]] = {
-    kind.__name__.lower(): kind for kind in (Called, Phase, Invalid, Types, Started, Finished, Done, Died)
+    kind.__name__.lower(): kind for kind in (Called, Phase, Invalid, FunctionsRead, Types, Started, Finished, Done, Died)
 }
 """What a worker says; of most of its ends its parent hears otherwise."""
 

@@ -21,13 +21,14 @@ import jax
 import jaxlib.version
 
 from runner.experiment import data
+from runner.experiment.imported import TREES, skeleton
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.experiment.reader import read
 from runner.faults import InvalidExperiment, invalid
 from runner.layout import Spec
 from runner.link import events, handover
-from runner.link.events import Devices, Finished, GradientFile, Invalid, Profiled, Ran, Said, Started
+from runner.link.events import Devices, Finished, GradientFile, Invalid, Profiled, Ran, Said, Started, FunctionsRead
 from runner.link.steps import Step, Work
 from runner.programs import WRITERS
 from runner.programs.types import Floats, Types
@@ -54,8 +55,24 @@ def run(job: dict[str, Any], emit: Emit) -> None:
     `gradient`, where the oracle of gradients is asked for though the hardware is not here.
     """
     phases.told_by(emit)
-    _run(job, emit)
+    if job.get("trace"):
+        emit(_traced(job))
+    else:
+        _run(job, emit)
     emit(warm.done())
+
+
+def _traced(job: dict[str, Any]) -> FunctionsRead | Invalid:
+    """What the functions that an experiment imports come to."""
+    # Only few experiments import any.
+    from runner.worker import functions
+
+    definition = job["definition"]
+    try:
+        warm.prepare(read(skeleton(definition)))
+        return FunctionsRead(definition=functions.traced(definition, Path(job["data"]), Path(job["folder"]) / TREES))
+    except InvalidExperiment as error:
+        return Invalid(fault=error.fault)
 
 
 def _run(job: dict[str, Any], emit: Emit) -> None:

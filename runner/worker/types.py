@@ -47,7 +47,7 @@ def infer(experiment: Experiment) -> Types:
     repairs = Repairs()
     graph, own = experiment.alone("graph"), experiment.alone("per_device")
     if experiment.graph:
-        nodes["graph"] = _graph(graph, floats["graph"])
+        nodes["graph"] = whole(graph, floats["graph"])
         for name, spec in experiment.results.items():
             key = ("outputs", name)
             fits(spec, nodes["graph"][name].shape, (), experiment.mesh, key, name, experiment.logical.get(key))
@@ -85,14 +85,14 @@ def infer(experiment: Experiment) -> Types:
         differing[Program.SHARD_MAP] = _differing(own, varying)
         for name, spec in experiment.results.items():
             local = nodes["per_device"][name]
-            whole = _whole(experiment, local, spec, name)
-            if name in outputs and whole.shape != outputs[name].shape:
+            of_all = _whole(experiment, local, spec, name)
+            if name in outputs and of_all.shape != outputs[name].shape:
                 raise invalid(
                     ("outputs", name),
                     f"per_device gives {list(local.shape)} on each device, which under {spec.yaml()} is "
-                    f"{list(whole.shape)} in all; graph gives {list(outputs[name].shape)}",
+                    f"{list(of_all.shape)} in all; graph gives {list(outputs[name].shape)}",
                 )
-            outputs[name] = whole
+            outputs[name] = of_all
             if experiment.check_vma:
                 _check_varying(experiment, name, spec, varying[name])
         if own.grad:
@@ -182,15 +182,16 @@ def _must_be_array(experiment: Experiment, section: Section, types: Mapping[str,
             raise invalid(("outputs", name), f"'{name}' of {section} is not an array; an output is one array")
 
 
-def _graph(experiment: Experiment, floats: Floats) -> dict[str, Typed]:
+def whole(experiment: Experiment, floats: Floats) -> dict[str, Typed]:
+    """The types of the values of `graph`; the dtypes of the parts of expressions are added to `floats`."""
     types: dict[str, Typed] = {}
 
-    def whole(*arrays: Any) -> tuple[()]:
+    def walked(*arrays: Any) -> tuple[()]:
         values = dict(zip((a.name for a in experiment.given), arrays, strict=True))
         Walker(experiment, values, _recorder(types), _floats_recorder(floats)).run(experiment.graph, "graph")
         return ()
 
-    calls.eval_shape(whole, *_structs(experiment, lambda layout: layout.shape))
+    calls.eval_shape(walked, *_structs(experiment, lambda layout: layout.shape))
     _must_be_array(experiment, "graph", types)
     return types
 

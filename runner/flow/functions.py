@@ -1,0 +1,48 @@
+"""A configuration that imports functions of Python in; the same with what a worker read of them out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runner.config import schema
+from runner.experiment.imported import Unread, imports, skeleton
+from runner.experiment.reader import read
+from runner.faults import InvalidExperiment
+from runner.link.order import job, kind
+from runner.link.workers import Workers
+
+if TYPE_CHECKING:
+    from runner.config.sources import Sources
+
+
+def traced(
+    config: Mapping[str, Any], folder: Path, sources: Callable[[], Sources], workers: Workers
+) -> Mapping[str, Any]:
+    """The configuration with the lines of the functions that it imports, if it does; `folder` is the run's.
+
+    What does not speak of them is valid before any of the user's code runs. Raises `InvalidExperiment` for what cannot
+    be imported or read, and `Unread`.
+    """
+    if not imports(config):
+        return config
+    from runner.link.events import Died, Invalid, FunctionsRead
+
+    whole = schema.completed({key: value for key, value in config.items() if value is not None})
+    one = {**whole["target"], "processes": 1, "cluster": False}
+    experiment = read({**skeleton(whole), "target": one})
+    beside = sources().folder(("imports", next(iter(whole["imports"]))))
+    task = {**job(experiment, folder, beside, str(folder)), "definition": whole, "trace": True}
+    ending = "the worker told nothing of the functions"
+    for event in workers.aside(kind(experiment)).submit(task, kind(experiment), experiment.timeout):
+        match event:
+            case FunctionsRead():
+                return event.definition
+            case Invalid():
+                raise InvalidExperiment(event.fault)
+            case Died():
+                ending = event.error
+            case _:
+                continue
+    raise Unread(ending)

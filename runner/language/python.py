@@ -1,0 +1,100 @@
+"""An expression in which functions of Python are called in; the calls, and the expression without them, out.
+
+What stands in such a call is Python: names, numbers, texts, attributes, calls, containers and arithmetic, and nothing
+else. It is the user's own code that runs there, so this is no sandbox; it keeps a line a line.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from runner.language.syntax import SyntaxFault, on_one_line
+
+_ALLOWED = (
+    ast.Call, ast.Attribute, ast.Name, ast.Load, ast.Constant, ast.Tuple, ast.List, ast.Dict, ast.keyword, ast.UnaryOp,
+    ast.USub, ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow, ast.Subscript,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class PythonCall:
+    """A call of a function of Python: its text, what it calls (`llama.loss`), and the names that it reads."""
+
+    text: str
+    function: str
+    names: tuple[str, ...]
+
+    def filled(self, texts: Mapping[str, str]) -> str:
+        """Its text with other texts in the place of names."""
+        return filled(self.text, texts)
+
+
+def taken_out(
+    text: str, imports: Collection[str], put: Callable[[PythonCall], str]
+) -> tuple[str, tuple[PythonCall, ...]]:
+    """An expression with what is `put` in the place of each call of what is imported, and these calls.
+
+    Raises `SyntaxFault` for what no such call can have. What is no expression of Python's is given back as it is.
+    """
+    text = on_one_line(text)
+    try:
+        tree = ast.parse(text.strip(), mode="eval")
+    except (SyntaxError, ValueError):
+        return text, ()
+    calls: list[PythonCall] = []
+
+    class Taken(ast.NodeTransformer):
+        def visit_Call(self, node: ast.Call) -> Any:
+            if _root(node.func) not in imports:
+                return self.generic_visit(node)
+            call = _call(node, text)
+            calls.append(call)
+            return ast.parse(put(call), mode="eval").body
+
+    expression = ast.unparse(Taken().visit(tree))
+    return (expression, tuple(calls)) if calls else (text, ())
+
+
+def read(text: str) -> PythonCall:
+    """An expression that is Python as a whole; what it calls is "" where it is no call. Raises `SyntaxFault`."""
+    try:
+        node = ast.parse(on_one_line(text).strip(), mode="eval").body
+    except (SyntaxError, ValueError) as error:
+        raise SyntaxFault(f"Python cannot read it: {error}", 0, len(text)) from None
+    return _call(node, text)
+
+
+def filled(text: str, texts: Mapping[str, str]) -> str:
+    """An expression of Python with other texts in the place of names, whatever these texts are."""
+
+    class Filled(ast.NodeTransformer):
+        def visit_Name(self, node: ast.Name) -> ast.expr:
+            return ast.Name(texts.get(node.id, node.id), node.ctx)
+
+    return ast.unparse(Filled().visit(ast.parse(text, mode="eval")))
+
+
+def _call(node: ast.expr, text: str) -> PythonCall:
+    for part in ast.walk(node):
+        if not isinstance(part, _ALLOWED) or (isinstance(part, ast.Attribute) and part.attr.startswith("_")):
+            shown = ast.unparse(part) if isinstance(part, ast.expr) else type(part).__name__
+            message = f"'{shown}' has no place in a call of Python; give it a line, or a function, of its own"
+            raise SyntaxFault(message, 0, len(text))
+    return PythonCall(
+        ast.unparse(node),
+        ast.unparse(node.func) if isinstance(node, ast.Call) else "",
+        tuple(dict.fromkeys(_names(node))),
+    )
+
+
+def _names(node: ast.expr) -> Iterator[str]:
+    return (part.id for part in ast.walk(node) if isinstance(part, ast.Name))
+
+
+def _root(node: ast.expr) -> str | None:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else None

@@ -1,0 +1,626 @@
+"""A definition that imports functions of Python in; the same with their lines, and the leaves of its trees, out.
+
+The user's code runs here, and nowhere else but in the programs: modules are imported, trees are made, functions are
+traced at the types of what they are called with. What comes out is a definition like any other: an array for each leaf,
+a function of the experiment for each call, and under `imported` how a program calls the user's function instead.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import jax
+import numpy as np
+
+from runner import codec, dtypes
+from runner.config import schema
+from runner.experiment.frames import free
+from runner.experiment.imported import KEY, Imported, Imports, skeleton
+from runner.experiment.model import Experiment
+from runner.experiment.patterns import fits
+from runner.experiment.plain import check_name, located
+from runner.experiment.reader import read
+from runner.experiment.written import BOTH, all_names, is_choice, spread, targets
+from runner.faults import Fault, InvalidExperiment, Key, invalid, key_text
+from runner.graph.source import SECTIONS, Section
+from runner.language import python
+from runner.language.operations import CONSTANTS, OPERATIONS
+from runner.language.python import PythonCall
+from runner.language.syntax import SyntaxFault
+from runner.layout import Layout
+from runner.untyped import is_mapping
+from runner.worker import calls, jaxprs, phases, types
+from runner.worker.jaxprs import CannotRead
+
+_KEYS = {"key": "jax.random.key"}
+"""What Python may read in a file besides what is imported, and what a program calls it."""
+
+_FEW = 16
+"""A tree of dicts, lists and tuples with at most so many leaves is written out; of others the structure has a name."""
+
+
+@dataclass(frozen=True)
+class _Tree:
+    """A pytree of values: the names of its leaves, its structure, and how Python writes it, with `$name` for a leaf."""
+
+    leaves: tuple[str, ...]
+    structure: Any
+    text: str
+
+    def made(self, values: Mapping[str, Any]) -> Any:
+        """The tree of these values of its leaves."""
+        return jax.tree.unflatten(self.structure, [values[leaf] for leaf in self.leaves])
+
+
+def traced(definition: Mapping[str, Any], folder: Path, into: Path) -> dict[str, Any]:
+    """The definition with what it imports read, of which relative paths are of `folder`; files are left in `into`.
+
+    Raises `InvalidExperiment` for what cannot be imported, traced or read, with the user's line where there is one.
+    """
+    return _Reading(definition, folder, into).done()
+
+
+@dataclass
+class _Reading:
+    definition: Mapping[str, Any]
+    folder: Path
+    into: Path
+    preamble: list[str] = field(default_factory=list[str])
+    objects: dict[str, Any] = field(default_factory=dict[str, Any])
+    """What is imported, by the names that the file has for it."""
+    trees: dict[str, _Tree] = field(default_factory=dict[str, _Tree])
+    arrays: dict[str, Any] = field(default_factory=dict[str, Any])
+    functions: dict[str, Any] = field(default_factory=dict[str, Any])
+    imported: dict[str, Imported] = field(default_factory=dict[str, Imported])
+    patterns: set[str] = field(default_factory=set[str])
+    """The patterns of `specs` that some path fits."""
+    paths: dict[str, str] = field(default_factory=dict[str, str])
+    """The paths of leaves in their trees, by their names."""
+
+    def done(self) -> dict[str, Any]:
+        self.probe = read(skeleton(self.definition))
+        self.taken = {*self.probe.dims, *OPERATIONS, *CONSTANTS, *self.definition["functions"], *_KEYS}
+        for section in (BOTH, *SECTIONS):
+            self.taken |= {name for name, _ in all_names(self.definition[section], (section,))}
+        self.taken |= {*self.definition["imports"], *self.definition["arrays"]}
+        for name, source in self.definition["imports"].items():
+            phases.tell(f"{source} was imported")
+            self._import(name, source)
+        self._refuse_inside(self.definition["functions"], ("functions",))
+        self.references = {
+            name: self._reference(source, ("references", name))
+            for name, source in (self.definition["references"] or {}).items()
+        }
+        for name, array in spread(self.definition["arrays"], ("arrays",)).items():
+            phases.tell(f"the tree '{name}' was made")
+            self._array(name, schema.said(array or {}))
+        written: dict[str, dict[str, Any]] = {section: {} for section in (BOTH, *SECTIONS)}
+        for section in SECTIONS:
+            self._section(section, written)
+        changed = {
+            **self.definition,
+            **written,
+            "arrays": self.arrays,
+            "functions": {**self.definition["functions"], **self.functions},
+            "outputs": self._of_trees("outputs"),
+            "constraints": self._of_trees("constraints"),
+            "grad": self._grad(),
+            "show": self._show(),
+        }
+        for pattern in self.definition["specs"] or {}:
+            if pattern not in self.patterns:
+                known = ", ".join(list(self.paths.values())[:12])
+                raise invalid(("specs", pattern), f"no leaf of a tree fits this pattern; there are {known}")
+        names = (*self.definition["imports"], *(f"{name}_tree" for name in self.trees))
+        changed[KEY] = codec.plain(Imports(self.imported, tuple(self.preamble), names))
+        return changed
+
+    # What is imported.
+
+    def _import(self, name: str, source: str, key: Key | None = None) -> None:
+        key = key or ("imports", name)
+        check_name(name, key)
+        if name in OPERATIONS or name in self.probe.dims or name in self.definition["arrays"]:
+            raise invalid(key, f"'{name}' is an operation, a dim or an array already; a name means one thing")
+        module, attribute, lines = self._module(source, key)
+        self.objects[name] = module if attribute is None else self._attribute(module, attribute, source, key)
+        self.preamble += [line for line in lines if line not in self.preamble]
+        imported = module.__name__
+        if attribute is None:
+            self.preamble.append(f"import {imported}" + ("" if imported == name else f" as {name}"))
+        elif "." not in attribute:
+            as_name = "" if attribute == name else f" as {name}"
+            self.preamble.append(f"from {imported} import {attribute}{as_name}")
+        else:
+            self.preamble += [f"import {imported}", f"{name} = {imported}.{attribute}"]
+
+    def _reference(self, source: str, key: Key) -> Callable[..., Any]:
+        if source in self.objects:
+            return self.objects[source]
+        root, _, rest = source.partition(".")
+        if root in self.objects and rest:
+            return self._attribute(self.objects[root], rest, source, key)
+        module, attribute, _ = self._module(source, key)
+        if attribute is None:
+            raise invalid(key, f"'{source}' is a module; a reference is a function: {source}:NAME")
+        return self._attribute(module, attribute, source, key)
+
+    def _module(self, source: str, key: Key) -> tuple[Any, str | None, list[str]]:
+        """The module that is named, what is taken of it, and how a program finds it."""
+        where, _, attribute = source.partition(":")
+        lines: list[str] = []
+        name = where
+        if where.endswith(".py"):
+            file = (self.folder / where).resolve()
+            if not file.is_file():
+                raise invalid(key, f"there is no file '{file}'")
+            name = file.stem
+            if not name.isidentifier():
+                raise invalid(key, f"'{file.name}' cannot be imported by its name; a module's name is an identifier")
+            folder = str(file.parent)
+            lines = ["import sys", "", f"sys.path.insert(1, {folder!r})", ""]
+            if folder not in sys.path:
+                sys.path.insert(1, folder)
+            known = sys.modules.get(name)
+            if known is not None and getattr(known, "__file__", None) != str(file):
+                del sys.modules[name]
+        try:
+            importlib.invalidate_caches()
+            return importlib.import_module(name), attribute or None, lines
+        except Exception as error:  # a module may raise what it likes
+            raise self._raised(error, f"importing {source}", key) from None
+
+    def _attribute(self, module: Any, attribute: str, source: str, key: Key) -> Any:
+        found = module
+        for part in attribute.split("."):
+            if not hasattr(found, part):
+                raise invalid(key, f"'{source}': {getattr(found, '__name__', found)} has no '{part}'")
+            found = getattr(found, part)
+        return found
+
+    def _raised(self, error: Exception, what: str, key: Key, call: str = "") -> InvalidExperiment:
+        """What the user's code raised, with the line of it where that is known."""
+        first = str(error).strip().split("\n")[0]
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _of_user(frame.filename)]
+        where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno} {frames[-1].line}" if frames else ""
+        message = (
+            f"{what}{where}: {type(error).__name__}: {first}" if first else f"{what}{where}: {type(error).__name__}"
+        )
+        return InvalidExperiment(Fault(key, message, call or None, 0, len(call)))
+
+    # The arrays, and the leaves of trees.
+
+    def _array(self, name: str, array: Mapping[str, Any]) -> None:
+        expression = array.get("tree")
+        if expression is None:
+            self.arrays[name] = {**array, "spec": self._spec(name, array.get("spec"))}
+            self.paths[name] = name
+            return
+        key = ("arrays", name, "tree")
+        if array.get("shape") is not None:
+            raise invalid(("arrays", name, "shape"), "a tree has the shapes of its leaves; leave it out")
+        call = self._python(expression, key)
+        code = compile(python.filled(call.text, {}), f"<{key_text(key)}>", "eval")
+        space = {**self.objects, **self.probe.dims, "key": jax.random.key}
+        self._known(call, space, key)
+
+        def make() -> Any:
+            return eval(code, {"__builtins__": {}}, space)
+
+        try:
+            shapes = calls.eval_shape(make)
+        except Exception as error:
+            raise self._raised(error, "making the tree", key, expression) from None
+        init = array.get("init")
+        values: list[Any] | None = None
+        if init is None and self.probe.target.topology is None:
+            try:
+                with calls.default_device(calls.devices("cpu")[0]):
+                    values = jax.tree.leaves(make())
+            except Exception as error:
+                raise self._raised(error, "making the tree", key, expression) from None
+        tree = self._tree(name, shapes, call)
+        for i, (leaf, struct) in enumerate(zip(tree.leaves, jax.tree.leaves(shapes), strict=True)):
+            made: dict[str, Any] = {"shape": list(struct.shape), "dtype": self._dtype(struct, leaf, key)}
+            if init is not None:
+                made["init"] = init
+            elif values is not None:
+                made["init"] = self._left(leaf, np.asarray(values[i]))
+            self.arrays[leaf] = {**made, "spec": self._spec(leaf, array.get("spec"))}
+        self.trees[name] = tree
+
+    def _dtype(self, struct: Any, leaf: str, key: Key) -> str:
+        name = str(struct.dtype)
+        if name not in dtypes.NAMES:
+            raise invalid(key, f"the leaf {self.paths[leaf]} is {name}; an array is one of {', '.join(dtypes.NAMES)}")
+        return name
+
+    def _left(self, name: str, value: np.ndarray) -> str:
+        """The `init` of values that are left in a file."""
+        self.into.mkdir(parents=True, exist_ok=True)
+        file = self.into / f"{name}.npy"
+        # NumPy's files know no bfloat16: float32 has all its values.
+        plain = value if value.dtype.kind in "biufc" else value.astype(np.float32)
+        np.save(file, plain)
+        return f"load({str(file)!r})"
+
+    def _tree(self, name: str, value: Any, made_by: PythonCall | None) -> _Tree:
+        """The tree that a value is, with a name for each leaf; `made_by` says how a program finds its structure."""
+        leaves: list[str] = []
+        for path, _ in jax.tree_util.tree_flatten_with_path(value)[0]:
+            parts = [_part(part) for part in path]
+            leaf = free("_".join([name, *(_identifier(part) for part in parts)]), self.taken) if parts else name
+            self.paths[leaf] = "/".join([name, *parts])
+            leaves.append(leaf)
+        structure = jax.tree.structure(value)
+        written = _written(jax.tree.unflatten(structure, [f"${leaf}" for leaf in leaves]))
+        if written is None or len(leaves) > _FEW:
+            if made_by is None and written is None:
+                written = ""
+            elif made_by is not None:
+                known = python.filled(made_by.text, self._texts())
+                self.preamble += ["", f"{name}_tree = jax.tree.structure(jax.eval_shape(lambda: {known}))"]
+                written = f"jax.tree.unflatten({name}_tree, [{', '.join(f'${leaf}' for leaf in leaves)}])"
+        return _Tree(tuple(leaves), structure, written or "")
+
+    def _texts(self) -> dict[str, str]:
+        """What Python's own names are in a program."""
+        return {**_KEYS, **{dim: str(size) for dim, size in self.probe.dims.items()}}
+
+    def _spec(self, name: str, own: Any) -> Any:
+        """How an array or a leaf lies: the first of the patterns that its path fits, else what its line says."""
+        for pattern, spec in (self.definition["specs"] or {}).items():
+            if fits(pattern, self.paths.get(name, name)):
+                self.patterns.add(pattern)
+                return spec if own is None or name not in self.definition["arrays"] else own
+        return own
+
+    # The sections.
+
+    def _section(self, section: Section, written: dict[str, dict[str, Any]]) -> None:
+        """Read the calls in the lines of a section, of which `written` has what comes of them."""
+        if not self.definition[section]:
+            written[section] = {}
+            if section == "per_device" or not self.definition[BOTH]:
+                return
+        self.before: dict[str, Any] = {}
+        self.values: set[str] = set()
+        known = dict(self.trees)
+        for where in (BOTH, section):
+            for name, line in self.definition[where].items():
+                key: Key = (where, name)
+                value = line
+                if is_choice(line):
+                    if section not in line:
+                        written[where].setdefault(name, {}).update({k: v for k, v in line.items() if k == section})
+                        continue
+                    value, key = line[section], (*key, section)
+                given, text = self._line(section, name, value, key)
+                if given in self.before:
+                    raise invalid(key, f"'{given}' stands twice")
+                self.before[given] = text
+                if where == BOTH:
+                    written[BOTH].setdefault(given, {})[section] = text
+                else:
+                    written[where][given] = text
+        if section == "per_device" or not self.definition["per_device"]:
+            written[BOTH] = {name: _shared(texts) for name, texts in written[BOTH].items()}
+        # What the lines of one section call a tree the outputs do too.
+        self.trees = {**known, **self.trees}
+
+    def _line(self, section: Section, name: str, value: Any, key: Key) -> tuple[str, Any]:
+        """The names that a line gives, and what it says, with functions of the experiment in the place of calls."""
+        if not isinstance(value, str):
+            self._refuse_inside(value, key)
+            self.values |= set(targets(name, key)) if not is_mapping(value) else set()
+            return name, value
+        taken: list[tuple[PythonCall, str]] = []
+
+        def put(call: PythonCall) -> str:
+            taken.append((call, name))
+            return f"call_{len(taken)}_"
+
+        try:
+            text, found = python.taken_out(value, self.objects, put)
+        except SyntaxFault as fault:
+            raise InvalidExperiment(located(key, value, fault)) from None
+        if not found:
+            self.values |= set(targets(name, key))
+            return name, value
+        whole = text == "call_1_"
+        given = targets(name, key)
+        results: list[tuple[str, _Tree]] = []
+        for call in found:
+            results.append(self._called(section, call, key, given[0] if whole else name))
+        if not whole:
+            for (written, tree), call in zip(results, found, strict=True):
+                if len(tree.leaves) != 1:
+                    message = f"{call.text} gives {len(tree.leaves)} arrays; give it a line of its own"
+                    raise InvalidExperiment(Fault(key, message, value, 0, len(value)))
+                del written
+            texts = {f"call_{i}_": written for i, (written, _) in enumerate(results, 1)}
+            self.values |= set(given)
+            return name, python.filled(text, texts)
+        ((written, tree),) = results
+        return ", ".join(self._give(given, tree, key, value)), written
+
+    def _give(self, given: Sequence[str], tree: _Tree, key: Key, text: str) -> list[str]:
+        """The names of the leaves of what a line gives, whose own names are those of its trees."""
+        if len(given) == 1:
+            parts = [jax.tree.unflatten(tree.structure, tree.leaves)]
+        else:
+            top = jax.tree.unflatten(tree.structure, tree.leaves)
+            if not isinstance(top, tuple | list) or len(cast("Sequence[Any]", top)) != len(given):
+                count = len(cast("Sequence[Any]", top)) if isinstance(top, tuple | list) else 1
+                message = f"it gives {count} value{'s' if count > 1 else ''}, and {len(given)} names stand before it"
+                raise InvalidExperiment(Fault(key, message, text, 0, len(text)))
+            parts = list(cast("Sequence[Any]", top))
+        names: list[str] = []
+        for name, part in zip(given, parts, strict=True):
+            self.taken.discard(name)
+            named = self._tree(name, part, None)
+            self.taken.add(name)
+            if named.leaves == (name,):
+                self.values.add(name)
+            else:
+                self.trees[name] = named
+            names += named.leaves
+            self.values |= set(named.leaves)
+        return names
+
+    def _refuse_inside(self, value: Any, key: Key) -> None:
+        """Refuse calls of what is imported in a repeat or in a function of the experiment's own."""
+        if is_mapping(value):
+            for name, part in value.items():
+                self._refuse_inside(part, (*key, name))
+        elif isinstance(value, str) and (found := python.taken_out(value, self.objects, lambda _: "call_")[1]):
+            message = f"{found[0].function} is called inside of a repeat or a function; call it in a line of a section"
+            raise InvalidExperiment(Fault(key, message, value, 0, len(value)))
+
+    # A call.
+
+    def _called(self, section: Section, call: PythonCall, key: Key, line: str) -> tuple[str, _Tree]:
+        """The call of the experiment's function that a call of Python becomes, and what that gives."""
+        phases.tell(f"{call.function} was traced")
+        space = {**self.objects, **self.probe.dims, "key": jax.random.key}
+        reads = [name for name in call.names if name in self.trees or name in self.values or name in self.arrays]
+        self._known(call, {**space, **dict.fromkeys(reads)}, key)
+        operands = [leaf for name in reads for leaf in (self.trees[name].leaves if name in self.trees else (name,))]
+        structs, varying = self._types(section, operands)
+        code = compile(call.text, f"<{key_text(key)}>", "eval")
+        result: list[Any] = []
+
+        def function(*leaves: Any) -> list[Any]:
+            values = dict(zip(structs, leaves, strict=True))
+            read = {name: self.trees[name].made(values) if name in self.trees else values[name] for name in reads}
+            given = eval(code, {"__builtins__": {}}, {**space, **read})
+            result[:] = [jax.tree.map(lambda _: 0, given)]
+            return jax.tree.leaves(given)
+
+        reference = self.references.get(call.function)
+        try:
+            lines = jaxprs.read(self._referring(function, reference, call, space), structs)
+        except CannotRead as error:
+            raise InvalidExperiment(Fault(key, str(error), call.text, 0, len(call.text))) from None
+        except InvalidExperiment:
+            raise
+        except Exception as error:  # the user's function may raise what it likes
+            raise self._raised(error, f"tracing {call.function or call.text}", key, call.text) from None
+        if not lines.results:
+            raise InvalidExperiment(Fault(key, f"{call.text} gives no array", call.text, 0, len(call.text)))
+        return self._function(call, line, reads, structs, lines, result[0])
+
+    def _referring(
+        self,
+        function: Callable[..., Any],
+        reference: Callable[..., Any] | None,
+        call: PythonCall,
+        space: dict[str, Any],
+    ) -> Callable[..., Any]:
+        """The function whose equations are read: with the reference in the place of what is called."""
+        if reference is None:
+            return function
+        root, _, rest = call.function.partition(".")
+        if not rest:
+            space[root] = reference
+            return function
+        stand_in = _Standing(space[root], rest, reference)
+        space[root] = stand_in
+        return function
+
+    def _function(
+        self,
+        call: PythonCall,
+        line: str,
+        reads: Sequence[str],
+        structs: Mapping[str, Any],
+        lines: jaxprs.FunctionLines,
+        result: Any,
+    ) -> tuple[str, _Tree]:
+        own = free(_identifier(call.function.replace(".", "_")) or line, self.taken)
+        for name, value in lines.arrays.items():
+            self.arrays[name] = {
+                "shape": list(value.shape),
+                "dtype": str(value.dtype),
+                "init": self._left(name, value),
+                "spec": [],
+            }
+            self.paths[name] = name
+        parameters = [*structs, *lines.arrays]
+        results = lines.results
+        self.functions[own] = {
+            "of": parameters,
+            **lines.lines,
+            "result": results[0] if len(results) == 1 else f"({', '.join(results)})",
+        }
+        texts = {name: self._text(name) for name in reads}
+        returned = python.filled(call.text, {**self._texts(), **texts})
+        single = isinstance(result, int)
+        if not single:
+            returned = f"jax.tree.leaves({returned})" + ("[0]" if len(results) == 1 else "")
+        self.imported[own] = Imported(call.function, returned, lines.frames)
+        structure = jax.tree.structure(result)
+        tree = _Tree(tuple(f"{own}_{i}" for i in range(len(results))), structure, "")
+        return f"{own}({', '.join(parameters)})", tree
+
+    def _text(self, name: str) -> str:
+        """How Python writes a value that a call reads."""
+        if name not in self.trees:
+            return f"${name}"
+        text = self.trees[name].text
+        if not text:
+            message = f"'{name}' is a tree of classes, which only its own function gives; call both in one function"
+            raise invalid((), message)
+        return text
+
+    def _types(self, section: Section, operands: Sequence[str]) -> tuple[dict[str, Any], dict[str, frozenset[str]]]:
+        """What a call is given, as its section sees it, and over which axes devices have their own."""
+        partial = {
+            **skeleton(self.definition),
+            "arrays": self.arrays,
+            "functions": {**self.definition["functions"], **self.functions},
+            section: {"probe_": "zeros(1)", **self.before},
+            "outputs": {"probe_": [], **{name: [] for name in operands if name not in self.arrays}},
+            KEY: codec.plain(Imports(self.imported)),
+        }
+        if section == "per_device":
+            partial["graph"] = {}
+        experiment = read({**partial, "program": "all"})
+        given = {array.name: array for array in experiment.arrays}
+        lines: Mapping[str, Any] = {}
+        differing: Mapping[str, frozenset[str]] = {}
+        if any(name not in given for name in operands):
+            if section == "graph":
+                lines = types.whole(experiment.alone("graph"), {})
+            else:
+                lines, differing = types.per_device(experiment.alone("per_device"), {})
+        structs: dict[str, Any] = {}
+        varying: dict[str, frozenset[str]] = {}
+        for name in operands:
+            if name in given:
+                layout = self._block(experiment, given[name].layout) if section == "per_device" else given[name].layout
+                shape = layout.shard_shape if section == "per_device" else layout.shape
+                structs[name] = jax.ShapeDtypeStruct(shape, dtypes.dtype(given[name].dtype).numpy)
+                varying[name] = frozenset(layout.spec.axes)
+            else:
+                typed = lines[name]
+                structs[name] = jax.ShapeDtypeStruct(typed.shape, dtypes.dtype(typed.dtype).numpy)
+                varying[name] = differing.get(name, frozenset())
+        return structs, varying
+
+    @staticmethod
+    def _block(experiment: Experiment, layout: Layout) -> Layout:
+        return experiment.block(layout)
+
+    def _python(self, text: Any, key: Key) -> PythonCall:
+        if not isinstance(text, str):
+            raise invalid(key, f"{text!r} is no call of a function, such as llama.init(key(0), B)")
+        try:
+            return python.read(text)
+        except SyntaxFault as fault:
+            raise InvalidExperiment(located(key, text, fault)) from None
+
+    def _known(self, call: PythonCall, space: Mapping[str, Any], key: Key) -> None:
+        """Refuse names that nothing has."""
+        for name in call.names:
+            if name not in space:
+                known = ", ".join(space)
+                message = f"no '{name}'; Python has {known} here"
+                raise InvalidExperiment(Fault(key, message, call.text, 0, len(call.text)))
+
+    # What names trees.
+
+    def _of_trees(self, section: str) -> dict[str, Any]:
+        """The specs of a section, of a tree those of its leaves."""
+        specs: dict[str, Any] = {}
+        for name, spec in spread(self.definition[section], (section,)).items():
+            if name not in self.trees:
+                specs[name] = spec
+                continue
+            for leaf in self.trees[name].leaves:
+                specs[leaf] = self._spec(leaf, None) or spec
+        return specs
+
+    def _grad(self) -> Any:
+        grad = self.definition["grad"]
+        if not grad or not grad.get("wrt"):
+            return grad
+        names = [grad["wrt"]] if isinstance(grad["wrt"], str) else grad["wrt"]
+        leaves = [leaf for name in names for leaf in (self.trees[name].leaves if name in self.trees else (name,))]
+        return {**grad, "wrt": leaves}
+
+    def _show(self) -> Any:
+        show = self.definition["show"]
+        if not isinstance(show, list):
+            return [*self.trees[show].leaves] if show in self.trees else show
+        return [
+            leaf
+            for name in cast("list[str]", show)
+            for leaf in (self.trees[name].leaves if name in self.trees else (name,))
+        ]
+
+
+class _Standing:
+    """A module, or what is imported, with another function in the place of one."""
+
+    def __init__(self, module: Any, path: str, reference: Any) -> None:
+        self._module, (self._name, _, self._rest) = module, path.partition(".")
+        self._reference = reference
+
+    def __getattr__(self, name: str) -> Any:
+        if name != self._name:
+            return getattr(self._module, name)
+        inner = getattr(self._module, name)
+        return _Standing(inner, self._rest, self._reference) if self._rest else self._reference
+
+
+def _shared(texts: Mapping[str, Any]) -> Any:
+    """A line of both sections, which may be another one in each."""
+    different = [text for i, text in enumerate(texts.values()) if text not in list(texts.values())[:i]]
+    return different[0] if len(different) == 1 and len(texts) == len(SECTIONS) else dict(texts)
+
+
+def _of_user(file: str) -> bool:
+    """Whether a file is neither JAX's nor ours nor Python's."""
+    return not any(part in file for part in ("/jax/", "/jaxlib/", "/runner/", "<frozen", "/lib/python"))
+
+
+def _part(part: Any) -> str:
+    """A part of the path of a leaf, in words."""
+    for attribute in ("key", "name", "idx"):
+        if hasattr(part, attribute):
+            return str(getattr(part, attribute))
+    return str(part)
+
+
+def _identifier(text: str) -> str:
+    return "".join(character if character.isalnum() or character == "_" else "_" for character in text).strip("_")
+
+
+def _written(tree: Any) -> str | None:
+    """A tree of dicts, lists and tuples as Python writes it; None for one of other classes."""
+    kind = cast("type[Any]", type(tree))
+    if kind is str:
+        return tree
+    if tree is None:
+        return "None"
+    if kind is dict:
+        parts = {key: _written(value) for key, value in tree.items()}
+        if None in parts.values() or not all(isinstance(key, str | int) for key in parts):
+            return None
+        return "{" + ", ".join(f"{key!r}: {part}" for key, part in parts.items()) + "}"
+    if kind in (list, tuple):
+        parts_of = [_written(value) for value in tree]
+        if None in parts_of:
+            return None
+        inside = ", ".join(str(part) for part in parts_of)
+        if kind is list:
+            return f"[{inside}]"
+        return f"({inside},)" if len(parts_of) == 1 else f"({inside})"
+    return None

@@ -131,6 +131,8 @@ class ArrayConfig:
     spec: Annotated[list[Any], "spec"] = field(default=MISSING, metadata={"unsaid": []})
     tree: str | None = None
     """A pytree of arrays, by the call that makes it, in the place of a shape: `llama.init(key(0), B)`."""
+    specs: str | None = None
+    """The PartitionSpecs of its leaves, where Python says them: `llama.specs()`."""
 
 
 ARRAY: Mapping[str, Any] = {key.name: key.metadata.get("unsaid") for key in dataclasses.fields(ArrayConfig)}

@@ -52,11 +52,13 @@ class Imports:
     - `functions`: by the names of the experiment's functions that have their lines.
     - `preamble`: the lines of a program that import what it calls, and say how its trees are built; `names`: the names
       that they give.
+    - `modules`: what is imported of the user's own files.
     """
 
     functions: Mapping[str, Imported] = field(default_factory=dict[str, Imported])
     preamble: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
 
 
 def read_imported(config: Mapping[str, Any]) -> Imports:
@@ -72,7 +74,8 @@ def imports(config: Mapping[str, Any]) -> bool:
 def skeleton(config: Mapping[str, Any]) -> dict[str, Any]:
     """What of a configuration can be read before its functions are: all but its lines, and what speaks of them."""
     whole = schema.completed({name: value for name, value in config.items() if value is not None and name != KEY})
-    arrays = {name: array for name, array in whole["arrays"].items() if not (array or {}).get("tree")}
+    there: Mapping[str, Mapping[str, Any] | None] = whole["arrays"]
+    arrays = {name: array for name, array in there.items() if not (array or {}).get("tree")}
     return {
         **whole,
         "arrays": arrays,

@@ -27,7 +27,7 @@ def traced(
     """
     if not imports(config):
         return config
-    from runner.link.events import Died, Invalid, FunctionsRead
+    from runner.link.events import Died, FunctionsRead, Invalid
 
     whole = schema.completed({key: value for key, value in config.items() if value is not None})
     one = {**whole["target"], "processes": 1, "cluster": False}

@@ -355,7 +355,8 @@ Said: TypeAlias = Event | Done | Called | Phase
 
 
 _KINDS: dict[str, type[Any]] = {
-    kind.__name__.lower(): kind for kind in (Called, Phase, Invalid, FunctionsRead, Types, Started, Finished, Done, Died)
+    kind.__name__.lower(): kind
+    for kind in (Called, Phase, Invalid, FunctionsRead, Types, Started, Finished, Done, Died)
 }
 """What a worker says; of most of its ends its parent hears otherwise."""
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import importlib
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 import jax
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
 from runner import codec, dtypes
 from runner.config import schema
@@ -55,7 +56,7 @@ class _Tree:
 
     def made(self, values: Mapping[str, Any]) -> Any:
         """The tree of these values of its leaves."""
-        return jax.tree.unflatten(self.structure, [values[leaf] for leaf in self.leaves])
+        return calls.tree.unflatten(self.structure, [values[leaf] for leaf in self.leaves])
 
 
 def traced(definition: Mapping[str, Any], folder: Path, into: Path) -> dict[str, Any]:
@@ -82,6 +83,9 @@ class _Reading:
     """The patterns of `specs` that some path fits."""
     paths: dict[str, str] = field(default_factory=dict[str, str])
     """The paths of leaves in their trees, by their names."""
+    modules: list[str] = field(default_factory=list[str])
+    """The names of the modules that are files of the user's own."""
+    references: dict[str, Callable[..., Any]] = field(default_factory=dict[str, Callable[..., Any]])
 
     def done(self) -> dict[str, Any]:
         self.probe = read(skeleton(self.definition))
@@ -94,12 +98,12 @@ class _Reading:
             self._import(name, source)
         self._refuse_inside(self.definition["functions"], ("functions",))
         self.references = {
-            name: self._reference(source, ("references", name))
-            for name, source in (self.definition["references"] or {}).items()
+            name: self._reference(source, ("references", name)) for name, source in self._said("references").items()
         }
         for name, array in spread(self.definition["arrays"], ("arrays",)).items():
             phases.tell(f"the tree '{name}' was made")
             self._array(name, schema.said(array or {}))
+        self.operands = {*self.trees}
         written: dict[str, dict[str, Any]] = {section: {} for section in (BOTH, *SECTIONS)}
         for section in SECTIONS:
             self._section(section, written)
@@ -113,13 +117,17 @@ class _Reading:
             "grad": self._grad(),
             "show": self._show(),
         }
-        for pattern in self.definition["specs"] or {}:
+        for pattern in self._said("specs"):
             if pattern not in self.patterns:
                 known = ", ".join(list(self.paths.values())[:12])
                 raise invalid(("specs", pattern), f"no leaf of a tree fits this pattern; there are {known}")
         names = (*self.definition["imports"], *(f"{name}_tree" for name in self.trees))
-        changed[KEY] = codec.plain(Imports(self.imported, tuple(self.preamble), names))
+        changed[KEY] = codec.plain(Imports(self.imported, tuple(self.preamble), names, tuple(self.modules)))
         return changed
+
+    def _said(self, key: str) -> Mapping[str, Any]:
+        """What the file says at a key that may be null."""
+        return self.definition[key] or {}
 
     # What is imported.
 
@@ -167,9 +175,9 @@ class _Reading:
             lines = ["import sys", "", f"sys.path.insert(1, {folder!r})", ""]
             if folder not in sys.path:
                 sys.path.insert(1, folder)
-            known = sys.modules.get(name)
-            if known is not None and getattr(known, "__file__", None) != str(file):
-                del sys.modules[name]
+            if name not in self.modules:
+                forget([name])
+                self.modules.append(name)
         try:
             importlib.invalidate_caches()
             return importlib.import_module(name), attribute or None, lines
@@ -222,11 +230,11 @@ class _Reading:
         if init is None and self.probe.target.topology is None:
             try:
                 with calls.default_device(calls.devices("cpu")[0]):
-                    values = jax.tree.leaves(make())
+                    values = calls.tree.leaves(make())
             except Exception as error:
                 raise self._raised(error, "making the tree", key, expression) from None
         tree = self._tree(name, shapes, call)
-        for i, (leaf, struct) in enumerate(zip(tree.leaves, jax.tree.leaves(shapes), strict=True)):
+        for i, (leaf, struct) in enumerate(zip(tree.leaves, calls.tree.leaves(shapes), strict=True)):
             made: dict[str, Any] = {"shape": list(struct.shape), "dtype": self._dtype(struct, leaf, key)}
             if init is not None:
                 made["init"] = init
@@ -234,6 +242,41 @@ class _Reading:
                 made["init"] = self._left(leaf, np.asarray(values[i]))
             self.arrays[leaf] = {**made, "spec": self._spec(leaf, array.get("spec"))}
         self.trees[name] = tree
+        if (said := array.get("specs")) is not None:
+            for leaf, spec in self._specs(said, tree, (*key[:-1], "specs")).items():
+                if spec is not None:
+                    self.arrays[leaf]["spec"] = spec
+
+    def _specs(self, text: Any, tree: _Tree, key: Key) -> dict[str, list[Any] | None]:
+        """What a call gives as the PartitionSpecs of a tree's leaves; None for a leaf of which it says nothing."""
+        call = self._python(text, key)
+        space = {**self.objects, **self.probe.dims}
+        self._known(call, space, key)
+        try:
+            specs = eval(call.text, {"__builtins__": {}}, space)
+        except Exception as error:
+            raise self._raised(error, "making the specs", key, call.text) from None
+        leaves = calls.tree.unflatten(tree.structure, tree.leaves)
+
+        def is_spec(value: Any) -> bool:
+            return value is None or isinstance(value, PartitionSpec | NamedSharding)
+
+        of: dict[str, list[Any] | None] = {}
+
+        def below(spec: Any, part: Any) -> None:
+            if not is_spec(spec):
+                message = f"a spec is a PartitionSpec, and not {spec!r}"
+                raise InvalidExperiment(Fault(key, message, call.text, 0, len(call.text)))
+            for leaf in calls.tree.leaves(part):
+                of[leaf] = _entries(spec)
+
+        try:
+            calls.tree.map(below, specs, leaves, is_leaf=is_spec)
+        except ValueError as error:
+            first = str(error).split("\n")[0]
+            message = f"the specs have another structure than what they are of: {first}"
+            raise InvalidExperiment(Fault(key, message, call.text, 0, len(call.text))) from None
+        return of
 
     def _dtype(self, struct: Any, leaf: str, key: Key) -> str:
         name = str(struct.dtype)
@@ -253,19 +296,22 @@ class _Reading:
     def _tree(self, name: str, value: Any, made_by: PythonCall | None) -> _Tree:
         """The tree that a value is, with a name for each leaf; `made_by` says how a program finds its structure."""
         leaves: list[str] = []
-        for path, _ in jax.tree_util.tree_flatten_with_path(value)[0]:
-            parts = [_part(part) for part in path]
-            leaf = free("_".join([name, *(_identifier(part) for part in parts)]), self.taken) if parts else name
-            self.paths[leaf] = "/".join([name, *parts])
+        known = {path: leaf for leaf, path in self.paths.items()}
+        for keys, _ in calls.tree_util.tree_flatten_with_path(value)[0]:
+            parts = [_part(part) for part in keys]
+            path = "/".join([name, *parts])
+            leaf = known.get(path, name) if path in known or not parts else None
+            leaf = leaf or free("_".join([name, *(_identifier(part) for part in parts)]), self.taken)
+            self.paths[leaf] = path
             leaves.append(leaf)
-        structure = jax.tree.structure(value)
-        written = _written(jax.tree.unflatten(structure, [f"${leaf}" for leaf in leaves]))
+        structure = calls.tree.structure(value)
+        written = _written(calls.tree.unflatten(structure, [f"${leaf}" for leaf in leaves]))
         if written is None or len(leaves) > _FEW:
             if made_by is None and written is None:
                 written = ""
             elif made_by is not None:
-                known = python.filled(made_by.text, self._texts())
-                self.preamble += ["", f"{name}_tree = jax.tree.structure(jax.eval_shape(lambda: {known}))"]
+                text = python.filled(made_by.text, self._texts())
+                self.preamble += ["", f"{name}_tree = jax.tree.structure(jax.eval_shape(lambda: {text}))"]
                 written = f"jax.tree.unflatten({name}_tree, [{', '.join(f'${leaf}' for leaf in leaves)}])"
         return _Tree(tuple(leaves), structure, written or "")
 
@@ -275,7 +321,7 @@ class _Reading:
 
     def _spec(self, name: str, own: Any) -> Any:
         """How an array or a leaf lies: the first of the patterns that its path fits, else what its line says."""
-        for pattern, spec in (self.definition["specs"] or {}).items():
+        for pattern, spec in self._said("specs").items():
             if fits(pattern, self.paths.get(name, name)):
                 self.patterns.add(pattern)
                 return spec if own is None or name not in self.definition["arrays"] else own
@@ -291,7 +337,7 @@ class _Reading:
                 return
         self.before: dict[str, Any] = {}
         self.values: set[str] = set()
-        known = dict(self.trees)
+        known, self.trees = dict(self.trees), {name: self.trees[name] for name in self.trees if name in self.operands}
         for where in (BOTH, section):
             for name, line in self.definition[where].items():
                 key: Key = (where, name)
@@ -353,9 +399,9 @@ class _Reading:
     def _give(self, given: Sequence[str], tree: _Tree, key: Key, text: str) -> list[str]:
         """The names of the leaves of what a line gives, whose own names are those of its trees."""
         if len(given) == 1:
-            parts = [jax.tree.unflatten(tree.structure, tree.leaves)]
+            parts = [calls.tree.unflatten(tree.structure, tree.leaves)]
         else:
-            top = jax.tree.unflatten(tree.structure, tree.leaves)
+            top = calls.tree.unflatten(tree.structure, tree.leaves)
             if not isinstance(top, tuple | list) or len(cast("Sequence[Any]", top)) != len(given):
                 count = len(cast("Sequence[Any]", top)) if isinstance(top, tuple | list) else 1
                 message = f"it gives {count} value{'s' if count > 1 else ''}, and {len(given)} names stand before it"
@@ -392,7 +438,7 @@ class _Reading:
         reads = [name for name in call.names if name in self.trees or name in self.values or name in self.arrays]
         self._known(call, {**space, **dict.fromkeys(reads)}, key)
         operands = [leaf for name in reads for leaf in (self.trees[name].leaves if name in self.trees else (name,))]
-        structs, varying = self._types(section, operands)
+        structs, _ = self._types(section, operands)
         code = compile(call.text, f"<{key_text(key)}>", "eval")
         result: list[Any] = []
 
@@ -400,8 +446,9 @@ class _Reading:
             values = dict(zip(structs, leaves, strict=True))
             read = {name: self.trees[name].made(values) if name in self.trees else values[name] for name in reads}
             given = eval(code, {"__builtins__": {}}, {**space, **read})
-            result[:] = [jax.tree.map(lambda _: 0, given)]
-            return jax.tree.leaves(given)
+            leaves_of, structure = calls.tree.flatten(given)
+            result[:] = [calls.tree.unflatten(structure, range(len(leaves_of)))]
+            return leaves_of
 
         reference = self.references.get(call.function)
         try:
@@ -465,7 +512,7 @@ class _Reading:
         if not single:
             returned = f"jax.tree.leaves({returned})" + ("[0]" if len(results) == 1 else "")
         self.imported[own] = Imported(call.function, returned, lines.frames)
-        structure = jax.tree.structure(result)
+        structure = calls.tree.structure(result)
         tree = _Tree(tuple(f"{own}_{i}" for i in range(len(results))), structure, "")
         return f"{own}({', '.join(parameters)})", tree
 
@@ -481,7 +528,7 @@ class _Reading:
 
     def _types(self, section: Section, operands: Sequence[str]) -> tuple[dict[str, Any], dict[str, frozenset[str]]]:
         """What a call is given, as its section sees it, and over which axes devices have their own."""
-        partial = {
+        partial: dict[str, Any] = {
             **skeleton(self.definition),
             "arrays": self.arrays,
             "functions": {**self.definition["functions"], **self.functions},
@@ -540,6 +587,10 @@ class _Reading:
         """The specs of a section, of a tree those of its leaves."""
         specs: dict[str, Any] = {}
         for name, spec in spread(self.definition[section], (section,)).items():
+            if isinstance(spec, str):
+                tree = self.trees.get(name) or self._tree(name, 0, None)
+                specs |= self._specs(spec, tree, (section, name))
+                continue
             if name not in self.trees:
                 specs[name] = spec
                 continue
@@ -580,6 +631,12 @@ class _Standing:
         return _Standing(inner, self._rest, self._reference) if self._rest else self._reference
 
 
+def forget(modules: Iterable[str]) -> None:
+    """Import modules of the user's own anew where they are imported next: a file may be another one than before."""
+    for name in modules:
+        sys.modules.pop(name, None)
+
+
 def _shared(texts: Mapping[str, Any]) -> Any:
     """A line of both sections, which may be another one in each."""
     different = [text for i, text in enumerate(texts.values()) if text not in list(texts.values())[:i]]
@@ -589,6 +646,14 @@ def _shared(texts: Mapping[str, Any]) -> Any:
 def _of_user(file: str) -> bool:
     """Whether a file is neither JAX's nor ours nor Python's."""
     return not any(part in file for part in ("/jax/", "/jaxlib/", "/runner/", "<frozen", "/lib/python"))
+
+
+def _entries(spec: Any) -> list[Any] | None:
+    """A PartitionSpec as YAML has it; None where there is none."""
+    if spec is None:
+        return None
+    entries = spec.spec if isinstance(spec, NamedSharding) else spec
+    return [list(cast("tuple[str, ...]", entry)) if isinstance(entry, tuple) else entry for entry in entries]
 
 
 def _part(part: Any) -> str:

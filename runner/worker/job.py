@@ -28,7 +28,7 @@ from runner.experiment.reader import read
 from runner.faults import InvalidExperiment, invalid
 from runner.layout import Spec
 from runner.link import events, handover
-from runner.link.events import Devices, Finished, GradientFile, Invalid, Profiled, Ran, Said, Started, FunctionsRead
+from runner.link.events import Devices, Finished, FunctionsRead, GradientFile, Invalid, Profiled, Ran, Said, Started
 from runner.link.steps import Step, Work
 from runner.programs import WRITERS
 from runner.programs.types import Floats, Types
@@ -100,6 +100,10 @@ def _run(job: dict[str, Any], emit: Emit) -> None:
         sources[Work.TRACE] = trace.source
     for name, source in sources.items():
         write_text(folder / f"program_{name}.py", source)
+    if experiment.imports.modules:
+        from runner.worker import functions
+
+        functions.forget(experiment.imports.modules)
     # Every module is imported before a backend exists: each sets the number of simulated devices.
     modules = {name: _load(folder / f"program_{name}.py") for name in sources}
     try:

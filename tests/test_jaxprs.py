@@ -408,7 +408,6 @@ def llama(e, wq, wk, wv, wo, w1, w2, w3, g1, g2, tokens):
 
 MISSING = {
     "maxpool_grad": "no expression for the primitive 'select_and_scatter_add'",
-    "whiles": "no expression for the primitive 'while'",
 }
 """What has no expression yet."""
 
@@ -459,5 +458,4 @@ def test_what_jax_calls_by_a_name_is_that_operation_only_where_it_does_the_same(
     forward = jaxprs.read(jnp.linalg.solve, given)
     assert list(forward.lines.values()) == ["solve(a, b)"]
     # The transposed function has the same name and operands of the same shapes, and solves with the transpose.
-    with pytest.raises(jaxprs.CannotRead, match="no expression for the primitive 'lu'"):
-        jaxprs.read(through, given)
+    assert list(jaxprs.read(through, given).lines.values())[-1].startswith("solve(matrix_transpose(a), ")

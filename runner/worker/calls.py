@@ -30,6 +30,7 @@ fori_loop: Callable[..., Any] = _jax.lax.fori_loop
 scan: Callable[..., Any] = _jax.lax.scan
 cond: Callable[..., Any] = _jax.lax.cond
 switch: Callable[..., Any] = _jax.lax.switch
+pcast: Callable[..., Any] = _jax.lax.pcast
 
 arange: Callable[..., jax.Array] = _jax.numpy.arange
 stack: Callable[..., jax.Array] = _jax.numpy.stack

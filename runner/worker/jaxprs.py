@@ -1,8 +1,9 @@
 """A function of JAX and the shapes of its operands in; the lines of a section that compute the same out.
 
 The function is traced, and each equation of its jaxpr becomes an expression of the language (`primitives.py`). What is
-read once, in the same line of the user's file, stands where it is read. Calls (`jit`, `custom_jvp_call`, `remat2`) are
-read where they stand; a `scan` is a repeat; of a `cond` all branches are computed, and one is taken.
+read once, in the same line of the user's file, stands where it is read, and what nobody reads has no line. Calls
+(`jit`, `custom_jvp_call`, `remat2`) are read where they stand; a `scan` is a repeat, and a `while` whose steps are
+bounded by constants is one; of a `cond` all branches are computed, and one is taken.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import keyword
 import linecache
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -24,11 +25,23 @@ from runner.experiment.frames import free
 from runner.graph.source import Frame
 from runner.graph.term import Apply, Const, Group, Name, Term
 from runner.language.operations import CONSTANTS, OPERATIONS
-from runner.language.parts import at_index
+from runner.language.parts import at_index, axes_of
 from runner.language.printing import text
+from runner.layout import Mesh
 from runner.worker import calls
-from runner.worker.primitives import LIBRARY, ORDERS, Application, Unread, expression, literal
-from runner.worker.versions import scan_counts, user_frame
+from runner.worker.primitives import (
+    LIBRARY,
+    ORDERS,
+    Application,
+    Unread,
+    expression,
+    literal,
+    over_axes,
+    transposed,
+)
+from runner.worker.systems import system
+from runner.worker.trips import steps
+from runner.worker.versions import abstract_mesh, scan_counts, user_frame, varying_axes
 from runner.worker.walk import REFUSALS, function_of
 
 _LONGEST = 96
@@ -56,46 +69,121 @@ class CannotRead(Exception):
     """What of a function has no expression in the language: the primitive, the user's line, and what may be done."""
 
 
-def read(function: Callable[..., Any], operands: Mapping[str, Any]) -> FunctionLines:
+def read(
+    function: Callable[..., Any],
+    operands: Mapping[str, Any],
+    *,
+    mesh: Mesh | None = None,
+    varying: Mapping[str, frozenset[str]] | None = None,
+    check_vma: bool = True,
+    references: Mapping[str, Callable[..., Any]] | None = None,
+) -> FunctionLines:
     """The lines of a function of arrays, called by name in the order of `operands`, which have `shape` and `dtype`.
+
+    - `mesh`: what the function is a device's code for; the operands are blocks then. None: it is of whole arrays.
+    - `varying`: the mesh axes over which an operand may differ, by its name; over none, if it has no entry.
+    - `check_vma`: whether JAX follows over which axes values may differ.
+    - `references`: functions that are read in the place of what is called inside, by the name of that: of a function
+      with `jit`, `custom_jvp` or `custom_vjp`, of a kernel, of a callback. They take the same arrays by position.
 
     Raises `CannotRead`, and whatever the function raises.
     """
     structs = [jax.ShapeDtypeStruct(operand.shape, operand.dtype) for operand in operands.values()]
-    closed = calls.make_jaxpr(function)(*structs)
-    reader = _Reader({*operands})
-    body, arrays = _Body(reader, {}, {}), dict[str, np.ndarray]()
-    reads = {v for equation in closed.jaxpr.eqns for v in equation.invars if isinstance(v, extended.Var)}
-    for variable, value in zip(closed.jaxpr.constvars, closed.consts, strict=True):
-        if variable not in {*reads, *closed.jaxpr.outvars}:
-            continue
-        name, is_key = reader.fresh("constant"), jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key)
-        arrays[name] = np.asarray(jax.random.key_data(value) if is_key else value)
-        body.known[variable] = built("wrap_key_data({x})", x=Name(name)) if is_key else Name(name)
+    if mesh is None:
+        return _lines(function, {**operands}, structs, _Reader({*operands}), references or {})
+    found: list[FunctionLines] = []
+    over = [sorted((varying or {}).get(name, ())) for name in operands]
+
+    def shard(*blocks: Any) -> tuple[()]:
+        avals = [
+            jax.typeof(calls.pcast(block, tuple(axes), to="varying") if axes and check_vma else block)
+            for block, axes in zip(blocks, over, strict=True)
+        ]
+        found.append(_lines(function, operands, avals, _Reader({*operands}, follows=check_vma), references or {}))
+        return ()
+
+    # The code is read while JAX has the mesh: what it is traced in once more, for a reference, has the axes too.
+    whole = jax.sharding.PartitionSpec()
+    calls.eval_shape(
+        jax.shard_map(shard, mesh=abstract_mesh(mesh), in_specs=whole, out_specs=(), check_vma=check_vma), *structs
+    )
+    return found[0]
+
+
+def _lines(
+    function: Callable[..., Any],
+    operands: Mapping[str, Any],
+    types: Sequence[Any],
+    reader: _Reader,
+    references: Mapping[str, Callable[..., Any]],
+) -> FunctionLines:
+    closed = calls.make_jaxpr(function)(*types)
+    body = _Body(reader, {}, {}, references)
+    body.know(closed.jaxpr.constvars, closed.consts)
     body.known.update((variable, Name(name)) for variable, name in zip(closed.jaxpr.invars, operands, strict=True))
     ends = body.run(closed.jaxpr)
     # What a function gives as it got it is a line of its own.
-    given = {*operands, *arrays}
+    given = {*operands, *reader.arrays}
     results = [
         body.again(term, "result") if isinstance(term, Name) and term.name in given else body.named(term, "result")
         for term in ends
     ]
-    return FunctionLines(body.lines, tuple(term.name for term in results), arrays, reader.frames)
+    return FunctionLines(body.lines, tuple(term.name for term in results), reader.arrays, reader.frames)
 
 
 @dataclass
 class _Reader:
-    """What all bodies of a function share."""
+    """What all bodies of a function share.
+
+    - `follows`: whether JAX follows over which mesh axes values may differ.
+    - `arrays`: what the function captures, by the names of the lines; `captured`: those names, by the arrays' identity.
+    """
 
     taken: set[str]
+    follows: bool = False
+    arrays: dict[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
+    captured: dict[int, tuple[Any, Term]] = field(default_factory=dict[int, "tuple[Any, Term]"])
     frames: dict[str, Frame] = field(default_factory=dict[str, Frame])
+    live: dict[Any, _Live] = field(default_factory=dict[Any, "_Live"])
 
     def __post_init__(self) -> None:
         self.taken |= {*OPERATIONS, *CONSTANTS, *keyword.kwlist, "grad"}
 
     def fresh(self, wish: str) -> str:
         """A name that nothing has."""
-        return free(re.sub(r"\W", "_", wish).strip("_") or "value", self.taken)
+        return free(re.sub(r"\W+", "_", wish).strip("_") or "value", self.taken)
+
+    def constant(self, value: Any) -> Term:
+        """What stands for an array that a function captures."""
+        if id(value) not in self.captured:
+            self.captured[id(value)] = value, self._captured(value)
+        return self.captured[id(value)][1]
+
+    def _captured(self, value: Any) -> Term:
+        if jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
+            return built("wrap_key_data({x})", x=self._captured(jax.random.key_data(value)))
+        array = np.asarray(value)
+        if not array.size:
+            return built("zeros({s}, {t})", s=array.shape, t=str(array.dtype))
+        name = self.fresh("constant")
+        self.arrays[name] = array
+        return Name(name)
+
+
+@dataclass(frozen=True)
+class _Live:
+    """What of a jaxpr is read for some of its outputs: its equations, which of its inputs, its variables."""
+
+    equations: tuple[Any, ...]
+    inputs: tuple[bool, ...]
+    variables: frozenset[Any]
+
+
+@dataclass(frozen=True)
+class _Captured:
+    """An array that a function captures, which has a name when it is read."""
+
+    value: Any
 
 
 @dataclass
@@ -104,31 +192,101 @@ class _Body:
 
     reader: _Reader
     lines: dict[str, Any]
-    known: dict[Any, Term]
+    known: dict[Any, Term | _Captured]
     """What stands for the variables."""
+    references: Mapping[str, Callable[..., Any]]
     frame: Frame | None = None
+    mapped: bool = False
+    """Whether the lines stand inside of a `vmap`."""
+    over: dict[Any, frozenset[str]] = field(default_factory=dict[Any, frozenset[str]])
+    """Over which mesh axes what stands for a variable may differ, where these are fewer than JAX has been told."""
 
-    def run(self, jaxpr: Any) -> list[Term]:
-        """Write the equations of a jaxpr whose inputs are known; what its outputs are."""
-        reads = Counter(v for equation in jaxpr.eqns for v in equation.invars if not isinstance(v, extended.Literal))
-        reads.update(v for v in jaxpr.outvars if not isinstance(v, extended.Literal))
-        reader_of = {v: equation for equation in jaxpr.eqns for v in equation.invars if isinstance(v, extended.Var)}
-        for equation in jaxpr.eqns:
-            self.frame = _frame(equation) or self.frame
-            self._equation(equation, reads, reader_of)
-        return [self.term(variable) for variable in jaxpr.outvars]
+    def inside(self, lines: dict[str, Any]) -> _Body:
+        """A body within this one, which knows nothing yet."""
+        return _Body(self.reader, lines, {}, self.references, self.frame, self.mapped)
+
+    def know(self, variables: Sequence[Any], values: Sequence[Any]) -> None:
+        """Arrays that a jaxpr captures."""
+        self.known.update((variable, _Captured(value)) for variable, value in zip(variables, values, strict=True))
+
+    def run(self, jaxpr: Any, wanted: Sequence[bool] | None = None) -> list[Term]:
+        """Write the equations of a jaxpr whose inputs are known; what its outputs are, 0 where one is not wanted."""
+        wanted = tuple(wanted or (True,) * len(jaxpr.outvars))
+        live = self.live(jaxpr, wanted)
+        equations, frames = live.equations, [_frame(equation) for equation in live.equations]
+        read = [self._read(equation, live.variables) for equation in equations]
+        outputs = [v for v, kept in zip(jaxpr.outvars, wanted, strict=True) if kept]
+        reads = Counter(v for each in (*read, outputs) for v in each if isinstance(v, extended.Var))
+        # The one that reads a variable which is read once.
+        reader_of = {v: at for at, each in enumerate(read) for v in each}
+        for equation, frame in zip(equations, frames, strict=True):
+            self.frame = frame or self.frame
+            results = self._equation(equation, [reads[v] > 0 for v in equation.outvars])
+            single = len(equation.outvars) == 1
+            for variable, term in zip(equation.outvars, results, strict=True):
+                if not reads[variable]:
+                    continue
+                at = reader_of.get(variable)
+                inline = single and reads[variable] == 1 and at is not None and frames[at] == frame
+                inline = inline and at is not None and equations[at].primitive.name not in _HAS_BODY
+                inline = inline and len(text(term)) <= _LONGEST
+                short = isinstance(term, Name | Const)
+                self.known[variable] = term if inline or short else self.named(term, self._wish(equation))
+        return [self.term(v) if kept else Const(0) for v, kept in zip(jaxpr.outvars, wanted, strict=True)]
+
+    def live(self, jaxpr: Any, wanted: tuple[bool, ...]) -> _Live:
+        """What of a jaxpr is read for its wanted outputs."""
+        key = jaxpr, wanted
+        if key not in self.reader.live:
+            needed = {v for v, kept in zip(jaxpr.outvars, wanted, strict=True) if kept and isinstance(v, extended.Var)}
+            equations: list[Any] = []
+            for equation in reversed(jaxpr.eqns):
+                if not needed.isdisjoint(equation.outvars):
+                    equations.append(equation)
+                    needed.update(self._read(equation, needed))
+            inputs = tuple(v in needed for v in jaxpr.invars)
+            self.reader.live[key] = _Live(tuple(reversed(equations)), inputs, frozenset(needed))
+        return self.reader.live[key]
+
+    def _read(self, equation: Any, needed: Container[Any]) -> list[Any]:
+        """The variables that an equation reads, for the results that are needed."""
+        name, operands = equation.primitive.name, equation.invars
+        if name == "custom_linear_solve":
+            operands = self._operands(equation)
+        elif name in _BODIES and not self.references.keys() & {*_names(equation)}:
+            jaxpr, _ = _opened(equation.params[_BODIES[name]])
+            inputs = self.live(jaxpr, tuple(v in needed for v in equation.outvars)).inputs
+            last = operands[len(operands) - len(inputs) :]
+            operands = [v for v, kept in zip(last, inputs, strict=True) if kept]
+        return [v for v in operands if isinstance(v, extended.Var)]
+
+    def _operands(self, equation: Any) -> list[Any]:
+        """What a linear system is solved of: the matrix, where it is one of a matrix; and the right-hand side."""
+        found, lengths = system(equation), equation.params["const_lengths"]
+        if found is not None:
+            return [found.matrix, equation.invars[-1]]
+        before = lengths.matvec + lengths.vecmat
+        last = equation.invars[sum(lengths) :]
+        return [*equation.invars[before : before + lengths.solve], *last]
 
     def term(self, variable: Any) -> Term:
         """What stands for a variable, or for a number."""
         if isinstance(variable, extended.Literal):
             aval: Any = variable.aval
             return literal(variable.val, str(aval.dtype))
-        return self.known[variable]
+        known = self.known[variable]
+        if isinstance(known, _Captured):
+            known = self.known[variable] = self.reader.constant(known.value)
+        return known
 
     def named(self, term: Term, wish: str) -> Name:
         """A term by a name, which a line gives it if it has none."""
         if isinstance(term, Name) and term.name not in CONSTANTS:
             return term
+        return self.again(term, wish)
+
+    def again(self, term: Term, wish: str) -> Name:
+        """A term by a name of its own."""
         name = self.reader.fresh(wish)
         self._put(name, text(term))
         return Name(name)
@@ -138,39 +296,36 @@ class _Body:
         if self.frame is not None:
             self.reader.frames[name] = self.frame
 
-    def _equation(self, equation: Any, reads: Counter[Any], reader_of: Mapping[Any, Any]) -> None:
+    def _equation(self, equation: Any, wanted: Sequence[bool]) -> list[Term]:
         name = equation.primitive.name
+        reference = next((each for each in _names(equation) if each in self.references), None)
+        if reference is not None:
+            return self._referred(equation, reference)
+        if name in _OPAQUE:
+            raise self._cannot(_OPAQUE[name].format(name=f" '{_names(equation)[0]}'" if _names(equation) else ""))
         if name in _BODIES:
-            results = self._call(equation, equation.params[_BODIES[name]])
-        elif name == "scan":
-            results = self._scan(equation)
-        elif name == "cond":
-            results = self._cond(equation)
-        else:
-            results = self._applied(equation)
-        single = len(equation.outvars) == 1
-        for variable, term in zip(equation.outvars, results, strict=True):
-            if isinstance(variable, extended.DropVar):
-                continue
-            reader = reader_of.get(variable)
-            inline = single and reads[variable] == 1 and reader is not None and reader.primitive.name not in _HAS_BODY
-            inline = inline and _frame(reader) == _frame(equation) and len(text(term)) <= _LONGEST
-            if reads[variable] == 0:
-                continue
-            short = isinstance(term, Name | Const)
-            self.known[variable] = term if inline or short else self.named(term, self._wish(equation, inline=False))
+            return self._call(equation, equation.params[_BODIES[name]], wanted)
+        if name == "custom_linear_solve":
+            return self._solve(equation)
+        written = {"scan": self._scan, "cond": self._cond, "while": self._while}.get(name)
+        return self._applied(equation) if written is None else written(equation, wanted)
 
-    def _wish(self, equation: Any, *, inline: bool) -> str:
+    def _cannot(self, why: str) -> CannotRead:
+        return CannotRead(f"{self.frame or 'the function'}: {why}")
+
+    def _wish(self, equation: Any) -> str:
         """What the user calls the value of an equation, or what its primitive is."""
-        frame = _frame(equation)
-        assigned = _ASSIGNED.match(frame.text) if frame else None
+        assigned = _ASSIGNED.match(self.frame.text) if self.frame else None
         return assigned[1] if assigned else equation.primitive.name
 
     def _applied(self, equation: Any) -> list[Term]:
+        operands = [self.term(v) for v in equation.invars]
+        if self.reader.follows:
+            self._follow(equation, operands)
         application = Application(
             equation.primitive.name,
             equation.params,
-            tuple(map(self.term, equation.invars)),
+            tuple(operands),
             tuple(v.aval for v in equation.invars),
             tuple(v.aval for v in equation.outvars),
             self.named,
@@ -178,8 +333,7 @@ class _Body:
         try:
             term = expression(application)
         except Unread as error:
-            where = _frame(equation)
-            raise CannotRead(f"{where or 'the function'}: {error}") from None
+            raise self._cannot(str(error)) from None
         if len(equation.outvars) == 1:
             return [term.items[0] if isinstance(term, Group) and equation.primitive.multiple_results else term]
         if isinstance(term, Group):
@@ -187,29 +341,103 @@ class _Body:
         whole = self.named(term, equation.primitive.name)
         return [at_index(whole, Const(at)) for at in range(len(equation.outvars))]
 
-    def _call(self, equation: Any, body: Any) -> list[Term]:
+    # Over which axes a value may differ JAX finds out by itself, but where a loop begins: what JAX was told explicitly
+    # is told in the lines only there, and to collectives, which want to know it.
+
+    def _follow(self, equation: Any, operands: list[Term]) -> None:
+        """Note over which axes the results may differ, as JAX finds out by itself; cast a collective's operands."""
+        axes = over_axes(equation.primitive.name, equation.params)
+        if axes and equation.primitive.name != "pvary":
+            for at, variable in enumerate(equation.invars):
+                operands[at] = self._cast(operands[at], variable, axes)
+        differs = frozenset[str]().union(*map(self._differs, equation.invars), axes)
+        for variable in equation.outvars:
+            told = varying_axes(variable.aval)
+            if equation.primitive.name == "pvary":
+                differs = self._differs(equation.invars[0])
+            if not told <= differs:
+                self.over[variable] = told & differs
+
+    def _differs(self, variable: Any) -> frozenset[str]:
+        """Over which mesh axes what stands for a variable may differ."""
+        if not self.reader.follows or isinstance(variable, extended.Literal):
+            return frozenset()
+        return self.over[variable] if variable in self.over else varying_axes(variable.aval)
+
+    def _cast(self, term: Term, variable: Any, axes: frozenset[str] | None = None) -> Term:
+        """What stands for a variable, such that JAX knows that it may differ, over these axes or all of them."""
+        if not self.reader.follows:
+            return term
+        missing = varying_axes(variable.aval) - self._differs(variable)
+        missing = missing if axes is None else missing & axes
+        return built("pcast({x}, {a}, to='varying')", x=term, a=axes_of(tuple(sorted(missing)))) if missing else term
+
+    def _call(self, equation: Any, body: Any, wanted: Sequence[bool]) -> list[Term]:
         """The lines of what is called, where it is called; a function of JAX's own that the language has is a call."""
         own = self._library(equation, body) if equation.primitive.name in ("jit", "pjit") else None
         if own is not None:
             several = len(equation.outvars) > 1
             whole = self.named(own, equation.params["name"]) if several else own
             return [at_index(whole, Const(at)) for at in range(len(equation.outvars))] if several else [own]
-        closed = body if hasattr(body, "jaxpr") else None
-        jaxpr, consts = (closed.jaxpr, closed.consts) if closed is not None else (body, ())
-        inside = _Body(self.reader, self.lines, {}, self.frame)
+        jaxpr, consts = _opened(body)
         operands = equation.invars[len(equation.invars) - len(jaxpr.invars) :]
-        for variable, value in zip(jaxpr.constvars, consts, strict=True):
-            inside.known[variable] = self._constant(value)
-        for variable, operand in zip(jaxpr.invars, operands, strict=True):
+        return self._within(jaxpr, consts, operands, wanted, equation)
+
+    def _within(self, jaxpr: Any, consts: Any, operands: Any, wanted: Sequence[bool], equation: Any) -> list[Term]:
+        """The lines of a jaxpr at some operands, among those of this body."""
+        inside = self.inside(self.lines)
+        inside.mapped |= "vmap(" in str(equation.source_info.name_stack)
+        inside.know(jaxpr.constvars, consts)
+        live = self.live(jaxpr, tuple(wanted))
+        reads = Counter(v for each in live.equations for v in each.invars if isinstance(v, extended.Var))
+        for variable, operand, wish, kept in zip(jaxpr.invars, operands, _parameters(jaxpr), live.inputs, strict=True):
+            if not kept:
+                continue
             term = self.term(operand)
-            short = isinstance(term, Name | Const)
-            inside.known[variable] = term if short else self.named(term, equation.params.get("name", "operand"))
-        return inside.run(jaxpr)
+            short = isinstance(term, Name | Const) or reads[variable] == 0
+            inside.known[variable] = term if short else self.named(term, wish or "operand")
+            inside.over[variable] = self._differs(operand)
+        results = inside.run(jaxpr, wanted)
+        for variable, result in zip(equation.outvars, jaxpr.outvars, strict=True):
+            self.over[variable] = inside._differs(result)
+        return results
+
+    def _referred(self, equation: Any, name: str) -> list[Term]:
+        """The lines of a reference in the place of what is called."""
+        info = equation.params["jaxpr"].jaxpr.debug_info if equation.primitive.name in ("jit", "pjit") else None
+        if info is not None and (info.arg_names is None or info.result_paths is None):
+            raise self._cannot(
+                f"'{name}' is differentiated or mapped here, and its reference says what it computes as it is: name a "
+                "reference for a function that does so inside, with jit"
+            )
+        if self.mapped or "vmap(" in str(equation.source_info.name_stack):
+            raise self._cannot(
+                f"'{name}' is mapped by vmap here, and its reference says what it computes as it is: name a reference "
+                "for a function that maps it inside, with jit"
+            )
+        avals = [v.aval for v in equation.invars]
+        try:
+            closed = calls.make_jaxpr(self.references[name])(*avals)
+        except REFUSALS as error:
+            given = ", ".join(map(_typed, avals))
+            said = str(error).strip().split("\n")[0]
+            raise self._cannot(f"the reference of '{name}' cannot be called with {given}: {said}") from None
+        has, wants = ([(v.aval.shape, v.aval.dtype) for v in each] for each in (closed.jaxpr.outvars, equation.outvars))
+        if has != wants:
+            gives, wanted = (
+                ", ".join(_typed(v.aval) for v in each) for each in (closed.jaxpr.outvars, equation.outvars)
+            )
+            raise self._cannot(f"the reference of '{name}' gives {gives}, in the place of {wanted}")
+        rest = {each: function for each, function in self.references.items() if each != name}
+        replaced = replace(self, references=rest)
+        return replaced._within(closed.jaxpr, closed.consts, equation.invars, [True] * len(wants), equation)
 
     def _library(self, equation: Any, closed: Any) -> Term | None:
         """The operation that a function is which JAX calls; None where it is none, or does something else here."""
         name = equation.params["name"]
         if name not in LIBRARY or closed.consts or "/jax/_src/" not in str(closed.jaxpr.debug_info.func_src_info):
+            return None
+        if any(isinstance(v, extended.Var) and v not in self.known for v in equation.invars):
             return None
         operands = tuple(map(self.term, equation.invars))
         inputs, outputs = (tuple(v.aval for v in each) for each in (equation.invars, equation.outvars))
@@ -221,76 +449,144 @@ class _Body:
             return None
         return Apply(operation, *_arguments(operation, dict(zip(names, operands, strict=True)), given))
 
-    def _constant(self, value: Any) -> Term:
-        array = np.asarray(value)
-        if array.shape:
-            raise CannotRead("an array that a function inside captures")
-        return literal(array[()], str(array.dtype))
+    def _solve(self, equation: Any) -> list[Term]:
+        """What solves a linear system: `solve`, where it is one of a matrix, else what JAX was told to solve it by."""
+        found, operands = system(equation), self._operands(equation)
+        if found is None:
+            jaxpr, consts = _opened(equation.params["jaxprs"].solve)
+            return self._within(jaxpr, consts, operands, [True] * len(equation.outvars), equation)
+        a, b = map(self.term, operands)
+        a = built("matrix_transpose({a})", a=a) if found.transposed else a
+        order, back = found.order, tuple(map(found.order.index, range(len(found.order))))
+        b = b if order == tuple(range(len(order))) else transposed(b, order)
+        if len(order) > 1 and not found.columns:
+            return [transposed(built("solve({a}, {b}[..., None])[..., 0]", a=a, b=b), back)]
+        return [transposed(built("solve({a}, {b})", a=a, b=b), back)]
 
-    def _scan(self, equation: Any) -> list[Term]:
+    def _begun(self, variable: Any) -> Term:
+        """What a repeat begins with: a number becomes an array of the dtype that it is carried in."""
+        return self._cast(_array(self.term(variable), variable.aval), variable)
+
+    def _scan(self, equation: Any, wanted: Sequence[bool]) -> list[Term]:
         params = equation.params
-        closed, (consts, carried) = params["jaxpr"], scan_counts(params)
-        jaxpr, reverse = closed.jaxpr, params["reverse"]
-        operands = [self.term(v) for v in equation.invars]
-        loop, index = self.reader.fresh(self._loop_name(equation)), self.reader.fresh("step")
-        inside = _Body(self.reader, {}, {}, self.frame)
-        for variable, value in zip(jaxpr.constvars, closed.consts, strict=True):
-            inside.known[variable] = self._constant(value)
-        for variable, term in zip(jaxpr.invars[:consts], operands[:consts], strict=True):
-            inside.known[variable] = term if isinstance(term, Const) else self.named(term, "operand")
+        closed, (same, count) = params["jaxpr"], scan_counts(params)
+        jaxpr, reverse, length = closed.jaxpr, params["reverse"], params["length"]
+        if not length:
+            empty = (built("zeros({s}, {t})", s=tuple(v.aval.shape), t=str(v.aval.dtype)) for v in equation.outvars)
+            return [*map(self.term, equation.invars[same : same + count]), *list(empty)[count:]]
+        ended = (*(True for _ in range(count)), *wanted[count:])
+        live = self.live(jaxpr, ended)
+        loop, index = self.reader.fresh(self._loop_name("scan")), self.reader.fresh("step")
+        inside = self.inside({})
+        inside.know(jaxpr.constvars, closed.consts)
         carry: dict[str, Term] = {}
-        for variable, term in zip(jaxpr.invars[consts : consts + carried], operands[consts : consts + carried],
-                                  strict=True):  # fmt: skip
-            name = self.reader.fresh("carry")
-            carry[name], inside.known[variable] = _array(term, variable.aval), Name(name)
         over: dict[str, Term] = {}
-        for variable, term in zip(jaxpr.invars[consts + carried :], operands[consts + carried :], strict=True):
-            name = self.reader.fresh("slice")
-            whole = built("flip({x}, 0)", x=term) if reverse else term
-            over[name], inside.known[variable] = whole, Name(name)
-        ends = inside.run(jaxpr)
+        inputs = zip(jaxpr.invars, equation.invars, _parameters(jaxpr), live.inputs, strict=True)
+        for at, (variable, operand, wish, kept) in enumerate(inputs):
+            if same <= at < same + count:
+                name = self.reader.fresh(wish or "carry")
+                carry[name], inside.known[variable] = self._begun(operand), Name(name)
+            elif kept and at < same:
+                term = self.term(operand)
+                inside.known[variable] = term if isinstance(term, Const) else self.named(term, wish or "operand")
+                inside.over[variable] = self._differs(operand)
+            elif kept:
+                name, term = self.reader.fresh(wish or "slice"), self.term(operand)
+                over[name] = built("flip({x}, 0)", x=term) if reverse else term
+                inside.known[variable] = Name(name)
+                inside.over[variable] = self._differs(operand)
+        ends = inside.run(jaxpr, ended)
         stack: dict[str, str] = {}
-        for variable, end in zip(jaxpr.outvars[carried:], ends[carried:], strict=True):
+        stacked: list[Term] = []
+        for variable, end, kept in zip(jaxpr.outvars[count:], ends[count:], ended[count:], strict=True):
+            if not kept:
+                stacked.append(Const(0))
+                continue
             if not isinstance(end, Name) or end.name not in inside.lines or end.name in stack.values():
                 end = inside.again(_array(end, variable.aval), "each")
-            stack[self.reader.fresh("stacked")] = end.name
-        # All ends are computed before any of them is what the next step begins with.
-        following = [
-            (name, end if isinstance(end, Name) and end.name in inside.lines else inside.again(end, "next"))
-            for name, end in zip(carry, ends[:carried], strict=True)
-            if end != Name(name)
-        ]
-        for name, end in following:
-            inside.lines[name] = end.name
-        line: dict[str, Any] = {"repeat": params["length"], "index": index}
+            stack[name := self.reader.fresh("stacked")] = end.name
+            whole = Name(f"{loop}.{name}")
+            stacked.append(built("flip({x}, 0)", x=whole) if reverse else whole)
+        inside.end(carry, [inside._cast(*each) for each in zip(ends[:count], jaxpr.outvars[:count], strict=True)])
+        for variable, inner in zip(equation.outvars[count:], jaxpr.outvars[count:], strict=True):
+            self.over[variable] = inside._differs(inner)
+        line: dict[str, Any] = {"repeat": length, "index": index}
         line |= {"over": {name: text(term) for name, term in over.items()}} if over else {}
         line |= {"carry": {name: text(term) for name, term in carry.items()}} if carry else {}
         line |= {"body": inside.lines}
         line |= {"stack": stack} if stack else {}
         self._put(loop, {**line, "unroll": False})
-        stacked: list[Term] = [Name(f"{loop}.{name}") for name in stack]
-        if reverse:
-            stacked = [built("flip({x}, 0)", x=each) for each in stacked]
         return [*(Name(f"{loop}.{name}") for name in carry), *stacked]
 
-    def again(self, term: Term, wish: str) -> Name:
-        """A term by a name of its own."""
-        name = self.reader.fresh(wish)
-        self._put(name, text(term))
-        return Name(name)
+    def end(self, carry: Iterable[str], ends: Sequence[Term]) -> None:
+        """The last lines of a repeat's body: what the next step begins with."""
+        # All ends are computed before any of them is what the next step begins with.
+        following = [
+            (name, end if isinstance(end, Name) and end.name in self.lines else self.again(end, f"next_{name}"))
+            for name, end in zip(carry, ends, strict=True)
+            if end != Name(name)
+        ]
+        for name, end in following:
+            self.lines[name] = end.name
 
-    def _loop_name(self, equation: Any) -> str:
-        frame = _frame(equation)
-        assigned = _ASSIGNED.match(frame.text) if frame else None
-        return f"{assigned[1]}_scan" if assigned else "scan"
+    def _while(self, equation: Any, _: Sequence[bool]) -> list[Term]:
+        """A repeat of as many steps as constants allow; those after the condition has failed change nothing."""
+        condition, body = equation.params["cond_jaxpr"], equation.params["body_jaxpr"]
+        asked = equation.params["cond_nconsts"]
+        first = asked + equation.params["body_nconsts"]
+        numbers = [self._number(v) for v in equation.invars]
+        found = steps(condition.jaxpr, numbers[:asked], body.jaxpr, numbers[asked:first], numbers[first:])
+        if found is None:
+            raise self._cannot(
+                "a while_loop of which no constant says how many steps it takes at most: let its condition say so, as "
+                "in `(i < 100) & (error > 1e-6)`"
+            )
+        begun = [self._begun(v) for v in equation.invars[first:]]
+        if not found.count:
+            return begun
+        loop, index = self.reader.fresh(self._loop_name("while")), self.reader.fresh("step")
+        inside = self.inside({})
+        carry: dict[str, Term] = {}
+        for term, wish in zip(begun, _parameters(body.jaxpr)[first - asked :], strict=True):
+            carry[self.reader.fresh(wish or "carry")] = term
+        for closed, invars in ((condition, equation.invars[:asked]), (body, equation.invars[asked:first])):
+            inside.know(closed.jaxpr.constvars, closed.consts)
+            for variable, operand, wish in zip(closed.jaxpr.invars, invars, _parameters(closed.jaxpr), strict=False):
+                term = self.term(operand)
+                inside.known[variable] = term if isinstance(term, Const) else self.named(term, wish or "operand")
+                inside.over[variable] = self._differs(operand)
+            inside.known.update(zip(closed.jaxpr.invars[len(invars) :], map(Name, carry), strict=True))
+        going = None if found.exact else inside.named(inside.run(condition.jaxpr)[0], "going")
+        ends = [inside._cast(end, v) for end, v in zip(inside.run(body.jaxpr), body.jaxpr.outvars, strict=True)]
+        if going is not None:
+            ends = [
+                end if end == Name(name) else built("where({g}, {e}, {c})", g=going, e=end, c=Name(name))
+                for name, end in zip(carry, ends, strict=True)
+            ]
+        inside.end(carry, ends)
+        begins = {name: text(term) for name, term in carry.items()}
+        self._put(loop, {"repeat": found.count, "index": index, "carry": begins, "body": inside.lines, "unroll": False})
+        return [Name(f"{loop}.{name}") for name in carry]
 
-    def _cond(self, equation: Any) -> list[Term]:
+    def _number(self, variable: Any) -> int | None:
+        """The integer that stands for a variable, where one does."""
+        term = self.term(variable)
+        return term.value if isinstance(term, Const) and type(term.value) is int else None
+
+    def _loop_name(self, kind: str) -> str:
+        assigned = _ASSIGNED.match(self.frame.text) if self.frame else None
+        return f"{assigned[1]}_{kind}" if assigned else kind
+
+    def _cond(self, equation: Any, wanted: Sequence[bool]) -> list[Term]:
         """All branches, and what is taken of them."""
         which = self.named(self.term(equation.invars[0]), "branch")
         every: list[list[Term]] = []
+        differs = [self._differs(equation.invars[0])] * len(wanted)
         for branch in equation.params["branches"]:
-            ends = self._call(equation, branch)
+            ends = self._within(branch.jaxpr, branch.consts, equation.invars[1:], wanted, equation)
             every.append([end if isinstance(end, Const) else self.named(end, "taken") for end in ends])
+            differs = [over | self._differs(v) for over, v in zip(differs, equation.outvars, strict=True)]
+        self.over.update(zip(equation.outvars, differs, strict=True))
         results: list[Term] = []
         for cases in zip(*every, strict=True):
             *others, taken = cases
@@ -303,11 +599,50 @@ class _Body:
 _BODIES = {
     "jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "remat2": "jaxpr",
     "checkpoint": "jaxpr", "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr",
-    "custom_vjp_call_jaxpr": "fun_jaxpr", "custom_lin": "call_jaxpr",
+    "custom_vjp_call_jaxpr": "fun_jaxpr", "custom_lin": "call_jaxpr", "custom_partitioning": "call",
 }  # fmt: skip
 """The calls, and which of their parameters is what they call."""
 
 _HAS_BODY = {*_BODIES, "scan", "cond", "while"}
+
+_REFERENCE = "name a reference for it, or for a function with jit that calls it"
+
+_OPAQUE = {
+    "shard_map": "a shard_map{name} inside of a function: name a reference for the function with jit that contains it, "
+    "or give the device's code as per_device",
+    "pallas_call": f"a Pallas kernel{{name}} is not read: {_REFERENCE}",
+    "pure_callback": f"a callback{{name}} of Python is not read: {_REFERENCE}",
+    "io_callback": f"a callback{{name}} of Python is not read: {_REFERENCE}",
+    "ffi_call": f"foreign code{{name}} is not read: {_REFERENCE}",
+}
+"""What is no function of JAX, or one of a device's; and what to do."""
+
+
+def _opened(body: Any) -> tuple[Any, Sequence[Any]]:
+    """A jaxpr, and the arrays that it captures."""
+    return (body.jaxpr, body.consts) if hasattr(body, "jaxpr") else (body, ())
+
+
+def _names(equation: Any) -> list[str]:
+    """By what names a user knows what an equation calls, likeliest first."""
+    params = equation.params
+    names = [params.get("name"), params.get("target_name")]
+    names += [getattr(getattr(params.get("callback"), "callback_func", None), "__name__", None)]
+    body = params.get(_BODIES.get(equation.primitive.name, "jaxpr"))
+    info = getattr(_opened(body)[0], "debug_info", None)
+    names += [getattr(info, "func_name", None)]
+    return [name for name in names if isinstance(name, str) and name]
+
+
+def _parameters(jaxpr: Any) -> list[str | None]:
+    """What the user calls the inputs of a jaxpr, where JAX knows it."""
+    named = getattr(getattr(jaxpr, "debug_info", None), "arg_names", None) or ()
+    return list(named) if len(named) == len(jaxpr.invars) else [None] * len(jaxpr.invars)
+
+
+def _typed(aval: Any) -> str:
+    """The type of a value in words."""
+    return f"{aval.dtype}[{', '.join(map(str, aval.shape))}]"
 
 
 def _statics(operation: str, names: Sequence[str], statics: Mapping[str, Any]) -> dict[str, Any]:
@@ -343,15 +678,11 @@ def _is_library(operation: str, names: Sequence[str], given: Mapping[str, Any], 
         return function_of(OPERATIONS[operation])(*(values[n] for n in placed if n in values), **named)
 
     try:
-        traced = calls.make_jaxpr(call)(*(_struct(v.aval) for v in closed.jaxpr.invars))
+        traced = calls.make_jaxpr(call)(*(v.aval for v in closed.jaxpr.invars))
     except REFUSALS:
         return False
     bodies = (each.params["jaxpr"] for each in traced.jaxpr.eqns if each.params.get("name") == name)
     return any(str(body) == str(closed) for body in bodies)
-
-
-def _struct(aval: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
 
 
 def _array(term: Term, aval: Any) -> Term:
@@ -361,7 +692,5 @@ def _array(term: Term, aval: Any) -> Term:
 
 def _frame(equation: Any) -> Frame | None:
     """The user's line that an equation comes from."""
-    if equation is None:
-        return None
     frame = user_frame(equation.source_info)
     return None if frame is None else Frame(*frame, linecache.getline(*frame).strip())

@@ -16,7 +16,8 @@ import numpy as np
 
 from runner.derivation.terms import ALL, Part, built, constant, indexed
 from runner.graph.term import NOTHING, Apply, Const, Group, Slice, Term
-from runner.language.parts import operator
+from runner.language.operations import OPERATIONS
+from runner.language.parts import axes_of, operator
 
 
 def _built(template: str, **parts: Part) -> Term:
@@ -338,10 +339,17 @@ def _expanded(application: Application) -> Term:
 
 @reads("transpose")
 def _transposed(application: Application) -> Term:
-    order = tuple(int(axis) for axis in application.params["permutation"])
-    if order == tuple(range(application.rank)):
-        return application.x
-    return application.made("transpose({x}, {o})", o=order)
+    return transposed(application.x, tuple(int(axis) for axis in application.params["permutation"]))
+
+
+def transposed(x: Term, order: tuple[int, ...]) -> Term:
+    """An array with its dimensions in another order; of a transpose, what that is one of."""
+    match x:
+        case Apply(operation="transpose", operands=(inner, Group(items=items))):
+            before = [item.value for item in items if isinstance(item, Const)]
+            return transposed(inner, tuple(cast("int", before[at]) for at in order))
+        case _:
+            return x if order == tuple(range(len(order))) else _built("transpose({x}, {o})", x=x, o=order)
 
 
 @reads("rev")
@@ -734,6 +742,101 @@ def _wrapped(application: Application) -> Term:
 def _unwrapped(application: Application) -> Term:
     return application.made("key_data({x})")
 
+
+# Over mesh axes.
+
+
+def over_axes(name: str, params: Mapping[str, Any]) -> frozenset[str]:
+    """The mesh axes that a primitive is over; none of one that is over none."""
+    return frozenset(_axis_names(params)) if name in _OVER_AXES else frozenset()
+
+
+def _axis_names(params: Mapping[str, Any]) -> tuple[str, ...]:
+    given: Any = params["axes"] if "axes" in params else params["axis_name"]
+    axes: Sequence[Any] = given if isinstance(given, tuple) else (given,)
+    return tuple(axis for axis in axes if isinstance(axis, str))
+
+
+def _collective(operation: str, application: Application, x: Term, **given: Any) -> Term:
+    """A call of a collective, with those arguments that it has not by default."""
+    parameters = OPERATIONS[operation].signature.parameters
+    given["axis_index_groups"] = _groups(application.params.get("axis_index_groups"))
+    named = [(name, constant(_plain(value))) for name, value in given.items() if parameters[name].default != value]
+    return Apply(operation, (x, axes_of(_axis_names(application.params))), tuple(named))
+
+
+def _groups(groups: Any) -> list[list[int]] | None:
+    return None if groups is None else [list(map(int, group)) for group in groups]
+
+
+_REDUCED = {"psum": "sum", "psum_invariant": "sum", "pmax": "max", "pmin": "min"}
+
+
+@reads(*_REDUCED)
+def _over_devices(application: Application) -> Term:
+    """Over mesh axes, and over dimensions, which a `vmap` makes of its axis."""
+    whole = _REDUCED[application.name]
+    axes = application.params["axes"]
+    places = tuple(int(axis) for axis in axes if not isinstance(axis, str))
+    results: list[Term] = []
+    for operand in application.operands:
+        x = _built(f"{whole}({{x}}, axis={{a}})", x=operand, a=_axes(places)) if places else operand
+        names = _axis_names(application.params)
+        results.append(_collective(f"p{whole}", application, x) if names else x)
+    return results[0] if len(results) == 1 else Group(tuple(results))
+
+
+@reads("all_gather", "all_gather_invariant")
+def _gathered_over(application: Application) -> Term:
+    params = application.params
+    to = "invarying" if application.name == "all_gather_invariant" else "varying"
+    how = {"axis": params["all_gather_dimension"], "tiled": params["tiled"], "to": to}
+    return _collective("all_gather", application, application.x, **how)
+
+
+@reads("reduce_scatter")
+def _scattered_over(application: Application) -> Term:
+    how = {"scatter_dimension": application.params["scatter_dimension"], "tiled": application.params["tiled"]}
+    return _collective("psum_scatter", application, application.x, **how)
+
+
+@reads("all_to_all")
+def _exchanged(application: Application) -> Term:
+    params = application.params
+    over = axes_of(_axis_names(params))
+    named = {"axis_index_groups": _groups(params.get("axis_index_groups")), "tiled": params["tiled"]}
+    given = tuple((name, constant(value)) for name, value in named.items() if value)
+    return Apply("all_to_all", (application.x, over, Const(params["split_axis"]), Const(params["concat_axis"])), given)
+
+
+@reads("ragged_all_to_all")
+def _ragged_exchange(application: Application) -> Term:
+    groups = _groups(application.params.get("axis_index_groups"))
+    named = (("axis_name", axes_of(_axis_names(application.params))),)
+    named += () if groups is None else (("axis_index_groups", constant(groups)),)
+    return Apply("ragged_all_to_all", application.operands, named)
+
+
+@reads("ppermute")
+def _permuted(application: Application) -> Term:
+    perm = [(int(source), int(target)) for source, target in application.params["perm"]]
+    return Apply("ppermute", (application.x, axes_of(_axis_names(application.params)), constant(perm)))
+
+
+@reads("pbroadcast", "pcollectivebroadcast")
+def _broadcast_over(application: Application) -> Term:
+    return _collective("pbroadcast", application, application.x, source=application.params["source"])
+
+
+@reads("axis_index")
+def _place(application: Application) -> Term:
+    return Apply("axis_index", (axes_of(_axis_names(application.params)),))
+
+
+_OVER_AXES = {
+    *_REDUCED, "all_gather", "all_gather_invariant", "reduce_scatter", "all_to_all", "ragged_all_to_all", "ppermute",
+    "pbroadcast", "pcollectivebroadcast", "axis_index", "pvary",
+}  # fmt: skip
 
 # Functions of JAX's own, which it calls by their names.
 

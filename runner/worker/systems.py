@@ -1,0 +1,61 @@
+"""An equation that solves a linear system in; of which matrix it is one, and how the right-hand side lies, out.
+
+JAX has the product with the matrix, and the functions that solve, as jaxprs; where the product is `dot_general` of an
+array with the unknown, the system is the array's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class System:
+    """A system of a matrix, or of a stack of them.
+
+    - `matrix`: the variable that the matrix is; `transposed`: whether it is that of its transposes.
+    - `order`: the dimensions of the right-hand side in the order: those of the stack, that of an equation, the others.
+    - `columns`: whether there are others.
+    """
+
+    matrix: Any
+    transposed: bool
+    order: tuple[int, ...]
+    columns: bool
+
+
+def system(equation: Any) -> System | None:
+    """Which system a `custom_linear_solve` is one of; None where its product with the unknown says no matrix."""
+    lengths, product = equation.params["const_lengths"], equation.params["jaxprs"].matvec
+    jaxpr = getattr(product, "jaxpr", product)
+    if len(equation.outvars) != 1 or lengths.matvec != 1 or getattr(product, "consts", ()):
+        return None
+    matrix, unknown = jaxpr.invars
+    steps = [e for e in jaxpr.eqns if e.primitive.name != "reduce_sum" or tuple(e.params["axes"])]
+    steps = [e for e in steps if e.primitive.name != "copy"]
+    if not steps or steps[0].primitive.name != "dot_general" or {*steps[0].invars} != {matrix, unknown}:
+        return None
+    (left, right), (many, those) = steps[0].params["dimension_numbers"]
+    swapped = steps[0].invars[0] is unknown
+    if swapped:
+        left, right, many, those = right, left, those, many
+    stack, rank = len(many), len(unknown.aval.shape)
+    if len(left) != 1 or tuple(many) != tuple(range(stack)) or len(matrix.aval.shape) != stack + 2:
+        return None
+    # The dimensions of the unknown by labels: numbers of the stack, "j" that is summed over, "f" of what is left.
+    labels: list[Any] = ["f"] * rank
+    for number, at in enumerate(those):
+        labels[at] = number
+    labels[right[0]] = "j"
+    free = [label for label in labels if label == "f"]
+    given: list[Any] = [*range(stack), *([*free, "i"] if swapped else ["i", *free])]
+    for step in steps[1:]:
+        if step.primitive.name != "transpose":
+            return None
+        given = [given[at] for at in step.params["permutation"]]
+    if len(free) > 1 or given != ["i" if label == "j" else label for label in labels]:
+        return None
+    order = [labels.index(number) for number in range(stack)] + [labels.index("j")]
+    order += [labels.index("f")] if free else []
+    return System(equation.invars[0], left[0] == stack, tuple(map(int, order)), bool(free))

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from runner.checks import mutants
+from runner.evidence.hlo import Metadata
 from runner.evidence.nodes import Origins
 from runner.executions import Range
 from runner.experiment.lines import Choice, Invocation, Loop, Node, flat
@@ -200,7 +201,7 @@ def test_instructions_of_a_branch_lead_back_to_its_line() -> None:
         "jit(f)/shard_map/z/cond/branch_0_fun/part/all_gather": "z_dense_part",
     }
     for stack, line in names.items():
-        assert [origin.node for origin in origins.of(stack)] == [line], stack
+        assert [origin.node for origin in origins.of(Metadata(stack))] == [line], stack
 
 
 def test_a_branch_that_is_broken_is_noticed(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from runner.evidence.hlo import Metadata
 from runner.evidence.nodes import Origins
 from runner.experiment.model import Experiment, Flat, Loop, Node
 from runner.faults import InvalidExperiment
@@ -342,7 +343,7 @@ def test_named_scopes_lead_back_to_lines() -> None:
         "jit(f)/n_deep/inner/rsqrt": "n_deep_inner",
         "jit(f)/n/add": "n",
     }.items():
-        (origin,) = origins.of(stack)
+        (origin,) = origins.of(Metadata(stack))
         assert origin.node == line, stack
 
 

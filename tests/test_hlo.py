@@ -16,7 +16,7 @@ from jaxlib import lapack
 
 from runner.evidence import custom_calls, groups, hlo
 from runner.evidence.gather import gather
-from runner.evidence.hlo import Instruction, Shape
+from runner.evidence.hlo import Instruction, Metadata, Shape
 from runner.evidence.model import Between, Evidence
 from runner.evidence.nodes import Origin, Origins, asked, stacks
 from runner.executions import InBranch, Range
@@ -382,12 +382,12 @@ def test_what_spells_no_groups(text):
     ],
 )
 def test_a_name_stack_leads_to_its_line(experiment, stack, node, primitive, gradient):
-    assert Origins(experiment, "per_device").of(stack) == (Origin(node, primitive, gradient),)
+    assert Origins(experiment, "per_device").of(Metadata(stack)) == (Origin(node, primitive, gradient),)
 
 
 @pytest.mark.parametrize("stack", ["", "jit(test)/shard_map", "broadcast.5", "jit(test)/E/psum", "a"])
 def test_what_leads_to_no_line(experiment, stack):
-    assert Origins(experiment, "per_device").of(stack) == ()
+    assert Origins(experiment, "per_device").of(Metadata(stack)) == ()
 
 
 @pytest.mark.parametrize(
@@ -402,7 +402,10 @@ def test_what_leads_to_no_line(experiment, stack):
     ],
 )
 def test_a_merged_name_leads_to_all_its_lines(experiment, merged):
-    assert list(dict.fromkeys(origin.node for origin in Origins(experiment, "per_device").of(merged))) == ["D", "C"]
+    assert list(dict.fromkeys(origin.node for origin in Origins(experiment, "per_device").of(Metadata(merged)))) == [
+        "D",
+        "C",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -424,7 +427,7 @@ def test_the_names_that_the_compiler_merged(merged, parts):
 
 def test_a_loop_is_not_the_line_of_what_was_merged_in_it():
     merged = "jit(test)/shard_map/ring/while/body/closed_call/(inner/while/body/g/ppermute:h/mul)"
-    nodes = [origin.node for origin in Origins(harness.experiment(LOOP), "per_device").of(merged)]
+    nodes = [origin.node for origin in Origins(harness.experiment(LOOP), "per_device").of(Metadata(merged))]
     assert nodes == ["ring.inner.g", "ring.h"]
 
 
@@ -445,7 +448,7 @@ def test_what_asks_for_no_collective(stack):
 
 @pytest.mark.parametrize("stack", ["jit(C)/shard_map/D/mul", "jit(C)/transpose(jvp(D))/mul"])
 def test_a_function_is_not_the_line_of_the_same_name(experiment, stack):
-    assert [origin.node for origin in Origins(experiment, "per_device").of(stack)] == ["D"]
+    assert [origin.node for origin in Origins(experiment, "per_device").of(Metadata(stack))] == ["D"]
 
 
 LOOP = """
@@ -482,7 +485,7 @@ outputs:
     ],
 )
 def test_a_loop_in_a_loop(stack, node):
-    assert [origin.node for origin in Origins(harness.experiment(LOOP), "per_device").of(stack)] == [node]
+    assert [origin.node for origin in Origins(harness.experiment(LOOP), "per_device").of(Metadata(stack))] == [node]
 
 
 NAMED_AS_JAX_NAMES_LOOPS = """
@@ -516,7 +519,7 @@ outputs:
 )
 def test_a_loop_of_jax_is_no_line_of_that_name(stack, nodes):
     origins = Origins(harness.experiment(NAMED_AS_JAX_NAMES_LOOPS), "per_device")
-    assert [origin.node for origin in origins.of(stack)] == nodes
+    assert [origin.node for origin in origins.of(Metadata(stack))] == nodes
 
 
 # Trip counts.

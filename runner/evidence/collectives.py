@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from runner.evidence import custom_calls, groups, megascale, merged
 from runner.evidence.counts import Counts
 from runner.evidence.flow import MOVES, Flow
-from runner.evidence.hlo import Computation, Instruction, Module, size_of
+from runner.evidence.hlo import Computation, Instruction, Metadata, Module, size_of
 from runner.evidence.model import Between, Collective
 from runner.evidence.nodes import Origin, Origins, again, asked, backward, stacks
 from runner.evidence.opcodes import (
@@ -203,7 +203,8 @@ class _Reader:
         own = list(dict.fromkeys(origin for name in names for origin in self._origins.of(name)))
         axes, listed, devices = self._axes(place)
         # What the compiler does to the operand of a collective may have the collective's name.
-        inserted = self._origins.leave(axes or ()) or not any(asked(stack) for name in names for stack in stacks(name))
+        every = [stack for name in names for stack in stacks(name.op_name)]
+        inserted = self._origins.leave(axes or ()) or not any(map(asked, every))
         if megascale.kind(instruction):
             inserted = megascale.generated(instruction)
         between = None
@@ -248,7 +249,7 @@ class _Reader:
             reduction=self._reduction(place),
             alone=devices == 1,
             backward=[node for node in nodes if forward and node not in forward],
-            again=bool(names) and all(again(stack) for name in names for stack in stacks(name)),
+            again=bool(names) and all(map(again, every)),
             parts=merged.parts(self._flow, self._origins, computation, instruction),
         )
 
@@ -270,14 +271,14 @@ class _Reader:
             return place.computation, place.instruction
         return (started_in, place.chain[-1]) if place.chain else place.start
 
-    def _names(self, place: _Place) -> list[str]:
+    def _names(self, place: _Place) -> list[Metadata]:
         """The names of what it does; of a merged one also those of the results that are taken out of it.
 
         A name without a line tells something only where the program asks for a collective by it.
         """
 
-        def telling(instructions: Iterable[Instruction]) -> list[str]:
-            return [instruction.op_name for instruction in instructions if self._origins.tells(instruction.op_name)]
+        def telling(instructions: Iterable[Instruction]) -> list[Metadata]:
+            return [each.metadata for each in instructions if self._origins.tells(each.metadata)]
 
         names = telling((place.instruction, place.start[1], *place.chain[-1:]))[:1] + telling(self._elements(place))
         # What reduces still has the name that the collective lost.
@@ -296,7 +297,7 @@ class _Reader:
         operands = place.instruction.operands
         parts = [(user.op_name, operands[user.index() : user.index() + 1]) for user in self._elements(place)]
         origins: list[Origin] = []
-        for name, taken in parts or [(name, operands) for name in self._names(place)]:
+        for name, taken in parts or [(name.op_name, operands) for name in self._names(place)]:
             lost = self._origins.lost(name)
             if lost:
                 lines = self._flow.producers(place.computation, taken) or self._flow.consumers(*self._result_of(place))
@@ -395,10 +396,10 @@ class _Reader:
             origin
             for inner in inside
             if inner.opcode in HEAVY or custom_calls.computing(target_of(inner) or "")
-            for origin in self._origins.of(inner.op_name)
+            for origin in self._origins.of(inner.metadata)
         ]
         if not heavy and not self._communicates_inside(instruction):
-            heavy = self._origins.of(instruction.op_name)
+            heavy = self._origins.of(instruction.metadata)
         yield from (origin.node for origin in heavy)
 
 

@@ -36,7 +36,7 @@ class Flow:
                 continue
             seen.add((where.name, name))
             producer = where.instructions[name]
-            origins = self._origins.of(producer.op_name)
+            origins = _computing(self._origins.of(producer.metadata))
             if origins and (producer.opcode == "parameter" or not self._only_moves(producer)):
                 lines |= dict.fromkeys(origins)
             elif producer.opcode == "parameter":
@@ -105,7 +105,7 @@ class Flow:
                 if user.opcode.endswith(("-done", "-update")):
                     front.append((where, user, index))
                     continue
-                origins = self._origins.of(user.op_name)
+                origins = _computing(self._origins.of(user.metadata))
                 inside = self._parameters(user, giver)
                 if inside:
                     front += [(c, parameter, index) for c, parameter in inside]
@@ -129,3 +129,8 @@ class Flow:
             numbers = [number for number, operand in enumerate(user.operands) if operand == giver.name]
             parameters += [(inner, inner.parameters[number]) for number in numbers if number in inner.parameters]
         return parameters
+
+
+def _computing(origins: Iterable[Origin]) -> list[Origin]:
+    """The lines but for those of loops that only hand on slices, whose values these are or into which they go."""
+    return [origin for origin in origins if origin.primitive is not None]

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any, TypeAlias
 
 _DTYPES = {
     "pred": ("bool", 8), "s2": ("int2", 2), "s4": ("int4", 4), "s8": ("int8", 8), "s16": ("int16", 16),
@@ -32,11 +33,63 @@ _NAME = re.compile(r"%([^\s,(){}=]+)")
 _DEFINITION = re.compile(r"^\s+(ROOT )?%?([^\s=]+) = ")
 _OPCODE = re.compile(r"\s*([a-z][a-z0-9\-]*)\(")
 _OP_NAME = re.compile(r'\bop_name="((?:[^"\\]|\\.)*)"')
+_STACK_FRAME = re.compile(r"\bstack_frame_id=(\d+)")
 _CALLED = re.compile(
     r"\b(to_apply|calls|body|condition|true_computation|false_computation|branch_computations|called_computations"
     r"|select|scatter|comparator)=(?:%?([\w.\-]+)|\{([^}]*)\})"
 )
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([^\s(]+) (?:\(.*\) -> .*)?\{\s*$")
+
+
+_TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
+_ROW = re.compile(r'^(\d+) (?:"((?:[^"\\]|\\.)*)"|\{(.*)\})')
+_ENTRY = re.compile(r"(\w+)=(\d+)")
+
+Location: TypeAlias = tuple[str, int]
+"""A line of a file of Python's, by its number."""
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """Where JAX traced an operation.
+
+    - `op_name`: the name stack; empty where the compiler gave it none.
+    - `frames`: the lines of the user's files, those of the innermost call first.
+    """
+
+    op_name: str = ""
+    frames: tuple[Location, ...] = ()
+
+
+@dataclass
+class StackFrames:
+    """The tables at the head of a module: for the number of a stack frame the lines of the user's files."""
+
+    rows: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+
+    @cached_property
+    def _tables(self) -> dict[str, dict[int, Any]]:
+        tables: dict[str, dict[int, Any]] = {name: {} for name in _TABLES}
+        for name, rows in self.rows.items():
+            for match in filter(None, map(_ROW.match, rows)):
+                text = match[2]
+                entries = {entry: int(number) for entry, number in _ENTRY.findall(match[3] or "")}
+                tables[name][int(match[1])] = entries if text is None else text
+        return tables
+
+    def of(self, number: int) -> tuple[Location, ...]:
+        """The lines of a stack frame, those of the innermost call first."""
+        files, places, stack = (self._tables[name] for name in ("FileNames", "FileLocations", "StackFrames"))
+        # The first one has no parent; what XLA writes there stands for none wherever it stands.
+        none = stack.get(1, {}).get("parent_frame_id", 0)
+        frames: list[Location] = []
+        while number in stack and len(frames) < len(stack):
+            place = places.get(stack[number].get("file_location_id"), {})
+            file = files.get(place.get("file_name_id"))
+            if file is not None:
+                frames.append((file, place.get("line", 0)))
+            number = stack[number].get("parent_frame_id", none) - none
+        return tuple(frames)
 
 
 @dataclass(frozen=True)
@@ -74,6 +127,13 @@ class Instruction:
     attributes: str
     root: bool
     position: int
+    stack_frames: StackFrames = field(default_factory=StackFrames, repr=False)
+
+    @cached_property
+    def metadata(self) -> Metadata:
+        """Where JAX traced the operation."""
+        number = _STACK_FRAME.search(self.attributes)
+        return Metadata(self.op_name, self.stack_frames.of(int(number[1])) if number else ())
 
     @cached_property
     def op_name(self) -> str:
@@ -162,6 +222,7 @@ class Module:
     replicas: int = 1
     computations: dict[str, Computation] = field(default_factory=dict[str, Computation])
     unread: list[str] = field(default_factory=list[str])
+    stack_frames: StackFrames = field(default_factory=StackFrames)
 
     @cached_property
     def entry(self) -> Computation | None:
@@ -189,11 +250,18 @@ def read(text: str) -> Module:
     """Read the text of a module (`compiled.as_text()`)."""
     module = Module(tiled=":T(" in text)
     computation: Computation | None = None
+    rows: list[str] | None = None
     for line in text.splitlines():
         if computation is None:
-            if line.startswith("HloModule "):
+            if line in _TABLES:
+                rows = module.stack_frames.rows[line] = []
+            elif rows is not None and line:
+                rows.append(line)
+            elif not line:
+                rows = None
+            elif line.startswith("HloModule "):
                 _header(module, line)
-            elif line and not line[0].isspace() and line.rstrip().endswith("{"):
+            elif not line[0].isspace() and line.rstrip().endswith("{"):
                 match = _COMPUTATION.match(line)
                 if match is None:
                     module.unread.append(line.strip())
@@ -205,7 +273,7 @@ def read(text: str) -> Module:
         elif line.startswith("}"):
             computation = None
         elif line.strip():
-            instruction = _instruction(line, len(computation.instructions))
+            instruction = _instruction(line, len(computation.instructions), module.stack_frames)
             if instruction is None or instruction.name in computation.instructions:
                 module.unread.append(line.strip())
             else:
@@ -225,7 +293,7 @@ def _header(module: Module, line: str) -> None:
             module.replicas = int(number)
 
 
-def _instruction(line: str, position: int) -> Instruction | None:
+def _instruction(line: str, position: int, stack_frames: StackFrames) -> Instruction | None:
     match = _DEFINITION.match(line)
     if match is None:
         return None
@@ -245,6 +313,7 @@ def _instruction(line: str, position: int) -> Instruction | None:
         attributes=line[close + 1 :],
         root=bool(match.group(1)),
         position=position,
+        stack_frames=stack_frames,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from runner.evidence.flow import Flow
-from runner.evidence.hlo import Computation, Instruction, size_of
+from runner.evidence.hlo import Computation, Instruction, Metadata, size_of
 from runner.evidence.model import MergedPart
 from runner.evidence.nodes import Origins
 
@@ -16,11 +16,11 @@ def parts(flow: Flow, origins: Origins, computation: Computation, instruction: I
     if len(instruction.operands) < 2 or not instruction.opcode.startswith("all-reduce"):
         return []
     users = computation.users.get(instruction.name, ())
-    taken = {user.index(): user.op_name for user in users if user.opcode == "get-tuple-element"}
+    taken = {user.index(): user.metadata for user in users if user.opcode == "get-tuple-element"}
     listed: list[MergedPart] = []
     for index, name in enumerate(instruction.operands):
         operand = computation.instructions.get(name)
-        of = origins.of(taken.get(index, "")) or flow.producers(computation, [name])
+        of = origins.of(taken.get(index, Metadata())) or flow.producers(computation, [name])
         listed.append(
             MergedPart(
                 nodes=list(dict.fromkeys(origin.node for origin in of)),

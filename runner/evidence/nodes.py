@@ -1,15 +1,23 @@
-"""JAX's name stacks in; the lines of the experiment that they lead back to out."""
+"""Where JAX traced operations in, by name stacks and frames; the lines of the experiment that they lead back to out.
+
+Each of the house's lines has a named scope. What comes of a call of the user's own Python has that of the call alone,
+and the frames of the user's file, in which the lines stand that the function was read as.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, TypeAlias
 
-from runner.experiment.model import Experiment, Flat, Loop, Section
+from runner.evidence.hlo import Location, Metadata
+from runner.experiment.imported import Imported
+from runner.experiment.lines import enclosed
+from runner.experiment.model import Experiment, Flat, Invocation, Loop, Section
+from runner.graph.term import Apply, Term, within
 from runner.language.operations import OPERATIONS
+from runner.language.parts import called
 from runner.programs.names import Names
 
 _WRAPPED = re.compile(r"^(?:[\w.]+\()*([^()]*)\)*$")
@@ -32,10 +40,13 @@ Source: jax/_src/lax/parallel.py, where those that begin an asynchronous one end
 
 @dataclass(frozen=True)
 class Origin:
-    """Where an operation comes from: its line (`C`, `ring.lhs`, an array), and what JAX made of it."""
+    """Where an operation comes from: its line (`C`, `ring.lhs`, an array), and what JAX made of it.
+
+    - `primitive`: empty of an array; None of what only hands slices to the steps of a loop of the user's Python.
+    """
 
     node: str
-    primitive: str
+    primitive: str | None
     gradient: bool
 
 
@@ -79,8 +90,17 @@ def again(stack: str) -> bool:
     return "rematted_computation" in stack.split("/")
 
 
-NestedScopes: TypeAlias = "Mapping[str, tuple[str, NestedScopes]]"
-"""The scopes that may stand in a name stack, each with its line and the scopes that may stand inside it."""
+@dataclass(frozen=True)
+class Scope:
+    """A scope that may stand in a name stack.
+
+    - `line`: that of what stands in none of the scopes `inside` of it.
+    - `imported`: of a call of the user's own Python its lines, by their places there; None: it is none.
+    """
+
+    line: str
+    inside: dict[str, Scope] = field(default_factory=dict[str, "Scope"])
+    imported: dict[Location, list[Flat]] | None = None
 
 
 class Origins:
@@ -88,8 +108,8 @@ class Origins:
 
     def __init__(self, experiment: Experiment, section: Section) -> None:
         gradients = experiment.grad.names if experiment.grad else ()
-        of_gradients: dict[str, tuple[str, NestedScopes]] = {name: (name, {}) for name in gradients}
-        self._scope = _scope(experiment.lines(section)) | of_gradients
+        self._scopes = _scopes(experiment.lines(section), _imported(experiment, section))
+        self._scopes |= {name: Scope(name) for name in gradients}
         names = Names(experiment)
         self._arrays = {names[array.name]: array.name for array in experiment.arrays}
         self._automatic = frozenset(experiment.automatic if section == "per_device" else ())
@@ -100,24 +120,29 @@ class Origins:
         over = frozenset(axes)
         return bool(over) and over <= self._automatic
 
-    def _of(self, op_name: str) -> tuple[Origin, ...]:
+    def array(self, name: str) -> str | None:
+        """The array that is a parameter of the program by this name."""
+        return self._arrays.get(name)
+
+    def _of(self, metadata: Metadata) -> tuple[Origin, ...]:
         """The origins of an instruction; several where the compiler merged operations. Empty where it does not say."""
-        origins = [origin for stack in stacks(op_name) if (origin := self._origin(stack)) is not None]
+        each = (self._origin(stack, metadata.frames) for stack in stacks(metadata.op_name))
+        origins = [origin for origin in each if origin is not None]
         return tuple(dict.fromkeys(origins))
 
     def lost(self, op_name: str) -> list[str]:
         """The name stacks of collectives that the program asks for in no line."""
-        return [stack for stack in stacks(op_name) if asked(stack) and self._origin(stack) is None]
+        return [stack for stack in stacks(op_name) if asked(stack) and self._origin(stack, ()) is None]
 
-    def tells(self, op_name: str) -> bool:
+    def tells(self, metadata: Metadata) -> bool:
         """Whether a name leads to a line, or to a collective that the program asks for."""
-        return bool(self.of(op_name)) or bool(self.lost(op_name))
+        return bool(self.of(metadata)) or bool(self.lost(metadata.op_name))
 
-    def _origin(self, stack: str) -> Origin | None:
+    def _origin(self, stack: str, frames: Sequence[Location]) -> Origin | None:
         if stack in self._arrays:
             return Origin(self._arrays[stack], "", False)
         parts = stack.split("/")
-        line, scope = None, self._scope
+        scope, inside = None, self._scopes
         skip = False
         for part, following in zip(parts, [*parts[1:], ""], strict=True):
             if skip:
@@ -127,8 +152,46 @@ class Origins:
             skip = part == "while" and following in ("body", "cond")
             if skip:
                 continue
-            line, scope = scope.get(_unwrapped(part), (line, scope))
-        return None if line is None else Origin(line, parts[-1], backward(stack))
+            entered = inside.get(_unwrapped(part))
+            scope, inside = (scope, inside) if entered is None else (entered, entered.inside)
+        if scope is None:
+            return None
+        if scope.imported is None:
+            return Origin(scope.line, parts[-1], backward(stack))
+        return _traced(scope, scope.imported, stack, frames)
+
+
+def _traced(scope: Scope, lines: Mapping[Location, Sequence[Flat]], stack: str, frames: Sequence[Location]) -> Origin:
+    """The line of the user's Python in whose innermost frame an operation was traced; without one, that of the call.
+
+    Of several lines there it is one that calls such an operation: the first, in the backward pass the last.
+    """
+    primitive, gradient = stack.rpartition("/")[2], backward(stack)
+    there = next((lines[frame] for frame in frames if frame in lines), ())
+    if not there:
+        return Origin(scope.line, primitive, gradient)
+    of = [line for line in there if not isinstance(line, Loop)]
+    fitting = [line for line in of if any(_fits(part, primitive) for part in within(line.expression.term))] or of
+    if not fitting:
+        return Origin(str(there[-1].line), None, gradient)
+    return Origin(str(fitting[-1 if gradient else 0].line), primitive, gradient)
+
+
+_PRODUCTS = frozenset({"dot_general", "ragged_dot_general", "conv_general_dilated"})
+
+
+def _fits(part: Term, primitive: str) -> bool:
+    """Whether an expression calls what a primitive of JAX's comes of."""
+    if isinstance(part, Apply) and part.spelled == "index":
+        return primitive in ("gather", "dynamic_slice", "slice", "squeeze")
+    row = called(part)
+    if row is None:
+        return False
+    if row.over is not None:
+        return primitive.removesuffix("_start") in row.over.primitives
+    if row.method is not None:
+        return primitive.startswith("scatter")
+    return row.name == primitive.removeprefix("reduce_") or (row.contraction is not None and primitive in _PRODUCTS)
 
 
 def _unwrapped(part: str) -> str:
@@ -138,16 +201,55 @@ def _unwrapped(part: str) -> str:
     return match.group(1) if match else part
 
 
-def _scope(statements: Sequence[Flat], within: int = 0) -> dict[str, tuple[str, NestedScopes]]:
-    """The scopes of some lines, without as many as are around them."""
-    scopes: dict[str, Any] = {}
+def _scopes(statements: Sequence[Flat], imported: Mapping[str, _Call], around: int = 0) -> dict[str, Scope]:
+    """The scopes of some lines, without as many as are `around` them; `imported` has the calls of some, by paths."""
+    scopes: dict[str, Scope] = {}
     for statement in statements:
-        *around, own = statement.line.scopes[within:]
+        line, call = statement.line, imported.get(statement.line.path)
+        *outer, own = line.scopes[around : None if call is None else call.depth]
         here = scopes
-        for scope in around:
+        for scope in outer:
             # What is a scope of no line belongs to the first line inside it.
-            here = here.setdefault(scope, (str(statement.line), {}))[1]
-        inside = _scope(statement.body, len(statement.line.scopes) - 1) if isinstance(statement, Loop) else {}
-        known = here.get(own, ("", {}))[1]
-        here[own] = str(statement.line), {**known, **inside}
+            here = here.setdefault(scope, Scope(str(line))).inside
+        if call is None:
+            inside = _scopes(statement.body, imported, len(line.scopes) - 1) if isinstance(statement, Loop) else {}
+            known = here.get(own, Scope(""))
+            here[own] = Scope(str(line), {**known.inside, **inside})
+            continue
+        known = here.setdefault(own, Scope(call.line, imported={}))
+        assert known.imported is not None
+        for each in _with_bodies(statement):
+            frame = call.function.frames.get(each.line.label)
+            if frame is not None:
+                known.imported.setdefault((frame.file, frame.line), []).append(each)
     return scopes
+
+
+def _with_bodies(statement: Flat) -> Iterator[Flat]:
+    yield statement
+    for each in statement.body if isinstance(statement, Loop) else ():
+        yield from _with_bodies(each)
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A call of the user's own Python: the function, the first line that it gives, and how many scopes it stands in."""
+
+    function: Imported
+    line: str
+    depth: int
+
+
+def _imported(experiment: Experiment, section: Section) -> dict[str, _Call]:
+    """The calls in which lines of the user's own Python stand, by the lines' paths."""
+    calls: dict[str, _Call] = {}
+    for line, around in enclosed(experiment.section(section)):
+        match around[-1]:
+            case Invocation(call=call, gives=gives) if call.function in experiment.imports.functions:
+                first, several = gives[0].line, len(gives) > 1
+                function = experiment.imports.functions[call.function]
+                # What a call gives alone has its scope, each of several one of its own in that.
+                calls[line.path] = _Call(function, str(first), len(first.scopes) - several)
+            case _:
+                continue
+    return calls

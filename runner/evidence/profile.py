@@ -151,7 +151,7 @@ class _Reader:
             for inner in self._module.inside(instruction):
                 if inner.opcode not in _FREE:
                     origins += self._lines(inner)
-        return tuple(dict.fromkeys(origins)) or self._origins.of(instruction.op_name)
+        return tuple(dict.fromkeys(origins)) or self._origins.of(instruction.metadata)
 
     def _collective(self, entry: Collective, carried: Mapping[str, _Times]) -> ProfiledCollective:
         name = entry.instruction

@@ -130,9 +130,9 @@ class _Reader:
     def _line(self, instruction: Instruction, inside: list[Instruction]) -> Line:
         """The line of an instruction; a fusion's is the line of its product, where it has one."""
         products = [fused for fused in inside if fused.opcode in ("dot", "convolution")]
-        origins = [origin for fused in products for origin in self._origins.of(fused.op_name)]
-        origins = origins or list(self._origins.of(instruction.op_name))
-        origins = origins or [origin for fused in inside for origin in self._origins.of(fused.op_name)]
+        origins = [origin for fused in products for origin in self._origins.of(fused.metadata)]
+        origins = origins or list(self._origins.of(instruction.metadata))
+        origins = origins or [origin for fused in inside for origin in self._origins.of(fused.metadata)]
         key = (
             tuple(dict.fromkeys(origin.node for origin in origins)),
             bool(origins) and all(origin.gradient for origin in origins),

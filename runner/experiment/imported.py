@@ -10,6 +10,7 @@ from __future__ import annotations
 import string
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from runner import codec
@@ -39,6 +40,14 @@ class Imported:
     call: str
     returned: str
     frames: Mapping[str, Frame] = field(default_factory=dict[str, Frame])
+
+    @cached_property
+    def lines_of(self) -> Mapping[tuple[str, int], tuple[str, ...]]:
+        """The names of the lines that stand in a line of a file, in their order."""
+        names: dict[tuple[str, int], list[str]] = {}
+        for name, frame in self.frames.items():
+            names.setdefault((frame.file, frame.line), []).append(name)
+        return {place: tuple(there) for place, there in names.items()}
 
     def text(self, parameters: Mapping[str, str]) -> str:
         """What it returns, given what the program calls its parameters."""

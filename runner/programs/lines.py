@@ -1,7 +1,8 @@
 """The statements of a section in; the lines of a program that compute them out, one named scope per node.
 
 The lines that stand in the place of a call of one of the experiment's functions are a function of the program, called.
-Two calls share one where its lines are the same in both; explicit sharding or a constraint may make them differ.
+Two calls share one where its lines are the same in both; explicit sharding or a constraint may make them differ. Of a
+function that is Python of the user's own the program's calls that.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from runner.experiment.graphs import graph
+from runner.experiment.imported import Imported
 from runner.experiment.model import Experiment, Statement
 from runner.graph.model import Called, Choice, Equation, Graph, Operand, Ref, Repeat, Value
 from runner.graph.source import Call, Line, Source
@@ -182,8 +184,9 @@ class Lines:
         outer = self._names, self._lines, self._depth
         self._names, self._lines, self._depth = self._names.inside(), [], self._depth + 1
         parameters = list(map(self._define, body.inputs))
-        given: list[str] = []
-        for equation in (gives := self._outputs(body)):
+        imported = self._experiment.imports.functions.get(call.function)
+        given = [] if imported is None else [self._returned(imported, body)]
+        for equation in (gives := self._outputs(body) if imported is None else []):
             # What an ordinary call gives is laid out where it is called.
             written = self._given(equation) if branch else self._text(equation)
             if len(gives) == 1:
@@ -202,6 +205,10 @@ class Lines:
             kept = "" if call.checkpoint is None else f"\n{known} = {checkpointed(known, call.checkpoint)}\n"
             self._functions.append(f"def {known}{text}\n{kept}")
         return known
+
+    def _returned(self, imported: Imported, body: Graph) -> str:
+        """What a function returns that is Python of the user's own."""
+        return imported.text({value.name: self._names[value.name] for value in body.inputs})
 
     def _follow(self, path: str, identifier: str, indent: str) -> None:
         """What follows a definition."""

@@ -35,7 +35,8 @@ class Names:
 
     def __init__(self, experiment: Experiment) -> None:
         self._identifiers: dict[str, str] = {}
-        self._taken = set(_RESERVED)
+        self._reserved = _RESERVED | frozenset(experiment.imports.names)
+        self._taken = set(self._reserved)
         self._functions: set[str] = set()
         self._dims = tuple(experiment.dims)
         for name in (*experiment.dims, *(array.name for array in experiment.arrays)):
@@ -50,7 +51,7 @@ class Names:
         """The names inside a function of the program: of the dims, and of the functions that are there already."""
         inner = copy.copy(self)
         inner._identifiers = {dim: self._identifiers[dim] for dim in self._dims}
-        inner._taken = {*_RESERVED, *self._functions, *inner._identifiers.values()}
+        inner._taken = {*self._reserved, *self._functions, *inner._identifiers.values()}
         return inner
 
     def within(self, own: Iterable[str]) -> Names:

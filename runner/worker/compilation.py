@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from runner.evidence.hlo import Metadata
 from runner.evidence.nodes import Origins, backward
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
@@ -127,9 +128,9 @@ def asked(experiment: Experiment, program: Program, compiled: Compiled) -> list[
         return None
     origins = Origins(experiment, program.lines)
 
-    def where(stack: str) -> tuple[str | None, bool]:
-        lines = origins.of(stack)
-        return (lines[0].node, lines[0].gradient) if lines else (None, backward(stack))
+    def where(metadata: Metadata) -> tuple[str | None, bool]:
+        lines = origins.of(metadata)
+        return (lines[0].node, lines[0].gradient) if lines else (None, backward(metadata.op_name))
 
     return lowered.asked(compiled.lowered.compiler_ir("stablehlo"), experiment.mesh, where)
 

@@ -13,6 +13,7 @@ from jax.sharding import NamedSharding
 
 from runner.derivation.derive import TRIES, NotDerived, derive, settled
 from runner.derivation.scopes import Parts
+from runner.evidence.hlo import Metadata
 from runner.experiment.model import Experiment
 from runner.graph.model import Equation, Operand, Ref
 from runner.language.syntax import SyntaxFault
@@ -95,8 +96,8 @@ def planned(experiment: Experiment) -> tuple[Plan, Parts]:
         except REFUSALS as error:
             return Plan(missing=f"the graph cannot be lowered: {refusal(error, [])}"), types
 
-    def where(stack: str) -> Place:
-        scopes = list(_SCOPE.finditer(stack))
+    def where(metadata: Metadata) -> Place:
+        scopes = list(_SCOPE.finditer(metadata.op_name))
         if not scopes:
             return NOWHERE
         number = int(scopes[-1][1])

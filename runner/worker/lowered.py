@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from runner.evidence import groups
+from runner.evidence.hlo import Metadata
 from runner.layout import Mesh
 from runner.sharding import ring
 from runner.sharding.plan import AskedCollective
@@ -27,15 +28,15 @@ KINDS = {
 _AXES = re.compile(r'name = "([^"]+)"')
 
 
-def asked(module: Any, mesh: Mesh, where: Callable[[str], tuple[str | None, bool]]) -> list[AskedCollective]:
-    """The collectives of a module of StableHLO; `where` tells the line of a name stack, and whether it is backward."""
+def asked(module: Any, mesh: Mesh, where: Callable[[Metadata], tuple[str | None, bool]]) -> list[AskedCollective]:
+    """The collectives of a module of StableHLO; `where` tells the line of an operation, and whether it is backward."""
     walk = _Walk(module, mesh, where)
     walk.walk()
     return walk.collectives
 
 
 class _Walk(Walk):
-    def __init__(self, module: Any, mesh: Mesh, where: Callable[[str], tuple[str | None, bool]]) -> None:
+    def __init__(self, module: Any, mesh: Mesh, where: Callable[[Metadata], tuple[str | None, bool]]) -> None:
         super().__init__(module)
         self._mesh, self._where = mesh, where
         self.collectives: list[AskedCollective] = []
@@ -47,7 +48,7 @@ class _Walk(Walk):
             kind, attributes, moved = ring.RAGGED, attributes["backend_config"], moved[:1]
         if kind is None:
             return True
-        line, gradient = self._where(self.stack(operation))
+        line, gradient = self._where(self.metadata(operation))
         axes, devices = self._over(operation, attributes)
         bytes_in = sum(map(bytes_of, moved))
         bytes_out = sum(map(bytes_of, operation.results))

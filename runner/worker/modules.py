@@ -10,12 +10,14 @@ import re
 from typing import Any
 
 from runner import executions
+from runner.evidence.hlo import Location, Metadata
 from runner.executions import Count, InBranch
 from runner.sharding.plan import CLAUSES
 
 _TENSOR = re.compile(r"tensor<((?:\d+x)*)([^>]+)>")
 _BITS = re.compile(r"(\d+)")
 _NAMED = re.compile(r'loc\("([^"]*)"')
+_FRAME = re.compile(r'"([^"]*)":(\d+):')
 _INTEGER = re.compile(r"dense<(-?\d+)>")
 
 
@@ -76,6 +78,10 @@ class Walk:
         """The whole name stack of an operation."""
         own = name_of(operation)
         return "/".join([*self.inside, own] if own else self.inside)
+
+    def metadata(self, operation: Any) -> Metadata:
+        """Where JAX traced an operation."""
+        return Metadata(self.stack(operation), frames_of(operation))
 
     def consumer(self, value: Any) -> tuple[Any, list[str]]:
         """The operation that takes a value in the end, and the names of the calls that it stands in; None for none.
@@ -149,6 +155,11 @@ def name_of(operation: Any) -> str:
     match = _NAMED.match(str(operation.location))
     # A file's name is none.
     return match[1] if match and not re.search(r'"[^"]*":\d', str(operation.location)[: match.end() + 2]) else ""
+
+
+def frames_of(operation: Any) -> tuple[Location, ...]:
+    """The lines of the user's files in the location of an operation, those of the innermost call first."""
+    return tuple((file, int(line)) for file, line in _FRAME.findall(str(operation.location)))
 
 
 def shape_of(value: Any) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from runner.evidence.hlo import Metadata
 from runner.evidence.nodes import Origins, backward
 from runner.experiment.lines import enclosed
 from runner.experiment.model import Experiment
@@ -22,7 +23,7 @@ from runner.sharding import ring
 from runner.sharding.plan import CLAUSES, Plan, Planned, PlannedCollective, PlannedOperation, PlannedValue
 from runner.untyped import is_list
 from runner.worker import sharding_origins, shardy
-from runner.worker.modules import bytes_of, dtype_of, name_of, producer, shape_of, unchanged
+from runner.worker.modules import bytes_of, dtype_of, frames_of, name_of, producer, shape_of, unchanged
 from runner.worker.regions import RegionNodes, Regions
 from runner.worker.sharding_origins import Places, ShardingOrigins, automatic, computes, has_plan
 from runner.worker.versions import propagated
@@ -30,8 +31,8 @@ from runner.worker.versions import propagated
 Place = tuple[str | None, int | None, bool]
 """The line of an operation, the number of the value that it computes, and whether it is in the backward pass."""
 
-Where = Callable[[str], Place]
-"""Where an operation stands, by its name stack (`jit(f)/hidden/dot_general`)."""
+Where = Callable[[Metadata], Place]
+"""Where an operation stands, by its name stack (`jit(f)/hidden/dot_general`) and the user's frames."""
 
 NOWHERE: Place = (None, None, False)
 
@@ -66,11 +67,14 @@ def of_program(experiment: Experiment, program: Program, lowered: Any, folder: P
     """The plan of a program on the mesh as the record has it; all of it is left in `folder`."""
     origins = Origins(experiment, program.lines)
 
-    def where(stack: str) -> Place:
-        lines = origins.of(stack)
-        return (lines[0].node, None, lines[0].gradient) if lines else NOWHERE
+    def where(metadata: Metadata) -> Place:
+        lines = origins.of(metadata)
+        if not lines:
+            return NOWHERE
+        # What is handed to the steps of a loop is the value of which they are slices.
+        return None if lines[0].primitive is None else lines[0].node, None, lines[0].gradient
 
-    whole = plan(lowered, experiment, Names(where, lambda name: where(name)[0], tuple(experiment.outputs)))
+    whole = plan(lowered, experiment, Names(where, origins.array, tuple(experiment.outputs)))
     write_text(folder / f"plan_{program}.json", _text(whole))
     return whole.summary()
 
@@ -212,7 +216,7 @@ class _Reader(Places):
             self._numbers[result] = self._regions.number()
 
     def _computed(self, operation: Any, name: str) -> None:
-        line, value, gradient = self._names.where(self.stack(operation))
+        line, value, gradient = self._names.where(self.metadata(operation))
         layouts = self._shardings(operation)
         rule = shardy.rule(operation)
         known_operands = [self._of(operand) for operand in operation.operands]
@@ -282,7 +286,7 @@ class _Reader(Places):
             layout = constraint.spec
             if layout is None or len(layout) != len(shape_of(value)):
                 continue
-            line = self._names.where(constraint.stack)[0]
+            line = self._names.where(constraint.metadata)[0]
             if line is None and backward(constraint.stack):
                 # It undoes the layout of an array.
                 continue
@@ -321,7 +325,7 @@ class _Reader(Places):
             constraint = self._origins.constraints[origin]
             if not constraint.asked:
                 return None
-            layout, line = constraint.spec, self._names.where(constraint.stack)[0]
+            layout, line = constraint.spec, self._names.where(constraint.metadata)[0]
         elif origin != "self":
             return None
         if layout is not None and axis not in layout.axes:
@@ -352,16 +356,18 @@ class _Reader(Places):
         self._numbers[result] = self._regions.number()
         self._regions.move(taken, self._nodes(result))
         owner, calls = self.consumer(result)
-        stack = self.stack(operation)
-        own = self._names.where(stack)
-        asks = own[0] is not None and self._origins.asks(stack, after)
-        user = "/".join([*self.inside, *calls, name_of(owner)]) if owner is not None else stack
+        traced = self.metadata(operation)
+        own = self._names.where(traced)
+        asks = own[0] is not None and self._origins.asks(traced.op_name, after)
+        user = traced
+        if owner is not None:
+            user = Metadata("/".join([*self.inside, *calls, name_of(owner)]), frames_of(owner))
         line, _, gradient = self._names.where(user)
         reduces = name in ("all_reduce", "reduce_scatter")
         maker = producer(operand)
         if owner is not None and owner.name.endswith(".return") and maker is not None:
             # What is only returned is moved for the line that asks for a layout, or that made it.
-            line, _, gradient = own if asks and own[0] not in self._results else self._names.where(self.stack(maker))
+            line, _, gradient = own if asks and own[0] not in self._results else self._names.where(self.metadata(maker))
         if reduces or line is None:
             line, gradient = own[0] or line, own[2] if own[0] else gradient
         if reduces:

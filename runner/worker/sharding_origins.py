@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from runner.evidence.hlo import Metadata
 from runner.layout import Mesh, Spec
 from runner.worker import shardy
 from runner.worker.modules import Walk
@@ -71,10 +72,15 @@ class Places(Walk):
 
 @dataclass(frozen=True)
 class Constraint:
-    """A layout that a module has for a value: the name `stack` that it stands in, and the layout, if it can be read."""
+    """A layout that a module has for a value: where it was traced, and the layout, if it can be read."""
 
-    stack: str
+    metadata: Metadata
     spec: Spec | None
+
+    @property
+    def stack(self) -> str:
+        """The name stack that it stands in."""
+        return self.metadata.op_name
 
     @property
     def asked(self) -> bool:
@@ -128,7 +134,7 @@ class ShardingOrigins(Places):
         if "sdy.sharding_origin_name" in attributes:
             name = str(attributes["sdy.sharding_origin_name"]).strip('"')
             layout = shardy.one(str(attributes["sharding"])) if "sharding" in attributes else None
-            self.constraints[name] = constraint = Constraint(self.stack(operation), layout)
+            self.constraints[name] = constraint = Constraint(self.metadata(operation), layout)
             if constraint.asked and layout is not None:
                 self._asked.add((constraint.stack, layout))
             # A `shard_map` without arrays has a name for its shardings too.

@@ -1,0 +1,72 @@
+"""A user's function and the shapes of its operands in; a definition that imports it, as a worker writes it, out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from runner import codec
+from runner.experiment.imported import KEY, Imported, Imports
+from runner.experiment.model import Experiment
+from runner.experiment.reader import read
+from runner.worker import jaxprs
+from tests import harness
+
+FOLDER = Path(__file__).parent / "user_functions"
+"""Where the users' files are, which programs import."""
+
+
+def functions(
+    module: str, texts: Mapping[str, str], operands: Mapping[str, Mapping[str, Sequence[Any]]], axes: Any = None
+) -> dict[str, Any]:
+    """The keys of a definition that calls functions of a module of the `user_functions`.
+
+    - `texts`: for each function of the experiment what it calls, in Python: `{"loss": "mlp.loss({'w': w}, x)"}`.
+    - `operands`: for each the shapes of what it is called with; the last entry may be a dtype.
+    - `axes`: the sizes of mesh axes, where the functions are those of a device.
+    """
+    preamble = ("import sys", f"sys.path.append({str(FOLDER)!r})", f"import {module}")
+    space: dict[str, Any] = {}
+    exec("\n".join(preamble), space)
+    written: dict[str, Any] = {}
+    imported: dict[str, Imported] = {}
+    for name, text in texts.items():
+        structs = {operand: _struct(shape) for operand, shape in operands[name].items()}
+        called = eval(f"lambda {', '.join(structs)}: {text}", space)
+        found = jaxprs.read(called, structs)
+        assert not found.arrays
+        result = ", ".join(found.results)
+        result = f"({result})" if len(found.results) > 1 else result
+        written[name] = {"of": list(structs), **found.lines, "result": result}
+        returned = text
+        for operand in structs:
+            returned = _filled(returned, operand)
+        imported[name] = Imported(text.partition("(")[0], returned, found.frames)
+    return {"functions": written, KEY: codec.plain(Imports(imported, preamble, ("sys", module)))}
+
+
+def _filled(text: str, operand: str) -> str:
+    """A text of Python with `$name` in the place of a name."""
+    import re
+
+    return re.sub(rf"(?<![\w'\".$]){operand}(?![\w'\"(=])", f"${operand}", text)
+
+
+def _struct(shape: Sequence[Any]) -> jax.ShapeDtypeStruct:
+    *sizes, last = shape if shape and isinstance(shape[-1], str) else (*shape, "float32")
+    return jax.ShapeDtypeStruct(tuple(sizes), np.dtype(last))
+
+
+def definition(text: harness.Text, imports: Mapping[str, Any]) -> dict[str, Any]:
+    """The definition of an experiment that calls imported functions."""
+    config = harness.config(text, functions=imports["functions"])
+    return {**config, KEY: imports[KEY]}
+
+
+def experiment(text: harness.Text, imports: Mapping[str, Any]) -> Experiment:
+    """The same, read."""
+    return read(definition(text, imports))

@@ -1,0 +1,1 @@
+"""Functions of Python as users have them: what experiments import."""

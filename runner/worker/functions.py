@@ -438,7 +438,7 @@ class _Reading:
         reads = [name for name in call.names if name in self.trees or name in self.values or name in self.arrays]
         self._known(call, {**space, **dict.fromkeys(reads)}, key)
         operands = [leaf for name in reads for leaf in (self.trees[name].leaves if name in self.trees else (name,))]
-        structs, _ = self._types(section, operands)
+        structs, varying = self._types(section, operands)
         code = compile(call.text, f"<{key_text(key)}>", "eval")
         result: list[Any] = []
 
@@ -451,8 +451,18 @@ class _Reading:
             return leaves_of
 
         reference = self.references.get(call.function)
+        own = free(_identifier(call.function.replace(".", "_")) or line, self.taken)
+        local = section == "per_device"
         try:
-            lines = jaxprs.read(self._referring(function, reference, call, space), structs)
+            lines = jaxprs.read(
+                self._referring(function, reference, call, space),
+                structs,
+                mesh=self.probe.manual if local else None,
+                varying=varying,
+                check_vma=self.probe.check_vma,
+                references={name.rpartition(".")[2]: each for name, each in self.references.items()},
+                taken=self.taken,
+            )
         except CannotRead as error:
             raise InvalidExperiment(Fault(key, str(error), call.text, 0, len(call.text))) from None
         except InvalidExperiment:
@@ -461,7 +471,7 @@ class _Reading:
             raise self._raised(error, f"tracing {call.function or call.text}", key, call.text) from None
         if not lines.results:
             raise InvalidExperiment(Fault(key, f"{call.text} gives no array", call.text, 0, len(call.text)))
-        return self._function(call, line, reads, structs, lines, result[0])
+        return self._function(call, own, reads, structs, lines, result[0])
 
     def _referring(
         self,
@@ -484,13 +494,13 @@ class _Reading:
     def _function(
         self,
         call: PythonCall,
-        line: str,
+        own: str,
         reads: Sequence[str],
         structs: Mapping[str, Any],
         lines: jaxprs.FunctionLines,
         result: Any,
     ) -> tuple[str, _Tree]:
-        own = free(_identifier(call.function.replace(".", "_")) or line, self.taken)
+        self.taken |= {name for name, _ in all_names(lines.lines, ())}
         for name, value in lines.arrays.items():
             self.arrays[name] = {
                 "shape": list(value.shape),

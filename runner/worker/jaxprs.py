@@ -77,6 +77,7 @@ def read(
     varying: Mapping[str, frozenset[str]] | None = None,
     check_vma: bool = True,
     references: Mapping[str, Callable[..., Any]] | None = None,
+    taken: Iterable[str] = (),
 ) -> FunctionLines:
     """The lines of a function of arrays, called by name in the order of `operands`, which have `shape` and `dtype`.
 
@@ -85,12 +86,13 @@ def read(
     - `check_vma`: whether JAX follows over which axes values may differ.
     - `references`: functions that are read in the place of what is called inside, by the name of that: of a function
       with `jit`, `custom_jvp` or `custom_vjp`, of a kernel, of a callback. They take the same arrays by position.
+    - `taken`: names that no line gets.
 
     Raises `CannotRead`, and whatever the function raises.
     """
     structs = [jax.ShapeDtypeStruct(operand.shape, operand.dtype) for operand in operands.values()]
     if mesh is None:
-        return _lines(function, {**operands}, structs, _Reader({*operands}), references or {})
+        return _lines(function, {**operands}, structs, _Reader({*operands, *taken}), references or {})
     found: list[FunctionLines] = []
     over = [sorted((varying or {}).get(name, ())) for name in operands]
 
@@ -99,7 +101,9 @@ def read(
             jax.typeof(calls.pcast(block, tuple(axes), to="varying") if axes and check_vma else block)
             for block, axes in zip(blocks, over, strict=True)
         ]
-        found.append(_lines(function, operands, avals, _Reader({*operands}, follows=check_vma), references or {}))
+        found.append(
+            _lines(function, operands, avals, _Reader({*operands, *taken}, follows=check_vma), references or {})
+        )
         return ()
 
     # The code is read while JAX has the mesh: what it is traced in once more, for a reference, has the axes too.

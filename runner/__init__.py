@@ -1,7 +1,7 @@
 """Shardproof: one YAML file says what a sharded JAX program means; the runner proves what JAX does with it.
 
-`run` runs an experiment and returns its `Record`; `read` reads the record of a run folder; `compose` and `validate` say
-what an experiment is. docs/api.md shows them.
+`run` runs an experiment and returns its `Record`, `check` a function of your own; `read` reads
+the record of a run folder; `compose` and `validate` say what an experiment is. docs/api.md shows them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         InvalidConfiguration,
         InvalidExperiment,
         Record,
+        check,
         compose,
         read,
         run,
@@ -30,6 +31,7 @@ __all__ = [
     "InvalidExperiment",
     "Record",
     "__version__",
+    "check",
     "compose",
     "read",
     "run",

@@ -6,7 +6,8 @@ This is what `runner` offers to Python. The command does the same by the same fl
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ __all__ = [
     "InvalidConfiguration",
     "InvalidExperiment",
     "Record",
+    "check",
     "compose",
     "read",
     "run",
@@ -49,6 +51,18 @@ class Record(model.Record):
         record = cls(**vars(found))
         record.folder = folder
         return record
+
+    @property
+    def collectives(self) -> dict[str, int]:
+        """How many collectives of each kind the first program has: `{"all-gather": 2}`.
+
+        Raises `ValueError` where no program was compiled, or its module could not be read.
+        """
+        programs = (program for program in self.programs.values() if isinstance(program, model.CompiledProgram))
+        first = next(programs, None)
+        if first is None or first.collectives is None:
+            raise ValueError(self.error or "no program was compiled, or its module could not be read")
+        return dict(Counter(collective.kind for collective in first.collectives))
 
     def __repr__(self) -> str:
         passed = sum(program.status == "passed" for program in self.programs.values())
@@ -133,6 +147,19 @@ def run(
     Raises `FileExistsError` where the folder has anything that no run wrote. What is wrong with an experiment, its
     configuration or its programs does not raise: it is in the record.
     """
+    name = experiment.get("name") or "experiment" if isinstance(experiment, Mapping) else Path(experiment).stem
+    where = Path(folder) if folder is not None else _dated(str(name))
+    _begin(where)
+    return _run(experiment, overrides, config_dir, where)
+
+
+def _run(
+    experiment: str | Path | Mapping[str, Any],
+    overrides: Sequence[str],
+    config_dir: str | Path | None,
+    where: Path,
+) -> Record:
+    """Run an experiment in a folder that is its own."""
     from runner.flow import run as flow
     from runner.link.process import Worker
     from runner.link.workers import Workers
@@ -142,11 +169,8 @@ def run(
     # It loads its modules while the configuration is composed.
     workers = Workers(Worker())
     try:
-        name = experiment.get("name") or "experiment" if isinstance(experiment, Mapping) else Path(experiment).stem
-        where = Path(folder) if folder is not None else _dated(str(name))
-        _begin(where)
         if isinstance(experiment, Mapping):
-            experiment = _written(experiment, str(name), where)
+            experiment = _written(experiment, str(experiment.get("name") or "experiment"), where)
         try:
             composed = compose(experiment, overrides, config_dir=config_dir)
         except InvalidConfiguration as error:
@@ -158,6 +182,48 @@ def run(
     finally:
         workers.close()
     return Record.of(record, where)
+
+
+def check(
+    function: Callable[..., Any],
+    operands: Sequence[Any],
+    *,
+    mesh: Mapping[str, int] | Any = None,
+    in_specs: Sequence[Any] | None = None,
+    out_specs: Any = None,
+    reference: Callable[..., Any] | None = None,
+    program: str | Sequence[str] = "auto",
+    quiet: bool = False,
+    folder: str | Path | None = None,
+    **keys: Any,
+) -> Record:
+    """Check what JAX makes of a function under a sharding: is it right, and what does it communicate?
+
+    - `function`: of JAX; it may be jitted, and stand in a script or a notebook. It runs in a process of its own.
+    - `operands`: what it is called with, by position: arrays, pytrees of them, or anything else, which stays as it is.
+    - `mesh`: names with sizes, `{"data": 2, "model": 2}`, a `Mesh` or an `AbstractMesh`; None: that of the operands.
+    - `in_specs`: for each operand a `PartitionSpec`, or a tree of them that may end early; None: as the operands lie.
+    - `out_specs`: the same of the result; None, also in a leaf: what the compiler chooses.
+    - `reference`: a function that computes the same, where the inside of `function` cannot be read, such as that of a
+      kernel or of a `shard_map`.
+    - `program`: `auto` (`jit`), others, or `all`; `keys`: other keys of an experiment: `expect={"no_collectives": True}`.
+
+    What the command would print is printed unless it is to be `quiet`. What is wrong with the function, or comes of it,
+    does not raise: it is in the record. Raises `ValueError` for a call that says no mesh, or too few specs.
+    """
+    from runner import called
+
+    name = getattr(function, "__name__", "function")
+    name = name if name.isidentifier() else "function"
+    where = Path(folder) if folder is not None else _dated(name)
+    _begin(where)
+    config = called.experiment(
+        function, operands, where, mesh=mesh, in_specs=in_specs, out_specs=out_specs, reference=reference
+    )
+    record = _run({"name": name, **config, "program": program, **keys}, (), None, where)
+    if not quiet:
+        print(record)
+    return record
 
 
 def _begin(folder: Path) -> None:

@@ -25,6 +25,7 @@ FLOORS = (
     ("checks", "worker"),
     ("flow",),
     ("cli", "testing"),
+    ("called",),
     ("__main__", "api", "conf"),
 )
 """The rooms from the ground up; those of one floor do not know of each other. Each command is on the last."""

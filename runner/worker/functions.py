@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from runner import codec, dtypes
 from runner.config import schema
@@ -38,6 +38,7 @@ from runner.layout import Layout
 from runner.untyped import is_mapping
 from runner.worker import calls, jaxprs, phases, types
 from runner.worker.jaxprs import CannotRead
+from runner.worker.specs import partition
 
 _KEYS = {"key": "jax.random.key"}
 """What Python may read in a file besides what is imported, and what a program calls it."""
@@ -83,6 +84,10 @@ class _Reading:
     """The patterns of `specs` that some path fits."""
     paths: dict[str, str] = field(default_factory=dict[str, str])
     """The paths of leaves in their trees, by their names."""
+    compilable: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = field(
+        default_factory=dict[str, tuple[Callable[..., Any], tuple[str, ...]]]
+    )
+    """The functions that lines are, of the arrays by these names."""
     modules: list[str] = field(default_factory=list[str])
     """The names of the modules that are files of the user's own."""
     references: dict[str, Callable[..., Any]] = field(default_factory=dict[str, Callable[..., Any]])
@@ -471,6 +476,8 @@ class _Reading:
             raise self._raised(error, f"tracing {call.function or call.text}", key, call.text) from None
         if not lines.results:
             raise InvalidExperiment(Fault(key, f"{call.text} gives no array", call.text, 0, len(call.text)))
+        if section == "graph" and all(operand in self.arrays for operand in operands):
+            self.compilable[line] = (function, tuple(operands))
         return self._function(call, own, reads, structs, lines, result[0])
 
     def _referring(
@@ -599,7 +606,11 @@ class _Reading:
         for name, spec in spread(self.definition[section], (section,)).items():
             if isinstance(spec, str):
                 tree = self.trees.get(name) or self._tree(name, 0, None)
-                specs |= self._specs(spec, tree, (section, name))
+                said = self._specs(spec, tree, (section, name))
+                if section == "outputs" and None in said.values():
+                    chosen = self._chosen(name, tree, (section, name))
+                    said = {leaf: chosen[leaf] if entries is None else entries for leaf, entries in said.items()}
+                specs |= said
                 continue
             if name not in self.trees:
                 specs[name] = spec
@@ -607,6 +618,37 @@ class _Reading:
             for leaf in self.trees[name].leaves:
                 specs[leaf] = self._spec(leaf, None) or spec
         return specs
+
+    def _chosen(self, name: str, tree: _Tree, key: Key) -> dict[str, list[Any] | None]:
+        """How the compiler lays out what a call of arrays gives, where nothing tells it."""
+        made = self.compilable.get(name)
+        topology = self.probe.target.topology
+        if made is None or topology is not None:
+            why = "the line calls no function of arrays alone" if made is None else f"{topology} is not here"
+            raise invalid(key, f"'{name}' has no PartitionSpec, and nobody can ask the compiler for one: {why}")
+        phases.tell("the compiler was asked how results lie")
+        function, operands = made
+        arrays = {array.name: array for array in self._arrays_alone().arrays}
+        axes = self.probe.mesh
+        mesh = jax.make_mesh(
+            axes.shape,
+            axes.axes,
+            axis_types=(AxisType.Auto,) * len(axes.axes),
+            devices=calls.devices(self.probe.target.platform)[: axes.size],
+        )
+        shardings = [NamedSharding(mesh, partition(arrays[operand].layout.spec)) for operand in operands]
+        structs = [
+            jax.ShapeDtypeStruct(arrays[operand].shape, dtypes.dtype(arrays[operand].dtype).numpy)
+            for operand in operands
+        ]
+        compiled = calls.jit(function, in_shardings=shardings).lower(*structs).compile()
+        given = dict(zip(tree.leaves, calls.tree.leaves(compiled.output_shardings), strict=True))
+        # What depends on no array lies on one device, which has no PartitionSpec.
+        return {leaf: _entries(getattr(sharding, "spec", PartitionSpec())) for leaf, sharding in given.items()}
+
+    def _arrays_alone(self) -> Experiment:
+        """The experiment of the arrays, which has no lines yet."""
+        return read({**skeleton(self.definition), "arrays": self.arrays})
 
     def _grad(self) -> Any:
         grad = self.definition["grad"]

@@ -407,7 +407,7 @@ class Experiment:
 
     @cached_property
     def frames(self) -> Mapping[Section, Mapping[str, Frame]]:
-        """Where the lines of each section that come of functions of Python stand in the user's files, by their names."""
+        """Where the lines of functions of Python stand in the user's files, by section and name."""
         found: dict[Section, dict[str, Frame]] = {}
         for section in SECTIONS:
             frames = imported.frames(self.section(section), self.imports)

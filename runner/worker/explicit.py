@@ -1,9 +1,9 @@
 """An experiment in; what explicit sharding (`AxisType.Explicit`) asks of its graph out.
 
 The graph is evaluated under an abstract mesh whose axes are Explicit, but for those that the file has as Auto, of which
-types, reshards and `out_sharding=` know nothing. Of the user's own Python the types are those of that itself. Where the
-types refuse a call, the first repair that they accept of those that `runner/sharding/repairs.py` proposes is taken. What
-is found is plain data, from which `runner/programs/explicit.py` writes `out_sharding=` and `reshard`.
+types, reshards and `out_sharding=` know nothing. Of the user's own Python the types are those of that itself. Where
+the types refuse a call, the first repair that they accept of those that `runner/sharding/repairs.py` proposes is taken.
+What is found is plain data, from which `runner/programs/explicit.py` writes `out_sharding=` and `reshard`.
 """
 
 from __future__ import annotations
@@ -206,12 +206,12 @@ class _Explicit(Walker):
 
     def _refuse_inside(self, function: Imported, refusal: Exception, body: Graph) -> NoReturn:
         frame = raised_in(refusal, function)
-        where = f"in {frame} " if frame else ""
+        where = f"{frame}: " if frame else ""
         _, uses = body.producers[body.outputs[0]].source.line.written("graph")
         raise invalid(
             uses[-1],
-            f"JAX's sharding types refuse {function.call}, {where}and no program can change what stands there; "
-            f"out_sharding= or jax.sharding.reshard there may help. {describe(refusal, [])}",
+            f"JAX's sharding types ask for a change inside of {function.call}, which no program can make. "
+            f"{where}{describe(refusal, [])}",
         ) from None
 
     def apply(self, equation: Equation, call: Callable[..., Any], operands: list[Any]) -> Any:

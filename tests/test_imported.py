@@ -427,3 +427,29 @@ StackFrames
     assert frames.of(0) == frames.of(9) == ()
     (warning,) = warnings.read(SAID, Origins(experiment(), "graph"), frames)
     assert warning.node == "loss_logits"
+
+
+STEP = """
+mesh: {axes: [data, model], shape: [2, 2]}
+arrays:
+  w1: {shape: [2, 16, 16], spec: [null, data, model]}
+  w2: {shape: [16, 8], spec: [model, data]}
+  x: {shape: [8, 16], spec: [data, null]}
+  y: {shape: [8, 8], spec: [data, null]}
+graph: {"value, n1, n2": "train(w1, w2, x, y)"}
+outputs: {value: [], n1: [null, data, model], n2: [model, data]}
+program: auto
+"""
+
+
+def test_a_step_with_a_gradient_and_a_jitted_helper_of_its_own_is_attributed(tmp_path: Path) -> None:
+    shapes = {"w1": (2, 16, 16), "w2": (16, 8), "x": (8, 16), "y": (8, 8)}
+    imports = imported.functions("stepper", {"train": "stepper.step(w1, w2, x, y)"}, {"train": shapes})
+    record = examined(imported.definition(STEP, imports), tmp_path)
+    assert record.status == "passed", (record.error, record.programs)
+    moved = collectives(record, "auto")
+    assert moved
+    assert all(node.startswith("stepper.py:") for each in moved for node in each.nodes)
+    product = [each for each in moved if each.nodes == ["stepper.py:11 y = x @ w"]]
+    assert {each.gradient for each in product} == {False, True}
+    assert all(each.why is not None and each.why.by == "operation" for each in moved)

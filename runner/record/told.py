@@ -1,0 +1,105 @@
+"""A record in; the same with the places of the user's Python in the stead of the names that its lines have, out.
+
+For those who read. What looks lines up, such as a drawing of the graph, takes the record as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from runner.estimate.model import Estimate
+from runner.evidence import words
+from runner.evidence.model import CompilerWarning, Profile
+from runner.experiment.program import Program
+from runner.record.model import CompiledProgram, Record
+from runner.record.verdicts import ValueVerdict
+from runner.sharding.plan import Planned
+
+Names = Mapping[str, str]
+
+
+def lines_of(program: str) -> str:
+    """Which lines of a record a program was written from."""
+    return "derived" if Program(program) is Program.DERIVED else Program(program).section
+
+
+def told(record: Record) -> Record:
+    """The record whose programs tell `llama.py:41 q = x @ w.q` where they name that line."""
+    names = {
+        section: {line.line: str(line.frame) for line in lines if line.frame is not None}
+        for section, lines in record.lines.items()
+    }
+    if not any(names.values()):
+        return record
+    programs = {
+        name: program_told(program, names.get(lines_of(name), {})) if isinstance(program, CompiledProgram) else program
+        for name, program in record.programs.items()
+    }
+    return replace(record, programs=programs)
+
+
+def program_told(program: CompiledProgram, names: Names) -> CompiledProgram:
+    """A program that tells other names for lines, where there are such."""
+    if not names:
+        return program
+    return replace(
+        program,
+        checks=program.checks.but(value=_value(program.checks.value, names)),
+        lowered=program.lowered and [replace(each, line=_one(each.line, names)) for each in program.lowered],
+        collectives=program.collectives and [words.told(each, names) for each in program.collectives],
+        compiler_warnings=program.compiler_warnings and [_warning(each, names) for each in program.compiler_warnings],
+        profile=program.profile and _profile(program.profile, names),
+        estimate=program.estimate and _estimate(program.estimate, names),
+        plan=program.plan and _plan(program.plan, names),
+    )
+
+
+def _all(lines: Sequence[str], names: Names) -> list[str]:
+    return [names.get(line, line) for line in lines]
+
+
+def _one(line: str | None, names: Names) -> str | None:
+    return None if line is None else names.get(line, line)
+
+
+def _value(verdict: Any, names: Names) -> Any:
+    """A verdict on values with other names for the lines that decide."""
+    if not isinstance(verdict, ValueVerdict):
+        return verdict
+    outputs = dict(verdict.outputs)
+    for name, output in verdict.compared.items():
+        if output.undecided:
+            places = [replace(each, line=names.get(each.line, each.line)) for each in output.undecided.places]
+            outputs[name] = replace(output, undecided=replace(output.undecided, places=places))
+    return replace(verdict, outputs=outputs)
+
+
+def _warning(warning: CompilerWarning, names: Names) -> CompilerWarning:
+    return replace(warning, node=_one(warning.node, names))
+
+
+def _profile(profile: Profile, names: Names) -> Profile:
+    return replace(
+        profile,
+        nodes=[replace(each, node=_one(each.node, names), nodes=_all(each.nodes, names)) for each in profile.nodes],
+        collectives=[
+            replace(each, node=_one(each.node, names), nodes=_all(each.nodes, names)) for each in profile.collectives
+        ],
+    )
+
+
+def _estimate(estimate: Estimate, names: Names) -> Estimate:
+    return replace(
+        estimate,
+        lines=[replace(each, nodes=_all(each.nodes, names)) for each in estimate.lines],
+        collectives=[replace(each, nodes=_all(each.nodes, names)) for each in estimate.collectives],
+    )
+
+
+def _plan(plan: Planned, names: Names) -> Planned:
+    if plan.collectives is None:
+        return plan
+    moves = (replace(each, line=_one(each.line, names), of=names.get(each.of, each.of)) for each in plan.collectives)
+    return replace(plan, collectives=tuple(moves))

@@ -206,7 +206,8 @@ def check(
     - `out_specs`: the same of the result; None, also in a leaf: what the compiler chooses.
     - `reference`: a function that computes the same, where the inside of `function` cannot be read, such as that of a
       kernel or of a `shard_map`.
-    - `program`: `auto` (`jit`), others, or `all`; `keys`: other keys of an experiment: `expect={"no_collectives": True}`.
+    - `program`: `auto` (`jit`), others, or `all`.
+    - `keys`: other keys of an experiment: `expect={"no_collectives": True}`.
 
     What the command would print is printed unless it is to be `quiet`. What is wrong with the function, or comes of it,
     does not raise: it is in the record. Raises `ValueError` for a call that says no mesh, or too few specs.

@@ -33,8 +33,6 @@ def gather(
     """
     origins = Origins(experiment, program.lines)
     text = (folder / f"hlo_{program}.txt").read_text(encoding="utf-8")
-    heard = None if said is None else warnings.read(said, origins)
-    heard = heard and [replace(warning, reshard=(reshards or {}).get(warning.text)) for warning in heard]
     module, listed = hlo.Module(), None
     if text.strip():
         try:
@@ -47,6 +45,8 @@ def gather(
     else:
         why = f": {unreadable}" if unreadable else ""
         communication = _nothing(f"the backend does not show the compiled module{why}")
+    heard = None if said is None else warnings.read(said, origins, module.stack_frames)
+    heard = heard and [replace(warning, reshard=(reshards or {}).get(warning.text)) for warning in heard]
     evidence = Evidence(
         collectives=listed,
         collectives_unknown=list(dict.fromkeys(communication.unknown)),

@@ -92,6 +92,16 @@ class StackFrames:
         return tuple(frames)
 
 
+NO_FRAMES = StackFrames()
+"""Those of a module that has no tables."""
+
+
+def metadata(attributes: str, stack_frames: StackFrames) -> Metadata:
+    """Where JAX traced an operation that has these attributes."""
+    name, number = _OP_NAME.search(attributes), _STACK_FRAME.search(attributes)
+    return Metadata(name[1] if name else "", stack_frames.of(int(number[1])) if number else ())
+
+
 @dataclass(frozen=True)
 class Shape:
     """One array of an instruction's result, which has several when it is a tuple.
@@ -132,14 +142,12 @@ class Instruction:
     @cached_property
     def metadata(self) -> Metadata:
         """Where JAX traced the operation."""
-        number = _STACK_FRAME.search(self.attributes)
-        return Metadata(self.op_name, self.stack_frames.of(int(number[1])) if number else ())
+        return metadata(self.attributes, self.stack_frames)
 
-    @cached_property
+    @property
     def op_name(self) -> str:
         """JAX's name stack at which the operation was traced; empty where the compiler gave it none."""
-        match = _OP_NAME.search(self.attributes)
-        return match.group(1) if match else ""
+        return self.metadata.op_name
 
     @cached_property
     def called(self) -> tuple[tuple[str, str], ...]:

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from runner.evidence.hlo import Location, Metadata
-from runner.experiment.imported import Imported
-from runner.experiment.lines import enclosed
-from runner.experiment.model import Experiment, Flat, Invocation, Loop, Section
+from runner.experiment.imported import Imported, inside
+from runner.experiment.model import Experiment, Flat, Loop, Section
 from runner.graph.term import Apply, Term, within
 from runner.language.operations import OPERATIONS
 from runner.language.parts import called
@@ -142,7 +141,7 @@ class Origins:
         if stack in self._arrays:
             return Origin(self._arrays[stack], "", False)
         parts = stack.split("/")
-        scope, inside = None, self._scopes
+        scope, scopes = None, self._scopes
         skip = False
         for part, following in zip(parts, [*parts[1:], ""], strict=True):
             if skip:
@@ -152,8 +151,8 @@ class Origins:
             skip = part == "while" and following in ("body", "cond")
             if skip:
                 continue
-            entered = inside.get(_unwrapped(part))
-            scope, inside = (scope, inside) if entered is None else (entered, entered.inside)
+            entered = scopes.get(_unwrapped(part))
+            scope, scopes = (scope, scopes) if entered is None else (entered, entered.inside)
         if scope is None:
             return None
         if scope.imported is None:
@@ -212,9 +211,9 @@ def _scopes(statements: Sequence[Flat], imported: Mapping[str, _Call], around: i
             # What is a scope of no line belongs to the first line inside it.
             here = here.setdefault(scope, Scope(str(line))).inside
         if call is None:
-            inside = _scopes(statement.body, imported, len(line.scopes) - 1) if isinstance(statement, Loop) else {}
+            body = _scopes(statement.body, imported, len(line.scopes) - 1) if isinstance(statement, Loop) else {}
             known = here.get(own, Scope(""))
-            here[own] = Scope(str(line), {**known.inside, **inside})
+            here[own] = Scope(str(line), {**known.inside, **body})
             continue
         known = here.setdefault(own, Scope(call.line, imported={}))
         assert known.imported is not None
@@ -243,13 +242,8 @@ class _Call:
 def _imported(experiment: Experiment, section: Section) -> dict[str, _Call]:
     """The calls in which lines of the user's own Python stand, by the lines' paths."""
     calls: dict[str, _Call] = {}
-    for line, around in enclosed(experiment.section(section)):
-        match around[-1]:
-            case Invocation(call=call, gives=gives) if call.function in experiment.imports.functions:
-                first, several = gives[0].line, len(gives) > 1
-                function = experiment.imports.functions[call.function]
-                # What a call gives alone has its scope, each of several one of its own in that.
-                calls[line.path] = _Call(function, str(first), len(first.scopes) - several)
-            case _:
-                continue
+    for line, call, function in inside(experiment.section(section), experiment.imports):
+        first, several = call.gives[0].line, len(call.gives) > 1
+        # What a call gives alone has its scope, each of several one of its own in that.
+        calls[line.path] = _Call(function, str(first), len(first.scopes) - several)
     return calls

@@ -18,8 +18,8 @@ _SHARDING = re.compile(r"spmd|shard|sdy|partition|replicat|rematerializ", re.IGN
 _REMATERIALIZATION = "involuntary full rematerialization"
 
 
-def read(said: str, origins: Origins) -> list[CompilerWarning]:
-    """The warnings, each once, with the number of `times` that it was said.
+def read(said: str, origins: Origins, stack_frames: hlo.StackFrames = hlo.NO_FRAMES) -> list[CompilerWarning]:
+    """The warnings, each once, with the number of `times` that it was said; `stack_frames` are the module's.
 
     `kind` is "involuntary full rematerialization", or "sharding" for all others.
     """
@@ -33,8 +33,7 @@ def read(said: str, origins: Origins) -> list[CompilerWarning]:
             by_text[text] = replace(by_text[text], times=by_text[text].times + 1)
             continue
         kind = _REMATERIALIZATION if _REMATERIALIZATION in text.lower() else "sharding"
-        named = re.search(r'op_name="([^"]*)"', text)
-        lines = origins.of(named.group(1)) if named else ()
+        lines = origins.of(hlo.metadata(text, stack_frames))
         node = lines[0].node if lines else None
         by_text[text] = CompilerWarning(kind=kind, node=node, text=text, times=1)
     return list(by_text.values())

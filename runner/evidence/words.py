@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from runner import executions
@@ -24,6 +25,24 @@ def collective(entry: Collective) -> str:
     within = f" within groups {json.dumps(entry.groups)}"
     over = within if entry.axes is None else f" over {', '.join(entry.axes) or NOBODY}"
     return f"{entry.kind} of {subject(entry)}{over}"
+
+
+def told(entry: Collective, names: Mapping[str, str]) -> Collective:
+    """A collective with what readers know its lines by in the stead of their names, where they do."""
+
+    def all_of(lines: Sequence[str]) -> list[str]:
+        return list(dict.fromkeys(names.get(line, line) for line in lines))
+
+    between = entry.between and replace(entry.between, source=all_of(entry.between.source), to=all_of(entry.between.to))
+    return replace(
+        entry,
+        node=entry.node and names.get(entry.node, entry.node),
+        nodes=all_of(entry.nodes),
+        between=between,
+        overlapped=None if entry.overlapped is None else all_of(entry.overlapped),
+        backward=all_of(entry.backward),
+        parts=[replace(part, nodes=all_of(part.nodes)) for part in entry.parts],
+    )
 
 
 def subject(entry: Collective) -> str:

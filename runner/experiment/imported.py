@@ -8,13 +8,13 @@ and where a line of that stands in the user's file is here too.
 from __future__ import annotations
 
 import string
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 from runner import codec
 from runner.config import schema
+from runner.experiment.lines import Invocation, Line, Statement, enclosed
 from runner.graph.source import Frame
 
 TREES = "trees"
@@ -41,14 +41,6 @@ class Imported:
     returned: str
     frames: Mapping[str, Frame] = field(default_factory=dict[str, Frame])
 
-    @cached_property
-    def lines_of(self) -> Mapping[tuple[str, int], tuple[str, ...]]:
-        """The names of the lines that stand in a line of a file, in their order."""
-        names: dict[tuple[str, int], list[str]] = {}
-        for name, frame in self.frames.items():
-            names.setdefault((frame.file, frame.line), []).append(name)
-        return {place: tuple(there) for place, there in names.items()}
-
     def text(self, parameters: Mapping[str, str]) -> str:
         """What it returns, given what the program calls its parameters."""
         return string.Template(self.returned).substitute(parameters)
@@ -68,6 +60,23 @@ class Imports:
     preamble: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
+
+
+def inside(statements: Iterable[Statement], imports: Imports) -> Iterator[tuple[Line, Invocation, Imported]]:
+    """The lines of a section that stand in calls of functions of Python, each with the call and the function."""
+    for line, around in enclosed(statements):
+        innermost = around[-1]
+        if isinstance(innermost, Invocation) and innermost.call.function in imports.functions:
+            yield line, innermost, imports.functions[innermost.call.function]
+
+
+def frames(statements: Iterable[Statement], imports: Imports) -> dict[Line, Frame]:
+    """Where the lines of a section stand in the user's files that come of functions of Python."""
+    return {
+        line: function.frames[line.label]
+        for line, _, function in inside(statements, imports)
+        if line.label in function.frames
+    }
 
 
 def read_imported(config: Mapping[str, Any]) -> Imports:

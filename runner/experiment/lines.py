@@ -19,7 +19,7 @@ from runner.language.syntax import Expression
 
 __all__ = [
     "Call", "Checkpoint", "Choice", "Flat", "Invocation", "Line", "Loop", "Node", "Origin", "Start", "Statement",
-    "Unit", "called", "enclosed", "entered_by", "expressions", "flat", "inside", "lines", "paths", "rejoined",
+    "Unit", "enclosed", "entered_by", "expressions", "flat", "inside", "lines", "paths", "rejoined",
     "results", "units", "with_inside",
 ]  # fmt: skip
 
@@ -227,14 +227,6 @@ def enclosed(
         if isinstance(statement, Loop):
             yield from ((line, around) for line, _ in statement.firsts() if around)
             yield from enclosed(statement.body, around)
-
-
-def called(statements: Iterable[Statement]) -> Iterator[Call]:
-    """The calls of functions of the experiment's own, those in what is called too."""
-    for statement in statements:
-        if isinstance(statement, Invocation):
-            yield statement.call
-        yield from called(inside(statement))
 
 
 def flat(statements: Iterable[Statement]) -> tuple[Flat, ...]:

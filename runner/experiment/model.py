@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from runner import dtypes
-from runner.experiment import checkpoints, definition, expect, graphs
+from runner.experiment import checkpoints, definition, expect, graphs, imported
 from runner.experiment.hardware import Hardware
 from runner.experiment.imported import Imports
 from runner.experiment.lines import (
@@ -39,7 +39,7 @@ from runner.experiment.showing import Show
 from runner.experiment.topology import Topology
 from runner.faults import Key
 from runner.graph.model import Graph, literal, walk
-from runner.graph.source import SECTIONS, Section
+from runner.graph.source import SECTIONS, Frame, Section
 from runner.language.syntax import Expression
 from runner.layout import Layout, Mesh, Spec, SpecEntries
 
@@ -404,6 +404,15 @@ class Experiment:
     @cached_property
     def _lines(self) -> dict[Section, tuple[Flat, ...]]:
         return {section: flat(self.section(section)) for section in SECTIONS}
+
+    @cached_property
+    def frames(self) -> Mapping[Section, Mapping[str, Frame]]:
+        """Where the lines of functions of Python stand in the user's files, by section and name."""
+        found: dict[Section, dict[str, Frame]] = {}
+        for section in SECTIONS:
+            frames = imported.frames(self.section(section), self.imports)
+            found[section] = {str(line): frame for line, frame in frames.items()}
+        return found
 
     @cached_property
     def x64(self) -> bool:

@@ -42,6 +42,7 @@ from runner.experiment.results import (
     by_hand,
     check_constraints,
     check_gradients,
+    check_inside,
     check_outputs,
     gradient_names,
     read_approximate,
@@ -116,6 +117,10 @@ def read(config: Mapping[str, Any]) -> Experiment:
     constraints = read_specs(config["constraints"], "constraints", specs)
     known = {name for _, name in paths(sections["graph"])} | values
     check_constraints(constraints, known, sections["per_device"] if automatic else (), mesh, automatic)
+    imports = read_imported(config)
+    for section in SECTIONS:
+        check_inside(("constraints",), constraints, statements[section], imports)
+        check_inside(("outputs",), outputs, statements[section], imports)
     programs, chosen = _programs(named, sections)
     target = _target(config["target"], mesh, programs)
     if config["profile"] and target.processes > 1:
@@ -156,11 +161,13 @@ def read(config: Mapping[str, Any]) -> Experiment:
         # Where nobody sees a block, there is none.
         automatic=automatic if sections["per_device"] else (),
         by_hand=by_hand(sections, frozenset(implied)),
-        imports=read_imported(config),
+        imports=imports,
         definition=config,
         reader=read,
         **{key: config[key] for key in _AS_THEY_ARE},
     )
+    for expected in experiment.expected.values():
+        check_inside(("expect", "layouts"), expected.layouts, statements["graph"], imports)
     check_blocks(experiment)
     for key in ("precision", "seed", "timeout"):
         check(config[key], (key,))

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from runner import dtypes
 from runner.experiment.forms import check, choices
-from runner.experiment.model import GRADIENTS, Array, Flat, Gradient, Section, paths, results
+from runner.experiment.imported import Imports
+from runner.experiment.lines import enclosed
+from runner.experiment.model import (
+    GRADIENTS,
+    Array,
+    Choice,
+    Flat,
+    Gradient,
+    Invocation,
+    Section,
+    Statement,
+    paths,
+    results,
+)
 from runner.experiment.plain import rectangular
-from runner.faults import invalid, nearest
+from runner.faults import Key, invalid, nearest
 from runner.layout import Mesh, Spec
 from runner.untyped import is_list
 
@@ -43,6 +56,25 @@ def check_constraints(
                     left = ", ".join(each for each in mesh.axes if each in automatic)
                     message = f"'{name}' stands in per_device alone, which is manual over '{axis}': its values are"
                     raise invalid(("constraints", name, i), f"{message} blocks, laid out over {left}")
+
+
+def check_inside(key: Key, names: Iterable[str], statements: Sequence[Statement], imports: Imports) -> None:
+    """Raise `InvalidExperiment` where a key names a value inside of a function of Python."""
+    given = set(names)
+    for line, around in enclosed(statements):
+        call, outer = around[-1], around[-2:-1]
+        name = next((name for name in given if name == str(line) or name.startswith(f"{line}.")), None)
+        if name is None or not isinstance(call, Invocation) or call.call.function not in imports.functions:
+            continue
+        # What a branch gives nobody has before the choice is made.
+        if line in [give.line for give in call.gives] and not any(isinstance(each, Choice) for each in outer):
+            continue
+        function, gives = imports.functions[call.call.function], str(around[0].gives[0].line)
+        frame = function.frames.get(line.label)
+        where = f" ({frame})" if frame else ""
+        how = "constrain it there" if key == ("constraints",) else "return it there"
+        message = f"'{name}' is a value inside of {function.call}{where}, which no program can reach"
+        raise invalid((*key, name), f"{message}; {how}, or name what the call gives: '{gives}'")
 
 
 def check_outputs(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -78,8 +79,13 @@ def lines(experiment: Experiment, derived: Experiment | None, types: Types) -> d
     sections: dict[str, Sequence[Flat]] = {section: experiment.lines(section) for section in SECTIONS}
     if derived is not None:
         sections["derived"] = derived.lines("per_device")
+    # A derived line has the name of the line that it is derived from.
+    frames = {**experiment.frames, "derived": experiment.frames["graph"]}
     return {
-        name: list(_lines(statements, dict(arrays), types.nodes.get(name, {})))
+        name: [
+            replace(line, frame=frames[name].get(line.line))
+            for line in _lines(statements, dict(arrays), types.nodes.get(name, {}))
+        ]
         for name, statements in sections.items()
         if statements
     }

@@ -42,8 +42,13 @@ class Frame:
     line: int
     text: str
 
+    @property
+    def place(self) -> str:
+        """The name of the file, and the number of the line."""
+        return f"{self.file.rpartition('/')[2]}:{self.line}"
+
     def __str__(self) -> str:
-        return f"{self.file.rpartition('/')[2]}:{self.line} {self.text}"
+        return f"{self.place} {self.text}"
 
 
 @dataclass(frozen=True)

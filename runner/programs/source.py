@@ -20,7 +20,6 @@ from pathlib import Path
 
 from runner import dtypes
 from runner.experiment import data
-from runner.experiment.lines import called
 from runner.experiment.model import Array, Experiment
 from runner.experiment.program import Program
 from runner.programs import processes
@@ -55,17 +54,10 @@ def header(experiment: Experiment, program: str, names: Names, body: str, *, mes
         lines.append('jax.config.update("jax_enable_x64", True)')
     if experiment.precision != "default":
         lines.append(f'jax.config.update("jax_default_matmul_precision", "{experiment.precision}")')
-    lines += _imports_of_user(experiment)
+    if _read(body).intersection(experiment.imports.names):
+        lines += ["", *experiment.imports.preamble]
     sizes = dims(experiment, names, body)
     return "\n".join([*lines, "", sizes] if sizes else lines).rstrip()
-
-
-def _imports_of_user(experiment: Experiment) -> Sequence[str]:
-    """The lines that import what the program calls of the user's own, once JAX is configured; none where it is none."""
-    calls = called((*experiment.graph, *experiment.per_device))
-    if not any(call.function in experiment.imports.functions for call in calls):
-        return ()
-    return ("", *experiment.imports.preamble)
 
 
 def in_docstring(text: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias
 from runner.codec import ALWAYS, Numbers, named
 from runner.estimate.model import Estimate
 from runner.evidence.model import Evidence
+from runner.graph.source import Frame
 from runner.layout import Spec
 from runner.link.events import Compilation, Devices
 from runner.record.verdicts import Checks, FileChecks, RefusalVerdict
@@ -216,6 +217,7 @@ class RecordedLine:
     - `expression`: null of a repeat, which has `steps`.
     - `reads`: the arrays, and the paths of the lines, whose values are in the expression; `sent`: those of them that a
       collective in it is given as they are.
+    - `frame`: where it stands in the user's file, of a line of a function of Python.
     - `shape`, `dtype`: in `graph` of the whole value, else of one device's; null where they are not known.
     """
 
@@ -227,6 +229,7 @@ class RecordedLine:
     shape: list[int] | None = None
     dtype: str | None = None
     steps: int | None = None
+    frame: Frame | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,7 @@ from runner.link.events import Devices, Timing
 from runner.printable import Page
 from runner.record.folders import PAGE
 from runner.record.model import CompiledProgram, MeshShape, Pictures, Record
+from runner.record.told import told
 from runner.record.verdicts import (
     AgreementVerdict,
     Checks,
@@ -56,6 +57,7 @@ def story(record: Record, folder: Path) -> str:
 
 def run(record: Record, folder: Path, *, brief: bool, show: Show = "auto", complete: bool = False) -> None:
     """What one run found; `brief` is one line, for a sweep; `show` says which pictures; `complete`: all."""
+    record = told(record)
     if brief:
         point = " ".join(_short(record.overrides))
         say(f"[{folder.name}] {record.status}  {point}", look(record.status).style)

@@ -62,10 +62,20 @@ class Keys:
 
     - `lines`: those that lay out the lines of a program, by the lines, and how.
     - `arrays`: for each key of an array the mesh axes that it names, with the dimensions that each shards.
+    - `places`: what readers know lines by that no file of an experiment has: the places of the user's Python.
     """
 
     lines: Mapping[str, tuple[str, Spec]]
     arrays: Mapping[str, Mapping[str, tuple[str | None, ...]]]
+    places: Mapping[str, str]
+
+    def told(self, line: str) -> str:
+        """What readers know a line by."""
+        return self.places.get(line, line)
+
+    def all_told(self, lines: Iterable[str]) -> str:
+        """The same of several, in words."""
+        return listed(list(dict.fromkeys(map(self.told, lines))))
 
 
 def keys_of(experiment: Experiment, program: Program | None = None) -> Keys:
@@ -74,7 +84,9 @@ def keys_of(experiment: Experiment, program: Program | None = None) -> Keys:
     if program is None or program.places:
         results = {line: (experiment.key_of_layout(line), spec) for line, spec in experiment.outputs.items()}
         lines = lines | results if program else results | lines
-    return Keys(lines, {experiment.key_of_layout(array.name): _sharded(array) for array in experiment.given})
+    arrays = {experiment.key_of_layout(array.name): _sharded(array) for array in experiment.given}
+    frames = experiment.frames["graph" if program is None else program.section]
+    return Keys(lines, arrays, {line: frame.place for line, frame in frames.items()})
 
 
 def _sharded(array: Array) -> dict[str, tuple[str | None, ...]]:
@@ -128,7 +140,7 @@ def of_operation(
             keys = _keys(operation, sharded, axes)
             over = sorted({axis for factor in sharded for axis in _over(operation, factor, axes)})
             words_of = (
-                f"{word(operation.name)} in {_line(operation.line, operation.gradient)} "
+                f"{word(operation.name)} in {_line(operation.line, operation.gradient, known)} "
                 f"{says.format(dims=listed(dims))}, {_by(keys, over, dims, known)}"
             )
             return Need(words_of, operation.name, operation.line, dims, keys)
@@ -167,9 +179,9 @@ def of_sources(
             continue
         dims = tuple(value.dims[at] or f"dimension {at}" for at in over)
         says = _TAKEN.get(compiled.kind, "blocks of {name} that others have along {dims}").format(
-            dims=listed(dims), name=name
+            dims=listed(dims), name=known.told(name)
         )
-        who = _line(listed(lines), compiled.gradient)
+        who = _line(known.all_told(lines), compiled.gradient, known)
         mine = sorted({axis for axes in over.values() for axis in axes})
         text = f"{who} need{'s' if len(lines) < 2 else ''} {says}, {_by(keys, mine, dims, known)}"
         return Need(text, "", lines[0] if lines else None, dims, keys)
@@ -196,7 +208,7 @@ def _summed(planned: PlannedCollective, there: PlannedOperation | None, axes: se
     name = word(planned.operation, planned.reduction)
     over = f" over {listed(list(dims))}" if dims else ""
     does = {"sum": "sums", "max": "takes the largest", "min": "takes the least"}.get(planned.reduction or "", "reduces")
-    text = f"{name} in {_at(planned)} {does}{over}, {_by(keys, sorted(axes), dims, known)}"
+    text = f"{name} in {_at(planned, known)} {does}{over}, {_by(keys, sorted(axes), dims, known)}"
     return Need(text, planned.operation, planned.line, dims, keys)
 
 
@@ -213,14 +225,14 @@ def _laid_out(planned: PlannedCollective, there: PlannedOperation | None, known:
     keys = tuple(dict.fromkeys(key for axis, by in planned.origins.items() if axis in lost for key in by))
     by = _by(keys, sorted(lost), dims, known)
     asking = planned.asked_by or (_promise(planned, known) if planned.operation in NOBODY else None)
-    returned = planned.operation in NOBODY and asking is None
-    who = f"{word(planned.operation)} in {_at(planned)} needs"
+    returned, of = planned.operation in NOBODY and asking is None, known.told(planned.of)
+    who = f"{word(planned.operation)} in {_at(planned, known)} needs"
     if asking:
         who = f"{asking} wants"
         keys = tuple(dict.fromkeys([asking, *keys]))
     elif returned:
-        who = f"what returns {f'a gradient from {_at(planned)}' if planned.gradient else planned.of} needs"
-    other = "" if planned.of == planned.line or returned else f" of {planned.of}"
+        who = f"what returns {f'a gradient from {_at(planned, known)}' if planned.gradient else of} needs"
+    other = "" if planned.of == planned.line or returned else f" of {of}"
     if planned.kind == "all-to-all" and come and gone:
         text = f"{who} {listed(others)}{other} sharded in place of {listed(dims)}, {by}"
         # Gathered it is wherever one of the two layouts has the axes; and who shards it by way of another dimension
@@ -295,12 +307,12 @@ def _since(operation: PlannedOperation, axes: set[str], dims: Sequence[str]) -> 
     return ""
 
 
-def _line(line: str | None, gradient: bool) -> str:
-    return f"{line or 'no line'}{' (backward)' if gradient else ''}"
+def _line(line: str | None, gradient: bool, known: Keys) -> str:
+    return f"{known.told(line) if line else 'no line'}{' (backward)' if gradient else ''}"
 
 
-def _at(planned: PlannedCollective) -> str:
-    return _line(planned.line, planned.gradient)
+def _at(planned: PlannedCollective, known: Keys) -> str:
+    return _line(planned.line, planned.gradient, known)
 
 
 def _name(operation: PlannedOperation, factor: str) -> str:

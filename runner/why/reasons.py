@@ -82,7 +82,7 @@ class _Inserted:
             if not match.left:
                 return reason_of(needs_of, planned=True)
             needs_of += [need for part in match.left if (need := self._unplanned(part, compiled)) is not None]
-            return reason_of(needs_of, planned=False, more=f"; {_beside(match.left)} no sum that Shardy plans")
+            return reason_of(needs_of, planned=False, more=f"; {self._beside(match.left)} no sum that Shardy plans")
         instead = self._matching.instead(compiled, lines)
         moved = needs.of_values(compiled, self._experiment, self._plan, self._known)
         left = self._left(compiled, lines)
@@ -93,7 +93,9 @@ class _Inserted:
         if left or moved:
             more = "; the plan leaves that to the partitioner" if left else ""
             return reason_of(left or [need for need in (moved,) if need], planned=False, more=more)
-        return unexplained(f"Shardy plans nothing in {listed(lines)} that would need it{self._without_rules(lines)}")
+        return unexplained(
+            f"Shardy plans nothing in {self._known.all_told(lines)} that would need it{self._without_rules(lines)}"
+        )
 
     def _need(self, planned: PlannedCollective, compiled: Collective) -> Need:
         axes = needs.axes_of(planned)
@@ -102,11 +104,12 @@ class _Inserted:
 
     def _in_place(self, needs_of: Sequence[Need], instead: Sequence[PlannedCollective]) -> Reason:
         sent = executions.most(ring.total(instead))
-        asked = listed(list(dict.fromkeys(_article(words.planned(each)) + _asking(each) for each in instead)))
+        told = [needs.renamed(each, self._known.places) for each in instead]
+        asked = listed(list(dict.fromkeys(_article(words.planned(each)) + _asking(each) for each in told)))
         would = f"for which a device would send {bytes_text(sent)}"
         return replace(
             reason_of(needs_of, planned=False, more=f"; instead Shardy planned {asked}, {would}"),
-            instead=[words.planned_at_length(each) for each in instead],
+            instead=[words.planned_at_length(each) for each in told],
             instead_sent=sent,
         )
 
@@ -148,6 +151,14 @@ class _Inserted:
         elements = math.prod(value.shape) // math.prod(mesh.axis_size(axis) for axis in over - axes)
         return {elements * dtypes.dtype(name).itemsize for name in names.split(", ") if name in dtypes.NAMES}
 
+    def _beside(self, parts: Sequence[MergedPart]) -> str:
+        sentences = [
+            f"{bytes_text(part.bytes)} of {self._known.all_told(part.nodes) or 'no line'}"
+            f"{' (backward)' if part.gradient else ''}"
+            for part in parts
+        ]
+        return f"{listed(sentences)} {'are' if len(sentences) > 1 else 'is'}"
+
     def _without_rules(self, lines: Sequence[str]) -> str:
         """Which operations of some lines Shardy has no rule for."""
         names = dict.fromkeys(
@@ -168,14 +179,6 @@ def _lines_of(compiled: Collective) -> list[str]:
     """The lines that a collective is between, those that need it first."""
     between = [*compiled.between.to, *compiled.between.source] if compiled.between else []
     return list(dict.fromkeys([*compiled.nodes, *between]))
-
-
-def _beside(parts: Sequence[MergedPart]) -> str:
-    sentences = [
-        f"{bytes_text(part.bytes)} of {listed(part.nodes) or 'no line'}{' (backward)' if part.gradient else ''}"
-        for part in parts
-    ]
-    return f"{listed(sentences)} {'are' if len(sentences) > 1 else 'is'}"
 
 
 def _article(text: str) -> str:

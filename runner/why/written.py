@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from runner.evidence.model import Collective, Reason
-from runner.experiment.model import Experiment, expressions
+from runner.experiment.model import Experiment, Section, expressions
 from runner.experiment.program import Program
 from runner.graph.term import within
 from runner.language.parts import called
@@ -54,10 +54,10 @@ class Written:
     def _again(self, compiled: Collective) -> Reason:
         """What a checkpoint has computed again."""
         calls = [call for line in compiled.nodes for call in self._calls(line, compiled.kind)]
-        keys = [f"{self._program.lines}.{self._key(line)}" for line in compiled.nodes]
+        keys, told = self._keys(compiled.nodes, self._program.lines), self._told(compiled.nodes, self._program.lines)
         asked = f": {', '.join(dict.fromkeys(calls))}" if calls else ""
         text = (
-            f"{listed(keys)} ask{'s' if len(keys) < 2 else ''} for it{asked}; it is computed again in the backward pass"
+            f"{listed(told)} ask{'s' if len(told) < 2 else ''} for it{asked}; it is computed again in the backward pass"
         )
         return Reason(text=text, by="program", line=compiled.node, keys=keys)
 
@@ -98,7 +98,8 @@ class Written:
     def _other(self, asked: AskedCollective) -> str:
         calls = list(self._calls(asked.line or "", _TRANSPOSED.get(asked.kind, "") if asked.gradient else asked.kind))
         what = "the derivative of " if asked.gradient else ""
-        of = f"{what}{', '.join(dict.fromkeys(calls))} in {asked.line}" if calls else f"what {asked.line} asks for"
+        line = self._known.told(asked.line or "no line")
+        of = f"{what}{', '.join(dict.fromkeys(calls))} in {line}" if calls else f"what {line} asks for"
         return of + (f", a {asked.kind} that is compiled as an all-reduce" if asked.kind != "all-reduce" else "")
 
     def _asked(self, compiled: Collective) -> Reason:
@@ -107,13 +108,13 @@ class Written:
             return self._derived(compiled, [call for calls in asking.values() for call in calls])
         # One that the compiler merged may serve lines that ask for none themselves.
         mine = [line for line, calls in asking.items() if calls] or compiled.nodes
-        section = "graph" if self._program.whole else "per_device"
-        keys = [f"{section}.{self._key(line)}" for line in mine]
+        section: Section = "graph" if self._program.whole else "per_device"
+        keys, told = self._keys(mine, section), self._told(mine, section)
         calls = list(dict.fromkeys(call for line in mine for call in asking[line]))
-        text = f"{listed(keys) or 'the program'} ask{'s' if len(keys) < 2 else ''} for it"
+        text = f"{listed(told) or 'the program'} ask{'s' if len(told) < 2 else ''} for it"
         text += f": {', '.join(calls)}" if calls else ""
         others = [line for line in compiled.nodes if line not in mine]
-        text += f"; the compiler merged it with one of {listed(others)}" if others else ""
+        text += f"; the compiler merged it with one of {self._known.all_told(others)}" if others else ""
         return Reason(text=text, by="program", line=compiled.node, keys=keys)
 
     def _derived(self, compiled: Collective, calls: Sequence[str]) -> Reason:
@@ -136,7 +137,11 @@ class Written:
             needs_of = self._moved(compiled, calls, lines, plan)
         called = f"derived: {', '.join(dict.fromkeys(calls))}" if calls else "derived"
         if not needs_of:
-            return Reason(text=f"{called}, in {listed(compiled.nodes) or 'no line'}", by="program", line=compiled.node)
+            return Reason(
+                text=f"{called}, in {self._known.all_told(compiled.nodes) or 'no line'}",
+                by="program",
+                line=compiled.node,
+            )
         whole = reason_of(needs_of, planned=bool(planned))
         return replace(whole, text=f"{called}; {whole.text}", by="program", line=compiled.node, planned=bool(planned))
 
@@ -162,7 +167,7 @@ class Written:
 
     def _differentiated(self, compiled: Collective) -> Reason:
         transposed = [call for line in compiled.nodes for call in self._calls(line, _TRANSPOSED.get(compiled.kind, ""))]
-        keys = [f"{self._program.lines}.{self._key(line)}" for line in compiled.nodes]
+        keys, lines = self._keys(compiled.nodes, self._program.lines), self._known.all_told(compiled.nodes)
         axes = set(compiled.axes or ())
         same = [
             array.name
@@ -173,12 +178,12 @@ class Written:
         if compiled.kind == "all-reduce" and same and not transposed:
             text = (
                 f"JAX sums the cotangents of {listed(same)}, of which every device along "
-                f"{listed(compiled.axes or [])} has the same in {listed(compiled.nodes)}"
+                f"{listed(compiled.axes or [])} has the same in {lines}"
             )
             arrays = [f"arrays.{name}.spec" for name in same]
             return Reason(text=text, by="differentiation", line=compiled.node, keys=arrays)
         if transposed:
-            text = f"the derivative of {', '.join(dict.fromkeys(transposed))} in {listed(compiled.nodes)}"
+            text = f"the derivative of {', '.join(dict.fromkeys(transposed))} in {lines}"
             text += (
                 f", and of {listed(same)}, which every device has whole"
                 if same and compiled.kind == "all-reduce"
@@ -188,15 +193,29 @@ class Written:
         if compiled.kind == "all-reduce" and compiled.nodes:
             text = (
                 f"JAX sums the cotangents of what every device along {listed(compiled.axes or [])} has the same of "
-                f"in {listed(compiled.nodes)}"
+                f"in {lines}"
             )
             return Reason(text=text, by="differentiation", line=compiled.node, keys=keys)
         return unexplained("JAX's differentiation asks for it in a line that has no collective of its kind")
 
     # The lines.
 
-    def _key(self, line: str) -> str:
-        return ".".join(map(str, self._lines[line][0].key)) if line in self._lines else line
+    def _keys(self, lines: Sequence[str], section: Section) -> list[str]:
+        """The keys of the file at which lines stand; of those of the user's Python, that of the line that calls it."""
+        return list(dict.fromkeys(self._key(line, section) for line in lines))
+
+    def _key(self, name: str, section: Section) -> str:
+        if name not in self._lines:
+            return f"{section}.{name}"
+        line = self._lines[name][0]
+        _, uses = line.written(section)
+        key = uses[-1] if name in self._known.places and uses else (section, *line.key)
+        return ".".join(map(str, key))
+
+    def _told(self, lines: Sequence[str], section: Section) -> list[str]:
+        """What readers know lines by: their keys, or their places in the user's Python."""
+        places = self._known.places
+        return list(dict.fromkeys(places.get(line) or self._key(line, section) for line in lines))
 
     def _calls(self, line: str, kind: str) -> Iterator[str]:
         """The calls of a line that communicate in this way; of a loop, those of its body."""

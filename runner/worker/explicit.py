@@ -1,23 +1,25 @@
 """An experiment in; what explicit sharding (`AxisType.Explicit`) asks of its graph out.
 
 The graph is evaluated under an abstract mesh whose axes are Explicit, but for those that the file has as Auto, of which
-types, reshards and `out_sharding=` know nothing. Where the types refuse a call, the first repair
-that they accept of those that `runner/sharding/repairs.py` proposes is taken. What is found is plain data, from which
-`runner/programs/explicit.py` writes `out_sharding=` and `reshard`.
+types, reshards and `out_sharding=` know nothing. Of the user's own Python the types are those of that itself. Where
+the types refuse a call, the first repair that they accept of those that `runner/sharding/repairs.py` proposes is taken.
+What is found is plain data, from which `runner/programs/explicit.py` writes `out_sharding=` and `reshard`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 from jax.sharding import AbstractMesh, NamedSharding
 
+from runner.experiment.imported import Imported
 from runner.experiment.model import Experiment
 from runner.faults import invalid
-from runner.graph.model import Equation
+from runner.graph.model import Equation, Graph
+from runner.graph.source import Call
 from runner.language.operations import OPERATIONS
 from runner.layout import Spec
 from runner.programs.types import Repairs
@@ -25,6 +27,7 @@ from runner.sharding.repairs import Repair, candidates
 from runner.sharding.results import Held
 from runner.worker import calls
 from runner.worker.gradient import places
+from runner.worker.imported import called, raised_in
 from runner.worker.refusing import refusal as describe
 from runner.worker.specs import partition, structs
 from runner.worker.versions import abstract_mesh
@@ -187,6 +190,29 @@ class _Explicit(Walker):
         if any(axes and not before for axes, before in zip(lies, entered, strict=True)):
             self.gathered[path] = lies
         return self._settled(path, value, entered)
+
+    def inside(self, call: Call, body: Graph, arguments: Sequence[Any]) -> tuple[Any, ...]:
+        """What a function gives; of the user's own Python, in which nothing can be repaired, what that gives."""
+        imports = self.experiment.imports
+        if call.function not in imports.functions:
+            return super().inside(call, body, arguments)
+        try:
+            given = called(imports, call.function, {v.name: a for v, a in zip(body.inputs, arguments, strict=True)})
+        except REFUSALS as refusal:
+            self._refuse_inside(imports.functions[call.function], refusal, body)
+        values = (given,) if len(body.outputs) == 1 else tuple(given)
+        paths = (body.producers[output].source.line.path for output in body.outputs)
+        return tuple(self.settle(path, value) for path, value in zip(paths, values, strict=True))
+
+    def _refuse_inside(self, function: Imported, refusal: Exception, body: Graph) -> NoReturn:
+        frame = raised_in(refusal, function)
+        where = f"{frame}: " if frame else ""
+        _, uses = body.producers[body.outputs[0]].source.line.written("graph")
+        raise invalid(
+            uses[-1],
+            f"JAX's sharding types ask for a change inside of {function.call}, which no program can make. "
+            f"{where}{describe(refusal, [])}",
+        ) from None
 
     def apply(self, equation: Equation, call: Callable[..., Any], operands: list[Any]) -> Any:
         if self.combining:

@@ -32,7 +32,7 @@ from runner.graph.model import (
     Slice,
     flat,
 )
-from runner.graph.source import Source
+from runner.graph.source import Call, Source
 from runner.language.operations import COMPUTATIONS, CONSTANTS, OPERATIONS, Operation
 from runner.language.operators import BY_NAME
 from runner.language.syntax import SyntaxFault, fault_at
@@ -106,8 +106,8 @@ class Walker:
             match equation.form:
                 case Repeat() as repeat:
                     self._repeat(equation, repeat)
-                case Called():
-                    self._call(equation)
+                case Called() as called:
+                    self._call(equation, called)
                 case Choice() as choice:
                     self._choose(equation, choice)
                 case None:
@@ -117,14 +117,18 @@ class Walker:
                     if source.whole and source.line.first is None and not self.combining:
                         self.on_value(source.line.path, value)
 
-    def _call(self, equation: Equation) -> None:
-        """A call of a function of the experiment's own, equation by equation."""
+    def _call(self, equation: Equation, called: Called) -> None:
+        """A call of a function of the experiment's own."""
         (body,) = equation.bodies
-        for value, operand in zip(body.inputs, equation.operands, strict=True):
-            self._numbered[value.number] = self.read(operand)
+        values = self.inside(called.call, body, [self.read(operand) for operand in equation.operands])
+        for result, value in zip(equation.results, values, strict=True):
+            self._numbered[result.number] = value
+
+    def inside(self, call: Call, body: Graph, arguments: Sequence[Any]) -> tuple[Any, ...]:
+        """What a function or a branch gives, equation by equation."""
+        self._numbered.update(zip((value.number for value in body.inputs), arguments, strict=True))
         self._run(body)
-        for result, output in zip(equation.results, body.outputs, strict=True):
-            self._numbered[result.number] = self._numbered[output]
+        return tuple(self._numbered[output] for output in body.outputs)
 
     def equation(self, equation: Equation) -> Any:
         """The value of an equation; of all that a line says, as the line has it."""
@@ -162,15 +166,13 @@ class Walker:
         outer, on = self._numbered, self.read(equation.operands[0])
         ends: dict[int, tuple[Any, ...]] = {}
 
-        def case(number: int, body: Graph, operands: tuple[Ref, ...] | None) -> Callable[[], tuple[Any, ...]]:
+        def case(number: int, call: Call, body: Graph, operands: tuple[Ref, ...] | None) -> Callable[[], Any]:
             paths = [body.producers[output].source.line.path for output in body.outputs]
 
             def taken() -> tuple[Any, ...]:
-                inputs = zip(body.inputs, operands or (), strict=True)
-                self._numbered = outer | {value.number: outer[ref.number] for value, ref in inputs}
+                self._numbered = dict(outer)
                 try:
-                    self._run(body)
-                    values = tuple(self._numbered[output] for output in body.outputs)
+                    values = self.inside(call, body, [outer[ref.number] for ref in operands or ()])
                 finally:
                     self._numbered = outer
                 first = next(iter(ends.values()), values)
@@ -181,8 +183,8 @@ class Walker:
 
             return taken
 
-        branches = zip(equation.bodies, choice.given, strict=True)
-        cases = [case(number, body, operands) for number, (body, operands) in enumerate(branches)]
+        branches = zip(choice.calls, equation.bodies, choice.given, strict=True)
+        cases = [case(number, *branch) for number, branch in enumerate(branches)]
         refused = unfit(equation.operation, on)
         values: tuple[Any, ...] = ()
         if refused is None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from runner.evidence.model import Collective
 from runner.experiment.program import Program
 from runner.record.model import Record
+from runner.record.told import lines_of, told
 from runner.show import collectives
 from runner.show.page import drawing, graph, layouts
 from runner.show.page.frame import Part
@@ -39,14 +40,9 @@ def parts(record: Record) -> Iterator[Part]:
             "Values flow down. A collective stands on the edge whose value it moves, with what a device sends for it."
         )
         yield Part("graph", "Graph", [tag("p", lead, class_="lead"), key, drawn])
-    inside = list(_collectives(record))
+    inside = list(_collectives(told(record)))
     if inside:
         yield Part("collectives", "Collectives", inside)
-
-
-def section(program: Program) -> str:
-    """The lines of the record from which a program is written."""
-    return "derived" if program is Program.DERIVED else program.section
 
 
 def _graphs(record: Record) -> Iterator[Inside]:
@@ -56,16 +52,16 @@ def _graphs(record: Record) -> Iterator[Inside]:
     drawn: dict[tuple[str, ...], graph.GraphDrawing] = {}
     captions: dict[tuple[str, ...], str] = {}
     for name, program in record.compiled.items():
-        lines = record.lines.get(section(Program(name)))
+        lines = record.lines.get(lines_of(name))
         if not Program(name).on_mesh or program.collectives is None or not lines:
             continue
         if len(lines) > _LINES:
             yield tag("p", tag("b", name), f" has {len(lines)} lines, too many to be drawn; the table below has all.")
             continue
         shown = graph.draw(lines, record.arrays, outputs, program.collectives)
-        alike = (section(Program(name)), *shown.words)
+        alike = (lines_of(name), *shown.words)
         groups.setdefault(alike, []).append(name)
-        drawn[alike], captions[alike] = shown, _caption(section(Program(name)), program.collectives)
+        drawn[alike], captions[alike] = shown, _caption(lines_of(name), program.collectives)
     for number, (alike, programs) in enumerate(groups.items()):
         caption = [tag("h3", listed(programs)), tag("span", captions[alike], class_="told")]
         shown = drawn[alike]

@@ -1,0 +1,31 @@
+"""A function of the experiment that is Python of the user's own in; the same as programs call it out."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any
+
+from runner.experiment.imported import Imported, Imports
+from runner.graph.source import Frame
+
+
+def called(imports: Imports, name: str, arguments: Mapping[str, Any]) -> Any:
+    """What it gives for some arguments, by the names of its parameters."""
+    text = imports.functions[name].text({parameter: parameter for parameter in arguments})
+    return _function(imports.preamble, tuple(arguments), text)(**arguments)
+
+
+@lru_cache(maxsize=64)
+def _function(preamble: tuple[str, ...], parameters: tuple[str, ...], returned: str) -> Callable[..., Any]:
+    space: dict[str, Any] = {}
+    exec("\n".join(preamble), space)  # the lines that a program has
+    return eval(f"lambda {', '.join(parameters)}: {returned}", space)
+
+
+def raised_in(error: BaseException, imported: Imported) -> Frame | None:
+    """The line of the user's in which an error was raised; None where none of those that were read was running."""
+    frames = {(frame.file, frame.line): frame for frame in imported.frames.values()}
+    running = [frames.get((each.filename, each.lineno or 0)) for each in traceback.extract_tb(error.__traceback__)]
+    return next((frame for frame in reversed(running) if frame is not None), None)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from runner.config.compose import Configuration, InvalidConfiguration
 from runner.config.compose import compose as _compose
 from runner.config.folders import added, conf_folder
+from runner.experiment.imported import outline
 from runner.experiment.model import Experiment
 from runner.faults import InvalidExperiment
 from runner.printable import Page
@@ -124,11 +125,13 @@ def _named(file: Path) -> tuple[Path, str]:
 def validate(configuration: Configuration) -> Experiment:
     """The experiment that a configuration describes, as far as it can be checked without JAX.
 
+    One that imports functions of Python has no lines before a worker has read these.
+
     Raises `InvalidExperiment`; `configuration.sources.report(error.fault)` says where in the file.
     """
     from runner.experiment.reader import read
 
-    return read(configuration.plain)
+    return read(outline(configuration.plain))
 
 
 def run(
@@ -206,8 +209,7 @@ def check(
     - `out_specs`: the same of the result; None, also in a leaf: what the compiler chooses.
     - `reference`: a function that computes the same, where the inside of `function` cannot be read, such as that of a
       kernel or of a `shard_map`.
-    - `program`: `auto` (`jit`), others, or `all`.
-    - `keys`: other keys of an experiment: `expect={"no_collectives": True}`.
+    - `program`: `auto` (`jit`), others, or `all`; `keys`: other keys of an experiment, `expect={...}`.
 
     What the command would print is printed unless it is to be `quiet`. What is wrong with the function, or comes of it,
     does not raise: it is in the record. Raises `ValueError` for a call that says no mesh, or too few specs.

@@ -17,6 +17,7 @@ from typing import Any, cast
 from runner.experiment.forms import IDENTIFIER
 from runner.language.operations import CONSTANTS, OPERATIONS
 from runner.record.files import write_text
+from runner.untyped import is_mapping
 
 MODULE = "called"
 
@@ -157,10 +158,10 @@ def _axes(mesh: Any, leaves: Sequence[Sequence[Any]]) -> dict[str, int]:
         mesh = next((own for each in shardings if (own := getattr(each, "mesh", None)) is not None), None)
     if mesh is None:
         raise ValueError('no operand lies on a mesh, and none is given; give one: mesh={"data": 2, "model": 2}')
-    sizes: Any = mesh if isinstance(mesh, Mapping) else getattr(mesh, "shape", None)
-    if not isinstance(sizes, Mapping):
+    sizes: object = cast("object", mesh) if isinstance(mesh, Mapping) else getattr(mesh, "shape", None)
+    if not is_mapping(sizes):
         raise ValueError(f'{mesh!r} is no mesh; give names with sizes, such as {{"data": 2, "model": 2}}, or a Mesh')
-    return {str(name): int(size) for name, size in cast("Mapping[Any, Any]", sizes).items()}
+    return {str(name): int(size) for name, size in sizes.items()}
 
 
 def _name(function: Callable[..., Any]) -> str:

@@ -13,6 +13,7 @@ from runner.config.folders import conf_folder
 from runner.config.sources import listing
 from runner.executions import Range
 from runner.experiment import expect
+from runner.experiment.imported import outline
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.experiment.reader import read
@@ -71,7 +72,7 @@ def _row(link: str, config: Mapping[str, Any], document: str) -> tuple[str, ...]
         link,
         " ".join(config["summary"].split()),
         str(Mesh(tuple(config["mesh"]["axes"]), tuple(config["mesh"]["shape"]))),
-        *(("refused", "–") if expect.refusal(config) else _programs(read(config))),
+        *(("refused", "–") if expect.refusal(config) else _programs(read(outline(config)))),
         config["source"].removeprefix(document).lstrip(", ") or "–",
     )
 

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 from runner.cli import single
 from runner.cli.jobs import Job
 from runner.config.compose import Configuration
+from runner.experiment.imported import TREES
 from runner.experiment.program import Program
 from runner.experiment.reader import read
 from runner.faults import invalid
+from runner.flow import functions
 from runner.link.target import types_of
 from runner.link.workers import Workers
 
@@ -29,7 +31,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def _derive(configuration: Configuration, job: Job, workers: Workers) -> Status:
     # What is asked for has to be right, too; what is known of it without its program may not hold of this one.
-    experiment = read(configuration.plain).at(program=Program.DERIVED.value)
+    config = functions.traced(configuration.plain, job.folder / TREES, lambda: configuration.sources, workers)
+    experiment = read(config).at(program=Program.DERIVED.value)
     types = types_of(workers, experiment, job.folder, job.folder)
     if types.derivation is None:
         reason = types.unsupported[Program.DERIVED]

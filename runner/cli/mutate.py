@@ -16,9 +16,10 @@ from runner.cli import single
 from runner.cli.jobs import Job
 from runner.config.compose import Configuration
 from runner.experiment import data, topology
+from runner.experiment.imported import TREES
 from runner.experiment.reader import read
 from runner.faults import invalid
-from runner.flow import verification
+from runner.flow import functions, verification
 from runner.link.target import types_and_gradients_of
 from runner.link.workers import Workers
 from runner.record import files
@@ -45,7 +46,9 @@ def main(arguments: Sequence[str]) -> int:
 def _mutate(configuration: Configuration, job: Job, workers: Workers) -> Status:
     from runner.checks.mutants import broken, mutants
 
-    experiment, folder = read(configuration.plain), job.folder
+    folder = job.folder
+    config = functions.traced(configuration.plain, folder / TREES, lambda: configuration.sources, workers)
+    experiment = read(config)
     overrides = list(job.provenance.overrides)
     if experiment.target.topology is not None:
         topology.require(experiment.target.topology)

@@ -15,13 +15,22 @@ from typing import Any
 from runner import codec
 from runner.config import schema
 from runner.experiment.lines import Invocation, Line, Statement, enclosed
+from runner.experiment.written import BOTH
 from runner.graph.source import Frame
 
 TREES = "trees"
-"""The folder of a run folder in which the values of the leaves of trees are."""
+SMALLER_TREES = "trees_verification"
+"""The folders of a run folder in which the values of the leaves of trees are, and those at `verify_dims`."""
 
 KEY = "imported"
 """The key of a definition that no file has: a worker writes it."""
+
+
+_OF_LINES = ("imports", "references", "specs", BOTH, "functions", "constraints", "grad")
+"""The keys that are lines, or speak of such."""
+
+_OF_NO_LINE = ("collectives", "no_collectives", "max_bytes_per_device", "max_memory_bytes")
+"""What an experiment may expect without naming a line or an output."""
 
 
 class Unread(Exception):
@@ -89,21 +98,29 @@ def imports(config: Mapping[str, Any]) -> bool:
     return bool(config.get("imports")) and KEY not in config
 
 
+def outline(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What of a configuration can be read without a worker: all of it where nothing is imported."""
+    return skeleton(config) if imports(config) else config
+
+
 def skeleton(config: Mapping[str, Any]) -> dict[str, Any]:
     """What of a configuration can be read before its functions are: all but its lines, and what speaks of them."""
     whole = schema.completed({name: value for name, value in config.items() if value is not None and name != KEY})
     there: Mapping[str, Mapping[str, Any] | None] = whole["arrays"]
-    arrays = {name: array for name, array in there.items() if not (array or {}).get("tree")}
+    stub: dict[str, Any] = {"probe_": "zeros(1)"}
+    expected: Mapping[str, Any] = whole["expect"] or {}
     return {
         **whole,
-        "arrays": arrays,
-        "graph": {"probe_": "zeros(1)"},
+        "arrays": {name: array for name, array in there.items() if not (array or {}).get("tree")},
+        "graph": stub if whole["graph"] or whole[BOTH] else {},
+        "per_device": stub if whole["per_device"] else {},
         "outputs": {"probe_": []},
-        **{key: {} for key in ("imports", "references", "specs", "both", "per_device", "functions", "constraints")},
-        "grad": {},
-        "expect": {},
+        "expect": {name: expected.get(name) for name in _OF_NO_LINE},
+        **{
+            key: dict[str, Any]()
+            for key in ("imports", "references", "specs", BOTH, "functions", "constraints", "grad")
+        },
         "show": "none",
-        "program": "auto",
         "trace": False,
         "profile": False,
     }

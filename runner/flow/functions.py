@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def traced(
-    config: Mapping[str, Any], folder: Path, sources: Callable[[], Sources], workers: Workers
+    config: Mapping[str, Any], into: Path, sources: Callable[[], Sources], workers: Workers
 ) -> Mapping[str, Any]:
-    """The configuration with the lines of the functions that it imports, if it does; `folder` is the run's.
+    """The configuration with the lines of the functions that it imports, if it does; files are left in `into`.
 
     What does not speak of them is valid before any of the user's code runs. Raises `InvalidExperiment` for what cannot
     be imported or read, and `Unread`.
@@ -33,7 +33,7 @@ def traced(
     one = {**whole["target"], "processes": 1, "cluster": False}
     experiment = read({**skeleton(whole), "target": one})
     beside = sources().folder(("imports", next(iter(whole["imports"]))))
-    task = {**job(experiment, folder, beside, str(folder)), "definition": whole, "trace": True}
+    task = {**job(experiment, into, beside, str(into)), "definition": whole, "trace": True}
     ending = "the worker told nothing of the functions"
     for event in workers.aside(kind(experiment)).submit(task, kind(experiment), experiment.timeout):
         match event:

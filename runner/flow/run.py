@@ -14,10 +14,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from runner.config import schema
 from runner.config.folders import added
-from runner.experiment import data, expect, memory, topology
+from runner.experiment import data, definition, expect, memory, topology
 from runner.experiment.data import Arrays
-from runner.experiment.imported import Unread, imports
+from runner.experiment.imported import SMALLER_TREES, TREES, Unread, imports
 from runner.experiment.model import Experiment
 from runner.experiment.naming import TRACED
 from runner.experiment.reader import read
@@ -134,7 +135,7 @@ class Running:
         """Read the experiment and hand a worker its job, where the input is valid."""
         try:
             self._refusal = expect.refusal(self.config)
-            experiment = read(self._traced(self.config, self.folder))
+            experiment = read(self._traced(self.config))
             self._require_possible(experiment)
             self._job = self._handed_over(experiment, self.folder)
         except _ENDINGS as error:
@@ -168,7 +169,7 @@ class Running:
             _leave_page(record, self.folder)
         return record, findings
 
-    def _traced(self, config: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
+    def _traced(self, config: Mapping[str, Any], trees: str = TREES) -> Mapping[str, Any]:
         """The configuration with what it imports read; most import nothing."""
         if not imports(config):
             return config
@@ -176,7 +177,12 @@ class Running:
 
         with self.progress:
             self.progress.tell("the functions")
-            return functions.traced(config, folder, self.sources, self.workers)
+            return functions.traced(config, self.folder / trees, self.sources, self.workers)
+
+    def _elsewhere(self, *, dims: Mapping[str, int], **keys: Any) -> Experiment:
+        """The experiment at other sizes, at which its functions are traced anew."""
+        whole = schema.completed({key: value for key, value in self.config.items() if value is not None})
+        return read(self._traced({**definition.at(whole, dims), **keys}, SMALLER_TREES))
 
     def close(self) -> None:
         """Let go of a run that will not be finished."""
@@ -195,7 +201,7 @@ class Running:
             from runner.flow import verification
 
             topology.require(experiment.target.topology)
-            self._smaller = verification.smaller(experiment)
+            self._smaller = verification.smaller(experiment, self._elsewhere if imports(self.config) else experiment.at)
 
     def _handed_over(self, experiment: Experiment, folder: Path, *, at_once: bool = False) -> _Job:
         """The job of an experiment, which a worker has: its programs are compiled and, where devices are here, run.

@@ -6,7 +6,7 @@ simulated CPU devices, and the checks of that run stand in the record with the s
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -27,8 +27,10 @@ _OF_RESULTS = ("values", "sections", "weak", "wrong")
 """The keys of `expect` that say what results are held to."""
 
 
-def smaller(experiment: Experiment) -> Experiment | str:
+def smaller(experiment: Experiment, at: Callable[..., Experiment] | None = None) -> Experiment | str:
     """The experiment at `verify_dims` on simulated devices; or why there is no verification.
+
+    `at` gives it at other sizes, if that is not the experiment's own.
 
     Raises `InvalidExperiment` at `verify_dims` for sizes at which the experiment is not one.
     """
@@ -37,7 +39,9 @@ def smaller(experiment: Experiment) -> Experiment | str:
     if experiment.mesh.size > SIMULATED and experiment.on_mesh:
         return f"the mesh has {experiment.mesh.size} devices, and at most {SIMULATED} are simulated"
     try:
-        return experiment.at(dims=experiment.verify_dims, target={"platform": "cpu"}, **only_results(experiment))
+        return (at or experiment.at)(
+            dims=experiment.verify_dims, target={"platform": "cpu"}, **only_results(experiment)
+        )
     except InvalidExperiment as error:
         raise located(error, experiment) from None
 

@@ -39,7 +39,8 @@ class Occupied(Exception):
 
 _NAMES = re.compile(
     r"result\.json|runner\.log|worker\.log|shardings\.(txt|svg)|collectives\.svg|report\.html|report\.vl\.json"
-    r"|called\.(py|pkl)|trees/[^/]+\.npy|verification/trees/[^/]+\.npy|mutants\.json|(program|trace)_\w+\.py|(stablehlo|hlo)_\w+\.txt|plan_\w+\.json"
+    r"|called\.(py|pkl)|trees(_verification)?/[^/]+\.npy"
+    r"|mutants\.json|(program|trace)_\w+\.py|(stablehlo|hlo)_\w+\.txt|plan_\w+\.json"
     r"|results\.(csv|jsonl)|sweep\.json|multirun\.yaml|optimization_results\.yaml"
     r"|\.hydra/(config|hydra|overrides)\.yaml|conf/experiment/[^/]+\.yaml|__pycache__/(program|trace)_[\w.-]+\.pyc"
     r"|profile/\w+/plugins/profile/[^/]+/[^/]+\.(xplane\.pb|trace\.json\.gz|json\.gz|pb)|\.submitit/[^/]+/[^/]+"
@@ -48,7 +49,7 @@ _NAMES = re.compile(
 
 
 _FOLDERS = re.compile(
-    r"verification|(verification/)?(trees|\.hydra|conf(/experiment)?|__pycache__"
+    r"verification|(verification/)?(trees(_verification)?|\.hydra|conf(/experiment)?|__pycache__"
     r"|profile(/\w+(/plugins(/profile(/[^/]+)?)?)?)?)|\.submitit(/[^/]+)?"
 )
 """The folders in which these are."""

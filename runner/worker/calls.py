@@ -25,6 +25,7 @@ grad: Callable[..., Callable[..., Any]] = _jax.grad
 eval_shape: Callable[..., Any] = _jax.eval_shape
 tree: Any = _jax.tree
 tree_util: Any = _jax.tree_util
+make_mesh: Callable[..., Any] = _jax.make_mesh
 make_jaxpr: Callable[..., Callable[..., Any]] = _jax.make_jaxpr
 fori_loop: Callable[..., Any] = _jax.lax.fori_loop
 scan: Callable[..., Any] = _jax.lax.scan

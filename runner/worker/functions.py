@@ -553,9 +553,8 @@ class _Reading:
             "outputs": {"probe_": [], **{name: [] for name in operands if name not in self.arrays}},
             KEY: codec.plain(Imports(self.imported)),
         }
-        if section == "per_device":
-            partial["graph"] = {}
-        experiment = read({**partial, "program": "all"})
+        partial |= {other: {} for other in SECTIONS if other != section}
+        experiment = read({**partial, "program": "all", "expect": {}})
         given = {array.name: array for array in experiment.arrays}
         lines: Mapping[str, Any] = {}
         differing: Mapping[str, frozenset[str]] = {}
@@ -630,7 +629,7 @@ class _Reading:
         function, operands = made
         arrays = {array.name: array for array in self._arrays_alone().arrays}
         axes = self.probe.mesh
-        mesh = jax.make_mesh(
+        mesh = calls.make_mesh(
             axes.shape,
             axes.axes,
             axis_types=(AxisType.Auto,) * len(axes.axes),

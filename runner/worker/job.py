@@ -21,7 +21,7 @@ import jax
 import jaxlib.version
 
 from runner.experiment import data
-from runner.experiment.imported import TREES, skeleton
+from runner.experiment.imported import skeleton
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.experiment.reader import read
@@ -70,7 +70,7 @@ def _traced(job: dict[str, Any]) -> FunctionsRead | Invalid:
     definition = job["definition"]
     try:
         warm.prepare(read(skeleton(definition)))
-        return FunctionsRead(definition=functions.traced(definition, Path(job["data"]), Path(job["folder"]) / TREES))
+        return FunctionsRead(definition=functions.traced(definition, Path(job["data"]), Path(job["folder"])))
     except InvalidExperiment as error:
         return Invalid(fault=error.fault)
 

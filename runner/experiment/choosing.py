@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from runner.experiment.forms import choices
-from runner.experiment.frames import Frame, Place
+from runner.experiment.frames import Frame, Place, together
 from runner.experiment.functions import RESULT, Function, is_static
 from runner.experiment.model import Call, Choice, Invocation, Node, Statement
 from runner.experiment.plain import read_expression
@@ -67,7 +67,7 @@ class Choosing(ABC):
         if isinstance(asked, str):
             raise place.fault(asked, call)
         outer = place.frame
-        label = given[0] if len(given) == 1 else self._fresh("_".join(given), place)
+        label = given[0] if len(given) == 1 else self._fresh(together(given), place)
         hidden = {name for case in asked.cases for name in self._hides(case)} | set(given if given[1:] else ())
         on = self._held(asked.on, f"{label}_{'on' if asked.name == 'cond' else 'index'}", hidden, place, before)
         operands = [
@@ -159,7 +159,7 @@ class Choosing(ABC):
         outer = place.frame
         held = {*self.dims, *CONSTANTS, *self.functions, *forms.CALLING}
         read = tuple(dict.fromkeys(name for name in _free(body) if name not in held))
-        label = given[0] if single else self._fresh("_".join(given), place)
+        label = given[0] if single else self._fresh(together(given), place)
         made = Call(called, label, given, tuple((name, name) for name in read))
         names = [self._name(name, outer) for name in given]
         labels = [RESULT if single else f"{RESULT}{i}" for i in range(len(given))]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from runner.experiment.model import Line, Origin
@@ -12,6 +12,9 @@ from runner.graph.term import Term, heads, substituted
 from runner.language import static
 from runner.language.check import Scope, canonical
 from runner.language.syntax import Expression, SyntaxFault, fault_in
+
+_FEW = 4
+"""So many names make one that can still be read."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,11 @@ def free(wish: str, taken: set[str]) -> str:
         name, count = f"{wish}_{count}", count + 1
     taken.add(name)
     return name
+
+
+def together(names: Sequence[str]) -> str:
+    """A name for several values: that of all of them, or of the first and the last where they are many."""
+    return "_".join(names if len(names) <= _FEW else (names[0], "to", names[-1]))
 
 
 def cycle(start: str, scope: Scope) -> list[str] | None:

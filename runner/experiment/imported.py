@@ -13,12 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runner import codec
-<<<<<<< HEAD
 from runner.config import schema
-from runner.experiment.written import BOTH
-=======
 from runner.experiment.lines import Invocation, Line, Statement, enclosed
->>>>>>> evidence
+from runner.experiment.written import BOTH
 from runner.graph.source import Frame
 
 TREES = "trees"

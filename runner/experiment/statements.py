@@ -14,7 +14,7 @@ from typing import Any
 from runner.experiment.checkpoints import read_checkpoint
 from runner.experiment.combiners import combined
 from runner.experiment.forms import choices
-from runner.experiment.frames import Frame, Place, cycle, free
+from runner.experiment.frames import Frame, Place, cycle, free, together
 from runner.experiment.functions import RESULT, Function, bind, is_static
 from runner.experiment.mapping import Maps
 from runner.experiment.model import Call, Invocation, Line, Loop, Node, Statement
@@ -129,7 +129,7 @@ class _Reader(Maps):
                 raise place.fault(message, term)
             if not any(name in given for name in heads(term)):
                 return [self._node(name, part, place) for name, part in zip(given, term.items, strict=True)]
-        whole = self._fresh("_".join(given), place)
+        whole = self._fresh(together(given), place)
         return [self._node(whole, term, place, parts=len(given)), *self._parts(given, whole, place)]
 
     def _parts(self, given: tuple[str, ...], whole: str, place: Place) -> list[Statement]:
@@ -221,7 +221,7 @@ class _Reader(Maps):
         if function.name in frame.inside:
             chain = " → ".join((*frame.inside[frame.inside.index(function.name) :], function.name))
             raise place.fault(f"a cycle: {chain}; a function cannot call itself", call)
-        label = given[0] if len(given) == 1 else self._fresh("_".join(given), place)
+        label = given[0] if len(given) == 1 else self._fresh(together(given), place)
         statics: dict[str, Term] = {}
         arguments: dict[str, str] = {}
         for parameter, argument in bind(function, call, place.key, place.text, frame.uses).items():

@@ -14,7 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -38,6 +38,7 @@ from runner.worker.primitives import (
     literal,
     over_axes,
     transposed,
+    wrapped,
 )
 from runner.worker.systems import system
 from runner.worker.trips import steps
@@ -137,6 +138,7 @@ class _Reader:
 
     - `follows`: whether JAX follows over which mesh axes values may differ.
     - `arrays`: what the function captures, by the names of the lines; `captured`: those names, by the arrays' identity.
+    - `meant`: what names were given to.
     """
 
     taken: set[str]
@@ -144,6 +146,7 @@ class _Reader:
     arrays: dict[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
     captured: dict[int, tuple[Any, Term]] = field(default_factory=dict[int, "tuple[Any, Term]"])
     frames: dict[str, Frame] = field(default_factory=dict[str, Frame])
+    meant: dict[str, Term] = field(default_factory=dict[str, Term])
     live: dict[Any, _Live] = field(default_factory=dict[Any, "_Live"])
 
     def __post_init__(self) -> None:
@@ -153,6 +156,10 @@ class _Reader:
         """A name that nothing has."""
         return free(re.sub(r"\W+", "_", wish).strip("_") or "value", self.taken)
 
+    def what(self, term: Term) -> Term:
+        """A term, or what it is the name of."""
+        return self.meant.get(term.name, term) if isinstance(term, Name) else term
+
     def constant(self, value: Any) -> Term:
         """What stands for an array that a function captures."""
         if id(value) not in self.captured:
@@ -161,7 +168,7 @@ class _Reader:
 
     def _captured(self, value: Any) -> Term:
         if jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
-            return built("wrap_key_data({x})", x=self._captured(jax.random.key_data(value)))
+            return wrapped(self._captured(jax.random.key_data(value)), str(jax.random.key_impl(value)))
         array = np.asarray(value)
         if not array.size:
             return built("zeros({s}, {t})", s=array.shape, t=str(array.dtype))
@@ -276,7 +283,10 @@ class _Body:
             return literal(variable.val, str(aval.dtype))
         known = self.known[variable]
         if isinstance(known, _Captured):
-            known = self.known[variable] = self.reader.constant(known.value)
+            try:
+                known = self.known[variable] = self.reader.constant(known.value)
+            except Unread as error:
+                raise self._cannot(str(error)) from None
         return known
 
     def named(self, term: Term, wish: str) -> Name:
@@ -289,6 +299,7 @@ class _Body:
         """A term by a name of its own."""
         name = self.reader.fresh(wish)
         self._put(name, text(term))
+        self.reader.meant[name] = term
         return Name(name)
 
     def _put(self, name: str, line: Any) -> None:
@@ -307,6 +318,8 @@ class _Body:
             return self._call(equation, equation.params[_BODIES[name]], wanted)
         if name == "custom_linear_solve":
             return self._solve(equation)
+        if name in _DRAWS and any(v.aval.shape for v in equation.invars):
+            return self._draws(equation)
         written = {"scan": self._scan, "cond": self._cond, "while": self._while}.get(name)
         return self._applied(equation) if written is None else written(equation, wanted)
 
@@ -329,6 +342,7 @@ class _Body:
             tuple(v.aval for v in equation.invars),
             tuple(v.aval for v in equation.outvars),
             self.named,
+            self.reader.what,
         )
         try:
             term = expression(application)
@@ -441,7 +455,7 @@ class _Body:
             return None
         operands = tuple(map(self.term, equation.invars))
         inputs, outputs = (tuple(v.aval for v in each) for each in (equation.invars, equation.outvars))
-        application = Application(name, equation.params, operands, inputs, outputs, self.named)
+        application = Application(name, equation.params, operands, inputs, outputs, self.named, self.reader.what)
         operation, statics = LIBRARY[name](application)
         names = ORDERS.get(operation, tuple(OPERATIONS[operation].signature.parameters))[: len(operands)]
         given = _statics(operation, names, statics)
@@ -462,6 +476,24 @@ class _Body:
         if len(order) > 1 and not found.columns:
             return [transposed(built("solve({a}, {b}[..., None])[..., 0]", a=a, b=b), back)]
         return [transposed(built("solve({a}, {b})", a=a, b=b), back)]
+
+    def _draws(self, equation: Any) -> list[Term]:
+        """What is drawn with each of several keys: a repeat."""
+        (count,) = {v.aval.shape for v in equation.invars} - {()}
+        if len(count) != 1:
+            raise self._cannot(f"'{equation.primitive.name}' with an array of keys of {len(count)} dimensions")
+        loop, index = self.reader.fresh(self._loop_name("draws")), self.reader.fresh("step")
+        over = {self.reader.fresh("key" if at == 0 else "data"): self.term(v)
+                for at, v in enumerate(equation.invars) if v.aval.shape}  # fmt: skip
+        each = iter(map(Name, over))
+        operands = tuple(next(each) if v.aval.shape else self.named(self.term(v), "key") for v in equation.invars)
+        avals = tuple(v.aval for v in (*equation.invars, *equation.outvars))
+        drawn = Application(equation.primitive.name, equation.params, operands, avals[:-1], avals[-1:], self.named,
+                            self.reader.what)  # fmt: skip
+        body, stack = self.reader.fresh("drawn"), self.reader.fresh("stacked")
+        line = {"repeat": count[0], "index": index, "over": {name: text(term) for name, term in over.items()}}
+        self._put(loop, {**line, "body": {body: text(expression(drawn))}, "stack": {stack: body}, "unroll": False})
+        return [Name(f"{loop}.{stack}")]
 
     def _begun(self, variable: Any) -> Term:
         """What a repeat begins with: a number becomes an array of the dtype that it is carried in."""
@@ -579,10 +611,14 @@ class _Body:
 
     def _cond(self, equation: Any, wanted: Sequence[bool]) -> list[Term]:
         """All branches, and what is taken of them."""
-        which = self.named(self.term(equation.invars[0]), "branch")
+        chosen, branches = self.term(equation.invars[0]), equation.params["branches"]
+        if isinstance(chosen, Const):
+            taken = branches[min(max(int(cast("int", chosen.value)), 0), len(branches) - 1)]
+            return self._within(taken.jaxpr, taken.consts, equation.invars[1:], wanted, equation)
+        which = self.named(chosen, "branch")
         every: list[list[Term]] = []
         differs = [self._differs(equation.invars[0])] * len(wanted)
-        for branch in equation.params["branches"]:
+        for branch in branches:
             ends = self._within(branch.jaxpr, branch.consts, equation.invars[1:], wanted, equation)
             every.append([end if isinstance(end, Const) else self.named(end, "taken") for end in ends])
             differs = [over | self._differs(v) for over, v in zip(differs, equation.outvars, strict=True)]
@@ -604,6 +640,8 @@ _BODIES = {
 """The calls, and which of their parameters is what they call."""
 
 _HAS_BODY = {*_BODIES, "scan", "cond", "while"}
+
+_DRAWS = ("random_bits", "random_split", "random_fold_in")
 
 _REFERENCE = "name a reference for it, or for a function with jit that calls it"
 

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[tuple[Any, ...], ...]]] = {}
+Functions: TypeAlias = "dict[str, tuple[Callable[..., Any], tuple[tuple[Any, ...], ...]]]"
+"""By their names: functions, and the shapes of their operands; `("i", 5, 8)` is five integers below 8."""
 
 
-def function(*shapes: tuple[Any, ...]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Try a function of arrays of these shapes; `("i", 5, 8)` is five integers below 8."""
+def trying(functions: Functions) -> Callable[..., Callable[[Callable[..., Any]], Callable[..., Any]]]:
+    """Register functions with the shapes of their operands among others."""
 
-    def register(each: Callable[..., Any]) -> Callable[..., Any]:
-        FUNCTIONS[each.__name__] = each, shapes
-        return each
+    def function(*shapes: tuple[Any, ...]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        def register(each: Callable[..., Any]) -> Callable[..., Any]:
+            functions[each.__name__] = each, shapes
+            return each
 
-    return register
+        return register
+
+    return function
+
+
+FUNCTIONS: Functions = {}
+function = trying(FUNCTIONS)
 
 
 # Attention.
@@ -822,3 +830,142 @@ def captured_arrays(x, y):
         return c * jnp.asarray(_TABLE) + 1, None
 
     return inner(x), jax.lax.scan(step, x, None, length=2)[0], jnp.concatenate([jnp.asarray(_EMPTY), y])
+
+
+# What each device does, on a mesh of two by two.
+
+DEVICES: dict[str, tuple[Callable[..., Any], tuple[tuple[Any, ...], ...], tuple[Any, ...], Any]] = {}
+
+
+def device(*operands: tuple[tuple[Any, ...], jax.P], out: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Try a device's code for arrays of these shapes and specs, whose results have the specs `out`."""
+
+    def register(each: Callable[..., Any]) -> Callable[..., Any]:
+        DEVICES[each.__name__] = each, tuple(s for s, _ in operands), tuple(spec for _, spec in operands), out
+        return each
+
+    return register
+
+
+@device(((4, 8), jax.P("x")), ((8, 16), jax.P(None, "y")), ((16, 8), jax.P("y")), out=jax.P("x"))
+def tensor_parallel_mlp(x, w1, w2):
+    return jax.lax.psum(jax.nn.gelu(x @ w1) @ w2, "y")
+
+
+@device(((8, 8), jax.P(("x", "y"))), ((8, 8), jax.P("x", "y")), out=(jax.P(("x", "y")), jax.P("x", "y")))
+def fsdp_step(x, w):
+    """Weights are gathered for the product; their gradient is summed to the shard that has them."""
+
+    def loss(whole):
+        return jnp.sum(jnp.tanh(x @ whole))
+
+    whole = jax.lax.all_gather(jax.lax.all_gather(w, "y", axis=1, tiled=True), "x", axis=0, tiled=True)
+    grad = jax.grad(loss)(whole)
+    grad = jax.lax.psum_scatter(grad, "x", scatter_dimension=0, tiled=True)
+    grad = jax.lax.psum_scatter(grad, "y", scatter_dimension=1, tiled=True)
+    return x @ whole, w - 0.1 * grad / 4
+
+
+@device(*[((8, 4), jax.P("x"))] * 3, out=jax.P("x"))
+def ring_attention(q, k, v):
+    n = jax.lax.axis_size("x")
+
+    def step(carry, _):
+        acc, top, total, k, v = carry
+        s = q @ k.T / 2
+        m = jnp.maximum(top, s.max(-1))
+        p, scale = jnp.exp(s - m[:, None]), jnp.exp(top - m)
+        acc, total = acc * scale[:, None] + p @ v, total * scale + p.sum(-1)
+        k, v = (jax.lax.ppermute(each, "x", [(i, (i + 1) % n) for i in range(n)]) for each in (k, v))
+        return (acc, m, total, k, v), None
+
+    start = jnp.zeros_like(q), jnp.full_like(q[:, 0], -jnp.inf), jnp.zeros_like(q[:, 0])
+    (acc, _, total, _, _), _ = jax.lax.scan(step, (*start, k, v), length=n)
+    return acc / total[:, None]
+
+
+@device(((4, 2, 6), jax.P()), ((2, 6, 6), jax.P("x")), out=jax.P("x"))
+def pipeline(batches, w):
+    """GPipe: what a stage has computed goes on to the next one."""
+    stage, n = jax.lax.axis_index("x"), jax.lax.axis_size("x")
+
+    def tick(carry, t):
+        state, outputs = carry
+        fed = jax.lax.dynamic_index_in_dim(batches, jnp.clip(t, 0, 3), keepdims=False)
+        h = jnp.tanh(jnp.where(stage == 0, fed, state) @ w[0])
+        done = t - (n - 1)
+        kept = jax.lax.dynamic_update_index_in_dim(outputs, h, jnp.maximum(done, 0), 0)
+        outputs = jnp.where((stage == n - 1) & (done >= 0), kept, outputs)
+        return (jax.lax.ppermute(h, "x", [(0, 1)]), outputs), None
+
+    start = jax.lax.pcast((jnp.zeros((2, 6)), jnp.zeros((4, 2, 6))), "x", to="varying")
+    (_, outputs), _ = jax.lax.scan(tick, start, jnp.arange(4 + n - 1))
+    return outputs[None]
+
+
+@device(((4, 4, 2, 4), jax.P(None, "x")), out=jax.P(None, "x"))
+def ulysses(x):
+    """From shards of the sequence to shards of the heads, and back."""
+    heads = jax.lax.all_to_all(x, "x", split_axis=2, concat_axis=1, tiled=True)
+    scores = jnp.einsum("bqhd,bkhd->bhqk", heads, heads) / 2
+    mixed = jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores), heads)
+    return jax.lax.all_to_all(mixed, "x", split_axis=1, concat_axis=2, tiled=True)
+
+
+@device(((8, 6), jax.P("x", "y")), ((8,), jax.P("x")), out=(jax.P(), jax.P("x")))
+def vocabulary_parallel_loss(logits, targets):
+    n = logits.shape[1]
+    first = jax.lax.axis_index("y") * n
+    label = (jnp.abs(targets) * 2).astype(jnp.int32)
+    top = jax.lax.pmax(jax.lax.stop_gradient(logits.max(-1)), "y")
+    total = jax.lax.psum(jnp.exp(logits - top[:, None]).sum(-1), "y")
+    mine = (label >= first) & (label < first + n)
+    taken = jnp.take_along_axis(logits, jnp.clip(label - first, 0, n - 1)[:, None], 1)[:, 0]
+    loss = jnp.log(total) + top - jax.lax.psum(jnp.where(mine, taken, 0.0), "y")
+    return jax.lax.pmean(loss.mean(), "x"), loss
+
+
+@device(((8, 4), jax.P("x", "y")), out=jax.P("x", "y"))
+def halo_stencil(u):
+    """Rows at the edges come from the neighbours; those of the whole from the other end."""
+    n = jax.lax.axis_size("x")
+    above = jax.lax.ppermute(u[-1:], "x", [(i, (i + 1) % n) for i in range(n)])
+    below = jax.lax.ppermute(u[:1], "x", [(i, (i - 1) % n) for i in range(n)])
+    padded = jnp.concatenate([above, u, below])
+    return padded[:-2] + padded[2:] - 2 * u
+
+
+@device(((8, 4), jax.P(("x", "y"))), ((4, 4), jax.P()), out=jax.P())
+def data_parallel_gradient(x, w):
+    grad = jax.grad(lambda w: jnp.mean(jnp.tanh(x @ w) ** 2))(jax.lax.pcast(w, ("x", "y"), to="varying"))
+    return jax.lax.pmean(grad, ("x", "y"))
+
+
+@device(((8, 3), jax.P("x")), ((3,), jax.P()), out=(jax.P("x"), jax.P()))
+def synchronized_batch_norm(x, scale):
+    mean = jax.lax.pmean(x.mean(0), "x")
+    var = jax.lax.pmean((x**2).mean(0), "x") - mean**2
+    return (x - mean) * jax.lax.rsqrt(var + 1e-5) * scale, 0.9 * scale + 0.1 * mean
+
+
+@device(((8, 4), jax.P(("x", "y"))), ((4, 4, 4), jax.P(("x", "y"))), out=jax.P(("x", "y")))
+def expert_parallel(tokens, weights):
+    """Each device has an expert, and sends a part of its tokens to each."""
+    sent = jax.lax.all_to_all(tokens.reshape(2, 1, 4).repeat(2, 0), ("x", "y"), 0, 0, tiled=True)
+    done = jnp.maximum(sent.reshape(4, 4) @ weights[0], 0)
+    back = jax.lax.all_to_all(done.reshape(4, 1, 4), ("x", "y"), 0, 0, tiled=True)
+    return back.reshape(2, 2, 4).sum(1)
+
+
+@device(((4, 4), jax.P("x", "y")), ((4, 4), jax.P("x", "y")), out=jax.P("x", "y"))
+def cannon(a, b):
+    def step(_, carry):
+        a, b, c = carry
+        c = c + a @ b
+        shift = [(0, 1), (1, 0)]
+        return jax.lax.ppermute(a, "y", shift), jax.lax.ppermute(b, "x", shift), c
+
+    i, j = jax.lax.axis_index("x"), jax.lax.axis_index("y")
+    a = jnp.where(i == 1, jax.lax.ppermute(a, "y", [(0, 1), (1, 0)]), a)
+    b = jnp.where(j == 1, jax.lax.ppermute(b, "x", [(0, 1), (1, 0)]), b)
+    return jax.lax.fori_loop(0, 2, step, (a, b, jnp.zeros_like(a)))[2]

@@ -42,7 +42,7 @@ from runner.worker.primitives import (
 )
 from runner.worker.systems import system
 from runner.worker.trips import steps
-from runner.worker.versions import abstract_mesh, scan_counts, user_frame, varying_axes
+from runner.worker.versions import abstract_mesh, expanded, scan_counts, user_frame, varying_axes
 from runner.worker.walk import REFUSALS, function_of
 
 _LONGEST = 96
@@ -318,6 +318,9 @@ class _Body:
             return self._call(equation, equation.params[_BODIES[name]], wanted)
         if name == "custom_linear_solve":
             return self._solve(equation)
+        if name == "call_hi_primitive":
+            closed = calls.make_jaxpr(expanded(equation.params))(*(v.aval for v in equation.invars))
+            return self._within(closed.jaxpr, closed.consts, equation.invars, wanted, equation)
         if name in _DRAWS and any(v.aval.shape for v in equation.invars):
             return self._draws(equation)
         written = {"scan": self._scan, "cond": self._cond, "while": self._while}.get(name)

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-import jax.numpy as jnp
 import numpy as np
 
 from runner.derivation.terms import ALL, Part, built, constant, indexed
@@ -21,6 +20,7 @@ from runner.graph.term import NOTHING, Apply, Const, Group, Slice, Term
 from runner.language.operations import OPERATIONS
 from runner.language.parts import axes_of, operator
 from runner.language.parts import transposed as turned
+from runner.worker import calls
 
 
 def _built(template: str, **parts: Part) -> Term:
@@ -238,7 +238,7 @@ def _counted_bits(application: Application) -> Term:
 @reads("reduce_precision")
 def _of_less_precision(application: Application) -> Term:
     bits = application.params["exponent_bits"], application.params["mantissa_bits"]
-    own = jnp.finfo(application.inputs[0].dtype)
+    own = calls.finfo(application.inputs[0].dtype)
     if bits[0] >= own.nexp and bits[1] >= own.nmant:
         return application.x
     name = {(8, 7): "bfloat16", (5, 10): "float16", (8, 23): "float32"}.get(bits)
@@ -480,6 +480,8 @@ def transposed(x: Term, order: tuple[int, ...]) -> Term:
         case Apply(operation="einsum", operands=(Const(value=str(spelled)), *operands)):
             left, _, result = spelled.partition("->")
             return replace(x, operands=(Const(f"{left}->{''.join(result[at] for at in order)}"), *operands))
+        case Apply(operation="matmul", operands=(left, right)) if len(order) == 2:
+            return operator("matmul", turned(right), turned(left))
         case _:
             return turned(x) if len(order) == 2 else _built("transpose({x}, {o})", x=x, o=order)
 
@@ -506,7 +508,7 @@ def _tiled(application: Application) -> Term:
 
 @reads("pad")
 def _padded(application: Application) -> Term:
-    config = [tuple(map(int, each)) for each in application.params["padding_config"]]
+    config = [(int(low), int(high), int(inside)) for low, high, inside in application.params["padding_config"]]
     x, value = application.operands
     if any(low < 0 or high < 0 or inside for low, high, inside in config):
         return _dilated(application, config)
@@ -565,6 +567,13 @@ def _split(application: Application) -> Term:
         return Group((application.x,))
     ends = [sum(sizes[: at + 1]) for at in range(len(sizes) - 1)]
     return application.made("split({x}, {e}, axis={a})", e=ends, a=application.params["axis"])
+
+
+@reads("unstack")
+def _unstacked(application: Application) -> Term:
+    axis = int(application.params["axis"])
+    x = application.named(application.x, "unstacked")
+    return Group(tuple(indexed(x, [*[ALL] * axis, Const(at)]) for at in range(application.shape[axis])))
 
 
 # Slices and indices.

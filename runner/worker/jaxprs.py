@@ -14,6 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, cast
 
 import jax
@@ -21,7 +22,6 @@ import numpy as np
 from jax.extend import core as extended
 
 from runner.derivation.terms import built, constant
-from runner.experiment.frames import free
 from runner.graph.source import Frame
 from runner.graph.term import Apply, Const, Group, Name, Term
 from runner.language.operations import CONSTANTS, OPERATIONS
@@ -138,7 +138,7 @@ class _Reader:
 
     - `follows`: whether JAX follows over which mesh axes values may differ.
     - `arrays`: what the function captures, by the names of the lines; `captured`: those names, by the arrays' identity.
-    - `meant`: what names were given to.
+    - `counts`: how many names each wish has led to, beside itself; `meant`: what names were given to.
     """
 
     taken: set[str]
@@ -146,6 +146,7 @@ class _Reader:
     arrays: dict[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
     captured: dict[int, tuple[Any, Term]] = field(default_factory=dict[int, "tuple[Any, Term]"])
     frames: dict[str, Frame] = field(default_factory=dict[str, Frame])
+    counts: Counter[str] = field(default_factory=Counter[str])
     meant: dict[str, Term] = field(default_factory=dict[str, Term])
     live: dict[Any, _Live] = field(default_factory=dict[Any, "_Live"])
 
@@ -154,7 +155,12 @@ class _Reader:
 
     def fresh(self, wish: str) -> str:
         """A name that nothing has."""
-        return free(re.sub(r"\W+", "_", wish).strip("_") or "value", self.taken)
+        name = wish = re.sub(r"\W+", "_", wish).strip("_") or "value"
+        while name in self.taken:
+            self.counts[wish] += 1
+            name = f"{wish}_{self.counts[wish] + 1}"
+        self.taken.add(name)
+        return name
 
     def what(self, term: Term) -> Term:
         """A term, or what it is the name of."""
@@ -260,7 +266,7 @@ class _Body:
         name, operands = equation.primitive.name, equation.invars
         if name == "custom_linear_solve":
             operands = self._operands(equation)
-        elif name in _BODIES and not self.references.keys() & {*_names(equation)}:
+        elif name in _BODIES and self._reference(equation) is None:
             jaxpr, _ = _opened(equation.params[_BODIES[name]])
             inputs = self.live(jaxpr, tuple(v in needed for v in equation.outvars)).inputs
             last = operands[len(operands) - len(inputs) :]
@@ -309,7 +315,7 @@ class _Body:
 
     def _equation(self, equation: Any, wanted: Sequence[bool]) -> list[Term]:
         name = equation.primitive.name
-        reference = next((each for each in _names(equation) if each in self.references), None)
+        reference = self._reference(equation)
         if reference is not None:
             return self._referred(equation, reference)
         if name in _OPAQUE:
@@ -325,6 +331,10 @@ class _Body:
             return self._draws(equation)
         written = {"scan": self._scan, "cond": self._cond, "while": self._while}.get(name)
         return self._applied(equation) if written is None else written(equation, wanted)
+
+    def _reference(self, equation: Any) -> str | None:
+        """The name of what an equation calls, if there is a reference of that name."""
+        return next((each for each in _names(equation) if each in self.references), None) if self.references else None
 
     def _cannot(self, why: str) -> CannotRead:
         return CannotRead(f"{self.frame or 'the function'}: {why}")
@@ -710,20 +720,28 @@ def _arguments(
 
 def _is_library(operation: str, names: Sequence[str], given: Mapping[str, Any], name: str, closed: Any) -> bool:
     """Whether a call is the operation: under a transformation of JAX it has its name, and does something else."""
+    avals = tuple(v.aval for v in closed.jaxpr.invars)
+    return str(closed) in _bodies(operation, tuple(names), tuple(given.items()), name, avals)
+
+
+@cache
+def _bodies(
+    operation: str, names: tuple[str, ...], given: tuple[tuple[str, Any], ...], name: str, avals: tuple[Any, ...]
+) -> tuple[str, ...]:
+    """What JAX traces for the functions of a name that an operation calls."""
 
     def call(*operands: Any) -> Any:
         parameters = OPERATIONS[operation].signature.parameters
-        values = {**dict(zip(names, operands, strict=True)), **given}
+        values = {**dict(zip(names, operands, strict=True)), **dict(given)}
         placed = [n for n in parameters if parameters[n].kind is parameters[n].POSITIONAL_ONLY]
         named = {n: value for n, value in values.items() if n not in placed}
         return function_of(OPERATIONS[operation])(*(values[n] for n in placed if n in values), **named)
 
     try:
-        traced = calls.make_jaxpr(call)(*(v.aval for v in closed.jaxpr.invars))
+        traced = calls.make_jaxpr(call)(*avals)
     except REFUSALS:
-        return False
-    bodies = (each.params["jaxpr"] for each in traced.jaxpr.eqns if each.params.get("name") == name)
-    return any(str(body) == str(closed) for body in bodies)
+        return ()
+    return tuple(str(each.params["jaxpr"]) for each in traced.jaxpr.eqns if each.params.get("name") == name)
 
 
 def _array(term: Term, aval: Any) -> Term:

@@ -156,13 +156,13 @@ def _together(application: Application) -> tuple[Term, ...]:
     """
     operands, out = application.operands, application.outputs[0].shape
     bare = [_unspread(operand) for operand in operands]
-    given = zip(operands, bare, application.inputs, strict=True)
-    anchors = {str(aval.dtype) for term, left, aval in given if term is left and aval.shape == out
-               and not isinstance(term, Const)}  # fmt: skip
-    return tuple(
-        left if str(aval.dtype) in anchors else term
-        for term, left, aval in zip(operands, bare, application.inputs, strict=True)
-    )
+    if all(left is term for left, term in zip(bare, operands, strict=True)):
+        return operands
+    given = [*zip(operands, bare, application.inputs, strict=True)]
+    anchors = {
+        aval.dtype for term, left, aval in given if term is left and aval.shape == out and not isinstance(term, Const)
+    }
+    return tuple(left if aval.dtype in anchors else term for term, left, aval in given)
 
 
 def _unspread(term: Term) -> Term:

@@ -178,6 +178,15 @@ def overlapping_max_pool_gradient(x):
     return jax.grad(lambda x: (pool(x) * jnp.cos(pool(x))).sum())(x)
 
 
+@function((2, 7, 7, 2))
+def derivatives_of_pooling(x):
+    def pool(x):
+        return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "SAME")
+
+    product = jax.lax.reduce_window(x, 1.0, jax.lax.mul, (1, 2, 2, 1), (1, 1, 1, 1), "VALID")
+    return jax.jvp(pool, (x,), (jnp.cos(x),))[1], product
+
+
 @function((2, 5, 3), (3, 16), (4, 16), (16,))
 def lstm(x, wi, wh, b):
     def cell(carry, x):
@@ -250,6 +259,12 @@ def experts_by_sorting(x, expert, w):
     sizes = jnp.bincount(expert, length=3)
     y = jax.lax.ragged_dot(x[order], w, sizes)
     return jnp.zeros_like(y).at[order].set(y)
+
+
+@function((10, 4), ("i", 10, 3), (3, 4, 5))
+def gradient_of_experts(x, expert, w):
+    sizes = jnp.bincount(expert, length=3)
+    return jax.grad(lambda x, w: jnp.sin(jax.lax.ragged_dot(x, w, sizes)).sum(), argnums=(0, 1))(x, w)
 
 
 # Generation, sampling, diffusion.
@@ -584,6 +599,11 @@ def log_determinant(x):
     return jax.grad(lambda x: jnp.linalg.slogdet(x + 4 * jnp.eye(4))[1])(x)
 
 
+@function((4, 4), (4,))
+def conjugate_gradients(x, b):
+    return jax.scipy.sparse.linalg.cg(x @ x.T + jnp.eye(4), b, maxiter=2)[0]
+
+
 @function((8, 8))
 def heat_by_rolling(u):
     def step(u, _):
@@ -710,6 +730,13 @@ def switch_inside_a_scan(x):
         return jax.lax.switch(at, [jnp.add, jnp.subtract, jnp.maximum], c, row), at
 
     return jax.lax.scan(step, jnp.zeros(3), x)
+
+
+@function((3, 4), (4,))
+def barrier_for_several(x, y):
+    x, y = jax.lax.optimization_barrier((jax.device_put(x * 2), y))
+    x, y = jax.device_put((x, y))
+    return x + y, y - 1
 
 
 @function((3, 4))

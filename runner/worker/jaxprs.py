@@ -649,6 +649,7 @@ _BODIES = {
     "jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "remat2": "jaxpr",
     "checkpoint": "jaxpr", "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr",
     "custom_vjp_call_jaxpr": "fun_jaxpr", "custom_lin": "call_jaxpr", "custom_partitioning": "call",
+    "eval_jaxpr": "call_jaxpr",
 }  # fmt: skip
 """The calls, and which of their parameters is what they call."""
 

@@ -131,8 +131,8 @@ _CALLS = {
     "logistic": "logistic", "max": "maximum", "min": "minimum", "real": "real",
     "rsqrt": "rsqrt", "shift_left": "left_shift", "shift_right_arithmetic": "right_shift", "sign": "sign",
     "sin": "sin", "sinh": "sinh", "sqrt": "sqrt", "square": "square", "stop_gradient": "stop_gradient", "tan": "tan",
-    "tanh": "tanh", "xor": "bitwise_xor", "optimization_barrier": "optimization_barrier", "bessel_i0e": "i0e",
-    "bessel_i1e": "i1e",
+    "tanh": "tanh", "xor": "bitwise_xor", "bessel_i0e": "i0e",
+    "bessel_i1e": "i1e", "log2": "log2", "log10": "log10",
 }  # fmt: skip
 
 
@@ -183,7 +183,18 @@ READERS.update(dict.fromkeys(_OPERATORS, _operated) | dict.fromkeys(_CALLS, _cal
 
 @reads("pvary", "sharding_constraint", "reshard", "copy_to_host", "device_put", "layout_constraint", "mesh_cast")
 def _as_it_is(application: Application) -> Term:
-    return application.x
+    return _each(application, lambda operand: operand)
+
+
+@reads("optimization_barrier")
+def _behind_barrier(application: Application) -> Term:
+    return _each(application, lambda operand: Apply("optimization_barrier", (operand,)))
+
+
+def _each(application: Application, made: Callable[[Term], Term]) -> Term:
+    """What is made of the operand, or of each of several."""
+    results = tuple(map(made, application.operands))
+    return results[0] if len(results) == 1 else Group(results)
 
 
 @reads("and", "or", "not")
@@ -363,6 +374,26 @@ def _cumulated(application: Application) -> Term:
     return _built("flip({x}, {a})", x=summed, a=axis) if reverse else summed
 
 
+@reads("reduce_window")
+def _windowed_by(application: Application) -> Term:
+    """A window that is reduced by one operation."""
+    params, (x, first) = application.params, application.operands
+    names = [each.primitive.name for each in params["jaxpr"].eqns]
+    if names not in (["add"], ["mul"], ["max"], ["min"]) or len(application.outputs) != 1:
+        raise Unread("'reduce_window' with a function of its own")
+    return _built(
+        "reduce_window({x}, {first}, {kind}, {window}, {strides}, {padding}, {base}, {dilation})",
+        x=x,
+        first=first,
+        kind=names[0],
+        window=tuple(params["window_dimensions"]),
+        strides=tuple(params["window_strides"]),
+        padding=[tuple(map(int, each)) for each in params["padding"]],
+        base=tuple(params["base_dilation"]),
+        dilation=tuple(params["window_dilation"]),
+    )
+
+
 @reads("reduce_window_max", "reduce_window_min", "reduce_window_sum")
 def _windowed(application: Application) -> Term:
     params, kind = application.params, application.name.rpartition("_")[2]
@@ -386,42 +417,85 @@ def _windowed(application: Application) -> Term:
     )
 
 
+@dataclass(frozen=True)
+class _Windows:
+    """The windows of a pooling: their sizes, strides and paddings, how many there are along each dimension.
+
+    - `whole`: the shape of the padded operand.
+    """
+
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]
+    out: tuple[int, ...]
+    whole: tuple[int, ...]
+
+    @classmethod
+    def of(cls, application: Application, operand: Any, out: Any) -> _Windows:
+        """Those of a primitive, of an operand of that type, with a result of that one for each."""
+        params = application.params
+        padding = tuple((int(low), int(high)) for low, high in params["padding"])
+        whole = tuple(low + n + high for n, (low, high) in zip(operand.shape, padding, strict=True))
+        sizes, strides = tuple(map(int, params["window_dimensions"])), tuple(map(int, params["window_strides"]))
+        return cls(sizes, strides, padding, tuple(out.shape), whole)
+
+    def padded(self, x: Term, value: Term) -> Term:
+        """The operand with what is around it."""
+        padding = self.padding
+        return _built("pad({x}, {p}, constant_values={v})", x=x, p=padding, v=value) if any(map(any, padding)) else x
+
+    def parts(self, padded: Term) -> Term:
+        """What stands at each place of the windows, stacked."""
+        parts: list[Term] = []
+        for offsets in itertools.product(*map(range, self.sizes)):
+            along = zip(offsets, self.out, self.strides, self.whole, strict=True)
+            items = _short([_item(at, min(at + (n - 1) * step + 1, wide), step, wide) for at, n, step, wide in along])
+            parts.append(indexed(padded, items) if items else padded)
+        return _built("stack({p})", p=parts)
+
+    def index(self, chosen: Term) -> list[Term]:
+        """For each dimension the index of an element of each window; the places in a window have numbers, by rows."""
+        left, index = math.prod(self.sizes), list[Term]()
+        for d, (n, step, count) in enumerate(zip(self.out, self.strides, self.sizes, strict=True)):
+            left //= count
+            place = _along(n, d, len(self.out))
+            place = place if step == 1 else _built("{s} * {p}", s=step, p=place)
+            if count > 1:
+                part = chosen if left == 1 else _built("{c} // {l}", c=chosen, l=left)
+                part = part if math.prod(self.sizes[:d]) == 1 else _built("{c} % {n}", c=part, n=count)
+                place = operator("add", place, part)
+            index.append(place)
+        return index
+
+
+def _chosen(application: Application, windows: _Windows, operand: Term) -> Term:
+    """The number of the largest element of each window, or of the smallest, and of the first of several."""
+    low = str(application.params["select_prim"]) in ("le", "lt")
+    padded = application.named(windows.padded(operand, _built("inf" if low else "-inf")), "padded")
+    choice = _built("{f}({p}, axis=0)", f="argmin" if low else "argmax", p=windows.parts(padded))
+    return application.named(choice, "chosen")
+
+
 @reads("select_and_scatter_add")
 def _scattered_to_largest(application: Application) -> Term:
-    """The transpose of a pooling: each number goes to the largest element of its window, the first of several."""
-    params, (source, operand) = application.params, application.operands
-    low = str(params["select_prim"]) in ("le", "lt")
-    window, strides = tuple(map(int, params["window_dimensions"])), tuple(map(int, params["window_strides"]))
-    padding = [tuple(map(int, each)) for each in params["padding"]]
-    out, size = tuple(application.inputs[0].shape), tuple(application.inputs[1].shape)
-    padded = operand
-    if any(map(any, padding)):
-        outside = _built("inf" if low else "-inf")
-        padded = _built("pad({x}, {p}, constant_values={v})", x=operand, p=tuple(padding), v=outside)
-    whole = tuple(before + n + after for n, (before, after) in zip(size, padding, strict=True))
-    padded = application.named(padded, "padded")
-    parts: list[Term] = []
-    for offsets in itertools.product(*map(range, window)):
-        along = zip(offsets, out, strides, whole, strict=True)
-        items = _short([_item(at, min(at + (n - 1) * step + 1, wide), step, wide) for at, n, step, wide in along])
-        parts.append(indexed(padded, items) if items else padded)
-    choice = _built("{f}(stack({p}), axis=0)", f="argmin" if low else "argmax", p=parts)
-    chosen, left = application.named(choice, "chosen"), math.prod(window)
-    places: list[Term] = []
-    for d, (n, step, count) in enumerate(zip(out, strides, window, strict=True)):
-        left //= count
-        place = _along(n, d, len(out))
-        place = place if step == 1 else _built("{s} * {p}", s=step, p=place)
-        if count > 1:
-            # The places in a window have numbers, row by row.
-            part = chosen if left == 1 else _built("{c} // {l}", c=chosen, l=left)
-            part = part if math.prod(window[:d]) == 1 else _built("{c} % {n}", c=part, n=count)
-            place = operator("add", place, part)
-        places.append(place)
-    empty = _built("zeros({s}, {t})", s=whole, t=application.result)
-    scattered: Term = Apply("at[].add", (empty, Group(tuple(places)), source))
-    cut = [_item(before, before + n, 1, wide) for (before, _), n, wide in zip(padding, size, whole, strict=True)]
+    """The transpose of a pooling: each number goes to the largest element of its window."""
+    source, operand = application.operands
+    windows = _Windows.of(application, application.inputs[1], application.inputs[0])
+    places = tuple(windows.index(_chosen(application, windows, operand)))
+    empty = _built("zeros({s}, {t})", s=windows.whole, t=application.result)
+    scattered: Term = Apply("at[].add", (empty, Group(places), source))
+    given = zip(windows.padding, application.inputs[1].shape, windows.whole, strict=True)
+    cut = [_item(before, before + n, 1, wide) for (before, _), n, wide in given]
     return indexed(scattered, _short(cut)) if _short(cut) else scattered
+
+
+@reads("select_and_gather_add")
+def _gathered_at_largest(application: Application) -> Term:
+    """The derivative of a pooling: of each window what stands where the operand has its largest element."""
+    tangents, operand = application.operands
+    windows = _Windows.of(application, application.inputs[1], application.outputs[0])
+    places = tuple(windows.index(_chosen(application, windows, operand)))
+    return indexed(application.named(windows.padded(tangents, Const(0.0)), "padded"), places)
 
 
 # Shapes.
@@ -859,11 +933,23 @@ def _letters(spec: Sequence[int], first: str, spatial: str) -> str:
 
 @reads("ragged_dot_general", "ragged_dot")
 def _ragged(application: Application) -> Term:
-    numbers = application.params.get("ragged_dot_dimension_numbers")
-    plain = "(((1,), (1,)), ((), ()))"
-    if numbers is not None and str(numbers.dot_dimension_numbers).replace("[", "(").replace("]", ")") != plain:
-        raise Unread("'ragged_dot_general' with other dimensions than ragged_dot's")
-    return application.made("ragged_dot({x}, {y}, {z})")
+    numbers = application.params["ragged_dot_dimension_numbers"]
+    (summed, batch), (rows, groups) = (
+        numbers.dot_dimension_numbers, (numbers.lhs_ragged_dimensions, numbers.rhs_group_dimensions),
+    )  # fmt: skip
+    match [[*map(list, summed)], [*map(list, batch)], list(rows), list(groups)]:
+        case [[[1], [1]], [[], []], [0], [0]]:
+            return application.made("ragged_dot({x}, {y}, {z})")
+        case [[[1], [2]], [[], []], [0], [0]]:
+            return application.made("ragged_dot({x}, matrix_transpose({y}), {z})")
+        case [[[0], [0]], [[], []], [0], []]:
+            # The transpose by the matrices: which group a row is of, as zeros and ones.
+            ends = application.made("searchsorted(cumsum({z}), arange({n}), side='right')", n=application.shape[0])
+            count = application.inputs[2].shape[0]
+            group = _built("one_hot({e}, {c}, dtype={t})", e=ends, c=count, t=application.dtype)
+            return application.made("einsum('mg,mk,mn->gkn', {g}, {x}, {y})", g=group)
+        case _:
+            raise Unread("'ragged_dot_general' with other dimensions than those of ragged_dot and its derivatives")
 
 
 # Linear algebra.

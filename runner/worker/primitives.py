@@ -227,6 +227,16 @@ def _one_minus_square(application: Application) -> Term:
     return application.made("1 - {x} ** 2")
 
 
+@reads("polynomial")
+def _polynomial(application: Application) -> Term:
+    """The coefficient of the lowest power stands first."""
+    x = application.named(application.x, "x")
+    *lower, value = application.operands[1:]
+    for coefficient in reversed(lower):
+        value = _built("{c} + {x} * ({v})", c=coefficient, x=x, v=value)
+    return value
+
+
 @reads("integer_pow")
 def _powered(application: Application) -> Term:
     return operator("power", application.x, constant(application.params["y"]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -51,8 +52,6 @@ def functions(
 
 def _filled(text: str, operand: str) -> str:
     """A text of Python with `$name` in the place of a name."""
-    import re
-
     return re.sub(rf"(?<![\w'\".$]){operand}(?![\w'\"(=])", f"${operand}", text)
 
 

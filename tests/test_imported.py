@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import subprocess
 import sys
 from pathlib import Path
@@ -9,17 +10,22 @@ from typing import Any
 
 import pytest
 
+from runner import codec
 from runner.config.sources import Sources
+from runner.evidence import hlo, warnings
 from runner.evidence.hlo import Metadata
 from runner.evidence.model import Collective
 from runner.evidence.nodes import Origin, Origins
+from runner.experiment.imported import KEY, Imported, Imports
 from runner.experiment.model import Experiment
 from runner.flow import run as flow
+from runner.graph.source import Frame
 from runner.link.workers import Workers
 from runner.programs.names import Names
 from runner.record.model import Record
 from runner.record.told import told
 from runner.show import report
+from runner.show.page import run as page
 from tests import harness, imported
 
 FILE = imported.FOLDER / "transformer.py"
@@ -256,3 +262,194 @@ def test_explicit_repairs_what_is_outside_of_the_users_function(tmp_path: Path) 
     source = (tmp_path / "program_explicit.py").read_text()
     assert "out_sharding" in source
     assert "transformer.loss(" in source
+
+
+# A device's own function, and functions that give several values.
+
+DEVICE = imported.FOLDER / "device.py"
+
+
+def written(function: str, lines: dict[str, str], result: str, of: str) -> tuple[dict[str, Any], Imported]:
+    """A function of `device.py` as a worker reads it; `of` is how its lines begin in the file, by their names."""
+    file = DEVICE.read_text().splitlines()
+    start = file.index(f"def {function}(x, w1, w2):")
+    frames: dict[str, Frame] = {}
+    for name, begins in (each.split(": ", 1) for each in of.split("; ")):
+        (at,) = [i for i, text in enumerate(file) if i > start and text.strip().startswith(begins)][:1]
+        frames[name] = Frame(str(DEVICE), at + 1, file[at].strip())
+    called = Imported(f"device.{function}", f"device.{function}($x, $w1, $w2)", frames)
+    return {"of": ["x", "w1", "w2"], **lines, "result": result}, called
+
+
+BLOCK = written(
+    "block", {"h": "tanh(x @ w1)", "y": "h @ w2", "total": "psum(y, 'y')"}, "total", "h: h =; y: y =; total: return"
+)
+BOTH = written("both", {"h": "tanh(x @ w1)", "product": "h @ w2", "sums": "sum(h, axis=1)"}, "(product, sums)",
+               "h: h =; product: return; sums: return")  # fmt: skip
+
+
+def of_device() -> dict[str, Any]:
+    preamble = ("import sys", f"sys.path.append({str(imported.FOLDER)!r})", "import device")
+    functions = {"block": BLOCK, "both": BOTH}
+    imports = Imports({name: called for name, (_, called) in functions.items()}, preamble, ("sys", "device"))
+    return {"functions": {name: lines for name, (lines, _) in functions.items()}, KEY: codec.plain(imports)}
+
+
+MLP = """
+arrays:
+  a: {shape: [8, 8], spec: [x, null]}
+  w1: {shape: [8, 16], spec: [null, y]}
+  w2: {shape: [16, 8], spec: [y, null]}
+graph:
+  b, s: both(a, w1, w2)
+  c: both(b, w1, w2)[0] + s[:, None]
+per_device:
+  b: block(a, w1, w2)
+  s: psum(sum(tanh(a @ w1), axis=1), 'y')
+  c: block(b, w1, w2) + s[:, None]
+outputs: {c: [x, null]}
+explain: true
+"""
+
+
+@pytest.fixture(scope="module")
+def of_mlp(tmp_path_factory: pytest.TempPathFactory) -> tuple[Record, Path]:
+    folder = tmp_path_factory.mktemp("device")
+    record = examined(imported.definition(MLP, of_device()), folder)
+    assert record.status == "passed", (record.error, record.programs)
+    return record, folder
+
+
+def test_a_function_that_gives_several_values_is_unpacked(of_mlp: tuple[Record, Path]) -> None:
+    source = (of_mlp[1] / "program_auto.py").read_text()
+    assert "b, s = both(a, w1, w2)" in source
+    assert source.count("return device.both(x, w1, w2)") == 1
+
+
+def test_a_devices_function_is_called_on_each_device(of_mlp: tuple[Record, Path]) -> None:
+    for program in ("shard_map", "vmap"):
+        source = (of_mlp[1] / f"program_{program}.py").read_text()
+        assert source.count("return device.block(x, w1, w2)") == 1
+        assert "import device" in source
+
+
+def test_a_collective_that_a_devices_function_asks_for_belongs_to_its_line(of_mlp: tuple[Record, Path]) -> None:
+    listed = of_mlp[0].compiled["shard_map"].collectives
+    assert listed is not None
+    asked = {node: each for each in listed for node in each.nodes}
+    assert asked.keys() == {"b_total", "s", "c_block_total"}
+    assert not any(each.inserted for each in listed)
+    psum = asked["b_total"]
+    assert psum.why is not None
+    number = BLOCK[1].frames["total"].line
+    assert psum.why.text.startswith(f"device.py:{number} asks for it: psum(b_y, 'y')")
+    assert psum.why.keys == ["per_device.b"]
+
+
+def test_each_call_of_a_function_has_lines_of_its_own(of_mlp: tuple[Record, Path]) -> None:
+    listed = of_mlp[0].compiled["auto"].collectives
+    assert listed is not None
+    nodes = {node for each in listed for node in each.nodes}
+    assert {"b_s_2_product", "c_both_product"} <= nodes
+    texts = {node for each in collectives(of_mlp[0], "auto") for node in each.nodes}
+    assert f"device.py:{BOTH[1].frames['product'].line} return h @ w2, h.sum(axis=1)" in texts
+
+
+AROUND = """
+arrays:
+  a: {shape: [8, 8], spec: [x, null]}
+  w1: {shape: [8, 16], spec: [null, y]}
+  w2: {shape: [16, 8], spec: [y, null]}
+graph:
+  ring:
+    repeat: 2
+    carry: {h: a}
+    body: {h: "both(h, w1, w2)[0]"}
+  total: sum(ring.h)
+  c: "cond(total > 0, lambda: first(ring.h, w1, w2), lambda: ring.h * 2)"
+outputs: {c: [x, null]}
+program: [auto, constraint]
+"""
+
+
+OWN = {"first(x, w1, w2)": "both(x, w1, w2)[0]"}
+
+
+def test_functions_are_called_in_repeats_and_in_choices(tmp_path: Path) -> None:
+    imports = of_device()
+    config = imported.definition(AROUND, {**imports, "functions": {**imports["functions"], **OWN}})
+    record = examined(config, tmp_path)
+    assert record.status == "passed", (record.error, record.programs)
+    listed = record.compiled["auto"].collectives
+    assert listed is not None
+    nodes = {node for each in listed for node in each.nodes}
+    assert "ring.h_both_product" in nodes
+    assert any(node.startswith("c_true_first") and node.endswith("product") for node in nodes)
+    where = f"device.py:{BOTH[1].frames['product'].line} return h @ w2, h.sum(axis=1)"
+    assert where in {node for each in collectives(record, "auto") for node in each.nodes}
+
+
+def test_the_page_tells_the_users_places(ran: tuple[Record, Path]) -> None:
+    text = html.unescape(page.page(ran[0], ran[1]))
+    assert f"q for {place(Q)}" in text
+    assert f"({place(LOGITS)})" in text
+
+
+SAID = (
+    "W1121 06:32:17.200001    5192 spmd_partitioner.cc:666] [SPMD] Involuntary full rematerialization. The compiler "
+    'cannot go from sharding {} to {} for HLO operation: %c = f32[8]{0} copy(%b), metadata={op_name="jit(test)/jvp('
+    'loss)/dot_general" stack_frame_id=2}'
+)
+
+
+def test_a_warning_belongs_to_the_line_of_its_frame() -> None:
+    tables = f"""HloModule m
+
+FileNames
+1 "{FILE}"
+2 "program.py"
+
+FunctionNames
+1 "loss"
+2 "forward"
+
+FileLocations
+1 {{file_name_id=2 function_name_id=2 line=3 end_line=3 column=1 end_column=2}}
+2 {{file_name_id=1 function_name_id=1 line={line(LOGITS)} end_line=9 column=1 end_column=2}}
+
+StackFrames
+1 {{file_location_id=1 parent_frame_id=1}}
+2 {{file_location_id=2 parent_frame_id=2}}
+
+"""
+    frames = hlo.read(tables).stack_frames
+    assert frames.of(2) == ((str(FILE), line(LOGITS)), ("program.py", 3))
+    assert frames.of(0) == frames.of(9) == ()
+    (warning,) = warnings.read(SAID, Origins(experiment(), "graph"), frames)
+    assert warning.node == "loss_logits"
+
+
+STEP = """
+mesh: {axes: [data, model], shape: [2, 2]}
+arrays:
+  w1: {shape: [2, 16, 16], spec: [null, data, model]}
+  w2: {shape: [16, 8], spec: [model, data]}
+  x: {shape: [8, 16], spec: [data, null]}
+  y: {shape: [8, 8], spec: [data, null]}
+graph: {"value, n1, n2": "train(w1, w2, x, y)"}
+outputs: {value: [], n1: [null, data, model], n2: [model, data]}
+program: auto
+"""
+
+
+def test_a_step_with_a_gradient_and_a_jitted_helper_of_its_own_is_attributed(tmp_path: Path) -> None:
+    shapes = {"w1": (2, 16, 16), "w2": (16, 8), "x": (8, 16), "y": (8, 8)}
+    imports = imported.functions("stepper", {"train": "stepper.step(w1, w2, x, y)"}, {"train": shapes})
+    record = examined(imported.definition(STEP, imports), tmp_path)
+    assert record.status == "passed", (record.error, record.programs)
+    moved = collectives(record, "auto")
+    assert moved
+    assert all(node.startswith("stepper.py:") for each in moved for node in each.nodes)
+    product = [each for each in moved if each.nodes == ["stepper.py:11 y = x @ w"]]
+    assert {each.gradient for each in product} == {False, True}
+    assert all(each.why is not None and each.why.by == "operation" for each in moved)

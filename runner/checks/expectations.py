@@ -15,6 +15,7 @@ from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.layout import Layout, Mesh, Spec
 from runner.record.model import CompiledProgram
+from runner.record.told import program_told
 from runner.record.verdicts import Judged, NotRun, Verdict
 from runner.words import bytes_text
 
@@ -29,10 +30,12 @@ def _verdict(name: str, experiment: Experiment, program: Program, compiled: Comp
     expected, of, what = experiment.expected[program], _of(name), name.removeprefix(f"{_of(name)}_")
     if not program.on_mesh and name != "max_memory_bytes":
         return NotRun(reason=f"{program} runs on one device, which communicates with none")
+    places = {line: str(frame) for line, frame in experiment.frames[program.section].items()}
     if what == "max_bytes_per_device":
-        verdict = communication.sent(expected, program, compiled, of)
+        verdict = communication.sent(expected, program, program_told(compiled, places), of)
     elif what in ("collectives", "no_collectives"):
-        verdict = communication.counts(expected, program, compiled, of, none=what == "no_collectives")
+        told = program_told(compiled, places)
+        verdict = communication.counts(expected, program, told, of, none=what == "no_collectives")
     elif what in _OVERLAPS and compiled.collectives is None:
         # An expectation that nobody can check is not met.
         unread = compiled.collectives_unknown or ["the backend does not tell the collectives"]

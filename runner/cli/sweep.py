@@ -22,6 +22,7 @@ from runner.config.compose import InvalidConfiguration
 from runner.config.folders import added
 from runner.config.points import REFUSALS, Composed, Composer
 from runner.experiment import enumeration
+from runner.flow import functions
 from runner.link.workers import Workers
 from runner.printable import Formatter
 from runner.record import manifest, measures
@@ -278,7 +279,9 @@ def same_files(before: Record, now: Composed) -> bool:
     """Whether a point says what it said when it was run, whatever has become of its files."""
     if now.configuration is None:
         return False
-    return before.config_hash == records.config_hash(now.configuration.plain)
+    configuration = now.configuration
+    beside = functions.beside(configuration.plain, lambda: configuration.sources)
+    return before.config_hash == records.config_hash(configuration.plain, beside)
 
 
 @contextlib.contextmanager

@@ -228,7 +228,7 @@ class ExperimentConfig:
     """Modules and functions of your own, which lines call: `{llama: my_models/llama.py, loss: my_models.mlp:loss}`."""
     references: Annotated[dict[str, Any] | None, "imports"] = field(default_factory=dict[str, Any])
     """What computes the same as a function whose inside nobody can read: `{flash_attention: my_refs.py:attention}`."""
-    specs: Annotated[dict[str, Any] | None, "specs"] = field(default_factory=dict[str, Any])
+    specs: Annotated[dict[str, Any] | None, "specs-of-leaves"] = field(default_factory=dict[str, Any])
     """The PartitionSpecs of the leaves of trees, by patterns of their paths: `{"params/**/{q,k}": [embed, x]}`."""
     functions: Annotated[dict[str, Any] | None, "functions"] = field(default_factory=dict[str, Any])
     """Lines by a name, which other lines call: `rmsnorm(x, g): x * g`."""

@@ -198,6 +198,7 @@ FORMS: Mapping[str, Form] = {
     "numbers": _any("", Form("number"), Form("flag"), Form("list", of="numbers")),
     "spec": SPEC,
     "specs": _SPECS,
+    "specs-of-leaves": Form("mapping", of=_any(SPEC.refusal, SPEC, "specs-of-leaves", optional=True)),
     "imports": Form(
         "mapping", of=Form("text", "{value!r} is no file, such as my_models/llama.py, and no module{hint}")
     ),

@@ -14,6 +14,7 @@ from typing import Any
 
 from runner import codec
 from runner.config import schema
+from runner.config.sources import one_by_one
 from runner.experiment.lines import Invocation, Line, Statement, enclosed
 from runner.experiment.written import BOTH
 from runner.graph.source import Frame
@@ -26,7 +27,7 @@ KEY = "imported"
 """The key of a definition that no file has: a worker writes it."""
 
 
-_OF_LINES = ("imports", "references", "specs", BOTH, "functions", "constraints", "grad")
+_OF_LINES = ("imports", "references", "specs", BOTH, "functions", "constraints")
 """The keys that are lines, or speak of such."""
 
 _OF_NO_LINE = ("collectives", "no_collectives", "max_bytes_per_device", "max_memory_bytes")
@@ -104,22 +105,25 @@ def outline(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def skeleton(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a configuration can be read before its functions are: all but its lines, and what speaks of them."""
+    """A configuration with stubs in the place of lines and trees: what else it says can be read before these are."""
     whole = schema.completed({name: value for name, value in config.items() if value is not None and name != KEY})
-    there: Mapping[str, Mapping[str, Any] | None] = whole["arrays"]
-    stub: dict[str, Any] = {"probe_": "zeros(1)"}
+    arrays: Mapping[str, Mapping[str, Any] | None] = whole["arrays"]
     expected: Mapping[str, Any] = whole["expect"] or {}
+    outputs: dict[str, Any] = {name: [] for written in whole["outputs"] for name in one_by_one(written) or [written]}
+    outputs = outputs or {"probe_": []}
+    lines: dict[str, Any] = dict.fromkeys(outputs, "zeros(1)")
+    values: Mapping[str, Any] = expected.get("values") or {}
     return {
         **whole,
-        "arrays": {name: array for name, array in there.items() if not (array or {}).get("tree")},
-        "graph": stub if whole["graph"] or whole[BOTH] else {},
-        "per_device": stub if whole["per_device"] else {},
-        "outputs": {"probe_": []},
-        "expect": {name: expected.get(name) for name in _OF_NO_LINE},
-        **{
-            key: dict[str, Any]()
-            for key in ("imports", "references", "specs", BOTH, "functions", "constraints", "grad")
+        "arrays": {name: {"shape": [1]} if (array or {}).get("tree") else array for name, array in arrays.items()},
+        "graph": lines if whole["graph"] or whole[BOTH] else {},
+        "per_device": lines if whole["per_device"] else {},
+        "outputs": outputs,
+        "expect": {
+            **{name: expected.get(name) for name in _OF_NO_LINE},
+            "values": {name: value for name, value in values.items() if name in outputs},
         },
+        **{key: dict[str, Any]() for key in _OF_LINES},
         "show": "none",
         "trace": False,
         "profile": False,

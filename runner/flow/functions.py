@@ -12,9 +12,18 @@ from runner.experiment.reader import read
 from runner.faults import InvalidExperiment
 from runner.link.order import job, kind
 from runner.link.workers import Workers
+from runner.untyped import is_mapping
 
 if TYPE_CHECKING:
     from runner.config.sources import Sources
+
+
+def beside(config: Mapping[str, Any], sources: Callable[[], Sources]) -> Path | None:
+    """The folder of which the files that a configuration imports are; None where it imports none."""
+    imported = config.get("imports")
+    if not imported or not is_mapping(imported):
+        return None
+    return sources().folder(("imports", next(iter(imported))))
 
 
 def traced(
@@ -32,8 +41,9 @@ def traced(
     whole = schema.completed({key: value for key, value in config.items() if value is not None})
     one = {**whole["target"], "processes": 1, "cluster": False}
     experiment = read({**skeleton(whole), "target": one})
-    beside = sources().folder(("imports", next(iter(whole["imports"]))))
-    task = {**job(experiment, into, beside, str(into)), "definition": whole, "trace": True}
+    folder = beside(whole, sources)
+    assert folder is not None
+    task = {**job(experiment, into, folder, str(into)), "definition": whole, "trace": True}
     ending = "the worker told nothing of the functions"
     for event in workers.aside(kind(experiment)).submit(task, kind(experiment), experiment.timeout):
         match event:

@@ -23,7 +23,7 @@ from runner.experiment.model import Experiment
 from runner.experiment.naming import TRACED
 from runner.experiment.reader import read
 from runner.faults import InvalidExperiment, invalid
-from runner.flow import clock
+from runner.flow import clock, functions
 from runner.link import scratch
 from runner.link.order import job, kind
 from runner.link.process import Worker
@@ -160,7 +160,8 @@ class Running:
             del job
         if self._ending is not None:
             record.status, record.error = _outcome(self._ending, self.sources)
-        record.config_folders, record.config_hash = added(self.sources().folders), records.config_hash(self.config)
+        record.config_folders = added(self.sources().folders)
+        record.config_hash = records.config_hash(self.config, functions.beside(self.config, self.sources))
         if self._refusal is not None:
             _hold_to_refusal(self._refusal, self._ending, record)
         records.write(record, self.folder)
@@ -173,8 +174,6 @@ class Running:
         """The configuration with what it imports read; most import nothing."""
         if not imports(config):
             return config
-        from runner.flow import functions
-
         with self.progress:
             self.progress.tell("the functions")
             return functions.traced(config, self.folder / trees, self.sources, self.workers)

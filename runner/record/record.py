@@ -58,9 +58,12 @@ def ended(
     return record
 
 
-def config_hash(config: Mapping[str, Any]) -> str:
-    """What tells two resolved configurations apart."""
-    text = json.dumps(config, sort_keys=True, default=str, ensure_ascii=False)
+def config_hash(config: Mapping[str, Any], folder: Path | None = None) -> str:
+    """What tells two resolved configurations apart, and the files of Python that they import from `folder`."""
+    files = (folder / str(source).partition(":")[0] for source in config["imports"].values()) if folder else ()
+    contents = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()}
+    whole = {**config, "imported": contents} if contents else config
+    text = json.dumps(whole, sort_keys=True, default=str, ensure_ascii=False)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from runner.estimate.model import Estimate
 from runner.evidence import words
 from runner.evidence.model import CompilerWarning, Profile
 from runner.experiment.program import Program
 from runner.record.model import CompiledProgram, Record
+from runner.record.verdicts import ValueVerdict
 from runner.sharding.plan import Planned
 
 Names = Mapping[str, str]
@@ -32,15 +34,20 @@ def told(record: Record) -> Record:
     if not any(names.values()):
         return record
     programs = {
-        name: _program(program, names.get(lines_of(name), {})) if isinstance(program, CompiledProgram) else program
+        name: program_told(program, names.get(lines_of(name), {})) if isinstance(program, CompiledProgram) else program
         for name, program in record.programs.items()
     }
     return replace(record, programs=programs)
 
 
-def _program(program: CompiledProgram, names: Names) -> CompiledProgram:
+def program_told(program: CompiledProgram, names: Names) -> CompiledProgram:
+    """A program that tells other names for lines, where there are such."""
+    if not names:
+        return program
     return replace(
         program,
+        checks=program.checks.but(value=_value(program.checks.value, names)),
+        lowered=program.lowered and [replace(each, line=_one(each.line, names)) for each in program.lowered],
         collectives=program.collectives and [words.told(each, names) for each in program.collectives],
         compiler_warnings=program.compiler_warnings and [_warning(each, names) for each in program.compiler_warnings],
         profile=program.profile and _profile(program.profile, names),
@@ -55,6 +62,18 @@ def _all(lines: Sequence[str], names: Names) -> list[str]:
 
 def _one(line: str | None, names: Names) -> str | None:
     return None if line is None else names.get(line, line)
+
+
+def _value(verdict: Any, names: Names) -> Any:
+    """A verdict on values with other names for the lines that decide."""
+    if not isinstance(verdict, ValueVerdict):
+        return verdict
+    outputs = dict(verdict.outputs)
+    for name, output in verdict.compared.items():
+        if output.undecided:
+            places = [replace(each, line=names.get(each.line, each.line)) for each in output.undecided.places]
+            outputs[name] = replace(output, undecided=replace(output.undecided, places=places))
+    return replace(verdict, outputs=outputs)
 
 
 def _warning(warning: CompilerWarning, names: Names) -> CompilerWarning:

@@ -16,7 +16,7 @@ from runner.config.compose import Configuration, InvalidConfiguration, compose
 from runner.config.folders import conf_folder
 from runner.config.sources import shown
 from runner.experiment import expect, topology
-from runner.experiment.reader import read, tested
+from runner.experiment.reader import tested
 from runner.faults import InvalidExperiment
 from runner.flow import verification
 from runner.record import differences, golden
@@ -36,6 +36,11 @@ Made = TypeVar("Made", bound="pytest.Item | pytest.Collector")
 def made(kind: type[Made], parent: pytest.Collector, **arguments: Any) -> Made:
     """An item or a collector under its parent; pytest has no types for the arguments of a class of ours."""
     return cast("Any", kind).from_parent(parent, **arguments)
+
+
+def _outlined(config: Mapping[str, Any]) -> Experiment:
+    """The experiment, as far as it is known without a worker."""
+    return read(outline(config))
 
 
 class _Failure(Exception):
@@ -79,14 +84,14 @@ class ExperimentFile(pytest.File):
         if first is not None and self._asked(first, expect.refusal) is not None:
             yield from self._refused(first)
             return
-        experiment = None if first is None else self._asked(first, read)
+        experiment = None if first is None else self._asked(first, _outlined)
         if first is None or experiment is None:
             return
         self.state.files[self.golden] = self._collected
         self._small = dict(experiment.verify_dims)
         for target in self.state.targets or experiment.tested:
             self._composed[target] = composed = self._for(target, first)
-            experiment = self._asked(composed, read)
+            experiment = self._asked(composed, _outlined)
             if experiment is None:
                 return
             absent = experiment.target.topology

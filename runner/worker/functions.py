@@ -10,8 +10,9 @@ from __future__ import annotations
 import importlib
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -122,13 +123,26 @@ class _Reading:
             "grad": self._grad(),
             "show": self._show(),
         }
-        for pattern in self._said("specs"):
+        for pattern in self.specs:
             if pattern not in self.patterns:
                 known = ", ".join(list(self.paths.values())[:12])
-                raise invalid(("specs", pattern), f"no leaf of a tree fits this pattern; there are {known}")
+                raise invalid(("specs",), f"no leaf of a tree fits {pattern}; there are {known}")
         names = (*self.definition["imports"], *(f"{name}_tree" for name in self.trees))
         changed[KEY] = codec.plain(Imports(self.imported, tuple(self.preamble), names, tuple(self.modules)))
         return changed
+
+    @cached_property
+    def specs(self) -> dict[str, Any]:
+        """The specs of leaves by patterns of their paths, which a file may nest: what overrides name has no `/`."""
+
+        def below(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+            if is_mapping(value):
+                for name, part in value.items():
+                    yield from below(f"{path}/{name}" if path else str(name), part)
+            else:
+                yield path, value
+
+        return dict(below("", self._said("specs")))
 
     def _said(self, key: str) -> Mapping[str, Any]:
         """What the file says at a key that may be null."""
@@ -327,7 +341,7 @@ class _Reading:
 
     def _spec(self, name: str, own: Any) -> Any:
         """How an array or a leaf lies: the first of the patterns that its path fits, else what its line says."""
-        for pattern, spec in self._said("specs").items():
+        for pattern, spec in self.specs.items():
             if fits(pattern, self.paths.get(name, name)):
                 self.patterns.add(pattern)
                 return spec if own is None or name not in self.definition["arrays"] else own
@@ -565,7 +579,7 @@ class _Reading:
             KEY: codec.plain(Imports(self.imported)),
         }
         partial |= {other: {} for other in SECTIONS if other != section}
-        experiment = read({**partial, "program": "all", "expect": {}})
+        experiment = read({**partial, "program": "all", "expect": {}, "grad": {}})
         given = {array.name: array for array in experiment.arrays}
         lines: Mapping[str, Any] = {}
         differing: Mapping[str, frozenset[str]] = {}
@@ -626,7 +640,8 @@ class _Reading:
                 specs[name] = spec
                 continue
             for leaf in self.trees[name].leaves:
-                specs[leaf] = self._spec(leaf, None) or spec
+                own = self._spec(leaf, None)
+                specs[leaf] = spec if own is None else own
         return specs
 
     def _chosen(self, name: str, tree: _Tree, key: Key) -> dict[str, list[Any] | None]:
@@ -658,7 +673,8 @@ class _Reading:
 
     def _arrays_alone(self) -> Experiment:
         """The experiment of the arrays, which has no lines yet."""
-        return read({**skeleton(self.definition), "arrays": self.arrays})
+        alone = {"arrays": self.arrays, "grad": {}, "expect": {}}
+        return read({**skeleton(self.definition), **alone})
 
     def _grad(self) -> Any:
         grad = self.definition["grad"]

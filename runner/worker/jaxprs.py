@@ -14,14 +14,14 @@ import re
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import cache
+from typing import Any, cast
 
 import jax
 import numpy as np
 from jax.extend import core as extended
 
 from runner.derivation.terms import built, constant
-from runner.experiment.frames import free
 from runner.graph.source import Frame
 from runner.graph.term import Apply, Const, Group, Name, Term
 from runner.language.operations import CONSTANTS, OPERATIONS
@@ -38,10 +38,11 @@ from runner.worker.primitives import (
     literal,
     over_axes,
     transposed,
+    wrapped,
 )
 from runner.worker.systems import system
 from runner.worker.trips import steps
-from runner.worker.versions import abstract_mesh, scan_counts, user_frame, varying_axes
+from runner.worker.versions import abstract_mesh, expanded, scan_counts, user_frame, varying_axes
 from runner.worker.walk import REFUSALS, function_of
 
 _LONGEST = 96
@@ -141,6 +142,7 @@ class _Reader:
 
     - `follows`: whether JAX follows over which mesh axes values may differ.
     - `arrays`: what the function captures, by the names of the lines; `captured`: those names, by the arrays' identity.
+    - `counts`: how many names each wish has led to, beside itself; `meant`: what names were given to.
     """
 
     taken: set[str]
@@ -148,6 +150,8 @@ class _Reader:
     arrays: dict[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
     captured: dict[int, tuple[Any, Term]] = field(default_factory=dict[int, "tuple[Any, Term]"])
     frames: dict[str, Frame] = field(default_factory=dict[str, Frame])
+    counts: Counter[str] = field(default_factory=Counter[str])
+    meant: dict[str, Term] = field(default_factory=dict[str, Term])
     live: dict[Any, _Live] = field(default_factory=dict[Any, "_Live"])
 
     def __post_init__(self) -> None:
@@ -155,7 +159,16 @@ class _Reader:
 
     def fresh(self, wish: str) -> str:
         """A name that nothing has."""
-        return free(re.sub(r"\W+", "_", wish).strip("_") or "value", self.taken)
+        name = wish = re.sub(r"\W+", "_", wish).strip("_") or "value"
+        while name in self.taken:
+            self.counts[wish] += 1
+            name = f"{wish}_{self.counts[wish] + 1}"
+        self.taken.add(name)
+        return name
+
+    def what(self, term: Term) -> Term:
+        """A term, or what it is the name of."""
+        return self.meant.get(term.name, term) if isinstance(term, Name) else term
 
     def constant(self, value: Any) -> Term:
         """What stands for an array that a function captures."""
@@ -165,7 +178,7 @@ class _Reader:
 
     def _captured(self, value: Any) -> Term:
         if jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
-            return built("wrap_key_data({x})", x=self._captured(jax.random.key_data(value)))
+            return wrapped(self._captured(jax.random.key_data(value)), str(jax.random.key_impl(value)))
         array = np.asarray(value)
         if not array.size:
             return built("zeros({s}, {t})", s=array.shape, t=str(array.dtype))
@@ -257,7 +270,7 @@ class _Body:
         name, operands = equation.primitive.name, equation.invars
         if name == "custom_linear_solve":
             operands = self._operands(equation)
-        elif name in _BODIES and not self.references.keys() & {*_names(equation)}:
+        elif name in _BODIES and self._reference(equation) is None:
             jaxpr, _ = _opened(equation.params[_BODIES[name]])
             inputs = self.live(jaxpr, tuple(v in needed for v in equation.outvars)).inputs
             last = operands[len(operands) - len(inputs) :]
@@ -280,7 +293,10 @@ class _Body:
             return literal(variable.val, str(aval.dtype))
         known = self.known[variable]
         if isinstance(known, _Captured):
-            known = self.known[variable] = self.reader.constant(known.value)
+            try:
+                known = self.known[variable] = self.reader.constant(known.value)
+            except Unread as error:
+                raise self._cannot(str(error)) from None
         return known
 
     def named(self, term: Term, wish: str) -> Name:
@@ -293,6 +309,7 @@ class _Body:
         """A term by a name of its own."""
         name = self.reader.fresh(wish)
         self._put(name, text(term))
+        self.reader.meant[name] = term
         return Name(name)
 
     def _put(self, name: str, line: Any) -> None:
@@ -302,7 +319,7 @@ class _Body:
 
     def _equation(self, equation: Any, wanted: Sequence[bool]) -> list[Term]:
         name = equation.primitive.name
-        reference = next((each for each in _names(equation) if each in self.references), None)
+        reference = self._reference(equation)
         if reference is not None:
             return self._referred(equation, reference)
         if name in _OPAQUE:
@@ -311,8 +328,17 @@ class _Body:
             return self._call(equation, equation.params[_BODIES[name]], wanted)
         if name == "custom_linear_solve":
             return self._solve(equation)
+        if name == "call_hi_primitive":
+            closed = calls.make_jaxpr(expanded(equation.params))(*(v.aval for v in equation.invars))
+            return self._within(closed.jaxpr, closed.consts, equation.invars, wanted, equation)
+        if name in _DRAWS and any(v.aval.shape for v in equation.invars):
+            return self._draws(equation)
         written = {"scan": self._scan, "cond": self._cond, "while": self._while}.get(name)
         return self._applied(equation) if written is None else written(equation, wanted)
+
+    def _reference(self, equation: Any) -> str | None:
+        """The name of what an equation calls, if there is a reference of that name."""
+        return next((each for each in _names(equation) if each in self.references), None) if self.references else None
 
     def _cannot(self, why: str) -> CannotRead:
         return CannotRead(f"{self.frame or 'the function'}: {why}")
@@ -333,6 +359,7 @@ class _Body:
             tuple(v.aval for v in equation.invars),
             tuple(v.aval for v in equation.outvars),
             self.named,
+            self.reader.what,
         )
         try:
             term = expression(application)
@@ -445,7 +472,7 @@ class _Body:
             return None
         operands = tuple(map(self.term, equation.invars))
         inputs, outputs = (tuple(v.aval for v in each) for each in (equation.invars, equation.outvars))
-        application = Application(name, equation.params, operands, inputs, outputs, self.named)
+        application = Application(name, equation.params, operands, inputs, outputs, self.named, self.reader.what)
         operation, statics = LIBRARY[name](application)
         names = ORDERS.get(operation, tuple(OPERATIONS[operation].signature.parameters))[: len(operands)]
         given = _statics(operation, names, statics)
@@ -466,6 +493,24 @@ class _Body:
         if len(order) > 1 and not found.columns:
             return [transposed(built("solve({a}, {b}[..., None])[..., 0]", a=a, b=b), back)]
         return [transposed(built("solve({a}, {b})", a=a, b=b), back)]
+
+    def _draws(self, equation: Any) -> list[Term]:
+        """What is drawn with each of several keys: a repeat."""
+        (count,) = {v.aval.shape for v in equation.invars} - {()}
+        if len(count) != 1:
+            raise self._cannot(f"'{equation.primitive.name}' with an array of keys of {len(count)} dimensions")
+        loop, index = self.reader.fresh(self._loop_name("draws")), self.reader.fresh("step")
+        over = {self.reader.fresh("key" if at == 0 else "data"): self.term(v)
+                for at, v in enumerate(equation.invars) if v.aval.shape}  # fmt: skip
+        each = iter(map(Name, over))
+        operands = tuple(next(each) if v.aval.shape else self.named(self.term(v), "key") for v in equation.invars)
+        avals = tuple(v.aval for v in (*equation.invars, *equation.outvars))
+        drawn = Application(equation.primitive.name, equation.params, operands, avals[:-1], avals[-1:], self.named,
+                            self.reader.what)  # fmt: skip
+        body, stack = self.reader.fresh("drawn"), self.reader.fresh("stacked")
+        line = {"repeat": count[0], "index": index, "over": {name: text(term) for name, term in over.items()}}
+        self._put(loop, {**line, "body": {body: text(expression(drawn))}, "stack": {stack: body}, "unroll": False})
+        return [Name(f"{loop}.{stack}")]
 
     def _begun(self, variable: Any) -> Term:
         """What a repeat begins with: a number becomes an array of the dtype that it is carried in."""
@@ -583,10 +628,14 @@ class _Body:
 
     def _cond(self, equation: Any, wanted: Sequence[bool]) -> list[Term]:
         """All branches, and what is taken of them."""
-        which = self.named(self.term(equation.invars[0]), "branch")
+        chosen, branches = self.term(equation.invars[0]), equation.params["branches"]
+        if isinstance(chosen, Const):
+            taken = branches[min(max(int(cast("int", chosen.value)), 0), len(branches) - 1)]
+            return self._within(taken.jaxpr, taken.consts, equation.invars[1:], wanted, equation)
+        which = self.named(chosen, "branch")
         every: list[list[Term]] = []
         differs = [self._differs(equation.invars[0])] * len(wanted)
-        for branch in equation.params["branches"]:
+        for branch in branches:
             ends = self._within(branch.jaxpr, branch.consts, equation.invars[1:], wanted, equation)
             every.append([end if isinstance(end, Const) else self.named(end, "taken") for end in ends])
             differs = [over | self._differs(v) for over, v in zip(differs, equation.outvars, strict=True)]
@@ -604,10 +653,13 @@ _BODIES = {
     "jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "remat2": "jaxpr",
     "checkpoint": "jaxpr", "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr",
     "custom_vjp_call_jaxpr": "fun_jaxpr", "custom_lin": "call_jaxpr", "custom_partitioning": "call",
+    "eval_jaxpr": "call_jaxpr",
 }  # fmt: skip
 """The calls, and which of their parameters is what they call."""
 
 _HAS_BODY = {*_BODIES, "scan", "cond", "while"}
+
+_DRAWS = ("random_bits", "random_split", "random_fold_in")
 
 _REFERENCE = "name a reference for it, or for a function with jit that calls it"
 
@@ -673,20 +725,28 @@ def _arguments(
 
 def _is_library(operation: str, names: Sequence[str], given: Mapping[str, Any], name: str, closed: Any) -> bool:
     """Whether a call is the operation: under a transformation of JAX it has its name, and does something else."""
+    avals = tuple(v.aval for v in closed.jaxpr.invars)
+    return str(closed) in _bodies(operation, tuple(names), tuple(given.items()), name, avals)
+
+
+@cache
+def _bodies(
+    operation: str, names: tuple[str, ...], given: tuple[tuple[str, Any], ...], name: str, avals: tuple[Any, ...]
+) -> tuple[str, ...]:
+    """What JAX traces for the functions of a name that an operation calls."""
 
     def call(*operands: Any) -> Any:
         parameters = OPERATIONS[operation].signature.parameters
-        values = {**dict(zip(names, operands, strict=True)), **given}
+        values = {**dict(zip(names, operands, strict=True)), **dict(given)}
         placed = [n for n in parameters if parameters[n].kind is parameters[n].POSITIONAL_ONLY]
         named = {n: value for n, value in values.items() if n not in placed}
         return function_of(OPERATIONS[operation])(*(values[n] for n in placed if n in values), **named)
 
     try:
-        traced = calls.make_jaxpr(call)(*(v.aval for v in closed.jaxpr.invars))
+        traced = calls.make_jaxpr(call)(*avals)
     except REFUSALS:
-        return False
-    bodies = (each.params["jaxpr"] for each in traced.jaxpr.eqns if each.params.get("name") == name)
-    return any(str(body) == str(closed) for body in bodies)
+        return ()
+    return tuple(str(each.params["jaxpr"]) for each in traced.jaxpr.eqns if each.params.get("name") == name)
 
 
 def _array(term: Term, aval: Any) -> Term:

@@ -7,9 +7,10 @@ the user, with its name and the line that needs it.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -18,6 +19,8 @@ from runner.derivation.terms import ALL, Part, built, constant, indexed
 from runner.graph.term import NOTHING, Apply, Const, Group, Slice, Term
 from runner.language.operations import OPERATIONS
 from runner.language.parts import axes_of, operator
+from runner.language.parts import transposed as turned
+from runner.worker import calls
 
 
 def _built(template: str, **parts: Part) -> Term:
@@ -46,7 +49,7 @@ class Application:
     """One primitive where it is applied.
 
     - `operands`: what stands for each operand; `inputs`, `outputs`: their abstract values, which have `shape`, `dtype`.
-    - `named`: gives a term a name, so that it can be read more than once.
+    - `named`: gives a term a name, so that it can be read more than once; `meant`: what a name was given to.
     """
 
     name: str
@@ -55,6 +58,7 @@ class Application:
     inputs: tuple[Any, ...]
     outputs: tuple[Any, ...]
     named: Callable[[Term, str], Term]
+    meant: Callable[[Term], Term]
 
     @property
     def x(self) -> Term:
@@ -124,19 +128,54 @@ _CALLS = {
     "copy": "copy", "copy_p": "copy", "cos": "cos", "cosh": "cosh", "digamma": "digamma", "erf": "erf",
     "erf_inv": "erf_inv", "erfc": "erfc", "exp": "exp", "exp2": "exp2", "expm1": "expm1", "floor": "floor",
     "imag": "imag", "is_finite": "isfinite", "lgamma": "lgamma", "log": "log", "log1p": "log1p",
-    "logistic": "logistic", "max": "maximum", "min": "minimum", "population_count": "bitwise_count", "real": "real",
+    "logistic": "logistic", "max": "maximum", "min": "minimum", "real": "real",
     "rsqrt": "rsqrt", "shift_left": "left_shift", "shift_right_arithmetic": "right_shift", "sign": "sign",
     "sin": "sin", "sinh": "sinh", "sqrt": "sqrt", "square": "square", "stop_gradient": "stop_gradient", "tan": "tan",
-    "tanh": "tanh", "xor": "bitwise_xor", "optimization_barrier": "optimization_barrier",
+    "tanh": "tanh", "xor": "bitwise_xor", "bessel_i0e": "i0e",
+    "bessel_i1e": "i1e", "log2": "log2", "log10": "log10",
 }  # fmt: skip
 
 
 def _operated(application: Application) -> Term:
-    return operator(_OPERATORS[application.name], *application.operands)
+    operation, operands = _OPERATORS[application.name], _together(application)
+    match operands:
+        case (x, Const(value=int(0))) | (Const(value=int(0)), x) if operation == "add" and not isinstance(x, Const):
+            return x
+        case _:
+            return operator(operation, *operands)
 
 
 def _called(application: Application) -> Term:
-    return Apply(_CALLS[application.name], application.operands)
+    return Apply(_CALLS[application.name], _together(application))
+
+
+def _together(application: Application) -> tuple[Term, ...]:
+    """The operands of what is computed element by element, which broadcasts them by itself.
+
+    One that has the shape and the dtype of the result stays as it is, so that the others need neither.
+    """
+    operands, out = application.operands, application.outputs[0].shape
+    bare = [_unspread(operand) for operand in operands]
+    if all(left is term for left, term in zip(bare, operands, strict=True)):
+        return operands
+    given = [*zip(operands, bare, application.inputs, strict=True)]
+    anchors = {
+        aval.dtype for term, left, aval in given if term is left and aval.shape == out and not isinstance(term, Const)
+    }
+    return tuple(left if aval.dtype in anchors else term for term, left, aval in given)
+
+
+def _unspread(term: Term) -> Term:
+    """What a term spreads over a shape; of any other the term."""
+    match term:
+        case Apply(operation="broadcast_to", operands=(x, _)):
+            return x
+        case Apply(operation="full", operands=(_, Const() as value, _)):
+            return value
+        case Apply(operation="full", operands=(_, Apply(operation="negative", operands=(Const(),)) as value, _)):
+            return value
+        case _:
+            return term
 
 
 READERS.update(dict.fromkeys(_OPERATORS, _operated) | dict.fromkeys(_CALLS, _called))
@@ -144,15 +183,26 @@ READERS.update(dict.fromkeys(_OPERATORS, _operated) | dict.fromkeys(_CALLS, _cal
 
 @reads("pvary", "sharding_constraint", "reshard", "copy_to_host", "device_put", "layout_constraint", "mesh_cast")
 def _as_it_is(application: Application) -> Term:
-    return application.x
+    return _each(application, lambda operand: operand)
+
+
+@reads("optimization_barrier")
+def _behind_barrier(application: Application) -> Term:
+    return _each(application, lambda operand: Apply("optimization_barrier", (operand,)))
+
+
+def _each(application: Application, made: Callable[[Term], Term]) -> Term:
+    """What is made of the operand, or of each of several."""
+    results = tuple(map(made, application.operands))
+    return results[0] if len(results) == 1 else Group(results)
 
 
 @reads("and", "or", "not")
 def _logical(application: Application) -> Term:
     name = {"and": "and", "or": "or", "not": "not"}[application.name]
     if application.dtype == "bool":
-        return Apply(f"logical_{name}", application.operands)
-    return Apply("invert" if name == "not" else f"bitwise_{name}", application.operands)
+        return Apply(f"logical_{name}", _together(application))
+    return Apply("invert" if name == "not" else f"bitwise_{name}", _together(application))
 
 
 @reads("div")
@@ -164,7 +214,7 @@ def _divided(application: Application) -> Term:
         cast = _built(template, x=x, y=y)
         unsigned = application.result.startswith("u")
         return operator("floor_divide", x, y) if unsigned else _built("astype({x}, {t})", x=cast, t=application.result)
-    return operator("divide", *application.operands)
+    return operator("divide", *_together(application))
 
 
 @reads("rem")
@@ -177,6 +227,16 @@ def _one_minus_square(application: Application) -> Term:
     return application.made("1 - {x} ** 2")
 
 
+@reads("polynomial")
+def _polynomial(application: Application) -> Term:
+    """The coefficient of the lowest power stands first."""
+    x = application.named(application.x, "x")
+    *lower, value = application.operands[1:]
+    for coefficient in reversed(lower):
+        value = _built("{c} + {x} * ({v})", c=coefficient, x=x, v=value)
+    return value
+
+
 @reads("integer_pow")
 def _powered(application: Application) -> Term:
     return operator("power", application.x, constant(application.params["y"]))
@@ -184,9 +244,35 @@ def _powered(application: Application) -> Term:
 
 @reads("round")
 def _rounded(application: Application) -> Term:
-    if "EVEN" not in str(application.params["rounding_method"]):
-        raise Unread("'round' away from zero: jnp.round goes to the even")
-    return application.made("round({x})")
+    if int(application.params["rounding_method"]) == 1:
+        return application.made("round({x})")
+    # Halves away from zero; a half is added to what is below the largest number that has a fraction.
+    x = application.named(application.x, "rounded")
+    return _built("sign({x}) * floor(abs({x}) + 0.5)", x=x)
+
+
+@reads("population_count")
+def _counted_bits(application: Application) -> Term:
+    return application.made("astype(bitwise_count({x}), {t})", t=application.result)
+
+
+@reads("reduce_precision")
+def _of_less_precision(application: Application) -> Term:
+    bits = application.params["exponent_bits"], application.params["mantissa_bits"]
+    own = calls.finfo(application.inputs[0].dtype)
+    if bits[0] >= own.nexp and bits[1] >= own.nmant:
+        return application.x
+    name = {(8, 7): "bfloat16", (5, 10): "float16", (8, 23): "float32"}.get(bits)
+    if name is None:
+        raise Unread(f"'reduce_precision' to {bits[0]} bits of exponent and {bits[1]} of mantissa, which no dtype has")
+    return application.made("astype(astype({x}, {n}), {t})", n=name, t=application.result)
+
+
+@reads("platform_index")
+def _platform(application: Application) -> Term:
+    """What is computed on any platform, or on the first one: all say the same, each in the way that suits it."""
+    platforms = list(application.params["platforms"])
+    return Const(platforms.index(None) if None in platforms else 0)
 
 
 @reads("shift_right_logical")
@@ -200,7 +286,7 @@ def _shifted(application: Application) -> Term:
 
 @reads("select_n")
 def _selected(application: Application) -> Term:
-    which, *cases = application.operands
+    which, *cases = _together(application)
     if len(cases) == 1:
         return cases[0]
     if application.dtype == "bool":
@@ -225,9 +311,20 @@ def _converted(application: Application) -> Term:
 
 @reads("bitcast_convert_type")
 def _bitcast(application: Application) -> Term:
-    if np.issubdtype(_numpy(application.dtype), np.floating):
-        raise Unread("'bitcast_convert_type' of floats: the oracle's floats are float64")
-    return application.made("bitcast_convert_type({x}, {t})", t=application.result)
+    match application.meant(application.x):
+        case Apply(operation="bitwise_or", operands=(bits, Const(value=0x3F800000))) if application.result == "float32":
+            # What random numbers are made of: the exponent of one, and a mantissa.
+            match application.meant(bits):
+                case Apply(operation="right_shift", operands=(_, Const(value=int(by)))) if by >= 9:
+                    return _built("1.0 + astype({b}, 'float32') * {e}", b=bits, e=2.0**-23)
+                case _:
+                    pass
+        case _:
+            pass
+    kinds = {np.dtype(name).kind for name in (_numpy(application.dtype), _numpy(application.result))}
+    if kinds <= {"i", "u"} and application.inputs[0].shape == application.outputs[0].shape:
+        return application.made("astype({x}, {t})", t=application.result)
+    raise Unread("'bitcast_convert_type' of floats, or to floats: the oracle's floats are float64")
 
 
 @reads("name")
@@ -270,6 +367,13 @@ def _reduced(application: Application) -> Term:
     return reduced if index == "int32" else _built("astype({x}, {t})", x=reduced, t=index)
 
 
+@reads("reduce_xor")
+def _odd(application: Application) -> Term:
+    if application.dtype != "bool":
+        raise Unread("'reduce_xor' of integers")
+    return _built("sum({x}, axis={a}) % 2 == 1", x=application.x, a=_axes(_over(application)))
+
+
 @reads("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
 def _cumulated(application: Application) -> Term:
     axis, reverse, name = application.params["axis"], application.params["reverse"], application.name
@@ -278,6 +382,26 @@ def _cumulated(application: Application) -> Term:
     inner = _built("flip({x}, {a})", x=application.x, a=axis) if reverse else application.x
     summed = _built(f"{name}({{x}}, axis={{a}})", x=inner, a=axis)
     return _built("flip({x}, {a})", x=summed, a=axis) if reverse else summed
+
+
+@reads("reduce_window")
+def _windowed_by(application: Application) -> Term:
+    """A window that is reduced by one operation."""
+    params, (x, first) = application.params, application.operands
+    names = [each.primitive.name for each in params["jaxpr"].eqns]
+    if names not in (["add"], ["mul"], ["max"], ["min"]) or len(application.outputs) != 1:
+        raise Unread("'reduce_window' with a function of its own")
+    return _built(
+        "reduce_window({x}, {first}, {kind}, {window}, {strides}, {padding}, {base}, {dilation})",
+        x=x,
+        first=first,
+        kind=names[0],
+        window=tuple(params["window_dimensions"]),
+        strides=tuple(params["window_strides"]),
+        padding=[tuple(map(int, each)) for each in params["padding"]],
+        base=tuple(params["base_dilation"]),
+        dilation=tuple(params["window_dilation"]),
+    )
 
 
 @reads("reduce_window_max", "reduce_window_min", "reduce_window_sum")
@@ -303,6 +427,87 @@ def _windowed(application: Application) -> Term:
     )
 
 
+@dataclass(frozen=True)
+class _Windows:
+    """The windows of a pooling: their sizes, strides and paddings, how many there are along each dimension.
+
+    - `whole`: the shape of the padded operand.
+    """
+
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]
+    out: tuple[int, ...]
+    whole: tuple[int, ...]
+
+    @classmethod
+    def of(cls, application: Application, operand: Any, out: Any) -> _Windows:
+        """Those of a primitive, of an operand of that type, with a result of that one for each."""
+        params = application.params
+        padding = tuple((int(low), int(high)) for low, high in params["padding"])
+        whole = tuple(low + n + high for n, (low, high) in zip(operand.shape, padding, strict=True))
+        sizes, strides = tuple(map(int, params["window_dimensions"])), tuple(map(int, params["window_strides"]))
+        return cls(sizes, strides, padding, tuple(out.shape), whole)
+
+    def padded(self, x: Term, value: Term) -> Term:
+        """The operand with what is around it."""
+        padding = self.padding
+        return _built("pad({x}, {p}, constant_values={v})", x=x, p=padding, v=value) if any(map(any, padding)) else x
+
+    def parts(self, padded: Term) -> Term:
+        """What stands at each place of the windows, stacked."""
+        parts: list[Term] = []
+        for offsets in itertools.product(*map(range, self.sizes)):
+            along = zip(offsets, self.out, self.strides, self.whole, strict=True)
+            items = _short([_item(at, min(at + (n - 1) * step + 1, wide), step, wide) for at, n, step, wide in along])
+            parts.append(indexed(padded, items) if items else padded)
+        return _built("stack({p})", p=parts)
+
+    def index(self, chosen: Term) -> list[Term]:
+        """For each dimension the index of an element of each window; the places in a window have numbers, by rows."""
+        left, index = math.prod(self.sizes), list[Term]()
+        for d, (n, step, count) in enumerate(zip(self.out, self.strides, self.sizes, strict=True)):
+            left //= count
+            place = _along(n, d, len(self.out))
+            place = place if step == 1 else _built("{s} * {p}", s=step, p=place)
+            if count > 1:
+                part = chosen if left == 1 else _built("{c} // {l}", c=chosen, l=left)
+                part = part if math.prod(self.sizes[:d]) == 1 else _built("{c} % {n}", c=part, n=count)
+                place = operator("add", place, part)
+            index.append(place)
+        return index
+
+
+def _chosen(application: Application, windows: _Windows, operand: Term) -> Term:
+    """The number of the largest element of each window, or of the smallest, and of the first of several."""
+    low = str(application.params["select_prim"]) in ("le", "lt")
+    padded = application.named(windows.padded(operand, _built("inf" if low else "-inf")), "padded")
+    choice = _built("{f}({p}, axis=0)", f="argmin" if low else "argmax", p=windows.parts(padded))
+    return application.named(choice, "chosen")
+
+
+@reads("select_and_scatter_add")
+def _scattered_to_largest(application: Application) -> Term:
+    """The transpose of a pooling: each number goes to the largest element of its window."""
+    source, operand = application.operands
+    windows = _Windows.of(application, application.inputs[1], application.inputs[0])
+    places = tuple(windows.index(_chosen(application, windows, operand)))
+    empty = _built("zeros({s}, {t})", s=windows.whole, t=application.result)
+    scattered: Term = Apply("at[].add", (empty, Group(places), source))
+    given = zip(windows.padding, application.inputs[1].shape, windows.whole, strict=True)
+    cut = [_item(before, before + n, 1, wide) for (before, _), n, wide in given]
+    return indexed(scattered, _short(cut)) if _short(cut) else scattered
+
+
+@reads("select_and_gather_add")
+def _gathered_at_largest(application: Application) -> Term:
+    """The derivative of a pooling: of each window what stands where the operand has its largest element."""
+    tangents, operand = application.operands
+    windows = _Windows.of(application, application.inputs[1], application.outputs[0])
+    places = tuple(windows.index(_chosen(application, windows, operand)))
+    return indexed(application.named(windows.padded(tangents, Const(0.0)), "padded"), places)
+
+
 # Shapes.
 
 
@@ -318,6 +523,12 @@ def _broadcast(application: Application) -> Term:
     if tuple(size for size in shape if size != 1) == tuple(size for size in application.shape if size != 1):
         return _built("reshape({x}, {s})", x=application.x, s=shape)
     return _built("broadcast_in_dim({x}, {s}, {d})", x=application.x, s=shape, d=dimensions)
+
+
+@reads("empty", "empty2")
+def _empty(application: Application) -> Term:
+    """What is written to before it is read may as well begin with zeros."""
+    return _built("zeros({s}, {t})", s=tuple(application.outputs[0].shape), t=application.result)
 
 
 @reads("reshape")
@@ -344,12 +555,19 @@ def _transposed(application: Application) -> Term:
 
 def transposed(x: Term, order: tuple[int, ...]) -> Term:
     """An array with its dimensions in another order; of a transpose, what that is one of."""
+    if order == tuple(range(len(order))):
+        return x
     match x:
         case Apply(operation="transpose", operands=(inner, Group(items=items))):
             before = [item.value for item in items if isinstance(item, Const)]
             return transposed(inner, tuple(cast("int", before[at]) for at in order))
+        case Apply(operation="einsum", operands=(Const(value=str(spelled)), *operands)):
+            left, _, result = spelled.partition("->")
+            return replace(x, operands=(Const(f"{left}->{''.join(result[at] for at in order)}"), *operands))
+        case Apply(operation="matmul", operands=(left, right)) if len(order) == 2:
+            return operator("matmul", turned(right), turned(left))
         case _:
-            return x if order == tuple(range(len(order))) else _built("transpose({x}, {o})", x=x, o=order)
+            return turned(x) if len(order) == 2 else _built("transpose({x}, {o})", x=x, o=order)
 
 
 @reads("rev")
@@ -374,12 +592,48 @@ def _tiled(application: Application) -> Term:
 
 @reads("pad")
 def _padded(application: Application) -> Term:
-    config = [tuple(map(int, each)) for each in application.params["padding_config"]]
+    config = [(int(low), int(high), int(inside)) for low, high, inside in application.params["padding_config"]]
     x, value = application.operands
     if any(low < 0 or high < 0 or inside for low, high, inside in config):
-        return _built("pad_dilated({x}, {v}, {c})", x=x, v=value, c=config)
+        return _dilated(application, config)
     widths = tuple((low, high) for low, high, _ in config)
     return _built("pad({x}, {w}, constant_values={v})", x=x, w=widths, v=value)
+
+
+def _dilated(application: Application, config: Sequence[tuple[int, int, int]]) -> Term:
+    """A padding with elements between, or with less than none at an end: what is left, set into an array."""
+    x, value = application.operands
+    if not any(inside for _, _, inside in config):
+        cut = [
+            _item(max(-low, 0), size - max(-high, 0), 1, size)
+            for (low, high, _), size in zip(config, application.shape, strict=True)
+        ]
+        widths = tuple((max(low, 0), max(high, 0)) for low, high, _ in config)
+        left = indexed(x, _short(cut)) if _short(cut) else x
+        return (
+            _built("pad({x}, {w}, constant_values={v})", x=left, w=widths, v=value) if any(map(any, widths)) else left
+        )
+    taken: list[Term] = []
+    places: list[Term] = []
+    for (low, _, inside), size, wide in zip(config, application.shape, application.outputs[0].shape, strict=True):
+        step = inside + 1
+        first = max(-(low // step), 0) if low < 0 else 0
+        last = min(size, (wide - 1 - low) // step + 1)
+        if last <= first:
+            return _built("full({s}, {v}, {t})", s=tuple(application.outputs[0].shape), v=value, t=application.result)
+        taken.append(_item(first, last, 1, size))
+        places.append(_item(low + first * step, min(low + (last - 1) * step + 1, wide), step, wide))
+    whole = _built("full({s}, {v}, {t})", s=tuple(application.outputs[0].shape), v=value, t=application.result)
+    left = indexed(x, _short(taken)) if _short(taken) else x
+    return Apply("at[].set", (whole, Group(tuple(places)), left))
+
+
+def _short(items: Sequence[Term]) -> list[Term]:
+    """What stands between brackets, without the dimensions at the end that are taken whole."""
+    kept = list(items)
+    while kept and kept[-1] == ALL:
+        kept.pop()
+    return kept
 
 
 @reads("iota")
@@ -399,6 +653,13 @@ def _split(application: Application) -> Term:
     return application.made("split({x}, {e}, axis={a})", e=ends, a=application.params["axis"])
 
 
+@reads("unstack")
+def _unstacked(application: Application) -> Term:
+    axis = int(application.params["axis"])
+    x = application.named(application.x, "unstacked")
+    return Group(tuple(indexed(x, [*[ALL] * axis, Const(at)]) for at in range(application.shape[axis])))
+
+
 # Slices and indices.
 
 
@@ -412,9 +673,7 @@ def _sliced(application: Application) -> Term:
         _item(int(start), int(stop), int(step), size)
         for (start, stop, step), size in zip(bounds, application.shape, strict=True)
     ]
-    while items and items[-1] == ALL:
-        items.pop()
-    return indexed(application.x, items) if items else application.x
+    return indexed(application.x, _short(items)) if _short(items) else application.x
 
 
 def _item(start: int, stop: int, step: int, size: int) -> Term:
@@ -542,6 +801,9 @@ def _along(size: int, dimension: int, rank: int) -> Term:
 def _scattered(application: Application) -> Term:
     """`x.at[i].add(values)`, with an index for each dimension."""
     method = application.name[len("scatter") + 1 :] or "set"
+    computed = application.params.get("update_jaxpr")
+    if method == "set" and computed is not None and computed.eqns:
+        raise Unread("'scatter' with a function of its own, as x.at[index].apply has: set what the function gives")
     numbers, mode = application.params["dimension_numbers"], _mode(application)
     shape, values = application.shape, tuple(application.inputs[2].shape)
     dropped = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
@@ -570,7 +832,11 @@ def _sorted(application: Application) -> Term:
     axis, keys = application.params["dimension"], application.params["num_keys"]
     if len(application.operands) == 1:
         return application.made("sort({x}, axis={a})", a=axis)
-    operands = [application.named(operand, "sorted") for operand in application.operands]
+    places = [_counts_along(application.meant(x), axis) for x in application.operands]
+    operands = [
+        operand if at >= keys and places[at] else application.named(operand, "sorted")
+        for at, operand in enumerate(application.operands)
+    ]
     order: Term | None = None
     for key in reversed(operands[:keys]):
         if order is None:
@@ -580,7 +846,26 @@ def _sorted(application: Application) -> Term:
             again = application.named(_built("argsort({x}, axis={a})", x=along, a=axis), "order")
             order = application.named(_built("take_along_axis({o}, {p}, axis={a})", o=order, p=again, a=axis), "order")
     assert order is not None
-    return Group(tuple(_built("take_along_axis({x}, {o}, axis={a})", x=x, o=order, a=axis) for x in operands))
+    # The numbers of the places, put into order, are the order.
+    return Group(
+        tuple(
+            order
+            if place and str(aval.dtype) == "int32"
+            else _built("take_along_axis({x}, {o}, axis={a})", x=x, o=order, a=axis)
+            for x, place, aval in zip(operands, places, application.outputs, strict=True)
+        )
+    )
+
+
+def _counts_along(term: Term, axis: int) -> bool:
+    """Whether a term is 0, 1, 2, … along a dimension."""
+    match term:
+        case Apply(operation="iota"):
+            return axis == 0
+        case Apply(operation="broadcasted_iota", operands=(_, _, Const(value=dimension))):
+            return dimension == axis
+        case _:
+            return False
 
 
 @reads("top_k")
@@ -601,18 +886,26 @@ def _product(application: Application) -> Term:
     ranks = [len(each.shape) for each in application.inputs]
     wide = str(application.params.get("preferred_element_type") or application.result)
     named = (("preferred_element_type", Const(wide)),) if wide != application.dtype else ()
+    x, y = application.operands
+    if not named and 0 in ranks:
+        return operator("multiply", x, y)
     batch = tuple(range(ranks[0] - 2))
-    if (
-        not named
-        and (left, right) == ((ranks[0] - 1,), (len(batch),))
-        and many == those == batch
-        and ranks == [len(batch) + 2] * 2
-    ):
-        return operator("matmul", *application.operands)
+    whole = (left, right) == ((ranks[0] - 1,), (len(batch),)) and many == those == batch
+    if not named and batch and whole and ranks == [len(batch) + 2] * 2:
+        return operator("matmul", x, y)
+    if not named and not many and len(left) == 1 and max(ranks) <= 2:
+        x = turned(x) if left[0] != ranks[0] - 1 else x
+        return operator("matmul", x, turned(y) if right[0] else y)
     if not named and ranks[1] == 2 and not many and (left, right) == ((ranks[0] - 1,), (0,)):
-        return operator("matmul", *application.operands)
-    given = constant(((left, right), (many, those)))
-    return Apply("dot_general", (*application.operands, given), named)
+        return operator("matmul", x, y)
+    letters = iter("abcdefghijklmnopqrstuvwxyz")
+    first = [next(letters) for _ in range(ranks[0])]
+    paired = dict(zip((*right, *those), (*left, *many), strict=True))
+    second = [first[paired[d]] if d in paired else next(letters) for d in range(ranks[1])]
+    kept = [first[d] for d in (*many, *(d for d in range(ranks[0]) if d not in (*many, *left)))]
+    kept += [second[d] for d in range(ranks[1]) if d not in paired]
+    spelled = f"{''.join(first)},{''.join(second)}->{''.join(kept)}"
+    return Apply("einsum", (Const(spelled), x, y), named)
 
 
 @reads("conv_general_dilated")
@@ -650,11 +943,23 @@ def _letters(spec: Sequence[int], first: str, spatial: str) -> str:
 
 @reads("ragged_dot_general", "ragged_dot")
 def _ragged(application: Application) -> Term:
-    numbers = application.params.get("ragged_dot_dimension_numbers")
-    plain = "(((1,), (1,)), ((), ()))"
-    if numbers is not None and str(numbers.dot_dimension_numbers).replace("[", "(").replace("]", ")") != plain:
-        raise Unread("'ragged_dot_general' with other dimensions than ragged_dot's")
-    return application.made("ragged_dot({x}, {y}, {z})")
+    numbers = application.params["ragged_dot_dimension_numbers"]
+    (summed, batch), (rows, groups) = (
+        numbers.dot_dimension_numbers, (numbers.lhs_ragged_dimensions, numbers.rhs_group_dimensions),
+    )  # fmt: skip
+    match [[*map(list, summed)], [*map(list, batch)], list(rows), list(groups)]:
+        case [[[1], [1]], [[], []], [0], [0]]:
+            return application.made("ragged_dot({x}, {y}, {z})")
+        case [[[1], [2]], [[], []], [0], [0]]:
+            return application.made("ragged_dot({x}, matrix_transpose({y}), {z})")
+        case [[[0], [0]], [[], []], [0], []]:
+            # The transpose by the matrices: which group a row is of, as zeros and ones.
+            ends = application.made("searchsorted(cumsum({z}), arange({n}), side='right')", n=application.shape[0])
+            count = application.inputs[2].shape[0]
+            group = _built("one_hot({e}, {c}, dtype={t})", e=ends, c=count, t=application.dtype)
+            return application.made("einsum('mg,mk,mn->gkn', {g}, {x}, {y})", g=group)
+        case _:
+            raise Unread("'ragged_dot_general' with other dimensions than those of ragged_dot and its derivatives")
 
 
 # Linear algebra.
@@ -719,6 +1024,7 @@ def _bits(application: Application) -> Term:
 
 @reads("random_seed")
 def _seeded(application: Application) -> Term:
+    _must_be_threefry(application.params["impl"].name)
     return application.made("key({x})")
 
 
@@ -735,7 +1041,18 @@ def _keys(application: Application) -> Term:
 
 @reads("random_wrap")
 def _wrapped(application: Application) -> Term:
-    return application.made("wrap_key_data({x})")
+    return wrapped(application.x, application.params["impl"].name)
+
+
+def wrapped(data: Term, implementation: str) -> Term:
+    """The keys of some data. Raises `Unread` for keys that the oracle does not draw with."""
+    _must_be_threefry(implementation)
+    return _built("wrap_key_data({x})", x=data)
+
+
+def _must_be_threefry(implementation: str) -> None:
+    if implementation != "threefry2x32":
+        raise Unread(f"a random key of '{implementation}': the oracle has JAX's default, threefry2x32")
 
 
 @reads("random_unwrap")
@@ -753,7 +1070,7 @@ def over_axes(name: str, params: Mapping[str, Any]) -> frozenset[str]:
 
 def _axis_names(params: Mapping[str, Any]) -> tuple[str, ...]:
     given: Any = params["axes"] if "axes" in params else params["axis_name"]
-    axes: Sequence[Any] = given if isinstance(given, tuple) else (given,)
+    axes = cast("tuple[Any, ...]", given) if isinstance(given, tuple) else (given,)
     return tuple(axis for axis in axes if isinstance(axis, str))
 
 

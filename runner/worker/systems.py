@@ -1,7 +1,8 @@
 """An equation that solves a linear system in; of which matrix it is one, and how the right-hand side lies, out.
 
 JAX has the product with the matrix, and the functions that solve, as jaxprs; where the product is `dot_general` of an
-array with the unknown, the system is the array's.
+array with the unknown, the system is the array's. Only by a factorization of it: what is solved step by step, as `cg`
+does, is what the steps come to.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ def system(equation: Any) -> System | None:
     lengths, product = equation.params["const_lengths"], equation.params["jaxprs"].matvec
     jaxpr = getattr(product, "jaxpr", product)
     if len(equation.outvars) != 1 or lengths.matvec != 1 or getattr(product, "consts", ()):
+        return None
+    solving = getattr(equation.params["jaxprs"].solve, "jaxpr", equation.params["jaxprs"].solve)
+    if [each.params.get("name") for each in solving.eqns] != ["_lu_solve"]:
         return None
     matrix, unknown = jaxpr.invars
     steps = [e for e in jaxpr.eqns if e.primitive.name != "reduce_sum" or tuple(e.params["axes"])]

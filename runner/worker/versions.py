@@ -12,6 +12,7 @@ import jax
 from jax.sharding import AbstractMesh, AxisType
 
 from runner.layout import Mesh
+from runner.worker import calls
 
 
 def abstract_mesh(mesh: Mesh, explicit: Sequence[str] = ()) -> AbstractMesh:
@@ -142,3 +143,13 @@ def scan_counts(params: Mapping[str, Any]) -> tuple[int, int]:
         return params["num_consts"], params["num_carry"]
     same, carried, _ = params["ft_in"].unpack()
     return len(same), len(carried)
+
+
+def expanded(params: Mapping[str, Any]) -> Callable[..., Any]:
+    """What a `call_hi_primitive` of 0.12 is short for: a function of its operands."""
+    primitive = params["_prim"]
+
+    def call(*operands: Any) -> Any:
+        return primitive.expand(*calls.unflatten(primitive.in_tree, operands))
+
+    return call

@@ -61,8 +61,8 @@ def einsum(subscripts: str, /, *operands: Any, preferred_element_type: Any = Non
         taken = [(terms.pop(place), arrays.pop(place)) for place in sorted(places, reverse=True)]
         later = set(result).union(*terms)
         reduced: list[tuple[str, Any]] = []
-        for term, value in taken[::-1]:
-            own = later.union(*(other for other, _ in taken if other is not term))
+        for at, (term, value) in reversed([*enumerate(taken)]):
+            own = later.union(*(other for place, (other, _) in enumerate(taken) if place != at))
             kept = "".join(name for name in dict.fromkeys(term) if name in own)
             reduced.append((kept, value if kept == term else np.einsum(f"{term}->{kept}", value)))
         names = dict.fromkeys("".join(term for term, _ in reduced))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from runner import executions
 from runner.evidence.model import Collective
+from runner.evidence.words import told
 from runner.layout import spec_text
 from runner.printable import escape
 from runner.record.model import ArrayRecord, RecordedLine
@@ -81,10 +82,11 @@ def _named(lines: Mapping[str, RecordedLine], path: str) -> str:
 
 def _words(lines: Sequence[RecordedLine]) -> Iterator[str]:
     for line in lines:
+        where = f" ({line.frame})" if line.frame else ""
         if line.expression is None:
-            yield f"{line.line} repeats {line.steps} times"
+            yield f"{line.line} repeats {line.steps} times{where}"
         else:
-            yield f"{line.line} = {line.expression}"
+            yield f"{line.line} = {line.expression}{where}"
 
 
 # Where the collectives go.
@@ -118,6 +120,7 @@ def _placed(
     for line in lines:
         # What a carried name starts as has the name of what it becomes, which does the work.
         by_name.setdefault(line.line, []).insert(0, line)
+    places = {line.line: line.frame.place for line in lines if line.frame}
     alike: dict[tuple[object, ...], list[Collective]] = {}
     for collective in collectives:
         between = (tuple(collective.between.source), tuple(collective.between.to)) if collective.between else None
@@ -136,7 +139,7 @@ def _placed(
     at_lines: dict[str, list[Pill]] = {}
     elsewhere: list[Pill] = []
     for group in alike.values():
-        collective, shown = group[0], pill(group[0], len(group))
+        collective, shown = group[0], pill(told(group[0], places), len(group))
         alone = sum(
             other.node == collective.node and not (other.inserted or other.gradient) for other in collectives
         ) == len(group)

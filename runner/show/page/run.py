@@ -13,6 +13,7 @@ from urllib.parse import quote
 from runner.record.files import write_text
 from runner.record.folders import PAGE
 from runner.record.model import Record
+from runner.record.told import told
 from runner.show import values
 from runner.show.console import PLAIN
 from runner.show.page import estimated, layouts, moves, sources, traced, verdicts
@@ -35,11 +36,11 @@ def write(record: Record, folder: Path, file: Path | None = None) -> Path:
 def page(record: Record, folder: Path, way: str = "") -> str:
     """The page of a run; `way` leads from where it is to lie to the files in `folder`, and ends in a slash."""
     parts: list[Part | None] = [
-        verdicts.part(record),
+        verdicts.part(told(record)),
         *layouts.parts(record),
         *moves.parts(record),
         sources.part(record, folder, way),
-        estimated.part(record),
+        estimated.part(told(record)),
         _outputs(record),
         traced.part(record),
         _unknown(record),

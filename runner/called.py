@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import io
+import keyword
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -23,55 +25,98 @@ MODULE = "called"
 
 _SOURCE = '''"""What runner.check was called with: a function, its operands, and how these and the results lie."""
 
+import pickle
 import sys
 from pathlib import Path
 
 import jax
 
-sys.path += [folder for folder in {folders!r} if folder not in sys.path]
+sys.path += [folder for folder in FOLDERS if folder not in sys.path]
 
-import cloudpickle
 
-_function, _operands, _in_specs, _out_specs, reference_of_all = cloudpickle.loads(
-    Path(__file__).with_name("called.pkl").read_bytes()
+class _Unpickler(pickle.Unpickler):
+    def persistent_load(self, device):
+        return jax.devices()[device]
+
+
+def _register(kind, flatten, unflatten):
+    """Make a class a pytree again, whose leaves are called by the attributes that they are."""
+
+    def flatten_with_keys(tree):
+        children, rest = flatten(tree)
+        names = {id(value): name for name, value in getattr(tree, "__dict__", {}).items()}
+        return [
+            (jax.tree_util.GetAttrKey(names[id(child)]) if id(child) in names else jax.tree_util.SequenceKey(i), child)
+            for i, child in enumerate(children)
+        ], rest
+
+    jax.tree_util.register_pytree_with_keys(kind, flatten_with_keys, unflatten, flatten)
+
+
+with Path(__file__).with_name("called.pkl").open("rb") as _file:
+    # What a script makes a pytree is none where the script has not run.
+    for _kind, *_how in _Unpickler(_file).load():
+        if not jax.tree_util.is_tree_node(_kind):
+            _register(_kind, *_how)
+    _function, _operands, _in_specs, _out_specs, _reference, _axes = _Unpickler(_file).load()
+
+_mesh = jax.sharding.AbstractMesh(
+    tuple(_axes.values()), tuple(_axes), axis_types=(jax.sharding.AxisType.Auto,) * len(_axes)
 )
 
 
 def _is_array(leaf):
-    return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+    return hasattr(leaf, "shape") and getattr(getattr(leaf, "dtype", None), "kind", "V") not in "OSUMm"
 
 
-def _arrays(tree):
-    """The tree with None in the place of what is no array."""
-    return jax.tree.map(lambda leaf: leaf if _is_array(leaf) else None, tree)
+def _is_key(leaf):
+    return jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _array(leaf):
+    """What an experiment has of a leaf: of a key its numbers, of what is no array nothing."""
+    if not _is_array(leaf):
+        return None
+    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
 
 
 def _whole(tree, arrays):
     """The tree with these arrays in the place of its own."""
     given = iter(jax.tree.leaves(arrays))
-    return jax.tree.map(lambda leaf: next(given) if _is_array(leaf) else leaf, tree)
+
+    def leaf(own):
+        if not _is_array(own):
+            return own
+        array = next(given)
+        return jax.random.wrap_key_data(array, impl=jax.random.key_impl(own)) if _is_key(own) else array
+
+    return jax.tree.map(leaf, tree)
 
 
-operands = [_arrays(operand) for operand in _operands]
+def _called(function, arrays):
+    """What a function gives, as `jit` has it, of these arrays in the place of its operands' own."""
+    given = iter(arrays)
+    whole = [
+        _whole(operand, next(given)) if jax.tree.leaves(part) else operand
+        for operand, part in zip(_operands, operands, strict=True)
+    ]
+    with jax.sharding.use_abstract_mesh(_mesh):
+        result = function(*whole)
+        return jax.tree.map(lambda x: _array(jax.numpy.asarray(x) if isinstance(x, _NUMBERS) else x), result)
+
+
+_NUMBERS = (bool, int, float, complex)
+operands = [jax.tree.map(_array, operand) for operand in _operands]
 in_specs = _in_specs
 out_specs = _out_specs
 
 
-def _given(arrays):
-    """All operands, with these in the place of those that have arrays."""
-    given = iter(arrays)
-    return [
-        _whole(operand, next(given)) if jax.tree.leaves(part) else operand
-        for operand, part in zip(_operands, operands, strict=True)
-    ]
-
-
 def function(*arrays):
-    return _arrays(_function(*_given(arrays)))
+    return _called(_function, arrays)
 
 
 def reference(*arrays):
-    return _arrays(reference_of_all(*_given(arrays)))
+    return _called(_reference, arrays)
 '''
 
 
@@ -93,22 +138,19 @@ def experiment(
 
     Raises `Unpicklable`, and `ValueError` for a mesh or for specs that are none.
     """
-    # Few who run experiments call functions. It has no types.
-    cloudpickle: Any = importlib.import_module("cloudpickle")
-
+    if not callable(function):
+        raise ValueError(f"{function!r} is no function")
     leaves, laid_out = _leaves(operands)
     axes = _axes(mesh, leaves)
-    specs = laid_out if in_specs is None else tuple(in_specs)
-    if len(specs) != len(operands):
-        message = f"in_specs has {len(specs)} entries, and there are {len(operands)} operands; give one for each"
-        raise ValueError(message + ", and None for one that lies whole on every device")
+    specs = laid_out if in_specs is None else _specs(in_specs, len(operands))
     try:
-        pickled = cloudpickle.dumps((function, tuple(operands), specs, out_specs, reference))
+        pickled = _pickled(_nodes(), (function, tuple(operands), specs, out_specs, reference, axes))
     except Exception as error:  # whatever the user's objects raise
         message = f"{_name(function)} cannot be given to another process: {type(error).__name__}: {error}"
         raise Unpicklable(message) from error
+    folders = [str(Path(each).resolve()) for each in sys.path]
     (folder / f"{MODULE}.pkl").write_bytes(pickled)
-    write_text(folder / f"{MODULE}.py", _SOURCE.format(folders=[str(Path(each).resolve()) for each in sys.path]))
+    write_text(folder / f"{MODULE}.py", _SOURCE.replace("FOLDERS", repr(folders)))
     own = _name(function)
     names = _names(function, len(operands), {own, "result", MODULE})
     arrays = {
@@ -129,8 +171,62 @@ def experiment(
     }
 
 
+def _specs(specs: Any, count: int) -> tuple[Any, ...]:
+    """The specs of each operand; one PartitionSpec is that of all."""
+    # A PartitionSpec of JAX 0.10 is a tuple too.
+    if type(specs).__name__ == "PartitionSpec":
+        return (specs,) * count
+    if not isinstance(specs, Sequence) or isinstance(specs, str):
+        raise ValueError(f"in_specs is {specs!r}; give a PartitionSpec, or a tree of them, for each operand")
+    given = tuple(cast("Sequence[Any]", specs))
+    if len(given) != count:
+        entries, operands = (
+            f"{n} {what}{'' if n == 1 else 's'}" for n, what in ((len(given), "spec"), (count, "operand"))
+        )
+        message = f"in_specs has {entries}, and the function is called with {operands}; give one for each"
+        raise ValueError(message + ", and None for one that lies whole on every device")
+    return given
+
+
+def _pickled(*values: Any) -> bytes:
+    """Values as another process has them, whose devices are others, by their numbers."""
+    # Few who run experiments call functions. It has no types.
+    cloudpickle: Any = importlib.import_module("cloudpickle")
+    jax = sys.modules.get("jax")
+
+    class Pickler(cloudpickle.CloudPickler):
+        def persistent_id(self, obj: Any) -> int | None:
+            return obj.id if jax is not None and isinstance(obj, jax.Device) else None
+
+    stream = io.BytesIO()
+    for value in values:
+        Pickler(stream).dump(value)
+    return stream.getvalue()
+
+
+def _nodes() -> list[tuple[type, Any, Any]]:
+    """The classes that are pytrees and travel whole, and how JAX takes them apart and puts them together."""
+    if "jax" not in sys.modules:
+        return []
+    # JAX tells nobody how it takes a class apart.
+    registry: Mapping[type, Any] = importlib.import_module("jax._src.tree_util")._registry
+    return [(kind, how.to_iter, how.from_iter) for kind, how in registry.items() if _travels(kind)]
+
+
+def _travels(kind: type) -> bool:
+    """Whether no module has a class by its name, so that it is pickled as it is."""
+    module = sys.modules.get(kind.__module__)
+    if module is None or kind.__module__ == "__main__":
+        return True
+    found: Any = module
+    for part in kind.__qualname__.split("."):
+        found = getattr(found, part, None)
+    return found is not kind and kind is not type(None)
+
+
 def _is_array(leaf: Any) -> bool:
-    return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+    """Whether a leaf is an array of numbers; what is one of texts or objects stays as it is."""
+    return hasattr(leaf, "shape") and getattr(getattr(leaf, "dtype", None), "kind", "V") not in "OSUMm"
 
 
 def _array(leaf: Any) -> Any:
@@ -159,9 +255,9 @@ def _axes(mesh: Any, leaves: Sequence[Sequence[Any]]) -> dict[str, int]:
     if mesh is None:
         raise ValueError('no operand lies on a mesh, and none is given; give one: mesh={"data": 2, "model": 2}')
     sizes: object = cast("object", mesh) if isinstance(mesh, Mapping) else getattr(mesh, "shape", None)
-    if not is_mapping(sizes):
+    if not is_mapping(sizes) or not all(isinstance(size, int) for size in sizes.values()):
         raise ValueError(f'{mesh!r} is no mesh; give names with sizes, such as {{"data": 2, "model": 2}}, or a Mesh')
-    return {str(name): int(size) for name, size in sizes.items()}
+    return {str(name): size for name, size in sizes.items()}
 
 
 def _name(function: Callable[..., Any]) -> str:
@@ -181,7 +277,7 @@ def _names(function: Callable[..., Any], count: int, taken: set[str]) -> list[st
     for i in range(count):
         known = i < len(parameters) and parameters[i].kind is not inspect.Parameter.VAR_POSITIONAL
         name = parameters[i].name.strip("_") if known else f"operand{i}"
-        while not name or name in taken or name in OPERATIONS:
+        while not name or name in taken or name in (*OPERATIONS, *CONSTANTS) or keyword.iskeyword(name):
             name += "_"
         taken.add(name)
         names.append(name)

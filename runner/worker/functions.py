@@ -200,7 +200,7 @@ class _Reading:
         try:
             importlib.invalidate_caches()
             return importlib.import_module(name), attribute or None, lines
-        except Exception as error:  # a module may raise what it likes
+        except (Exception, SystemExit) as error:  # a module may raise what it likes
             raise self._raised(error, f"importing {source}", key) from None
 
     def _attribute(self, module: Any, attribute: str, source: str, key: Key) -> Any:
@@ -211,10 +211,12 @@ class _Reading:
             found = getattr(found, part)
         return found
 
-    def _raised(self, error: Exception, what: str, key: Key, call: str = "") -> InvalidExperiment:
+    def _raised(self, error: BaseException, what: str, key: Key, call: str = "") -> InvalidExperiment:
         """What the user's code raised, with the line of it where that is known."""
         first = str(error).strip().split("\n")[0]
-        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _of_user(frame.filename)]
+        ran = traceback.extract_tb(error.__traceback__)
+        # What runner.check leaves in the run folder is ours.
+        frames = [f for f in ran if _of_user(f.filename) and Path(f.filename).parent != self.into.parent]
         where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno} {frames[-1].line}" if frames else ""
         message = (
             f"{what}{where}: {type(error).__name__}: {first}" if first else f"{what}{where}: {type(error).__name__}"
@@ -257,7 +259,7 @@ class _Reading:
             made: dict[str, Any] = {"shape": list(struct.shape), "dtype": self._dtype(struct, leaf, key)}
             if init is not None:
                 made["init"] = init
-            elif values is not None:
+            elif values is not None and not isinstance(values[i], jax.ShapeDtypeStruct):
                 made["init"] = self._left(leaf, np.asarray(values[i]))
             self.arrays[leaf] = {**made, "spec": self._spec(leaf, array.get("spec"))}
         self.trees[name] = tree
@@ -292,8 +294,7 @@ class _Reading:
         try:
             calls.tree.map(below, specs, leaves, is_leaf=is_spec)
         except ValueError as error:
-            first = str(error).split("\n")[0]
-            message = f"the specs have another structure than what they are of: {first}"
+            message = f"the specs have another structure than what they are of: {' '.join(str(error).split())}"
             raise InvalidExperiment(Fault(key, message, call.text, 0, len(call.text))) from None
         return of
 
@@ -461,20 +462,30 @@ class _Reading:
         code = compile(call.text, f"<{key_text(key)}>", "eval")
         result: list[Any] = []
 
-        def function(*leaves: Any) -> list[Any]:
-            values = dict(zip(structs, leaves, strict=True))
-            read = {name: self.trees[name].made(values) if name in self.trees else values[name] for name in reads}
-            given = eval(code, {"__builtins__": {}}, {**space, **read})
-            leaves_of, structure = calls.tree.flatten(given)
-            result[:] = [calls.tree.unflatten(structure, range(len(leaves_of)))]
-            return leaves_of
+        def in_space(space: Mapping[str, Any]) -> Callable[..., list[Any]]:
+            def function(*leaves: Any) -> list[Any]:
+                values = dict(zip(structs, leaves, strict=True))
+                read = {name: self.trees[name].made(values) if name in self.trees else values[name] for name in reads}
+                given = eval(code, {"__builtins__": {}}, {**space, **read})
+                leaves_of, structure = calls.tree.flatten(given)
+                result[:] = [calls.tree.unflatten(structure, range(len(leaves_of)))]
+                return leaves_of
+
+            return function
+
+        def shapes(function: Callable[..., list[Any]]) -> Any:
+            leaves = calls.eval_shape(function, *structs.values())
+            return calls.tree.map(leaves.__getitem__, result[0])
 
         reference = self.references.get(call.function)
+        read_in = space if reference is None else self._referring(reference, call, space)
         own = free(_identifier(call.function.replace(".", "_")) or line, self.taken)
         local = section == "per_device"
-        try:
+
+        def reading() -> tuple[jaxprs.FunctionLines, Any]:
+            # JAX keeps what it has traced, by the function.
             lines = jaxprs.read(
-                self._referring(function, reference, call, space),
+                in_space(read_in),
                 structs,
                 mesh=self.probe.manual if local else None,
                 varying=varying,
@@ -482,35 +493,35 @@ class _Reading:
                 references={name.rpartition(".")[2]: each for name, each in self.references.items()},
                 taken=self.taken,
             )
+            return lines, result[0]
+
+        try:
+            if reference is not None and not local:
+                given, referred = shapes(in_space(space)), shapes(in_space(read_in))
+                if given != referred:
+                    raise CannotRead(f"{call.function} gives {_typed(given)}, and its reference {_typed(referred)}")
+            (lines, gives), (again, gives_again) = reading(), reading()
+            if not _alike(lines, again) or gives != gives_again:
+                raise CannotRead(
+                    f"{call.function or call.text} computes something else at its second call: it reads what changes, "
+                    "such as a global, the time or NumPy's generator; give it that as an argument"
+                )
         except CannotRead as error:
             raise InvalidExperiment(Fault(key, str(error), call.text, 0, len(call.text))) from None
         except InvalidExperiment:
             raise
-        except Exception as error:  # the user's function may raise what it likes
+        except (Exception, SystemExit) as error:  # the user's function may raise what it likes
             raise self._raised(error, f"tracing {call.function or call.text}", key, call.text) from None
         if not lines.results:
             raise InvalidExperiment(Fault(key, f"{call.text} gives no array", call.text, 0, len(call.text)))
         if section == "graph" and all(operand in self.arrays for operand in operands):
-            self.compilable[line] = (function, tuple(operands))
-        return self._function(call, own, reads, structs, lines, result[0])
+            self.compilable[line] = (in_space(space), tuple(operands))
+        return self._function(call, own, reads, structs, lines, gives)
 
-    def _referring(
-        self,
-        function: Callable[..., Any],
-        reference: Callable[..., Any] | None,
-        call: PythonCall,
-        space: dict[str, Any],
-    ) -> Callable[..., Any]:
-        """The function whose equations are read: with the reference in the place of what is called."""
-        if reference is None:
-            return function
+    def _referring(self, reference: Callable[..., Any], call: PythonCall, space: Mapping[str, Any]) -> dict[str, Any]:
+        """The names of Python with a reference in the place of what is called."""
         root, _, rest = call.function.partition(".")
-        if not rest:
-            space[root] = reference
-            return function
-        stand_in = _Standing(space[root], rest, reference)
-        space[root] = stand_in
-        return function
+        return {**space, root: _Standing(space[root], rest, reference) if rest else reference}
 
     def _function(
         self,
@@ -704,6 +715,22 @@ def forget(modules: Iterable[str]) -> None:
         sys.modules.pop(name, None)
 
 
+def _typed(tree: Any) -> str:
+    """The types of a tree's leaves in words."""
+
+    def typed(leaf: Any) -> str:
+        return f"{leaf.dtype}{list(leaf.shape)}"
+
+    return str(calls.tree.map(typed, tree)).replace("'", "")
+
+
+def _alike(one: jaxprs.FunctionLines, other: jaxprs.FunctionLines) -> bool:
+    """Whether the lines of two readings are the same, and what they capture."""
+    captured = ({name: array.tobytes() for name, array in lines.arrays.items()} for lines in (one, other))
+    same = next(captured) == next(captured)
+    return same and (one.lines, one.results) == (other.lines, other.results)
+
+
 def _shared(texts: Mapping[str, Any]) -> Any:
     """A line of both sections, which may be another one in each."""
     different = [text for i, text in enumerate(texts.values()) if text not in list(texts.values())[:i]]
@@ -712,7 +739,7 @@ def _shared(texts: Mapping[str, Any]) -> Any:
 
 def _of_user(file: str) -> bool:
     """Whether a file is neither JAX's nor ours nor Python's."""
-    return not any(part in file for part in ("/jax/", "/jaxlib/", "/runner/", "<frozen", "/lib/python"))
+    return not any(part in file for part in ("/jax/", "/jaxlib/", "/runner/", "<", "/lib/python"))
 
 
 def _entries(spec: Any) -> list[Any] | None:

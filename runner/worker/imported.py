@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
+import jax
+
 from runner.experiment.imported import Imported, Imports
 from runner.graph.source import Frame
 
@@ -19,7 +21,7 @@ def called(imports: Imports, name: str, arguments: Mapping[str, Any]) -> Any:
 
 @lru_cache(maxsize=64)
 def _function(preamble: tuple[str, ...], parameters: tuple[str, ...], returned: str) -> Callable[..., Any]:
-    space: dict[str, Any] = {}
+    space: dict[str, Any] = {"jax": jax}
     exec("\n".join(preamble), space)  # the lines that a program has
     return eval(f"lambda {', '.join(parameters)}: {returned}", space)
 

@@ -1,0 +1,113 @@
+"""A Llama and its training step, as one writes them in JAX: layers under a scan, each computed once more backwards."""
+
+import jax
+import jax.numpy as jnp
+import optax
+
+THETA, EPS = 10_000.0, 1e-5
+
+
+def init(key, vocab, width, heads, kv_heads, hidden, layers):
+    """Random weights; those of all layers are stacked along their first dimension."""
+    size = width // heads
+    shapes = {
+        "embed": (vocab, width),
+        "layers": {
+            "attention": {
+                "norm": (layers, width),
+                "q": (layers, width, heads, size),
+                "k": (layers, width, kv_heads, size),
+                "v": (layers, width, kv_heads, size),
+                "o": (layers, heads, size, width),
+            },
+            "mlp": {
+                "norm": (layers, width),
+                "gate": (layers, width, hidden),
+                "up": (layers, width, hidden),
+                "down": (layers, hidden, width),
+            },
+        },
+        "norm": (width,),
+        "unembed": (width, vocab),
+    }
+    paths, structure = jax.tree.flatten_with_path(shapes, is_leaf=lambda shape: isinstance(shape, tuple))
+    keys = jax.random.split(key, len(paths))
+
+    def weight(path, shape, key):
+        if path[-1].key == "norm":
+            return jnp.ones(shape)
+        return jax.random.normal(key, shape) * width**-0.5
+
+    leaves = [weight(path, shape, key) for (path, shape), key in zip(paths, keys, strict=True)]
+    return jax.tree.unflatten(structure, leaves)
+
+
+def rms_norm(x, scale):
+    """Divide by the root mean square over the features, then scale."""
+    return x * jax.lax.rsqrt(jnp.mean(x**2, axis=-1, keepdims=True) + EPS) * scale
+
+
+def rope(x):
+    """Rotate pairs of features of [batch, sequence, heads, size] by angles that grow with the position."""
+    half = x.shape[-1] // 2
+    frequency = THETA ** (-jnp.arange(half) / half)
+    angle = jnp.arange(x.shape[1])[:, None, None] * frequency
+    a, b = jnp.split(x, 2, axis=-1)
+    return jnp.concatenate([a * jnp.cos(angle) - b * jnp.sin(angle), a * jnp.sin(angle) + b * jnp.cos(angle)], axis=-1)
+
+
+def attention(w, x):
+    """Causal attention, in which groups of query heads share their keys and values."""
+    h = rms_norm(x, w["norm"])
+    q = rope(jnp.einsum("bsd,dhk->bshk", h, w["q"]))
+    k = rope(jnp.einsum("bsd,dhk->bshk", h, w["k"]))
+    v = jnp.einsum("bsd,dhk->bshk", h, w["v"])
+    q = q.reshape(*q.shape[:2], k.shape[2], -1, q.shape[3])
+    scores = jnp.einsum("bsgrk,btgk->bgrst", q, k) * q.shape[-1] ** -0.5
+    causal = jnp.tril(jnp.ones(scores.shape[-2:], dtype=bool))
+    p = jax.nn.softmax(jnp.where(causal, scores, -1e9), axis=-1)
+    y = jnp.einsum("bgrst,btgk->bsgrk", p, v)
+    return jnp.einsum("bshk,hkd->bsd", y.reshape(*y.shape[:2], -1, y.shape[4]), w["o"])
+
+
+def mlp(w, x):
+    """SwiGLU: what passes is gated by the SiLU of another projection."""
+    h = rms_norm(x, w["norm"])
+    gate = jnp.einsum("bsd,df->bsf", h, w["gate"])
+    up = jnp.einsum("bsd,df->bsf", h, w["up"])
+    return jnp.einsum("bsf,fd->bsd", jax.nn.silu(gate) * up, w["down"])
+
+
+@jax.checkpoint
+def layer(x, w):
+    """One layer, as `jax.lax.scan` wants it."""
+    x = x + attention(w["attention"], x)
+    x = x + mlp(w["mlp"], x)
+    return x, None
+
+
+def logits(params, tokens):
+    """What the model says of the token after each."""
+    x, _ = jax.lax.scan(layer, params["embed"][tokens], params["layers"])
+    return jnp.einsum("bsd,dv->bsv", rms_norm(x, params["norm"]), params["unembed"])
+
+
+def loss(params, tokens):
+    """The mean cross entropy of each next token."""
+    said = logits(params, tokens)[:, :-1]
+    return optax.losses.softmax_cross_entropy_with_integer_labels(said, tokens[:, 1:]).mean()
+
+
+OPTIMIZER = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(3e-4, b1=0.9, b2=0.95, weight_decay=0.1))
+
+
+def moments(params):
+    """The state of AdamW before its first step."""
+    return OPTIMIZER.init(params)
+
+
+def step(params, state, tokens):
+    """One step of training: the loss, the new weights, the new state of AdamW."""
+    value, grads = jax.value_and_grad(loss)(params, tokens)
+    updates, state = OPTIMIZER.update(grads, state, params)
+    return value, optax.apply_updates(params, updates), state

@@ -49,6 +49,14 @@ def test_the_page_is_true_and_the_process_imports_no_jax(tmp_path: Path) -> None
     assert (tmp_path / "outputs" / "doubled" / "result.json").is_file()
 
 
+def test_the_page_of_functions_is_true(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "functions.md").read_text(encoding="utf-8")
+    checked, referring = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    defined = "attention = ring_attention = lambda q, k, v: jax.nn.softmax(q @ k.T) @ v\nq = k = v = jnp.ones((8, 4))\n"
+    printed = script(f"{checked}{defined}{referring}assert record.status == 'passed', record\n", tmp_path)
+    assert printed.count("passed: 1 of 1 programs passed") == 2
+
+
 def test_to_import_it_imports_nothing_of_weight(tmp_path: Path) -> None:
     heavy = "{'hydra', 'omegaconf', 'numpy', 'jax', 'rich', 'yaml'}"
     script(f"import sys, runner\nassert not {heavy} & set(sys.modules), sys.modules\n", tmp_path)

@@ -43,6 +43,12 @@ def test_a_command_prints_what_the_readme_says(shown: tuple[str, str]) -> None:
     assert settled(output) in settled(printed(command, ROOT))
 
 
+def test_the_function_in_the_readme_is_checked_as_it_says(tmp_path: Path) -> None:
+    at = next(i for i, block in enumerate(BLOCKS) if "runner.check" in block)
+    (tmp_path / "script.py").write_text(BLOCKS[at], encoding="utf-8")
+    assert settled(BLOCKS[at + 1]) in settled(printed("python script.py", tmp_path))
+
+
 def test_the_experiment_in_the_readme_is_the_file() -> None:
     shown = next(block for block in BLOCKS if block.startswith("# @package _global_"))
     assert shown == (ROOT / "conf" / "experiment" / "case3_allreduce.yaml").read_text(encoding="utf-8").strip()

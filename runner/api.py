@@ -24,6 +24,8 @@ from runner.record import model
 if TYPE_CHECKING:
     from rich.text import Text
 
+    from runner.link.workers import Workers
+
 __all__ = [
     "Configuration",
     "Experiment",
@@ -161,8 +163,9 @@ def _run(
     overrides: Sequence[str],
     config_dir: str | Path | None,
     where: Path,
+    used: Workers | None = None,
 ) -> Record:
-    """Run an experiment in a folder that is its own."""
+    """Run an experiment in a folder that is its own, by workers that are kept if they are `used` elsewhere."""
     from runner.flow import run as flow
     from runner.link.process import Worker
     from runner.link.workers import Workers
@@ -170,7 +173,7 @@ def _run(
     from runner.record import record as records
 
     # It loads its modules while the configuration is composed.
-    workers = Workers(Worker())
+    workers = used or Workers(Worker())
     try:
         if isinstance(experiment, Mapping):
             experiment = _written(experiment, str(experiment.get("name") or "experiment"), where)
@@ -183,7 +186,8 @@ def _run(
             record = flow.run(composed.plain, where, lambda: composed.sources, composed.sources.overrides, workers)
         manifest.end(where)
     finally:
-        workers.close()
+        if used is None:
+            workers.close()
     return Record.of(record, where)
 
 
@@ -214,6 +218,36 @@ def check(
     What the command would print is printed unless it is to be `quiet`. What is wrong with the function, or comes of it,
     does not raise: it is in the record. Raises `ValueError` for a call that says no mesh, or too few specs.
     """
+    record = checked(
+        function,
+        operands,
+        mesh=mesh,
+        in_specs=in_specs,
+        out_specs=out_specs,
+        reference=reference,
+        program=program,
+        folder=folder,
+        **keys,
+    )
+    if not quiet:
+        print(record)
+    return record
+
+
+def checked(
+    function: Callable[..., Any],
+    operands: Sequence[Any],
+    *,
+    mesh: Mapping[str, int] | Any = None,
+    in_specs: Sequence[Any] | None = None,
+    out_specs: Any = None,
+    reference: Callable[..., Any] | None = None,
+    program: str | Sequence[str] = "auto",
+    folder: str | Path | None = None,
+    workers: Workers | None = None,
+    **keys: Any,
+) -> Record:
+    """Do what `check` does and print nothing; `workers` are kept for whatever else they do."""
     from runner import called
 
     name = getattr(function, "__name__", "function")
@@ -223,10 +257,7 @@ def check(
     config = called.experiment(
         function, operands, where, mesh=mesh, in_specs=in_specs, out_specs=out_specs, reference=reference
     )
-    record = _run({"name": name, **config, "program": program, **keys}, (), None, where)
-    if not quiet:
-        print(record)
-    return record
+    return _run({"name": name, **config, "program": program, **keys}, (), None, where, workers)
 
 
 def _begin(folder: Path) -> None:

@@ -27,6 +27,7 @@ FLOORS = (
     ("cli", "testing"),
     ("called",),
     ("__main__", "api", "conf"),
+    ("fixtures",),
 )
 """The rooms from the ground up; those of one floor do not know of each other. Each command is on the last."""
 

@@ -44,7 +44,7 @@ class _Hooks:
     """What a session of pytest hears of us: the files of experiments, and which goldens changed or are not read."""
 
     def __init__(self, session: Session) -> None:
-        self._session = session
+        self.session = session
         self._rewritten: list[str] = []
         self._unused: list[str] = []
 
@@ -53,23 +53,23 @@ class _Hooks:
         if file_path.suffix != ".yaml":
             return None
         path = file_path.resolve()
-        folder = next((folder for folder in self._session.folders if path.is_relative_to(folder / "experiment")), None)
+        folder = next((folder for folder in self.session.folders if path.is_relative_to(folder / "experiment")), None)
         if folder is None:
             return None
         from runner.testing.items import ExperimentFile, made
 
-        return made(ExperimentFile, parent, path=file_path, folder=folder, state=self._session)
+        return made(ExperimentFile, parent, path=file_path, folder=folder, state=self.session)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Find the goldens that no item reads."""
-        self._unused = [*self._without_item(), *self._without_experiment()] if self._session.files else []
+        self._unused = [*self._without_item(), *self._without_experiment()] if self.session.files else []
         output = getattr(session.config, "workeroutput", None)
         if output is not None:
             output["shardproof_unused"] = self._unused
 
     def pytest_sessionfinish(self) -> None:
         """End the workers, and remove the run folders, except where something failed."""
-        self._session.close()
+        self.session.close()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep what was pinned anew for the summary."""
@@ -91,7 +91,7 @@ class _Hooks:
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
         """Where xdist would deal out an experiment's items singly, give them all to one worker: it is run once."""
-        ours = any(self._session.reaches(folder / "experiment") for folder in self._session.folders)
+        ours = any(self.session.reaches(folder / "experiment") for folder in self.session.folders)
         dist = config.getoption("dist")
         if dist not in ("load", "loadgroup", "loadscope") or not ours:
             return None
@@ -115,7 +115,7 @@ class _Hooks:
 
         lines: list[str] = []
         current = golden.series(version("jax"))
-        for path, file in sorted(self._session.files.items()):
+        for path, file in sorted(self.session.files.items()):
             try:
                 content = golden.read(path)
             except golden.InvalidGolden:
@@ -134,12 +134,12 @@ class _Hooks:
         from runner.config.sources import shown
 
         lines: dict[Path, str] = {}
-        for folder in {file.folder for file in self._session.files.values()}:
-            if not {path.resolve() for path in experiments(folder) if is_there(path)} <= self._session.seen:
+        for folder in {file.folder for file in self.session.files.values()}:
+            if not {path.resolve() for path in experiments(folder) if is_there(path)} <= self.session.seen:
                 continue
-            goldens = self._session.golden_file(folder, "").parent
+            goldens = self.session.golden_file(folder, "").parent
             # Config folders that stand side by side pin in one folder.
-            homes = {*(home / "experiment" for home in self._session.folders), *folder.parent.glob("*/experiment")}
+            homes = {*(home / "experiment" for home in self.session.folders), *folder.parent.glob("*/experiment")}
             for path in goldens.rglob("*.json"):
                 name = path.relative_to(goldens).with_suffix("")
                 if not any((home / f"{name}.yaml").is_file() for home in homes):

@@ -120,12 +120,12 @@ class Session:
 
             own = scratch.Folder(file.stem)
             record = run.run(
-                composed.plain, own.path, lambda: composed.sources, composed.sources.overrides, self._kept()
+                composed.plain, own.path, lambda: composed.sources, composed.sources.overrides, self.workers()
             )
             self._runs[key] = Run(record, own)
         return self._runs[key]
 
-    def _kept(self) -> Workers:
+    def workers(self) -> Workers:
         """The workers that run the experiments of the session, one after the other."""
         if self._workers is None:
             from runner.link.process import Worker

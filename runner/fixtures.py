@@ -1,0 +1,92 @@
+"""The fixture `sharded`: a function that a test checks in; its record, held to a golden where that is wanted, out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from runner.api import Record
+    from runner.link.scratch import Folder
+    from runner.testing.session import Session
+
+
+@dataclass
+class Sharded:
+    """What the fixture gives: `sharded(function, operands, mesh=…, in_specs=…)`, which takes what `runner.check` takes.
+
+    The test fails with the report where a check fails. With `golden=True` the collectives, bytes and layouts are held
+    to those that the file `goldens/MODULE/TEST.json` pins, which is written where there is none.
+    """
+
+    _request: pytest.FixtureRequest
+    _session: Session
+    _folders: list[Folder] = field(default_factory=list["Folder"])
+
+    def __call__(
+        self, function: Callable[..., Any], operands: Sequence[Any], *, golden: bool = False, **arguments: Any
+    ) -> Record:
+        from runner import api
+        from runner.link import scratch
+
+        own = scratch.Folder(self._request.node.name)
+        self._folders.append(own)
+        record = api.checked(function, operands, folder=own.path / "run", workers=self._session.workers(), **arguments)
+        if record.status != "passed":
+            pytest.fail(str(record), pytrace=False)
+        if golden:
+            self._hold(record)
+        return record
+
+    def _hold(self, record: Record) -> None:
+        """Hold each program of a record to its golden."""
+        from runner.config.sources import shown
+        from runner.record import differences
+        from runner.record import golden as goldens
+
+        file, config = self._file(), self._request.config
+        assert record.environment.jax is not None
+        version = goldens.series(record.environment.jax)
+        for name, program in record.compiled.items():
+            place = (version, "cpu", name)
+            try:
+                before = goldens.entry(goldens.read(file), place)
+            except goldens.InvalidGolden as error:
+                pytest.fail(str(error), pytrace=False)
+            now = goldens.pinned(program)
+            changes = [] if before is None else differences.of_program(name, before, now)
+            if before is None or (changes and config.getoption("update_golden")):
+                goldens.pin(file, place, now)
+            if before is None and not config.getoption("update_golden"):
+                message = f"there was no golden of {name}; it is written now: look at {shown(file)}, commit it"
+                pytest.fail(message, pytrace=False)
+            if changes and not config.getoption("update_golden"):
+                update = f"pytest {self._request.node.nodeid} --update-golden"
+                lines = [f"{name} is not what {shown(file)} pins:", *(f"  {change}" for change in changes)]
+                pytest.fail("\n".join([*lines, f"if that is as it should be: {update}"]), pytrace=False)
+
+    def _file(self) -> Path:
+        test = re.sub(r"[^\w.-]+", "_", self._request.node.name).strip("_")
+        path = self._request.node.path
+        chosen = self._request.config.getini("shardproof_goldens")
+        folder = self._request.config.rootpath / chosen if chosen else path.parent / "goldens"
+        return folder / path.stem / f"{test}.json"
+
+    def close(self) -> None:
+        """Remove the run folders."""
+        for folder in self._folders:
+            folder.remove()
+
+
+@pytest.fixture
+def sharded(request: pytest.FixtureRequest) -> Iterator[Sharded]:
+    """Checks a function of JAX under a sharding, as `runner.check` does, and fails the test where a check fails."""
+    hooks: Any = request.config.pluginmanager.get_plugin("shardproof-session")
+    checked = Sharded(request, hooks.session)
+    yield checked
+    checked.close()

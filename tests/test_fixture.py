@@ -1,0 +1,52 @@
+"""The fixture `sharded`: what passes, what a golden pins, and what a failure says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+TESTS = """
+import numpy as np
+from jax.sharding import PartitionSpec as P
+
+A = np.ones((8, 8), np.float32)
+
+
+def product(a, b):
+    return a @ b
+
+
+def test_product(sharded):
+    specs = (P(None, "x"), P("x"))
+    record = sharded(product, (A, A), mesh={"x": 4}, in_specs=specs, out_specs=P(), golden=True)
+    assert record.collectives == {"all-reduce": 1}
+
+
+def test_no_mesh_axis(sharded):
+    sharded(product, (A, A), mesh={"x": 4}, in_specs=(P("y"), P()))
+"""
+
+
+def session(folder: Path, *options: str) -> str:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", *options]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300).stdout
+
+
+def test_a_function_is_checked_and_held_to_its_golden(tmp_path: Path) -> None:
+    (tmp_path / "test_mine.py").write_text(TESTS, encoding="utf-8")
+    first = session(tmp_path)
+    assert "there was no golden of auto; it is written now: look at goldens/test_mine/test_product.json" in first
+    assert "mesh axis 'y' does not exist; the mesh has x" in first
+    file = tmp_path / "goldens" / "test_mine" / "test_product.json"
+    content = json.loads(file.read_text(encoding="utf-8"))
+    ((programs,),) = [list(targets.values()) for targets in content.values()]
+    (collective,) = programs["auto"]["collectives"]
+    assert collective["kind"] == "all-reduce"
+    changed = TESTS.replace('P("x"))', "P())").replace('"all-reduce"', '"all-gather"')
+    (tmp_path / "test_mine.py").write_text(changed, encoding="utf-8")
+    second = session(tmp_path, "-k", "test_product")
+    assert "auto is not what goldens/test_mine/test_product.json pins:" in second
+    assert "--update-golden" in second
+    assert "1 passed" in session(tmp_path, "-k", "test_product", "--update-golden")

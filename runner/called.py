@@ -173,8 +173,8 @@ def experiment(
 
 def _specs(specs: Any, count: int) -> tuple[Any, ...]:
     """The specs of each operand; one PartitionSpec is that of all."""
-    # A PartitionSpec of JAX 0.10 is a tuple too.
-    if type(specs).__name__ == "PartitionSpec":
+    jax: Any = sys.modules.get("jax")
+    if jax is not None and isinstance(specs, jax.sharding.PartitionSpec):
         return (specs,) * count
     if not isinstance(specs, Sequence) or isinstance(specs, str):
         raise ValueError(f"in_specs is {specs!r}; give a PartitionSpec, or a tree of them, for each operand")

@@ -16,7 +16,9 @@ from runner.config.compose import Configuration, InvalidConfiguration, compose
 from runner.config.folders import conf_folder
 from runner.config.sources import shown
 from runner.experiment import expect, topology
-from runner.experiment.reader import tested
+from runner.experiment.imported import outline
+from runner.experiment.model import Experiment
+from runner.experiment.reader import read, tested
 from runner.faults import InvalidExperiment
 from runner.flow import verification
 from runner.record import differences, golden

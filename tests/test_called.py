@@ -106,10 +106,20 @@ def test_meshes_devices_and_shardings_of_the_caller_are_those_of_as_many_devices
     record = check(tmp_path / "array", jnp.sum, x, mesh=None)
     assert (record.status, record.collectives) == ("passed", {"all-reduce": 2})
     assert str(record.arrays["a"].spec) == "P('data', 'model')"
-    context = AbstractMesh((2, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
-    assert check(tmp_path / "context", jitted, X, mesh=context, in_specs=P("data")).status == "passed"
+    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+        record = check(
+            tmp_path / "context", jitted, X, mesh=AbstractMesh((2, 2), ("data", "model")), in_specs=P("data")
+        )
+    assert record.status == "passed", record.error
     shape = jax.ShapeDtypeStruct((8, 4), np.float32)
     assert check(tmp_path / "shape", jnp.cos, shape, mesh=mesh, in_specs=[P("data")]).status == "passed"
+
+
+def test_a_function_that_is_called_as_an_experiment_is_not_that(tmp_path: Path) -> None:
+    def layer(x: Any) -> Any:
+        return jnp.cos(x)
+
+    assert set(check(tmp_path, layer, X, in_specs=P("data")).arrays) == {"x"}
 
 
 def test_what_computes_something_else_at_a_second_call_is_refused(tmp_path: Path) -> None:

@@ -288,7 +288,8 @@ def _written(experiment: Mapping[str, Any], name: str, folder: Path) -> Path:
     """The file of an experiment that was given as a mapping: in the run folder, so that the command can run it too."""
     import yaml
 
-    file = folder / "conf" / "experiment" / f"{name}.yaml"
+    # One that comes with the runner may have the name.
+    file = folder / "conf" / "experiment" / f"{name}_.yaml"
     file.parent.mkdir(parents=True, exist_ok=True)
     text = yaml.safe_dump({"name": name, **experiment}, sort_keys=False, allow_unicode=True)
     file.write_text(f"# @package _global_\n{text}", encoding="utf-8")

@@ -27,6 +27,7 @@ _SOURCE = '''"""What runner.check was called with: a function, its operands, and
 
 import pickle
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import jax
@@ -58,11 +59,7 @@ with Path(__file__).with_name("called.pkl").open("rb") as _file:
     for _kind, *_how in _Unpickler(_file).load():
         if not jax.tree_util.is_tree_node(_kind):
             _register(_kind, *_how)
-    _function, _operands, _in_specs, _out_specs, _reference, _axes = _Unpickler(_file).load()
-
-_mesh = jax.sharding.AbstractMesh(
-    tuple(_axes.values()), tuple(_axes), axis_types=(jax.sharding.AxisType.Auto,) * len(_axes)
-)
+    _function, _operands, _in_specs, _out_specs, _reference, _mesh = _Unpickler(_file).load()
 
 
 def _is_array(leaf):
@@ -100,7 +97,7 @@ def _called(function, arrays):
         _whole(operand, next(given)) if jax.tree.leaves(part) else operand
         for operand, part in zip(_operands, operands, strict=True)
     ]
-    with jax.sharding.use_abstract_mesh(_mesh):
+    with jax.sharding.use_abstract_mesh(_mesh) if _mesh else nullcontext():
         result = function(*whole)
         return jax.tree.map(lambda x: _array(jax.numpy.asarray(x) if isinstance(x, _NUMBERS) else x), result)
 
@@ -144,7 +141,7 @@ def experiment(
     axes = _axes(mesh, leaves)
     specs = laid_out if in_specs is None else _specs(in_specs, len(operands))
     try:
-        pickled = _pickled(_nodes(), (function, tuple(operands), specs, out_specs, reference, axes))
+        pickled = _pickled(_nodes(), (function, tuple(operands), specs, out_specs, reference, _context()))
     except Exception as error:  # whatever the user's objects raise
         message = f"{_name(function)} cannot be given to another process: {type(error).__name__}: {error}"
         raise Unpicklable(message) from error
@@ -173,8 +170,8 @@ def experiment(
 
 def _specs(specs: Any, count: int) -> tuple[Any, ...]:
     """The specs of each operand; one PartitionSpec is that of all."""
-    # A PartitionSpec of JAX 0.10 is a tuple too.
-    if type(specs).__name__ == "PartitionSpec":
+    jax: Any = sys.modules.get("jax")
+    if jax is not None and isinstance(specs, jax.sharding.PartitionSpec):
         return (specs,) * count
     if not isinstance(specs, Sequence) or isinstance(specs, str):
         raise ValueError(f"in_specs is {specs!r}; give a PartitionSpec, or a tree of them, for each operand")
@@ -186,6 +183,12 @@ def _specs(specs: Any, count: int) -> tuple[Any, ...]:
         message = f"in_specs has {entries}, and the function is called with {operands}; give one for each"
         raise ValueError(message + ", and None for one that lies whole on every device")
     return given
+
+
+def _context() -> Any:
+    """The mesh in which the caller calls: that of `jax.set_mesh`, or an empty one."""
+    jax: Any = sys.modules.get("jax")
+    return None if jax is None else jax.sharding.get_abstract_mesh()
 
 
 def _pickled(*values: Any) -> bytes:

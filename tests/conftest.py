@@ -31,6 +31,7 @@ def pytest_configure(config: pytest.Config) -> None:
 LARGE = (
     "llama_block_adamw",
     "llama_block_sequence_parallel",
+    "llama_step",
     "latent_attention",
     "mamba_sequence_parallel",
     "scanned_layers",

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 THETA, EPS = 10_000.0, 1e-5
@@ -31,14 +32,13 @@ def init(key, vocab, width, heads, kv_heads, hidden, layers):
         "unembed": (width, vocab),
     }
     paths, structure = jax.tree.flatten_with_path(shapes, is_leaf=lambda shape: isinstance(shape, tuple))
-    keys = jax.random.split(key, len(paths))
+    ends = np.cumsum([np.prod(shape) for _, shape in paths])
+    drawn = jnp.split(jax.random.normal(key, ends[-1:]) * width**-0.5, ends[:-1])
 
-    def weight(path, shape, key):
-        if path[-1].key == "norm":
-            return jnp.ones(shape)
-        return jax.random.normal(key, shape) * width**-0.5
+    def weight(path, shape, values):
+        return jnp.ones(shape) if path[-1].key == "norm" else values.reshape(shape)
 
-    leaves = [weight(path, shape, key) for (path, shape), key in zip(paths, keys, strict=True)]
+    leaves = [weight(path, shape, values) for (path, shape), values in zip(paths, drawn, strict=True)]
     return jax.tree.unflatten(structure, leaves)
 
 

@@ -498,10 +498,10 @@ class _Reading:
         try:
             if reference is not None and not local:
                 given, referred = shapes(in_space(space)), shapes(in_space(read_in))
-                if given != referred:
+                if calls.tree.flatten(given) != calls.tree.flatten(referred):
                     raise CannotRead(f"{call.function} gives {_typed(given)}, and its reference {_typed(referred)}")
             (lines, gives), (again, gives_again) = reading(), reading()
-            if not _alike(lines, again) or gives != gives_again:
+            if not _alike(lines, again) or calls.tree.flatten(gives) != calls.tree.flatten(gives_again):
                 raise CannotRead(
                     f"{call.function or call.text} computes something else at its second call: it reads what changes, "
                     "such as a global, the time or NumPy's generator; give it that as an argument"

@@ -1,0 +1,180 @@
+"""`runner.check` of functions as scripts have them: what they close over, are called with and give; what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import threading
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AbstractMesh, AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import runner
+
+MESH = {"data": 2, "model": 2}
+X = np.arange(32, dtype=np.float32).reshape(8, 4) / 32
+W = np.arange(16, dtype=np.float32).reshape(4, 4) / 16
+GLOBAL: list[Any] = []
+
+
+def check(folder: Path, function: Any, *operands: Any, **more: Any) -> runner.Record:
+    return runner.check(function, operands, folder=folder, quiet=True, **{"mesh": MESH, **more})
+
+
+def message(folder: Path, function: Any, *operands: Any, **more: Any) -> str:
+    """What is wrong with a call, without its place and the line that is quoted."""
+    record = check(folder, function, *operands, **more)
+    assert record.status == "invalid", record
+    assert record.error is not None
+    return record.error.split("\n")[1].strip()
+
+
+class Pair(NamedTuple):
+    w: Any
+    key: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    scale: float = 2.0
+
+
+def local_classes() -> tuple[Any, Any]:
+    """A pytree whose classes no module has by their names, as those of a script; the function that takes it."""
+
+    @jax.tree_util.register_dataclass
+    @dataclasses.dataclass
+    class Layer:
+        w: Any
+        n: int = dataclasses.field(metadata={"static": True}, default=2)
+
+    @jax.tree_util.register_pytree_node_class
+    class State:
+        def __init__(self, layer: Any) -> None:
+            self.layer = layer
+
+        def tree_flatten(self) -> tuple[Any, Any]:
+            return (self.layer,), None
+
+        @classmethod
+        def tree_unflatten(cls, _: Any, children: Any) -> Any:
+            return cls(*children)
+
+    def apply(state: Any, x: Any) -> Any:
+        return State(Layer(x @ state.layer.w * state.layer.n, 3)), {"sum": x.sum(), "count": 3, "none": None}
+
+    return State(Layer(W)), apply
+
+
+def test_what_a_function_closes_over_and_is_called_with_is_there(tmp_path: Path) -> None:
+    state, apply = local_classes()
+    scale, mask = 3.0, jax.random.key(1)
+
+    def mixed(pair: Pair, x: Any, config: Any, nothing: Any, flag: bool, names: Any, factor: float) -> Any:
+        assert nothing is None
+        assert flag is True
+        assert names.dtype.kind == "U"
+        noise = jax.random.normal(pair.key, x.shape) + jax.random.normal(mask, x.shape)
+        return Pair(x @ pair.w * config.scale * scale, x + noise * factor)
+
+    pair = Pair(W, jax.random.key(0))
+    rest = (Config(), None, True, np.array(["text"]), 0.5)
+    specs = (P(), P("data"), *(None for _ in rest))
+    record = check(tmp_path / "mixed", mixed, pair, X, *rest, in_specs=specs)
+    assert (record.status, set(record.arrays)) == ("passed", {"pair_w", "pair_key", "x", "constant"})
+    record = check(tmp_path / "classes", apply, state, X, in_specs=(P(None, "model"), P("data")))
+    assert (record.status, set(record.arrays)) == ("passed", {"state_layer_w", "x"}), record.error
+    assert record.collectives == {"all-reduce": 1}
+    static = functools.partial(jax.jit(lambda x, n, y: x * n + y, static_argnums=1), y=1)
+    assert check(tmp_path / "static", static, X, 3, in_specs=P("data")).status == "passed"
+
+
+def test_meshes_devices_and_shardings_of_the_caller_are_those_of_as_many_devices(tmp_path: Path) -> None:
+    mesh = jax.make_mesh((2, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2, devices=jax.devices()[:4])
+    x = jax.device_put(X, NamedSharding(mesh, P("data", "model")))
+
+    @functools.partial(jax.jit, in_shardings=NamedSharding(mesh, P("data")))
+    def jitted(x: Any) -> Any:
+        return jax.lax.with_sharding_constraint(x @ W, P("data", "model")).sum()
+
+    record = check(tmp_path / "array", jnp.sum, x, mesh=None)
+    assert (record.status, record.collectives) == ("passed", {"all-reduce": 2})
+    assert str(record.arrays["a"].spec) == "P('data', 'model')"
+    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+        record = check(
+            tmp_path / "context", jitted, X, mesh=AbstractMesh((2, 2), ("data", "model")), in_specs=P("data")
+        )
+    assert record.status == "passed", record.error
+    shape = jax.ShapeDtypeStruct((8, 4), np.float32)
+    assert check(tmp_path / "shape", jnp.cos, shape, mesh=mesh, in_specs=[P("data")]).status == "passed"
+
+
+def test_a_function_that_is_called_as_an_experiment_is_not_that(tmp_path: Path) -> None:
+    def layer(x: Any) -> Any:
+        return jnp.cos(x)
+
+    assert set(check(tmp_path, layer, X, in_specs=P("data")).arrays) == {"x"}
+
+
+def test_what_computes_something_else_at_a_second_call_is_refused(tmp_path: Path) -> None:
+    def counts(x: Any) -> Any:
+        GLOBAL.append(1)
+        return x * len(GLOBAL)
+
+    def draws(x: Any) -> Any:
+        return x + np.random.default_rng().normal(size=x.shape).astype(np.float32)
+
+    for function in (counts, draws):
+        assert message(tmp_path / function.__name__, function, X, in_specs=P()) == (
+            f"{function.__name__} computes something else at its second call: it reads what changes, such as a global, "
+            "the time or NumPy's generator; give it that as an argument"
+        )
+
+
+def test_what_a_function_raises_is_told_with_its_line(tmp_path: Path) -> None:
+    def leaves(x: Any) -> Any:
+        raise SystemExit(3)
+
+    told = message(tmp_path / "exit", leaves, X, in_specs=P())
+    assert told.startswith("tracing leaves at test_called.py:")
+    assert told.endswith(" raise SystemExit(3): SystemExit: 3")
+    told = message(tmp_path / "few", lambda x, y: x, X, in_specs=P())
+    assert told.endswith("missing 1 required positional argument: 'y'")
+
+
+def test_a_reference_gives_what_the_function_gives(tmp_path: Path) -> None:
+    def cosine(x: Any) -> Any:
+        return jnp.cos(x)
+
+    assert message(tmp_path / "shape", cosine, X, in_specs=P("data"), reference=lambda x: jnp.cos(x).sum()) == (
+        "cosine gives float32[8, 4], and its reference float32[]"
+    )
+    assert check(tmp_path / "value", cosine, X, in_specs=P("data"), reference=jnp.sin).status == "failed"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"mesh": None, "in_specs": (P(), P())}, "no operand lies on a mesh, and none is given"),
+        ({"mesh": {"data": "two"}}, r"\{'data': 'two'\} is no mesh; give names with sizes"),
+        ({"in_specs": (P(),)}, "in_specs has 1 spec, and the function is called with 2 operands; give one for each"),
+        ({"in_specs": 3}, "in_specs is 3; give a PartitionSpec, or a tree of them, for each operand"),
+    ],
+)
+def test_a_call_that_makes_no_sense_raises(tmp_path: Path, arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        check(tmp_path, jnp.matmul, X, W, **arguments)
+
+
+def test_what_no_other_process_can_have_raises(tmp_path: Path) -> None:
+    lock = threading.Lock()
+    with pytest.raises(ValueError, match=r"to another process: TypeError: cannot pickle '_thread.lock'"):
+        check(tmp_path / "lock", lambda x: (lock, x)[1], X, in_specs=P())
+    with pytest.raises(ValueError, match="3 is no function"):
+        check(tmp_path / "none", 3, X, in_specs=P())

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -34,7 +34,7 @@ class Sharded:
         from runner import api
         from runner.link import scratch
 
-        own = scratch.Folder(self._request.node.name)
+        own = scratch.Folder(self._node.name)
         self._folders.append(own)
         record = api.checked(function, operands, folder=own.path / "run", workers=self._session.workers(), **arguments)
         if record.status != "passed":
@@ -42,6 +42,10 @@ class Sharded:
         if golden:
             self._hold(record)
         return record
+
+    @property
+    def _node(self) -> pytest.Item:
+        return cast("pytest.Item", cast("Any", self._request).node)
 
     def _hold(self, record: Record) -> None:
         """Hold each program of a record to its golden."""
@@ -66,13 +70,13 @@ class Sharded:
                 message = f"there was no golden of {name}; it is written now: look at {shown(file)}, commit it"
                 pytest.fail(message, pytrace=False)
             if changes and not config.getoption("update_golden"):
-                update = f"pytest {self._request.node.nodeid} --update-golden"
+                update = f"pytest {self._node.nodeid} --update-golden"
                 lines = [f"{name} is not what {shown(file)} pins:", *(f"  {change}" for change in changes)]
                 pytest.fail("\n".join([*lines, f"if that is as it should be: {update}"]), pytrace=False)
 
     def _file(self) -> Path:
-        test = re.sub(r"[^\w.-]+", "_", self._request.node.name).strip("_")
-        path = self._request.node.path
+        test = re.sub(r"[^\w.-]+", "_", self._node.name).strip("_")
+        path = self._node.path
         chosen = self._request.config.getini("shardproof_goldens")
         folder = self._request.config.rootpath / chosen if chosen else path.parent / "goldens"
         return folder / path.stem / f"{test}.json"

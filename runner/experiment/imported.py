@@ -19,6 +19,9 @@ from runner.experiment.lines import Invocation, Line, Statement, enclosed
 from runner.experiment.written import BOTH
 from runner.graph.source import Frame
 
+CALLED = "called.py"
+"""The module of a run folder that has what `runner.check` was called with."""
+
 TREES = "trees"
 SMALLER_TREES = "trees_verification"
 """The folders of a run folder in which the values of the leaves of trees are, and those at `verify_dims`."""

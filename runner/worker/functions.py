@@ -40,6 +40,7 @@ from runner.untyped import is_mapping
 from runner.worker import calls, jaxprs, phases, types
 from runner.worker.jaxprs import CannotRead
 from runner.worker.specs import partition
+from runner.worker.versions import is_own
 
 _KEYS = {"key": "jax.random.key"}
 """What Python may read in a file besides what is imported, and what a program calls it."""
@@ -214,9 +215,7 @@ class _Reading:
     def _raised(self, error: BaseException, what: str, key: Key, call: str = "") -> InvalidExperiment:
         """What the user's code raised, with the line of it where that is known."""
         first = str(error).strip().split("\n")[0]
-        ran = traceback.extract_tb(error.__traceback__)
-        # What runner.check leaves in the run folder is ours.
-        frames = [f for f in ran if _of_user(f.filename) and Path(f.filename).parent != self.into.parent]
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_own(frame.filename)]
         where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno} {frames[-1].line}" if frames else ""
         message = (
             f"{what}{where}: {type(error).__name__}: {first}" if first else f"{what}{where}: {type(error).__name__}"
@@ -735,11 +734,6 @@ def _shared(texts: Mapping[str, Any]) -> Any:
     """A line of both sections, which may be another one in each."""
     different = [text for i, text in enumerate(texts.values()) if text not in list(texts.values())[:i]]
     return different[0] if len(different) == 1 and len(texts) == len(SECTIONS) else dict(texts)
-
-
-def _of_user(file: str) -> bool:
-    """Whether a file is neither JAX's nor ours nor Python's."""
-    return not any(part in file for part in ("/jax/", "/jaxlib/", "/runner/", "<", "/lib/python"))
 
 
 def _entries(spec: Any) -> list[Any] | None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
+import sysconfig
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import jax
 from jax.sharding import AbstractMesh, AxisType
 
+from runner.config.folders import conf_folder
+from runner.experiment.imported import CALLED
 from runner.layout import Mesh
 from runner.worker import calls
 
@@ -132,9 +137,31 @@ def module_cost(text: str) -> dict[str, float] | str:
 
 
 def user_frame(source: Any) -> tuple[str, int] | None:
-    """The file and the line of the user's code that an equation comes from; None where JAX does not say."""
-    frame: Any = importlib.import_module("jax._src.source_info_util").user_frame(source.traceback)
-    return None if frame is None else (frame.file_name, frame.start_line)
+    """The file and the line of the user's code that an equation comes from; None where JAX does not say.
+
+    Of the frames it is the innermost of the user's own, else that of the library that the user calls.
+    """
+    return _user_frame(source.traceback)
+
+
+@functools.lru_cache(maxsize=1024)
+def _user_frame(traceback: Any) -> tuple[str, int] | None:
+    frames: list[Any] = list(importlib.import_module("jax._src.source_info_util").user_frames(traceback))
+    own = next((frame for frame in frames if is_own(frame.file_name)), frames[0] if frames else None)
+    return None if own is None else (own.file_name, own.start_line)
+
+
+_HOUSE = str(Path(__file__).parents[1])
+_SHIPPED = str(conf_folder())
+_INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+
+def is_own(file: str) -> bool:
+    """Whether a file is of the user's own: no library, nothing of ours, no text that was evaluated."""
+    if file.startswith(_SHIPPED):
+        return True
+    ours = file.startswith(_HOUSE) or file.endswith(f"/{CALLED}") or (file.startswith("<") and "ipython" not in file)
+    return not ours and not file.startswith(_INSTALLED)
 
 
 def scan_counts(params: Mapping[str, Any]) -> tuple[int, int]:

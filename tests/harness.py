@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +16,13 @@ from omegaconf import OmegaConf
 
 from runner.checks import oracles
 from runner.checks.context import Context
+from runner.config import schema
 from runner.config.compose import compose
+from runner.config.folders import conf_folder
 from runner.config.schema import ExperimentConfig
 from runner.config.sources import Layer, Sources
 from runner.experiment import data
+from runner.experiment.imported import imports
 from runner.experiment.model import Experiment
 from runner.experiment.reader import read
 from runner.faults import InvalidExperiment
@@ -30,6 +34,7 @@ from runner.link.workers import Workers
 from runner.programs.types import Types
 from runner.record.model import Record
 from runner.record.verdicts import SectionsVerdict, ValueVerdict, Verdict
+from runner.worker import functions
 from runner.worker.gradient import unsharded
 from runner.worker.types import infer
 from tests.here import Here
@@ -155,9 +160,16 @@ def run(text: Text, folder: Path, **changes: Any) -> Outcome:
     return Outcome(read(given), record, worker.types, sources, runs)
 
 
+_TREES = tempfile.TemporaryDirectory()
+"""Where the leaves of trees are left."""
+
+
 def shipped(name: str, folder: Path) -> tuple[Experiment, Mapping[str, str]]:
     """The experiment of that name, at `verify_dims` where it names these, and why its pins then do not bind it."""
-    found = read(compose(name, folder).plain)
+    config: Mapping[str, Any] = compose(name, folder).plain
+    if imports(config):
+        config = functions.traced(schema.completed(config), conf_folder() / "experiment", Path(_TREES.name) / name)
+    found = read(config)
     if not found.verify_dims:
         return found, {}
     smaller = verification.smaller(found)

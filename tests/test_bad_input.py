@@ -347,7 +347,7 @@ OVERRIDES = {
     ),
     "a list for a mapping": (
         ["arrays.A=[1]"],
-        "command line: arrays.A=[1]  arrays.A\n  'A' is a mapping of 'shape', 'dtype', 'init', 'spec', not a list\n",
+        "command line: arrays.A=[1]  arrays.A\n  'A' is a mapping of 'shape', 'dtype', 'init', 'spec', …, not a list\n",
     ),
     "no list": (
         ["arrays.A.spec=x"],

@@ -637,5 +637,5 @@ def test_without_experiments_a_session_is_as_if_the_plugin_were_not_there(projec
     )
     # Hydra brings a plugin of its own.
     said = project.process("test_own.py", "-s", "-p", "no:hydra_pytest")
-    ours = ("config", "config.folders", "testing", "testing.plugin", "testing.session", "version")
+    ours = ("config", "config.folders", "fixtures", "testing", "testing.plugin", "testing.session", "version")
     assert f"loaded: {['runner', *(f'runner.{name}' for name in ours)]}" in said

@@ -296,6 +296,6 @@ def test_what_the_program_asks_for_is_read_as_the_collective_that_it_is():
     mapped = jax.shard_map(device, mesh=mesh, in_specs=P("x"), out_specs=P("x"))
     given = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in (((16, 2), "f4"), ((32, 2), "f4"), ((16,), "i4"))]
     module = jax.jit(mapped).lower(*given).compiler_ir("stablehlo")
-    (one,) = lowered.asked(module, experiment.mesh, lambda stack: (stack, False))
+    (one,) = lowered.asked(module, experiment.mesh, lambda at: (at.op_name, False))
     assert (one.kind, one.axes, one.count, one.alone) == ("ragged-all-to-all", ("x",), 1, False)
     assert (one.bytes_in, one.bytes_out, one.bytes_sent) == (32, 64, None)

@@ -238,26 +238,19 @@ def checked(
     function: Callable[..., Any],
     operands: Sequence[Any],
     *,
-    mesh: Mapping[str, int] | Any = None,
-    in_specs: Sequence[Any] | None = None,
-    out_specs: Any = None,
-    reference: Callable[..., Any] | None = None,
-    program: str | Sequence[str] = "auto",
     folder: str | Path | None = None,
     workers: Workers | None = None,
-    **keys: Any,
+    **arguments: Any,
 ) -> Record:
-    """Do what `check` does and print nothing; `workers` are kept for whatever else they do."""
+    """Do what `check` does with these `arguments`, and print nothing; `workers` are kept for whatever else they do."""
     from runner import called
 
     name = getattr(function, "__name__", "function")
     name = name if name.isidentifier() else "function"
     where = Path(folder) if folder is not None else _dated(name)
     _begin(where)
-    config = called.experiment(
-        function, operands, where, mesh=mesh, in_specs=in_specs, out_specs=out_specs, reference=reference
-    )
-    return _run({"name": name, **config, "program": program, **keys}, (), None, where, workers)
+    config = called.experiment(function, operands, where, **arguments)
+    return _run({"name": name, "program": "auto", **config}, (), None, where, workers)
 
 
 def _begin(folder: Path) -> None:

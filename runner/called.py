@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from runner.experiment.forms import IDENTIFIER
+from runner.experiment.imported import CALLED
 from runner.language.operations import CONSTANTS, OPERATIONS
 from runner.record.files import write_text
 from runner.untyped import is_mapping
 
-MODULE = "called"
+MODULE = Path(CALLED).stem
 
 _SOURCE = '''"""What runner.check was called with: a function, its operands, and how these and the results lie."""
 
@@ -126,12 +127,15 @@ def experiment(
     operands: Sequence[Any],
     folder: Path,
     *,
-    mesh: Any,
-    in_specs: Any,
-    out_specs: Any,
-    reference: Callable[..., Any] | None,
+    mesh: Any = None,
+    in_specs: Any = None,
+    out_specs: Any = None,
+    reference: Callable[..., Any] | None = None,
+    **keys: Any,
 ) -> dict[str, Any]:
     """What an experiment's file says of the call; `called.py` and `called.pkl` are written into `folder`.
+
+    `keys` are what the file says besides.
 
     Raises `Unpicklable`, and `ValueError` for a mesh or for specs that are none.
     """
@@ -147,7 +151,7 @@ def experiment(
         raise Unpicklable(message) from error
     folders = [str(Path(each).resolve()) for each in sys.path]
     (folder / f"{MODULE}.pkl").write_bytes(pickled)
-    write_text(folder / f"{MODULE}.py", _SOURCE.replace("FOLDERS", repr(folders)))
+    write_text(folder / CALLED, _SOURCE.replace("FOLDERS", repr(folders)))
     own = _name(function)
     names = _names(function, len(operands), {own, "result", MODULE})
     arrays = {
@@ -155,7 +159,7 @@ def experiment(
         for i, name in enumerate(names)
         if any(_is_array(leaf) for leaf in leaves[i])
     }
-    file = str((folder / f"{MODULE}.py").resolve())
+    file = str((folder / CALLED).resolve())
     return {
         "mesh": {"axes": list(axes), "shape": list(axes.values())},
         "imports": {MODULE: file, own: f"{file}:function"},
@@ -165,6 +169,7 @@ def experiment(
         "outputs": {"result": f"{MODULE}.out_specs"},
         # What runs is what the caller would run.
         "precision": "default",
+        **keys,
     }
 
 

@@ -285,6 +285,11 @@ def completed(config: Mapping[str, Any], kind: type[Any] = ExperimentConfig) -> 
     return whole
 
 
+def whole(config: Mapping[str, Any]) -> dict[str, Any]:
+    """An experiment's configuration with every key; one that is null has its default."""
+    return completed({key: value for key, value in config.items() if value is not None})
+
+
 def said(config: Mapping[str, Any]) -> dict[str, Any]:
     """What a mapping says: neither null nor what nobody gave."""
     return {key: value for key, value in config.items() if value is not None and value != MISSING}

@@ -109,7 +109,7 @@ def outline(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def skeleton(config: Mapping[str, Any]) -> dict[str, Any]:
     """A configuration with stubs in the place of lines and trees: what else it says can be read before these are."""
-    whole = schema.completed({name: value for name, value in config.items() if value is not None and name != KEY})
+    whole = schema.whole({name: value for name, value in config.items() if name != KEY})
     arrays: Mapping[str, Mapping[str, Any] | None] = whole["arrays"]
     expected: Mapping[str, Any] = whole["expect"] or {}
     outputs: dict[str, Any] = {name: [] for written in whole["outputs"] for name in one_by_one(written) or [written]}

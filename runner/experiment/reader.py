@@ -74,7 +74,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
     """
     check_text(config)
     named = config.get("program", "all")
-    config = schema.completed({key: value for key, value in config.items() if value is not None}) | {"program": named}
+    config = schema.whole(config) | {"program": named}
     config |= {key: spread(config[key], (key,)) for key in ("arrays", "constraints", "outputs")}
     name = config["name"]
     if not name:

@@ -38,7 +38,7 @@ def traced(
         return config
     from runner.link.events import Died, FunctionsRead, Invalid
 
-    whole = schema.completed({key: value for key, value in config.items() if value is not None})
+    whole = schema.whole(config)
     one = {**whole["target"], "processes": 1, "cluster": False}
     experiment = read({**skeleton(whole), "target": one})
     folder = beside(whole, sources)

@@ -180,7 +180,7 @@ class Running:
 
     def _elsewhere(self, *, dims: Mapping[str, int], **keys: Any) -> Experiment:
         """The experiment at other sizes, at which its functions are traced anew."""
-        whole = schema.completed({key: value for key, value in self.config.items() if value is not None})
+        whole = schema.whole(self.config)
         return read(self._traced({**definition.at(whole, dims), **keys}, SMALLER_TREES))
 
     def close(self) -> None:

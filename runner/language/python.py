@@ -7,7 +7,7 @@ else. It is the user's own code that runs there, so this is no sandbox; it keeps
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,10 +32,8 @@ class PythonCall:
         return filled(self.text, texts)
 
 
-def taken_out(
-    text: str, imports: Collection[str], put: Callable[[PythonCall], str]
-) -> tuple[str, tuple[PythonCall, ...]]:
-    """An expression with what is `put` in the place of each call of what is imported, and these calls.
+def taken_out(text: str, imports: Collection[str]) -> tuple[str, dict[str, PythonCall]]:
+    """An expression with a name in the place of each call of what is imported, and these calls by their names.
 
     Raises `SyntaxFault` for what no such call can have. What is no expression of Python's is given back as it is.
     """
@@ -43,19 +41,19 @@ def taken_out(
     try:
         tree = ast.parse(text.strip(), mode="eval")
     except (SyntaxError, ValueError):
-        return text, ()
-    calls: list[PythonCall] = []
+        return text, {}
+    calls: dict[str, PythonCall] = {}
 
     class Taken(ast.NodeTransformer):
         def visit_Call(self, node: ast.Call) -> Any:
             if _root(node.func) not in imports:
                 return self.generic_visit(node)
-            call = _call(node, text)
-            calls.append(call)
-            return ast.parse(put(call), mode="eval").body
+            name = f"call_{len(calls) + 1}_"
+            calls[name] = _call(node, text)
+            return ast.Name(name, ast.Load())
 
     expression = ast.unparse(Taken().visit(tree))
-    return (expression, tuple(calls)) if calls else (text, ())
+    return (expression, calls) if calls else (text, {})
 
 
 def read(text: str) -> PythonCall:

@@ -24,7 +24,6 @@ from runner import codec, dtypes
 from runner.config import schema
 from runner.experiment.frames import free
 from runner.experiment.imported import KEY, Imported, Imports, skeleton
-from runner.experiment.model import Experiment
 from runner.experiment.patterns import fits
 from runner.experiment.plain import check_name, located
 from runner.experiment.reader import read
@@ -35,7 +34,6 @@ from runner.language import python
 from runner.language.operations import CONSTANTS, OPERATIONS
 from runner.language.python import PythonCall
 from runner.language.syntax import SyntaxFault
-from runner.layout import Layout
 from runner.untyped import is_mapping
 from runner.worker import calls, jaxprs, phases, types
 from runner.worker.jaxprs import CannotRead
@@ -86,10 +84,10 @@ class _Reading:
     """The patterns of `specs` that some path fits."""
     paths: dict[str, str] = field(default_factory=dict[str, str])
     """The paths of leaves in their trees, by their names."""
-    compilable: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = field(
-        default_factory=dict[str, tuple[Callable[..., Any], tuple[str, ...]]]
+    compilable: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = field(
+        default_factory=dict[str, tuple[Callable[..., Any], dict[str, Any]]]
     )
-    """The functions that lines are, of the arrays by these names."""
+    """The functions that lines are, and the types of the arrays, by their names, that these are called with."""
     modules: list[str] = field(default_factory=list[str])
     """The names of the modules that are files of the user's own."""
     references: dict[str, Callable[..., Any]] = field(default_factory=dict[str, Callable[..., Any]])
@@ -151,8 +149,8 @@ class _Reading:
 
     # What is imported.
 
-    def _import(self, name: str, source: str, key: Key | None = None) -> None:
-        key = key or ("imports", name)
+    def _import(self, name: str, source: str) -> None:
+        key = ("imports", name)
         check_name(name, key)
         if name in OPERATIONS or name in self.probe.dims or name in self.definition["arrays"]:
             raise invalid(key, f"'{name}' is an operation, a dim or an array already; a name means one thing")
@@ -217,9 +215,7 @@ class _Reading:
         first = str(error).strip().split("\n")[0]
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_own(frame.filename)]
         where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno} {frames[-1].line}" if frames else ""
-        message = (
-            f"{what}{where}: {type(error).__name__}: {first}" if first else f"{what}{where}: {type(error).__name__}"
-        )
+        message = f"{what}{where}: {type(error).__name__}" + (f": {first}" if first else "")
         return InvalidExperiment(Fault(key, message, call or None, 0, len(call)))
 
     # The arrays, and the leaves of trees.
@@ -234,8 +230,8 @@ class _Reading:
         if array.get("shape") is not None:
             raise invalid(("arrays", name, "shape"), "a tree has the shapes of its leaves; leave it out")
         call = self._python(expression, key)
-        code = compile(python.filled(call.text, {}), f"<{key_text(key)}>", "eval")
-        space = {**self.objects, **self.probe.dims, "key": jax.random.key}
+        code = compile(call.text, f"<{key_text(key)}>", "eval")
+        space = self._space()
         self._known(call, space, key)
 
         def make() -> Any:
@@ -329,10 +325,18 @@ class _Reading:
             if made_by is None and written is None:
                 written = ""
             elif made_by is not None:
-                text = python.filled(made_by.text, self._texts())
+                text = made_by.filled(self._texts())
                 self.preamble += ["", f"{name}_tree = jax.tree.structure(jax.eval_shape(lambda: {text}))"]
                 written = f"jax.tree.unflatten({name}_tree, [{', '.join(f'${leaf}' for leaf in leaves)}])"
         return _Tree(tuple(leaves), structure, written or "")
+
+    def _leaves(self, names: Iterable[str]) -> list[str]:
+        """The names, with those of its leaves in the place of a tree's."""
+        return [leaf for name in names for leaf in (self.trees[name].leaves if name in self.trees else (name,))]
+
+    def _space(self) -> dict[str, Any]:
+        """What Python may read of itself: what is imported, the dims, and `key`."""
+        return {**self.objects, **self.probe.dims, "key": jax.random.key}
 
     def _texts(self) -> dict[str, str]:
         """What Python's own names are in a program."""
@@ -385,34 +389,26 @@ class _Reading:
             self._refuse_inside(value, key)
             self.values |= set(targets(name, key)) if not is_mapping(value) else set()
             return name, value
-        taken: list[tuple[PythonCall, str]] = []
-
-        def put(call: PythonCall) -> str:
-            taken.append((call, name))
-            return f"call_{len(taken)}_"
-
         try:
-            text, found = python.taken_out(value, self.objects, put)
+            text, found = python.taken_out(value, self.objects)
         except SyntaxFault as fault:
             raise InvalidExperiment(located(key, value, fault)) from None
         if not found:
             self.values |= set(targets(name, key))
             return name, value
-        whole = text == "call_1_"
+        whole = text in found
         given = targets(name, key)
-        results: list[tuple[str, _Tree]] = []
-        for call in found:
-            results.append(self._called(section, call, key, given[0] if whole else name))
+        results = {
+            place: self._called(section, call, key, given[0] if whole else name) for place, call in found.items()
+        }
         if not whole:
-            for (written, tree), call in zip(results, found, strict=True):
+            for place, (_, tree) in results.items():
                 if len(tree.leaves) != 1:
-                    message = f"{call.text} gives {len(tree.leaves)} arrays; give it a line of its own"
+                    message = f"{found[place].text} gives {len(tree.leaves)} arrays; give it a line of its own"
                     raise InvalidExperiment(Fault(key, message, value, 0, len(value)))
-                del written
-            texts = {f"call_{i}_": written for i, (written, _) in enumerate(results, 1)}
             self.values |= set(given)
-            return name, python.filled(text, texts)
-        ((written, tree),) = results
+            return name, python.filled(text, {place: written for place, (written, _) in results.items()})
+        ((written, tree),) = results.values()
         return ", ".join(self._give(given, tree, key, value)), written
 
     def _give(self, given: Sequence[str], tree: _Tree, key: Key, text: str) -> list[str]:
@@ -444,8 +440,9 @@ class _Reading:
         if is_mapping(value):
             for name, part in value.items():
                 self._refuse_inside(part, (*key, name))
-        elif isinstance(value, str) and (found := python.taken_out(value, self.objects, lambda _: "call_")[1]):
-            message = f"{found[0].function} is called inside of a repeat or a function; call it in a line of a section"
+        elif isinstance(value, str) and (found := python.taken_out(value, self.objects)[1]):
+            first = next(iter(found.values()))
+            message = f"{first.function} is called inside of a repeat or a function; call it in a line of a section"
             raise InvalidExperiment(Fault(key, message, value, 0, len(value)))
 
     # A call.
@@ -453,10 +450,10 @@ class _Reading:
     def _called(self, section: Section, call: PythonCall, key: Key, line: str) -> tuple[str, _Tree]:
         """The call of the experiment's function that a call of Python becomes, and what that gives."""
         phases.tell(f"{call.function} was traced")
-        space = {**self.objects, **self.probe.dims, "key": jax.random.key}
+        space = self._space()
         reads = [name for name in call.names if name in self.trees or name in self.values or name in self.arrays]
         self._known(call, {**space, **dict.fromkeys(reads)}, key)
-        operands = [leaf for name in reads for leaf in (self.trees[name].leaves if name in self.trees else (name,))]
+        operands = self._leaves(reads)
         structs, varying = self._types(section, operands)
         code = compile(call.text, f"<{key_text(key)}>", "eval")
         result: list[Any] = []
@@ -514,7 +511,7 @@ class _Reading:
         if not lines.results:
             raise InvalidExperiment(Fault(key, f"{call.text} gives no array", call.text, 0, len(call.text)))
         if section == "graph" and all(operand in self.arrays for operand in operands):
-            self.compilable[line] = (in_space(space), tuple(operands))
+            self.compilable[line] = (in_space(space), structs)
         return self._function(call, own, reads, structs, lines, gives)
 
     def _referring(self, reference: Callable[..., Any], call: PythonCall, space: Mapping[str, Any]) -> dict[str, Any]:
@@ -548,7 +545,7 @@ class _Reading:
             "result": results[0] if len(results) == 1 else f"({', '.join(results)})",
         }
         texts = {name: self._text(name) for name in reads}
-        returned = python.filled(call.text, {**self._texts(), **texts})
+        returned = call.filled({**self._texts(), **texts})
         single = isinstance(result, int)
         if not single:
             returned = f"jax.tree.leaves({returned})" + ("[0]" if len(results) == 1 else "")
@@ -591,7 +588,7 @@ class _Reading:
         varying: dict[str, frozenset[str]] = {}
         for name in operands:
             if name in given:
-                layout = self._block(experiment, given[name].layout) if section == "per_device" else given[name].layout
+                layout = experiment.block(given[name].layout) if section == "per_device" else given[name].layout
                 shape = layout.shard_shape if section == "per_device" else layout.shape
                 structs[name] = jax.ShapeDtypeStruct(shape, dtypes.dtype(given[name].dtype).numpy)
                 varying[name] = frozenset(layout.spec.axes)
@@ -600,10 +597,6 @@ class _Reading:
                 structs[name] = jax.ShapeDtypeStruct(typed.shape, dtypes.dtype(typed.dtype).numpy)
                 varying[name] = differing.get(name, frozenset())
         return structs, varying
-
-    @staticmethod
-    def _block(experiment: Experiment, layout: Layout) -> Layout:
-        return experiment.block(layout)
 
     def _python(self, text: Any, key: Key) -> PythonCall:
         if not isinstance(text, str):
@@ -651,8 +644,9 @@ class _Reading:
             why = "the line calls no function of arrays alone" if made is None else f"{topology} is not here"
             raise invalid(key, f"'{name}' has no PartitionSpec, and nobody can ask the compiler for one: {why}")
         phases.tell("the compiler was asked how results lie")
-        function, operands = made
-        arrays = {array.name: array for array in self._arrays_alone().arrays}
+        function, structs = made
+        alone = {"arrays": self.arrays, "grad": {}, "expect": {}}
+        specs = {array.name: array.layout.spec for array in read({**skeleton(self.definition), **alone}).arrays}
         axes = self.probe.mesh
         mesh = calls.make_mesh(
             axes.shape,
@@ -660,38 +654,24 @@ class _Reading:
             axis_types=(AxisType.Auto,) * len(axes.axes),
             devices=calls.devices(self.probe.target.platform)[: axes.size],
         )
-        shardings = [NamedSharding(mesh, partition(arrays[operand].layout.spec)) for operand in operands]
-        structs = [
-            jax.ShapeDtypeStruct(arrays[operand].shape, dtypes.dtype(arrays[operand].dtype).numpy)
-            for operand in operands
-        ]
-        compiled = calls.jit(function, in_shardings=shardings).lower(*structs).compile()
+        shardings = [NamedSharding(mesh, partition(specs[operand])) for operand in structs]
+        compiled = calls.jit(function, in_shardings=shardings).lower(*structs.values()).compile()
         given = dict(zip(tree.leaves, calls.tree.leaves(compiled.output_shardings), strict=True))
         # What depends on no array lies on one device, which has no PartitionSpec.
         return {leaf: _entries(getattr(sharding, "spec", PartitionSpec())) for leaf, sharding in given.items()}
-
-    def _arrays_alone(self) -> Experiment:
-        """The experiment of the arrays, which has no lines yet."""
-        alone = {"arrays": self.arrays, "grad": {}, "expect": {}}
-        return read({**skeleton(self.definition), **alone})
 
     def _grad(self) -> Any:
         grad = self.definition["grad"]
         if not grad or not grad.get("wrt"):
             return grad
         names = [grad["wrt"]] if isinstance(grad["wrt"], str) else grad["wrt"]
-        leaves = [leaf for name in names for leaf in (self.trees[name].leaves if name in self.trees else (name,))]
-        return {**grad, "wrt": leaves}
+        return {**grad, "wrt": self._leaves(names)}
 
     def _show(self) -> Any:
         show = self.definition["show"]
         if not isinstance(show, list):
             return [*self.trees[show].leaves] if show in self.trees else show
-        return [
-            leaf
-            for name in cast("list[str]", show)
-            for leaf in (self.trees[name].leaves if name in self.trees else (name,))
-        ]
+        return self._leaves(cast("list[str]", show))
 
 
 class _Standing:

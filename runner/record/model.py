@@ -358,7 +358,7 @@ class Record:
     @property
     def refused(self) -> str | None:
         """With what it was refused, as the command would have told it, where `expect.invalid` has it so."""
-        verdict = self.checks.invalid
+        verdict = self.checks.get("invalid")
         return verdict.refused if isinstance(verdict, RefusalVerdict) and verdict.status == "passed" else None
 
     @property

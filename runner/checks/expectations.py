@@ -30,7 +30,8 @@ def _verdict(name: str, experiment: Experiment, program: Program, compiled: Comp
     expected, of, what = experiment.expected[program], _of(name), name.removeprefix(f"{_of(name)}_")
     if not program.on_mesh and name != "max_memory_bytes":
         return NotRun(reason=f"{program} runs on one device, which communicates with none")
-    places = {line: str(frame) for line, frame in experiment.frames[program.section].items()}
+    lines = {line: str(frame) for line, frame in experiment.frames[program.section].items()}
+    places = {**experiment.imports.paths, **lines}
     if what == "max_bytes_per_device":
         verdict = communication.sent(expected, program, program_told(compiled, places), of)
     elif what in ("collectives", "no_collectives"):

@@ -67,12 +67,14 @@ class Imports:
     - `preamble`: the lines of a program that import what it calls, and say how its trees are built; `names`: the names
       that they give.
     - `modules`: what is imported of the user's own files.
+    - `paths`: of the leaves of trees, by the names of the arrays and outputs that they are.
     """
 
     functions: Mapping[str, Imported] = field(default_factory=dict[str, Imported])
     preamble: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
+    paths: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 def inside(statements: Iterable[Statement], imports: Imports) -> Iterator[tuple[Line, Invocation, Imported]]:

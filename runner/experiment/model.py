@@ -414,6 +414,10 @@ class Experiment:
             found[section] = {str(line): frame for line, frame in frames.items()}
         return found
 
+    def places(self, section: Section) -> dict[str, str]:
+        """What readers know names by that no file has: the path of a leaf, the place of a line in a file of Python."""
+        return {**self.imports.paths, **{line: frame.place for line, frame in self.frames[section].items()}}
+
     @cached_property
     def x64(self) -> bool:
         """Whether some array or expression names a dtype that JAX has only with 64 bits switched on."""

@@ -1,14 +1,42 @@
-"""A pattern of paths in; whether a path fits it out. `params/**/{q,k,v}` fits `params/layers/attn/q`."""
+"""A pattern of paths in; whether a path fits it out. `params/**/{q,k,v}` fits `params/layers/attn/q`.
+
+And paths in, the fewest patterns that they and no others fit, out.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import cache
 
 
 def fits(pattern: str, path: str) -> bool:
     """Whether a path fits: `*` is any part of a name, `**` any number of names, `{a,b}` one of these."""
     return _compiled(pattern).fullmatch(path) is not None
+
+
+def folded(paths: Iterable[str]) -> list[str]:
+    """Patterns that fit these paths and no others: `params/{q,k}` for `params/q` and `params/k`.
+
+    A name without `/` stays as it is.
+    """
+    patterns: dict[tuple[tuple[str, ...], ...], None] = dict.fromkeys(
+        tuple((name,) for name in path.split("/")) for path in paths
+    )
+    count = 0
+    while count != len(patterns):
+        count = len(patterns)
+        for depth in range(max(map(len, patterns), default=0) - 1, -1, -1):
+            alike: dict[tuple[object, ...], tuple[tuple[str, ...], ...]] = {}
+            for pattern in patterns:
+                if len(pattern) <= max(depth, 1):  # it ends above this depth, or is no path
+                    alike[pattern] = pattern
+                    continue
+                head, names, tail = pattern[:depth], pattern[depth], pattern[depth + 1 :]
+                known = alike.get((head, None, tail))
+                alike[head, None, tail] = (*head, (*known[depth], *names) if known else names, *tail)
+            patterns = dict.fromkeys(alike.values())
+    return ["/".join(names[0] if len(names) == 1 else f"{{{','.join(names)}}}" for names in each) for each in patterns]
 
 
 @cache

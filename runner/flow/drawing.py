@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from runner import dtypes
@@ -71,8 +72,9 @@ def draw(context: Context, runs: list[ProgramRun], folder: Path, record: Record,
             files.write_text(folder / "collectives.svg", exchange.draw(moved, platform, title, experiment.summary))
     record.pictures = Pictures(mesh=mesh.to_json(), arrays=[picture.to_json() for picture in merged])
     title = f"{experiment.name}: {experiment.summary}\n\n" if experiment.summary else f"{experiment.name}\n\n"
-    files.write_text(folder / "shardings.txt", title + figures.text(mesh, merged, PLAIN))
-    files.write_text(folder / "shardings.svg", svg.draw(mesh, merged, experiment.name, experiment.summary))
+    shown = [replace(picture, name=record.paths.get(picture.name, picture.name)) for picture in merged]
+    files.write_text(folder / "shardings.txt", title + figures.text(mesh, shown, PLAIN))
+    files.write_text(folder / "shardings.svg", svg.draw(mesh, shown, experiment.name, experiment.summary))
 
 
 def _output_picture(

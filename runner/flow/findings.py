@@ -310,6 +310,7 @@ def _checked(case: Case, *needs: Needs, already: Checks | None = None) -> Checks
 
 def _describe(experiment: Experiment, arrays: Arrays | None, record: Record) -> None:
     absent = experiment.target.topology
+    record.paths = dict(experiment.imports.paths)
     record.mesh = MeshShape(axes=list(experiment.mesh.axes), shape=list(experiment.mesh.shape))
     record.target = Devices(
         platform=experiment.target.platform,

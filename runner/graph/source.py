@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from textwrap import shorten
 from typing import Any, Literal, TypeAlias
 
 from runner.faults import Key
@@ -34,6 +35,10 @@ class Checkpoint:
         return {self.policy: list(self.names)} if self.names else self.policy
 
 
+_MOST = 60
+"""So many characters of a line of Python are told."""
+
+
 @dataclass(frozen=True)
 class Frame:
     """Where a line of Python stands: the user's file, the line's number, and what it says."""
@@ -48,7 +53,7 @@ class Frame:
         return f"{self.file.rpartition('/')[2]}:{self.line}"
 
     def __str__(self) -> str:
-        return f"{self.place} {self.text}"
+        return f"{self.place} {shorten(self.text, _MOST, placeholder=' …')}"
 
 
 @dataclass(frozen=True)

@@ -320,6 +320,7 @@ class Record:
     - `not_supported`: the programs that were left out, each with the reason.
     - `modes`: what each program leaves to the compiler, where the programs were not chosen.
     - `lines`: those of `graph`, of `per_device` and of `derived`, as far as there are any.
+    - `paths`: of the arrays and outputs that are leaves of trees: `params_q` is `params/q`.
     - `logical`: the specs that are written with logical names, by their keys: `arrays.w1.spec`.
     - `config_folders`: the folders that `--config-dir` and `hydra.searchpath` added; `config_hash`: of the resolved
       configuration, in hexadecimal; null where there was none.
@@ -347,6 +348,7 @@ class Record:
     derivation: Derivation | None = None
     modes: list[Mode] | None = None
     lines: dict[str, list[RecordedLine]] = field(default_factory=dict[str, list[RecordedLine]])
+    paths: dict[str, str] = field(default_factory=dict[str, str])
     logical: dict[str, LogicalSpec] = field(default_factory=dict[str, LogicalSpec])
     config_folders: list[str] = field(default_factory=list[str])
     config_hash: str | None = None

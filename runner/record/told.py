@@ -1,4 +1,4 @@
-"""A record in; the same with the places of the user's Python in the stead of the names that its lines have, out.
+"""A record in; the same out with the names that a user's Python has: places for lines, paths for the leaves of trees.
 
 For those who read. What looks lines up, such as a drawing of the graph, takes the record as it is.
 """
@@ -13,8 +13,8 @@ from runner.estimate.model import Estimate
 from runner.evidence import words
 from runner.evidence.model import CompilerWarning, Profile
 from runner.experiment.program import Program
-from runner.record.model import CompiledProgram, Record
-from runner.record.verdicts import ValueVerdict
+from runner.record.model import CompiledProgram, Pictures, Record
+from runner.record.verdicts import OutputVerdict, ValueOutput, ValueVerdict
 from runner.sharding.plan import Planned
 
 Names = Mapping[str, str]
@@ -26,18 +26,26 @@ def lines_of(program: str) -> str:
 
 
 def told(record: Record) -> Record:
-    """The record whose programs tell `llama.py:41 q = x @ w.q` where they name that line."""
+    """The record that tells `llama.py:41 q = x @ w.q` where it names that line, and `params/q` for a leaf."""
     names = {
-        section: {line.line: str(line.frame) for line in lines if line.frame is not None}
+        section: record.paths | {line.line: str(line.frame) for line in lines if line.frame is not None}
         for section, lines in record.lines.items()
     }
-    if not any(names.values()):
+    if not record.paths and not any(names.values()):
         return record
     programs = {
-        name: program_told(program, names.get(lines_of(name), {})) if isinstance(program, CompiledProgram) else program
+        name: program_told(program, names.get(lines_of(name), record.paths))
+        if isinstance(program, CompiledProgram)
+        else program
         for name, program in record.programs.items()
     }
-    return replace(record, programs=programs)
+    return replace(
+        record,
+        programs=programs,
+        arrays={record.paths.get(name, name): array for name, array in record.arrays.items()},
+        pictures=record.pictures and _pictures(record.pictures, record.paths),
+        show=record.show if isinstance(record.show, str) else _all(record.show, record.paths),
+    )
 
 
 def program_told(program: CompiledProgram, names: Names) -> CompiledProgram:
@@ -46,6 +54,7 @@ def program_told(program: CompiledProgram, names: Names) -> CompiledProgram:
         return program
     return replace(
         program,
+        outputs={names.get(name, name): output for name, output in program.outputs.items()},
         checks=program.checks.but(value=_value(program.checks.value, names)),
         lowered=program.lowered and [replace(each, line=_one(each.line, names)) for each in program.lowered],
         collectives=program.collectives and [words.told(each, names) for each in program.collectives],
@@ -68,12 +77,19 @@ def _value(verdict: Any, names: Names) -> Any:
     """A verdict on values with other names for the lines that decide."""
     if not isinstance(verdict, ValueVerdict):
         return verdict
-    outputs = dict(verdict.outputs)
-    for name, output in verdict.compared.items():
-        if output.undecided:
+    outputs: dict[str, ValueOutput | OutputVerdict] = {}
+    for name, output in verdict.outputs.items():
+        if isinstance(output, ValueOutput) and output.undecided:
             places = [replace(each, line=names.get(each.line, each.line)) for each in output.undecided.places]
-            outputs[name] = replace(output, undecided=replace(output.undecided, places=places))
+            output = replace(output, undecided=replace(output.undecided, places=places))
+        outputs[names.get(name, name)] = output
     return replace(verdict, outputs=outputs)
+
+
+def _pictures(pictures: Pictures, names: Names) -> Pictures:
+    return replace(
+        pictures, arrays=[{**array, "name": names.get(array["name"], array["name"])} for array in pictures.arrays]
+    )
 
 
 def _warning(warning: CompilerWarning, names: Names) -> CompilerWarning:

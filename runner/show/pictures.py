@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
+from runner.experiment.patterns import folded
 from runner.layout import Layout
 from runner.show.colours import colours
 from runner.untyped import is_dict, is_sequence
@@ -306,8 +307,12 @@ def alike(arrays: Iterable[ArrayPicture]) -> tuple[ArrayPicture, ...]:
 
 
 def _joined(group: Sequence[ArrayPicture]) -> ArrayPicture:
-    lines = [f"{picture.name}: {picture.lines()[-1]}" for picture in group if picture.role == "output"]
-    names = ", ".join(dict.fromkeys(picture.name for picture in group))
+    outputs: dict[str, list[str]] = {}
+    for picture in group:
+        if picture.role == "output":
+            outputs.setdefault(picture.lines()[-1], []).append(picture.name)
+    lines = [f"{name}: {line}" for line, names in outputs.items() for name in folded(names)]
+    names = ", ".join(folded(picture.name for picture in group))
     return replace(group[0], name=names, role="array", programs=(), told=tuple(lines))
 
 

@@ -26,7 +26,7 @@ from runner.record.verdicts import (
     ValueVerdict,
     Verdict,
 )
-from runner.show import absent, collectives, figures, keeping, logical, modes, refused, values
+from runner.show import absent, collectives, figures, keeping, logical, modes, refused, trees, values
 from runner.show.console import PLAIN, print_table, room, say, show_lines
 from runner.show.status import FAULTS, LOOKS, WARNING, look
 from runner.show.table import Cell, Table, status_cell
@@ -58,6 +58,7 @@ def story(record: Record, folder: Path) -> str:
 def run(record: Record, folder: Path, *, brief: bool, show: Show = "auto", complete: bool = False) -> None:
     """What one run found; `brief` is one line, for a sweep; `show` says which pictures; `complete`: all."""
     record = told(record)
+    show = show if isinstance(show, str) else [record.paths.get(name, name) for name in show]
     if brief:
         point = " ".join(_short(record.overrides))
         say(f"[{folder.name}] {record.status}  {point}", look(record.status).style)
@@ -67,6 +68,9 @@ def run(record: Record, folder: Path, *, brief: bool, show: Show = "auto", compl
     print(refused.plain(record), end="")
     if record.logical:
         print_table(logical.table(record.logical))
+        say()
+    if record.paths and show != "none":
+        print_table(trees.table(record, most=None if complete else trees.SHOWN))
         say()
     if record.pictures:
         _pictures(record.pictures, show, complete=complete)
@@ -100,7 +104,12 @@ def _pictures(drawn: Pictures, wanted: Show, *, complete: bool) -> None:
 def _values(record: Record, wanted: Show) -> None:
     chosen = names(wanted)
     outputs = {program: result.outputs for program, result in record.compiled.items()}
-    for line in values.lines(outputs, lambda name: wanted != "none" and name in (chosen or (name,)), room() or PLAIN):
+    leaves = frozenset(record.paths.values()) if chosen is None else frozenset[str]()
+
+    def asked(name: str) -> bool:
+        return wanted != "none" and name in (chosen or (name,)) and name not in leaves
+
+    for line in values.lines(outputs, asked, room() or PLAIN):
         say(line)
 
 

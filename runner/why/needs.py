@@ -62,7 +62,7 @@ class Keys:
 
     - `lines`: those that lay out the lines of a program, by the lines, and how.
     - `arrays`: for each key of an array the mesh axes that it names, with the dimensions that each shards.
-    - `places`: what readers know lines by that no file of an experiment has: the places of the user's Python.
+    - `places`: what readers know names by that no file of an experiment has; see `Experiment.places`.
     """
 
     lines: Mapping[str, tuple[str, Spec]]
@@ -85,8 +85,7 @@ def keys_of(experiment: Experiment, program: Program | None = None) -> Keys:
         results = {line: (experiment.key_of_layout(line), spec) for line, spec in experiment.outputs.items()}
         lines = lines | results if program else results | lines
     arrays = {experiment.key_of_layout(array.name): _sharded(array) for array in experiment.given}
-    frames = experiment.frames["graph" if program is None else program.section]
-    return Keys(lines, arrays, {line: frame.place for line, frame in frames.items()})
+    return Keys(lines, arrays, experiment.places("graph" if program is None else program.section))
 
 
 def _sharded(array: Array) -> dict[str, tuple[str | None, ...]]:

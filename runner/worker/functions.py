@@ -127,7 +127,8 @@ class _Reading:
                 known = ", ".join(list(self.paths.values())[:12])
                 raise invalid(("specs",), f"no leaf of a tree fits {pattern}; there are {known}")
         names = (*self.definition["imports"], *(f"{name}_tree" for name in self.trees))
-        changed[KEY] = codec.plain(Imports(self.imported, tuple(self.preamble), names, tuple(self.modules)))
+        paths = {name: path for name, path in self.paths.items() if name != path}
+        changed[KEY] = codec.plain(Imports(self.imported, tuple(self.preamble), names, tuple(self.modules), paths))
         return changed
 
     @cached_property

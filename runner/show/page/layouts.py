@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from runner.record.model import Pictures, Record
-from runner.show import figures, logical, svg
+from runner.show import figures, logical, svg, trees
 from runner.show.page import drawing
 from runner.show.page.frame import Part
 from runner.show.page.markup import Inside, Markup, table, tag
@@ -30,6 +30,8 @@ def parts(record: Record) -> Iterator[Part]:
     if record.logical:
         rules = table("What the rules make of them", logical.table(record.logical), kind="small")
         yield Part("logical", "Logical names", rules)
+    if record.paths:
+        yield Part("trees", "Trees", table("What the trees have, and how it lies", trees.table(record), kind="small"))
     yield Part("arrays", "Arrays", [tag("p", lead, class_="lead"), tag("div", drawn, class_="cards")])
 
 

@@ -37,7 +37,7 @@ def page(record: Record, folder: Path, way: str = "") -> str:
     """The page of a run; `way` leads from where it is to lie to the files in `folder`, and ends in a slash."""
     parts: list[Part | None] = [
         verdicts.part(told(record)),
-        *layouts.parts(record),
+        *layouts.parts(told(record)),
         *moves.parts(record),
         sources.part(record, folder, way),
         estimated.part(told(record)),

@@ -1,0 +1,98 @@
+"""A record whose names are paths in; a table of its trees out: what each subtree has of leaves, bytes and layouts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+
+from runner import dtypes
+from runner.record.model import ArrayRecord, Record
+from runner.show.table import Table
+from runner.words import bytes_text
+
+SHOWN = 16
+"""Up to so many rows are shown unasked."""
+
+_HEAD = ("tree", "leaves", "bytes", "per device", "layout")
+
+
+@dataclass(frozen=True)
+class _Leaf:
+    """The path of a leaf, its bytes, those of the largest shard, and how it lies."""
+
+    path: tuple[str, ...]
+    bytes: int
+    per_device: int
+    spec: str
+
+
+def table(record: Record, most: int | None = SHOWN) -> Table[str]:
+    """A row for each tree and its subtrees, those with most bytes per device first.
+
+    Where there are more than `most` rows, the largest subtrees are taken apart, and the others stay whole.
+    """
+    paths = frozenset(record.paths.values())
+    outputs: dict[str, ArrayRecord] = {}
+    for program in record.compiled.values():
+        outputs = {**program.outputs, **outputs}
+    held = {name: array for name, array in {**outputs, **record.arrays}.items() if name in paths}
+    leaves = [_leaf(name, array) for name, array in held.items()]
+    return Table(_HEAD, list(_rows(leaves, (), _opened(leaves, most))))
+
+
+def _leaf(name: str, array: ArrayRecord) -> _Leaf:
+    width = dtypes.dtype(array.dtype).itemsize
+    whole, shard = math.prod(array.shape) * width, math.prod(array.shard_shape) * width
+    return _Leaf(tuple(name.split("/")), whole, shard, "in no layout" if array.spec is None else str(array.spec))
+
+
+def _children(leaves: Iterable[_Leaf], prefix: tuple[str, ...]) -> dict[tuple[str, ...], list[_Leaf]]:
+    """What is below a place in the trees, the largest first: where the leaves part, each part with its leaves."""
+    children: dict[str, list[_Leaf]] = {}
+    for leaf in leaves:
+        if leaf.path != prefix:
+            children.setdefault(leaf.path[len(prefix)], []).append(leaf)
+    parts = sorted(children.values(), key=lambda each: -_per_device(each))
+    return {_common([leaf.path for leaf in part]): part for part in parts}
+
+
+def _common(paths: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """The names that all paths begin with."""
+    return tuple(names[0] for names in takewhile(lambda names: len(set(names)) == 1, zip(*paths, strict=False)))
+
+
+def _opened(leaves: list[_Leaf], most: int | None) -> frozenset[tuple[str, ...]]:
+    """The subtrees that are taken apart: the largest, as long as there is room for the rows."""
+    waiting = _children(leaves, ())
+    opened: set[tuple[str, ...]] = set()
+    rows = len(waiting)
+    while waiting:
+        prefix = max(waiting, key=lambda each: (_per_device(waiting[each]), -len(each)))
+        inside = _children(waiting.pop(prefix), prefix)
+        if inside and (most is None or rows + len(inside) <= most):
+            opened.add(prefix)
+            rows += len(inside)
+            waiting |= inside
+    return frozenset(opened)
+
+
+def _rows(
+    leaves: Iterable[_Leaf], prefix: tuple[str, ...], opened: frozenset[tuple[str, ...]], depth: int = 0
+) -> Iterator[list[str]]:
+    for path, below in _children(leaves, prefix).items():
+        name = "/".join(path[len(prefix) :])
+        yield ["  " * depth + ("/" if depth else "") + name, *_sums(below)]
+        if path in opened:
+            yield from _rows(below, path, opened, depth + 1)
+
+
+def _per_device(leaves: Iterable[_Leaf]) -> int:
+    return sum(leaf.per_device for leaf in leaves)
+
+
+def _sums(leaves: Sequence[_Leaf]) -> list[str]:
+    specs = list(dict.fromkeys(leaf.spec for leaf in leaves))
+    whole, each = bytes_text(sum(leaf.bytes for leaf in leaves)), bytes_text(_per_device(leaves))
+    return [str(len(leaves)), whole, each, specs[0] if len(specs) == 1 else f"{len(specs)} layouts"]

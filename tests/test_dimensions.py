@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -70,3 +71,17 @@ def test_points_that_differ_in_layouts_only_have_the_names_that_were_found_once(
     assert names(other, **given, outputs={"C": [None, "y"]}) == found == {"C": ("I", "K")}
     assert dimensions._named.cache_info() == before._replace(hits=before.hits + 1)
     assert names(SQUARE, graph={"C": "(A @ B).T"}, outputs={"C": []}) == {"C": ("K", "I")}
+
+
+def test_arrays_of_other_sizes_than_dims_take_no_memory() -> None:
+    text = """
+    mesh: {axes: [x], shape: [2]}
+    dims: {M: 8}
+    arrays: {A: {shape: [M, 4], spec: [x]}, huge: {shape: [4000000, 4000000], dtype: int8}}
+    graph: {C: "A * 2.0", D: "huge[0, :4]"}
+    outputs: {C: [x], D: []}
+    """
+    tracemalloc.start()
+    assert names(text)["C"] == ("M", None)
+    assert tracemalloc.get_traced_memory()[1] < 100e6
+    tracemalloc.stop()

@@ -31,6 +31,9 @@ Names = Mapping[str, tuple[str | None, ...]]
 def names(experiment: Experiment) -> Names:
     """The names of each output's dimensions, None where there is none; without the outputs that have no name at all."""
     gradients = {f"grad.{name}": experiment.array(name).dims for name in experiment.grad.wrt} if experiment.grad else {}
+    # What was traced has the sizes that it was traced at.
+    if experiment.imports.functions:
+        return gradients
     return {**_named(json.dumps(_without_layouts(experiment.definition))), **gradients}
 
 
@@ -75,7 +78,8 @@ def _at(definition: Mapping[str, Any], sizes: tuple[int, ...]) -> dict[str, list
         named = {dim for array in smaller.arrays for dim in array.dims if dim is not None}
         if not named:
             return {}
-        ones = {a.name: np.ones(a.shape, dtypes.dtype(a.dtype).numpy) for a in smaller.given}
+        # Arrays whose sizes are no dims are as large as ever: a broadcast takes no memory.
+        ones = {a.name: np.broadcast_to(dtypes.dtype(a.dtype).numpy.type(1), a.shape) for a in smaller.given}
         section = "graph" if smaller.graph else "per_device"
         values = interpret(smaller, section, ones, keep=smaller.results, most=_MOST).values
     except Exception:

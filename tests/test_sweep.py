@@ -234,6 +234,43 @@ def test_all_stands_for_every_layout_and_what_is_one_by_symmetry_is_run_once(tmp
     assert "8 of them are another one up to a symmetry of the mesh" in done.stdout
 
 
+MODEL = """
+import jax.numpy as jnp
+
+
+def init(n):
+    return {"layer": {"w": jnp.ones((n, 3))}}
+
+
+def loss(params):
+    return (params["layer"]["w"] ** 2).sum()
+"""
+
+
+def test_all_stands_for_every_layout_of_a_leaf(tmp_path: Path) -> None:
+    (tmp_path / "conf" / "experiment").mkdir(parents=True)
+    (tmp_path / "model.py").write_text(MODEL)
+    (tmp_path / "conf" / "experiment" / "leaf.yaml").write_text(
+        """# @package _global_
+name: leaf
+program: auto
+mesh: {axes: [x], shape: [2]}
+imports: {model: ../../model.py}
+arrays: {params: {tree: model.init(4)}}
+graph: {loss: model.loss(params)}
+outputs: {loss: []}
+"""
+    )
+    command = ("-m", "--config-dir", str(tmp_path / "conf"), "+experiment=leaf")
+    done = run_command(*command, "+specs.params.layer.w=all", f"hydra.sweep.dir={tmp_path}/out")
+    assert done.returncode == 0, done.stdout + done.stderr
+    specs = [(row["specs.params.layer.w"], row["status"], row["bytes_sent"]) for row in rows(tmp_path / "out")]
+    assert specs == [("[null,null]", "passed", "0"), ("[x,null]", "passed", "4")]
+    unknown = run_command(*command, "+specs.params.w=all", f"hydra.sweep.dir={tmp_path}/other")
+    assert unknown.returncode == 2, unknown.stdout + unknown.stderr
+    assert "+specs.params.w=all\n  no leaf 'params/w'; there are params/layer/w\n" in unknown.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

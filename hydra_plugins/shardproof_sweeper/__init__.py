@@ -55,7 +55,8 @@ class ShardproofSweeper(BasicSweeper):
         limit = limits.most(overrides, OmegaConf.select(self.config, limits.MOST))
         limits.require_few(overrides, limit)
         (points,) = super().split_arguments(overrides, None)
-        expanded = enumerated.expanded(points, Composer(self.hydra_context.config_loader, self.config), limit)
+        composer = Composer(self.hydra_context.config_loader, self.config)
+        expanded = enumerated.expanded(points, composer, limit, self._command.workers)
         self._command.symmetric = len(expanded) != len(points)
         launching.opened(self._command, self.config, expanded)
         # What is refused before this leaves no folder, and without one there is no sweep to finish.

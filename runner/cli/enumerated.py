@@ -1,47 +1,58 @@
 """The overrides of a sweep's points in; the same, with a point for each layout that the word `all` stands for, out.
 
 `mesh.shape=all` is every way to make the mesh of its devices; `arrays.A.spec=all` is every PartitionSpec that the
-array may have on the point's mesh.
+array may have on the point's mesh, `specs.params.up=all` every one that the leaf `params/up` of a tree may have.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from runner.config.compose import InvalidConfiguration
+from runner.config.compose import Configuration, InvalidConfiguration
 from runner.config.points import REFUSALS, Composer
 from runner.config.quoting import WORD
 from runner.config.sweep import too_many
 from runner.experiment import enumeration
+from runner.experiment.imported import Unread, read_imported
 from runner.experiment.layouts import read_mesh
 from runner.experiment.plain import read_dims, read_size
 from runner.experiment.written import spread
 from runner.faults import InvalidExperiment
+from runner.flow import functions
 from runner.layout import Mesh
+from runner.link.workers import Workers
 from runner.untyped import is_list
+
+_FEW = 12
+"""So many paths of leaves are named."""
 
 _MOST_DEVICES = 10**9
 """With more devices, a mesh's shapes are not enumerated: their divisors are."""
 
 
-def expanded(points: Sequence[Sequence[str]], composer: Composer, limit: int) -> list[list[str]]:
-    """The points, in order.
+def expanded(
+    points: Sequence[Sequence[str]], composer: Composer, limit: int, workers: Callable[[], Workers]
+) -> list[list[str]]:
+    """The points, in order. The shapes of a tree's leaves are those that `workers` find.
 
     Raises `InvalidConfiguration` where there is nothing that `all` could stand for, and where it stands for so many
     layouts that there would be more points than the limit: they are counted before any is made.
     """
     expanded_points: list[list[str]] = []
     for overrides in points:
-        for layouts in _meshes(list(overrides), composer):
+        for layouts in _meshes(list(overrides), _Reader(composer, workers)):
             count = len(expanded_points) + layouts.count
             if count > limit:
                 words = " ".join(override for override in overrides if WORD.match(override))
                 # Of each mesh an array has other layouts.
-                words_of_both = all(any(_is(o, what) for o in overrides) for what in ("mesh", "array"))
+                mine = {kind for o in overrides for kind in ("mesh", "array", "leaf") if _is(o, kind)}
+                words_of_both = "mesh" in mine and len(mine) > 1
                 whole = len(points) == 1 and not words_of_both
                 raise too_many(words, f"{'' if whole else 'at least '}{count:,}", limit)
             expanded_points += layouts.points
@@ -56,12 +67,20 @@ class _Layouts:
     points: Iterator[list[str]]
 
 
-def _meshes(overrides: list[str], composer: Composer) -> Iterator[_Layouts]:
+@dataclass(frozen=True)
+class _Reader:
+    """What composes a point without its words, and the workers that trace what it imports."""
+
+    composer: Composer
+    workers: Callable[[], Workers]
+
+
+def _meshes(overrides: list[str], reader: _Reader) -> Iterator[_Layouts]:
     words = [override for override in overrides if _is(override, "mesh")]
     if not words:
-        yield _specs(overrides, composer)
+        yield _specs(overrides, reader)
         return
-    composed = _composed([o for o in overrides if not WORD.match(o)], composer, words[0])
+    composed = _composed([o for o in overrides if not WORD.match(o)], reader, words[0]).plain
     target: dict[str, Any] = composed["target"] or {}
     mesh: dict[str, Any] = composed["mesh"]
     axes, shape = mesh.get("axes"), mesh.get("shape")
@@ -78,20 +97,27 @@ def _meshes(overrides: list[str], composer: Composer) -> Iterator[_Layouts]:
         [f"mesh.shape=[{','.join(map(str, sizes))}]" if _is(override, "mesh") else override for override in overrides]
         for sizes in enumeration.factorisations(devices, len(axes))
     )
-    if any(_is(override, "array") for override in overrides):
-        yield from (_specs(point, composer) for point in points)
+    if any(_is(override, "array") or _is(override, "leaf") for override in overrides):
+        yield from (_specs(point, reader) for point in points)
     else:
         yield _Layouts(enumeration.count_of_factorisations(devices, len(axes)), points)
 
 
-def _specs(overrides: list[str], composer: Composer) -> _Layouts:
-    words = [override for override in overrides if _is(override, "array")]
+def _specs(overrides: list[str], reader: _Reader) -> _Layouts:
+    words = [override for override in overrides if _is(override, "array") or _is(override, "leaf")]
     if not words:
         return _Layouts(1, iter([overrides]))
-    config = _composed([override for override in overrides if not _is(override, "array")], composer, words[0])
+    configuration = _composed([override for override in overrides if override not in words], reader, words[0])
+    config = configuration.plain
     try:
         mesh, dims = read_mesh(config["mesh"]), read_dims(config["dims"] or {})
-        shapes = {override: _shape(override, config, dims) for override in words}
+        leaves = _leaves(configuration, reader) if any(_is(override, "leaf") for override in words) else {}
+        shapes = {
+            override: _shape_of_leaf(override, leaves) if _is(override, "leaf") else _shape(override, config, dims)
+            for override in words
+        }
+    except Unread as error:
+        raise _refused(words[0], str(error)) from None
     except InvalidExperiment as error:
         raise _refused(words[0], f"{'.'.join(map(str, error.fault.key))}: {error.fault.message}") from None
     count = math.prod(enumeration.count_of_specs(shape, mesh) for shape in shapes.values())
@@ -123,15 +149,34 @@ def _shape(override: str, config: Any, dims: dict[str, int]) -> list[int]:
     return [read_size(size, (*key, i), dims) for i, size in enumerate(array["shape"])]
 
 
+def _leaves(configuration: Configuration, reader: _Reader) -> dict[str, list[int]]:
+    """The shapes of the leaves of a configuration's trees, by their paths, as tracing finds them."""
+    with TemporaryDirectory(prefix="shardproof-") as scratch:
+        config = functions.traced(configuration.plain, Path(scratch), lambda: configuration.sources, reader.workers())
+    paths = read_imported(config).paths
+    return {paths[name]: array["shape"] for name, array in config["arrays"].items() if name in paths}
+
+
+def _shape_of_leaf(override: str, leaves: Mapping[str, list[int]]) -> list[int]:
+    """The shape of the leaf of whose layouts an override speaks."""
+    match = WORD.match(override)
+    assert match is not None
+    path = match["leaf"].replace(".", "/")
+    if path not in leaves:
+        there = ", ".join(list(leaves)[:_FEW]) + (", …" if len(leaves) > _FEW else "")
+        raise _refused(override, f"no leaf '{path}'; there are {there or 'none: no array is a tree'}")
+    return leaves[path]
+
+
 def _is(override: str, what: str) -> bool:
-    """Whether it is the word for every `mesh`, or for every layout of an `array`."""
+    """Whether it is the word for every `mesh`, or for every layout of an `array` or a `leaf`."""
     match = WORD.match(override)
     return match is not None and match[what] is not None
 
 
-def _composed(overrides: list[str], composer: Composer, word: str) -> Any:
+def _composed(overrides: list[str], reader: _Reader, word: str) -> Configuration:
     try:
-        return composer.point(overrides).resolved().plain
+        return reader.composer.point(overrides).resolved()
     except (*REFUSALS, InvalidConfiguration) as error:
         raise _refused(word, f"without it the point cannot be composed: {str(error).splitlines()[0]}") from None
 

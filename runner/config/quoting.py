@@ -11,8 +11,8 @@ def name(override: str) -> str:
     return override.partition("=")[0].lstrip("+~")
 
 
-WORD = re.compile(r"\+*(?:(?P<mesh>mesh\.shape)|arrays\.(?P<array>\w+)\.spec)=all\Z")
-"""The override that stands for every mesh of the devices, or for every layout of an array."""
+WORD = re.compile(r"\+*(?:(?P<mesh>mesh\.shape)|arrays\.(?P<array>\w+)\.spec|specs\.(?P<leaf>\w+(?:\.\w+)*))=all\Z")
+"""The override that stands for every mesh of the devices, or for every layout of an array or of a leaf of a tree."""
 
 _OF_HYDRA = re.compile(r"[+~]*\s*(?:hydra\b|[^=]*[@:]\s*(?:_global_\.)?hydra\b)")
 """How an override of Hydra's settings begins: with their key, a group below `hydra`, or either as a package."""

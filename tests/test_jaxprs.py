@@ -492,6 +492,19 @@ def test_casts_stand_only_where_a_loop_begins() -> None:
     assert "pcast(" not in yaml.safe_dump(dict(of_device(called, operands(shapes), specs, check_vma=False).lines))
 
 
+def summed(x: Any) -> Any:
+    return jax.lax.psum((x**2).sum(), "x")
+
+
+@pytest.mark.parametrize(
+    ("called", "differentiated"),
+    [(summed, False), (jax.grad(summed), True), (lambda x: summed(jax.grad(lambda y: (y**3).sum())(x)), False)],
+)
+def test_a_derivative_of_a_collective_is_noticed(called: Callable[..., Any], differentiated: bool) -> None:
+    read = of_device(called, {"x": np.ones((4, 4), np.float32)}, [(("x",), ())])
+    assert read.differentiated is differentiated
+
+
 def doubled(x: Any) -> Any:
     return jax.pure_callback(lambda x: 2 * x, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
 

@@ -1,4 +1,4 @@
-"""A Llama and its training step, as one writes them in JAX: layers under a scan, each computed once more backwards."""
+"""A Llama and its training step, for jit and for shard_map: layers under a scan, each computed once more backwards."""
 
 import jax
 import jax.numpy as jnp
@@ -98,7 +98,8 @@ def loss(params, tokens):
     return optax.losses.softmax_cross_entropy_with_integer_labels(said, tokens[:, 1:]).mean()
 
 
-OPTIMIZER = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(3e-4, b1=0.9, b2=0.95, weight_decay=0.1))
+ADAMW = optax.adamw(3e-4, b1=0.9, b2=0.95, weight_decay=0.1)
+OPTIMIZER = optax.chain(optax.clip_by_global_norm(1.0), ADAMW)
 
 
 def moments(params):
@@ -111,3 +112,57 @@ def step(params, state, tokens):
     value, grads = jax.value_and_grad(loss)(params, tokens)
     updates, state = OPTIMIZER.update(grads, state, params)
     return value, optax.apply_updates(params, updates), state
+
+
+def gathered(w, dims):
+    """Weights whose dimension of the features is whole: FSDP shards it over `data`."""
+    return {name: jax.lax.all_gather(each, "data", axis=dims[name], tiled=True) for name, each in w.items()}
+
+
+@jax.checkpoint
+def layer_of_shard(x, w):
+    """A layer on one device, which has the heads and the hidden features of its place along `model`."""
+    w_attention = gathered(w["attention"], {"norm": 0, "q": 0, "k": 0, "v": 0, "o": 2})
+    x = x + jax.lax.psum(attention(w_attention, x), "model")
+    w_mlp = gathered(w["mlp"], {"norm": 0, "gate": 0, "up": 0, "down": 1})
+    x = x + jax.lax.psum(mlp(w_mlp, x), "model")
+    return x, None
+
+
+def loss_of_shard(params, tokens):
+    """The loss, of which a device has some sequences, and the logits of some words of the vocabulary."""
+    whole = gathered(
+        {name: params[name] for name in ("embed", "norm", "unembed")}, {"embed": 1, "norm": 0, "unembed": 0}
+    )
+    words = whole["embed"].shape[0]
+    first = jax.lax.axis_index("model") * words
+
+    def of_words(values, ids):
+        """What each id picks, of values of this device's words; 0 where another device has it."""
+        mine = (ids >= first) & (ids < first + words)
+        return mine, values(jnp.where(mine, ids - first, 0))
+
+    mine, rows = of_words(lambda ids: whole["embed"][ids], tokens)
+    x = jax.lax.psum(jnp.where(mine[..., None], rows, 0.0), "model")
+    x, _ = jax.lax.scan(layer_of_shard, x, params["layers"])
+    said = jnp.einsum("bsd,dv->bsv", rms_norm(x, whole["norm"]), whole["unembed"])[:, :-1]
+    largest = jax.lax.pmax(jax.lax.stop_gradient(said.max(axis=-1)), "model")
+    sums = jax.lax.psum(jnp.exp(said - largest[..., None]).sum(axis=-1), "model")
+    mine, label = of_words(lambda ids: jnp.take_along_axis(said, ids[..., None], axis=-1)[..., 0], tokens[:, 1:])
+    label = jax.lax.psum(jnp.where(mine, label, 0.0), "model")
+    return jax.lax.pmean((jnp.log(sums) + largest - label).mean(), "data")
+
+
+def step_of_shard(params, state, tokens):
+    """The same step on one device: each has its part of the weights and of the moments."""
+    value, grads = jax.value_and_grad(loss_of_shard)(params, tokens)
+
+    def squares(path, g):
+        # The devices along `model` have the same scales.
+        return jax.lax.psum((g**2).sum(), "data" if path[-1].key == "norm" else ("data", "model"))
+
+    norm = jnp.sqrt(sum(jax.tree.leaves(jax.tree_util.tree_map_with_path(squares, grads))))
+    grads = jax.tree.map(lambda g: jnp.where(norm < 1.0, g, g / norm), grads)
+    clip, adam = state
+    updates, adam = ADAMW.update(grads, adam, params)
+    return value, optax.apply_updates(params, updates), (clip, adam)

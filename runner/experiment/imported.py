@@ -48,11 +48,13 @@ class Imported:
     - `call`: what is called, as the file has it: `llama.loss`.
     - `returned`: what the program's function of that name returns, as Python, with `$name` for each of its parameters.
     - `frames`: where the lines stand in the user's files, by their names.
+    - `differentiated`: whether it takes the derivative of a collective.
     """
 
     call: str
     returned: str
     frames: Mapping[str, Frame] = field(default_factory=dict[str, Frame])
+    differentiated: bool = False
 
     def text(self, parameters: Mapping[str, str]) -> str:
         """What it returns, given what the program calls its parameters."""

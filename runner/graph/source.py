@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from textwrap import shorten
 from typing import Any, Literal, TypeAlias
 
 from runner.faults import Key
@@ -53,7 +52,7 @@ class Frame:
         return f"{self.file.rpartition('/')[2]}:{self.line}"
 
     def __str__(self) -> str:
-        return f"{self.place} {shorten(self.text, _MOST, placeholder=' …')}"
+        return f"{self.place} {self.text if len(self.text) <= _MOST else f'{self.text[: _MOST - 1]}…'}"
 
 
 @dataclass(frozen=True)

@@ -550,7 +550,7 @@ class _Reading:
         single = isinstance(result, int)
         if not single:
             returned = f"jax.tree.leaves({returned})" + ("[0]" if len(results) == 1 else "")
-        self.imported[own] = Imported(call.function, returned, lines.frames)
+        self.imported[own] = Imported(call.function, returned, lines.frames, lines.differentiated)
         structure = calls.tree.structure(result)
         tree = _Tree(tuple(f"{own}_{i}" for i in range(len(results))), structure, "")
         return f"{own}({', '.join(parameters)})", tree

@@ -58,12 +58,14 @@ class FunctionLines:
     - `lines`: names to expressions, and to repeats, as the YAML has them; `results`: what names its results have.
     - `arrays`: the arrays that the function captures, by the names that the lines have for them.
     - `frames`: where each line stands in the user's files, by its name.
+    - `differentiated`: whether it takes the derivative of a collective.
     """
 
     lines: Mapping[str, Any]
     results: tuple[str, ...]
     arrays: Mapping[str, np.ndarray]
     frames: Mapping[str, Frame]
+    differentiated: bool = False
 
 
 class CannotRead(Exception):
@@ -133,7 +135,8 @@ def _lines(
         body.again(term, "result") if isinstance(term, Name) and term.name in given else body.named(term, "result")
         for term in ends
     ]
-    return FunctionLines(body.lines, tuple(term.name for term in results), reader.arrays, reader.frames)
+    names = tuple(term.name for term in results)
+    return FunctionLines(body.lines, names, reader.arrays, reader.frames, reader.differentiated)
 
 
 @dataclass
@@ -153,6 +156,7 @@ class _Reader:
     counts: Counter[str] = field(default_factory=Counter[str])
     meant: dict[str, Term] = field(default_factory=dict[str, Term])
     live: dict[Any, _Live] = field(default_factory=dict[Any, "_Live"])
+    differentiated: bool = False
 
     def __post_init__(self) -> None:
         self.taken |= {*OPERATIONS, *CONSTANTS, *keyword.kwlist, "grad"}
@@ -378,6 +382,7 @@ class _Body:
     def _follow(self, equation: Any, operands: list[Term]) -> None:
         """Note over which axes the results may differ, as JAX finds out by itself; cast a collective's operands."""
         axes = over_axes(equation.primitive.name, equation.params)
+        self.reader.differentiated |= bool(axes) and "transpose(" in str(equation.source_info.name_stack)
         if axes and equation.primitive.name != "pvary":
             for at, variable in enumerate(equation.invars):
                 operands[at] = self._cast(operands[at], variable, axes)

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 
 from runner import dtypes
+from runner.experiment.imported import inside
 from runner.experiment.layouts import fits
 from runner.experiment.lines import paths
 from runner.experiment.model import GRADIENTS, Experiment, Node, Section
@@ -345,6 +346,9 @@ def _refused_by_shard_map(experiment: Experiment, types: Mapping[str, Typed]) ->
 
 def _refused_by_vmap(experiment: Experiment, types: Mapping[str, Typed]) -> str | None:
     """Why JAX cannot run the per-device code under `vmap`, if it cannot; `types` are those under `shard_map`."""
+    for _, _, function in inside(experiment.per_device, experiment.imports):
+        if function.differentiated:
+            return f"{function.call} takes the derivative of a collective, which is another one under jax.vmap"
     experiment = experiment.inside
     found: dict[str, Typed] = {}
 

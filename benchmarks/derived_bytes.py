@@ -27,6 +27,7 @@ from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.experiment.reader import read
 from runner.programs import WRITERS
+from runner.programs.types import Types
 from runner.worker.specs import structs
 from runner.worker.types import infer
 from tests import harness
@@ -89,16 +90,20 @@ def both(experiment: Experiment, folder: Path) -> dict[Program, tuple[float, Cou
         if types.unsupported:
             return "; ".join(f"{program}: {why}" for program, why in types.unsupported.items())
         for program in PROGRAMS:
-            module: dict[str, Any] = {"__name__": "written"}
-            source = WRITERS[program](experiment, folder, types)
-            exec(compile("\n".join(_without_settings(source)), str(program), "exec"), module)
-            mesh = module["make_mesh"](jax.devices()[: experiment.mesh.size])
-            operands = [
-                jax.ShapeDtypeStruct(each.shape, each.dtype)
-                for each in structs(experiment, mesh)[: len(experiment.arrays)]
-            ]
-            found[program] = asked(module["program"](mesh), operands, dict(experiment.mesh.sizes))
+            found[program] = sent_by(experiment, program, types, folder)
     return found
+
+
+def sent_by(experiment: Experiment, program: Program, types: Types, folder: Path) -> tuple[float, Counter[str]]:
+    """What one program asks for, as `asked` has it; under the configuration that the experiment has of JAX."""
+    module: dict[str, Any] = {"__name__": "written"}
+    source = WRITERS[program](experiment, folder, types)
+    exec(compile("\n".join(_without_settings(source)), str(program), "exec"), module)
+    mesh = module["make_mesh"](jax.devices()[: experiment.mesh.size])
+    operands = [
+        jax.ShapeDtypeStruct(each.shape, each.dtype) for each in structs(experiment, mesh)[: len(experiment.arrays)]
+    ]
+    return asked(module["program"](mesh), operands, dict(experiment.mesh.sizes))
 
 
 def _without_settings(source: str) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from runner.derivation.calls import Call, is_number
+from runner.derivation.calls import Call, is_number, itemsize
 from runner.derivation.pointwise import aligned
 from runner.derivation.registry import Way, rule_for
 from runner.derivation.rules import Reduction, Rule, Sent, every
@@ -89,23 +89,25 @@ def alike(call: Call) -> Rule | None:
 
 
 def best(call: Call, place: str, axis: int) -> Rule:
-    """The place of the largest or smallest along a dimension, of which each device that has a block sends its own."""
-    shape = Call.type(call.arguments[place]).shape
+    """The place of the largest or smallest along a dimension, of which each device that has a block knows its own."""
+    typed = Call.type(call.arguments[place])
+    shape = typed.shape
     axis %= len(shape)
     # The factor that is chosen along is split, and is not in the result, which every device then has whole.
     others = tuple((size, (d,), 0) for d, size in enumerate(shape) if d != axis)
+    widths = itemsize(typed.dtype), itemsize(call.result.dtype)
     return Rule(
         {place: every(shape)},
         tuple((d,) for d in range(len(shape)) if d != axis),
         dict(enumerate(shape)),
-        inside=(Sent("all-gather", (axis,), others, 8),),
+        inside=tuple(Sent("all-reduce", (axis,), others, width) for width in widths),
         below=shape[axis],
     )
 
 
 def written_best(site: Site, name: str, axis: int, element: Callable[[], Term] | None = None) -> Term:
-    """Along a sharded dimension, the first of each device's best; `element` is what is compared in its place."""
-    (dimensions,) = site.rule.operands.values()
+    """Along a sharded dimension, the first place of the best of all; `element` is what is compared in its place."""
+    ((place, dimensions),) = site.rule.operands.items()
     axis %= len(dimensions)
     over = site.over(axis)
     if not over and (element is None or not any(site.assignment.values())):
@@ -113,17 +115,19 @@ def written_best(site: Site, name: str, axis: int, element: Callable[[], Term] |
     x = site.x if element is None else element()
     if not over:
         return built("{f}({x}, axis={d})", f=name, x=x, d=axis)
-    largest = {"argmax": "max", "argmin": "min"}[name]
+    site.ours("the choice among the blocks")
+    kind = {"argmax": "max", "argmin": "min"}[name]
     x, size = site.named("of", x), site.rule.sizes[axis]
-    every = site.define(largest, site.gathered(built("{f}({x}, axis={d})", f=largest, x=x, d=axis), over))
-    template = "{f}({x}, axis={d}) + {start}"
-    places = site.gathered(built(template, f=name, x=x, d=axis, start=site.start(over, size)), over)
-    places = site.define("at", places)
-    device = built("{f}({best}, axis=0)", f=name, best=every)
-    if len(dimensions) == 1:
-        return built("{places}[{device}]", places=places, device=device)
-    template = "take_along_axis({places}, expand_dims({device}, 0), axis=0)[0]"
-    return built(template, places=places, device=device)
+    mine = site.define("mine", built("{f}({x}, axis={d})", f=kind, x=x, d=axis))
+    best = site.define(kind, built("{f}(stop_gradient({m}), {over})", f=f"p{kind}", m=mine, over=over))
+    at = built("{f}({x}, axis={d}) + {start}", f=name, x=x, d=axis, start=site.start(over, size))
+    template = "where({m} == {best}, {at}, {size})"
+    if not is_number(Call.type(site.call.arguments[place]), "float"):
+        return built("pmin(" + template + ", {over})", m=mine, best=best, at=at, size=size, over=over)
+    # The first NaN is the best of all, which no collective says: counted from the end, it comes before the others.
+    at = site.define("at", at)
+    template = "pmin(where(isnan({m}), {at} - {size}, " + template + "), {over}) % {size}"
+    return built(template, m=mine, best=best, at=at, size=size, over=over)
 
 
 def _chosen(site: Site) -> Term:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from runner.layout import Mesh, Spec
@@ -178,7 +178,7 @@ class Choice:
     - `operands`: the layouts that it asks of these; `partial`: that of the result before it is completed, over the
       axes of `over` by reductions and along the dimensions and axes of `scattered`; `spec`: after it is.
     - `cost`: the bytes that a device sends to compute and to complete the result, and to have it as it is wanted.
-    - `shards`: into how many parts the operation is split.
+    - `shards`: into how many parts the operation is split; `exchanged`: along other dimensions than its operands are.
     """
 
     assignment: Assignment
@@ -189,6 +189,7 @@ class Choice:
     spec: Spec
     cost: float
     shards: int
+    exchanged: bool = False
 
 
 @dataclass(frozen=True)
@@ -210,24 +211,39 @@ class Question:
 def choices(asked: Question) -> tuple[Choice, ...]:
     """The ways to run the operation, those that keep more of the layouts as they are first."""
     mesh, rule, wanted = asked.mesh, asked.rule, asked.wanted
-    ways = (followed(mesh, rule, each, asked.shape, asked.itemsize, wanted) for each in _candidates(asked))
-    return tuple(way for way in ways if way is not None)
+    ways: list[Choice] = []
+    for assignment, exchanged in _candidates(asked):
+        way = followed(mesh, rule, assignment, asked.shape, asked.itemsize, wanted)
+        if way is not None:
+            ways.append(replace(way, exchanged=exchanged) if exchanged else way)
+    return tuple(ways)
 
 
 def cheapest(ways: Sequence[Choice], moving: Callable[[int, Spec], float]) -> Choice:
-    """The way for which a device sends the fewest bytes, and of these the first one with most shards.
+    """The way for which a device sends the fewest bytes; of these one without an exchange, and with most shards.
 
     `moving`: what a device sends to have an operand, by its number, in a layout.
     """
 
-    def key(way: Choice) -> tuple[float, int]:
-        return round(way.cost + sum(itertools.starmap(moving, enumerate(way.operands))), 3), -way.shards
+    def key(way: Choice) -> tuple[float, bool, int]:
+        sent = round(way.cost + sum(itertools.starmap(moving, enumerate(way.operands))), 3)
+        return sent, way.exchanged, -way.shards
 
     # There is one at least: nothing split is always possible.
     return min(ways, key=key)
 
 
-def _candidates(asked: Question) -> Iterator[dict[int, tuple[str, ...]]]:
+def _candidates(asked: Question) -> Iterator[tuple[dict[int, tuple[str, ...]], bool]]:
+    """The assignments that operands and the wanted result have, parts of these, and what an exchange makes of them."""
+    seen: list[dict[int, tuple[str, ...]]] = []
+    present = ((each, False) for each in itertools.chain(_present(asked), ({},)))
+    for each, exchanged in itertools.chain(present, ((each, True) for each in _exchanged(asked))):
+        if each not in seen:
+            seen.append(each)
+            yield each, exchanged
+
+
+def _present(asked: Question) -> Iterator[dict[int, tuple[str, ...]]]:
     """The assignments that operands and the wanted result have, merged in any order, and parts of these."""
     mesh, rule, wanted = asked.mesh, asked.rule, asked.wanted
     sources = [
@@ -238,7 +254,6 @@ def _candidates(asked: Question) -> Iterator[dict[int, tuple[str, ...]]]:
     if wanted is not None and any(wanted):
         sources.append(assigned(mesh, rule, rule.result, wanted))
     sources = [each for at, each in enumerate(sources) if each and each not in sources[:at]]
-    seen: list[dict[int, tuple[str, ...]]] = []
     for order in itertools.islice(itertools.permutations(sources), 24):
         merged: dict[int, tuple[str, ...]] = {}
         used: set[str] = set()
@@ -250,12 +265,25 @@ def _candidates(asked: Question) -> Iterator[dict[int, tuple[str, ...]]]:
                     used |= set(mine)
         for count in range(len(merged) + 1):
             for left_out in itertools.combinations(merged, count):
-                one = {factor: axes for factor, axes in merged.items() if factor not in left_out}
-                if one not in seen:
-                    seen.append(one)
-                    yield one
-    if {} not in seen:
-        yield {}
+                yield {factor: axes for factor, axes in merged.items() if factor not in left_out}
+
+
+def _exchanged(asked: Question) -> Iterator[dict[int, tuple[str, ...]]]:
+    """With what splits a dimension that has to be whole, or along which devices send, on a free one instead.
+
+    The operand gets there by an all-to-all, which sends less than a gather.
+    """
+    mesh, rule = asked.mesh, asked.rule
+    sending = {factor for each in rule.inside for factor in each.over}
+    for spec, dimensions in zip(asked.lying, rule.operands.values(), strict=True):
+        split = [(factors, axes) for factors, axes in zip(dimensions, spec, strict=False) if axes]
+        bound = [(factors, axes) for factors, axes in split if rule.whole | sending >= {*factors}]
+        stays = {factors[0]: axes for factors, axes in split if len(factors) == 1 and (factors, axes) not in bound}
+        free = [factors[0] for factors in dimensions if len(factors) == 1 and rule.whole.isdisjoint(factors)]
+        for (_, axes), factor in itertools.product(bound, free):
+            joined = stays.get(factor, ()) + axes
+            if rule.sizes[factor] % mesh.axis_size(joined) == 0:
+                yield {**stays, factor: joined}
 
 
 def followed(

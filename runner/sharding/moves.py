@@ -1,7 +1,7 @@
 """Two layouts of one array in; the cheapest collectives from one to the other, and the bytes that a device sends, out.
 
 Every step is one that a device's own code can write: a gather or a slice of a dimension's last mesh axes, an
-all-to-all of one axis between two dimensions, a permutation of blocks.
+all-to-all of these between two dimensions, a permutation of blocks.
 """
 
 from __future__ import annotations
@@ -89,13 +89,14 @@ def steps(mesh: Mesh, shape: tuple[int, ...], itemsize: int, here: Spec, after: 
             rest, gathered = axes[: len(axes) - count], axes[len(axes) - count :]
             n = mesh.axis_size(gathered)
             yield Move("all-gather", gathered, dimension, dimension, (), (n - 1) * held, _with(here, dimension, rest))
-        if axes:
-            n = mesh.sizes[axes[-1]]
             for other, others in enumerate(here):
-                parts = mesh.axis_size(others) * n
-                if other != dimension and shape[other] % parts == 0:
-                    ends = _with(_with(here, dimension, axes[:-1]), other, (*others, axes[-1]))
-                    yield Move("all-to-all", (axes[-1],), dimension, other, (), (n - 1) / n * held, ends)
+                ends = (*others, *gathered)
+                # Several axes are exchanged together where they are to stay so.
+                if other == dimension or (count > 1 and after[other][: len(ends)] != ends):
+                    continue
+                if shape[other] % (mesh.axis_size(others) * n) == 0:
+                    there = _with(_with(here, dimension, rest), other, ends)
+                    yield Move("all-to-all", gathered, dimension, other, (), (n - 1) / n * held, there)
         for axis in mesh.axes:
             # A slice that the end does not have helps before an axis is exchanged for another.
             if (

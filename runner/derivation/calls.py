@@ -38,7 +38,8 @@ class Argument:
 
     - `place`: where it stands in the call: `x`, `arrays[1]`.
     - `typed`: the type of an array; `below`: a bound that every integer of it lies under, from 0, where that is known;
-      `halo`: the dimensions of which a device has its block and its neighbours' edges.
+      `counts`: the dimension along which it counts its places, if it does; `halo`: the dimensions of which a device has
+      its block and its neighbours' edges.
     - `static`: whether no array enters it; `value`: what it is then, where that is known; a function is its term.
     - `parts`: of what has a `kind`, a tuple or a list, each of them; of a slice, its three.
     """
@@ -50,6 +51,7 @@ class Argument:
     parts: tuple[Argument, ...] | None = None
     kind: Kind = ""
     below: int | None = None
+    counts: int | None = None
     halo: frozenset[int] = frozenset()
 
     def known(self) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from runner.derivation.calls import itemsize
 from runner.derivation.laying import Layouts
 from runner.derivation.rules import Choice, Reduction
@@ -10,9 +12,12 @@ from runner.graph.term import Term
 from runner.programs.types import Typed
 from runner.sharding import moves
 
+Derivative = Literal["none", "stopped", "taken"]
+"""What JAX does about the derivative of a reduction: takes none of the lines, takes it up to here, or takes it."""
 
-def completed(layouts: Layouts, term: Term, choice: Choice, typed: Typed, *, differentiated: bool) -> Term:
-    """What the devices hold of a sum, a maximum, … put together; `differentiated`: whether JAX takes a gradient."""
+
+def completed(layouts: Layouts, term: Term, choice: Choice, typed: Typed, derivative: Derivative) -> Term:
+    """What the devices hold of a sum, a maximum, … put together."""
     mesh = layouts.mesh
     held = moves.local_bytes(mesh, typed.shape, itemsize(typed.dtype), choice.partial) if choice.over else 0.0
     scattered = choice.scattered
@@ -26,12 +31,12 @@ def completed(layouts: Layouts, term: Term, choice: Choice, typed: Typed, *, dif
         scattered = ()
         if axes:
             n = mesh.axis_size(axes)
-            term, factor = _reduced(term, kind, axes, differentiated=differentiated)
+            term, factor = _reduced(term, kind, axes, derivative)
             layouts.spend(factor * held * (n - 1 if factor == 1 else (n - 1) / n))
     return term
 
 
-def _reduced(term: Term, kind: Reduction, axes: tuple[str, ...], *, differentiated: bool) -> tuple[Term, int]:
+def _reduced(term: Term, kind: Reduction, axes: tuple[str, ...], derivative: Derivative) -> tuple[Term, int]:
     gathered = "{f}(all_gather({x}, {over}, axis=0, to='invarying'), axis=0)"
     match kind:
         case "sum":
@@ -42,8 +47,10 @@ def _reduced(term: Term, kind: Reduction, axes: tuple[str, ...], *, differentiat
             return built("pmax(astype({x}, 'int32'), {over}) > 0", x=term, over=axes), 2
         case "all":
             return built("pmin(astype({x}, 'int32'), {over}) > 0", x=term, over=axes), 2
-        case "max" | "min" if not differentiated:
+        case "max" | "min" if derivative == "none":
             return built(f"p{kind}({{x}}, {{over}})", x=term, over=axes), 2
+        case "max" | "min" if derivative == "stopped":
+            return built(f"p{kind}(stop_gradient({{x}}), {{over}})", x=term, over=axes), 2
         case _:
             # JAX has no derivative of pmax, and no product over devices.
             return built(gathered, f=kind, x=term, over=axes), 1

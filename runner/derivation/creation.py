@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from runner.derivation.calls import Call
@@ -45,7 +46,7 @@ def _arange(site: Site) -> Term:
 def arange(call: Call) -> Rule | None:
     """Of whole numbers."""
     counted = all(isinstance(each, int) for each in _from(call)) and call.result.dtype in _COUNTED
-    return _own(call) if counted else None
+    return replace(_own(call), counts=0 if _from(call) == (0, 1) else None) if counted else None
 
 
 @_made
@@ -93,7 +94,10 @@ def _broadcasted(site: Site) -> Term:
 
 def counted(call: Call) -> Rule | None:
     """The places along a dimension."""
-    return _own(call) if call.static("dtype") in _COUNTED and isinstance(call.static("dimension", 0), int) else None
+    along = call.static("dimension", 0)
+    if call.static("dtype") not in _COUNTED or not isinstance(along, int):
+        return None
+    return replace(_own(call), counts=along)
 
 
 rule_for("iota", write=_iota)(counted)

@@ -10,8 +10,8 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from runner.derivation.calls import NotStatic, itemsize
-from runner.derivation.completing import completed
+from runner.derivation.calls import NotStatic, is_number, itemsize
+from runner.derivation.completing import Derivative, completed
 from runner.derivation.facts import leaves
 from runner.derivation.laying import Layouts
 from runner.derivation.registry import Write
@@ -106,7 +106,7 @@ class Expressions:
         laid = [layouts.reshard(value, spec).term for value, spec in zip(operands, choice.operands, strict=True)]
         terms = dict(zip(rule.operands, laid, strict=True))
         partial = write(replace(site, assignment=choice.assignment, terms=terms))
-        made = completed(layouts, partial, choice, typed, differentiated=self.differentiated)
+        made = completed(layouts, partial, choice, typed, self._derivative(equation, typed))
         layouts.spend(rule.sent(self.mesh, choice.assignment))
         if call.elements:
             each = made.items if isinstance(made, Group) else elements_of(made, len(call.elements))
@@ -116,12 +116,22 @@ class Expressions:
             return Value(made, None, Spec(), elements=elements)
         make = self._maker(site, write)
         halo = frozenset(d for d in rule.edges if choice.spec[d])
-        value = Value(made, typed.shape, choice.spec, typed.dtype, make, False, rule.below, halo, free=make is not None)
+        value = Value(
+            made, typed.shape, choice.spec, typed.dtype, make,
+            below=rule.below, counts=rule.counts, halo=halo, free=make is not None,
+            made=equation.results[0].number if goal is None else None,
+        )  # fmt: skip
         if wanted is not None and wanted != choice.spec:
             steps = moves.moves(self.mesh, typed.shape, itemsize(typed.dtype), choice.spec, wanted)
             if all(step.kind == "slice" for step in steps):
                 return layouts.reshard(value, wanted)
         return value
+
+    def _derivative(self, equation: Equation, typed: Typed) -> Derivative:
+        if not self.differentiated:
+            return "none"
+        stopped = not is_number(typed, "float", "complex") or self.names.stopped(equation.results[0])
+        return "stopped" if stopped else "taken"
 
     def _maker(self, site: Site, write: Write) -> Callable[[Spec], Term] | None:
         """What no array enters can be written under any layout."""

@@ -58,7 +58,7 @@ def call_of(names: Names, equation: Equation, values: Mapping[str, Value], *, fr
         if value is None:
             return Argument(place, parts=parts, kind=kind)
         typed = None if value.shape is None else names.type_of(part)
-        return Argument(place, typed, below=value.below, halo=value.halo)
+        return Argument(place, typed, below=value.below, counts=value.counts, halo=value.halo)
 
     given: dict[str, Argument] = {}
     for place, part in arguments(equation):

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from runner.derivation.calls import UNKNOWN, Argument, Call, NotStatic, is_number
 from runner.derivation.lookups import entries, looked_up, subscript
 from runner.derivation.registry import Way, rule_for
-from runner.derivation.rules import Rule, every
+from runner.derivation.rules import Rule, every, followed_by
 from runner.derivation.site import Site
 from runner.derivation.terms import ALL, built, constant, divided, indexed, items
+from runner.derivation.updating import READS
 from runner.graph.model import INDEX
 from runner.graph.term import NOTHING, Const, Group, Slice, Term
 from runner.language.parts import at_index
@@ -77,14 +78,16 @@ def _reads(takes_of: Takes, base: Base) -> Way:
             return None
         # With the neighbours' edges an array is longer than its blocks; what is read of it is not.
         sizes |= {each[0]: call.result.shape[at] for at, each in enumerate(result) if each}
+        dimensions, counts = tuple((d,) if d in passing | read else () for d in range(rank)), call.operand.counts
         return Rule(
-            {call.operand.place: tuple((d,) if d in passing | read else () for d in range(rank))},
+            {call.operand.place: dimensions},
             tuple(result),
             sizes,
             dict.fromkeys(read, "sum"),
             single=frozenset(read),
             within={rank + d: d for d in read},
             below=call.operand.below,
+            counts=None if counts is None or takes[counts].count else followed_by(dimensions, counts, tuple(result)),
         )
 
     def write(site: Site) -> Term:
@@ -169,6 +172,8 @@ def _item(item: Argument, size: int) -> Taken:
             return Taken(1, None, place=item.place)
         bounds: slice = item.value
         return _range(range(size)[bounds], size, item.place)
+    if item.static and item.value is UNKNOWN:
+        return Taken(1, None, drops=True, given=item, place=item.place)
     known = isinstance(item.value, int) and -size <= item.value < size
     return Taken(1, item.value % size if known else None, drops=True, place=item.place)
 
@@ -198,7 +203,7 @@ def _in_brackets(site: Site, takes: list[Taken], whole: int | None) -> Term:
     return at_index(site.x, Group(whole_parts))
 
 
-rule_for(INDEX, write=looked_up, otherwise=_reads(_bracketed, _in_brackets))(subscript)
+rule_for(INDEX, write=looked_up, otherwise=[_reads(_bracketed, _in_brackets), READS])(subscript)
 
 
 # Static slices.

@@ -77,7 +77,7 @@ def _softmax(site: Site, x: Term, axis: Term, over: tuple[str, ...]) -> Term:
     return built(template, s=shifted, axis=axis, over=over)
 
 
-@rule_for("softmax", "log_softmax", write=_softmax, otherwise=ALONG)
+@rule_for("softmax", "log_softmax", write=_softmax, otherwise=[ALONG])
 def softmax(call: Call) -> Rule | None:
     """`exp(x - m) / sum(exp(x - m))`, and its logarithm."""
     return _reducing(call, 2, keeps=True)
@@ -93,7 +93,7 @@ def _logsumexp(site: Site, x: Term, axis: Term, over: tuple[str, ...]) -> Term:
     return term if _keepdims(site) else built("squeeze({x}, axis={axis})", x=term, axis=axis)
 
 
-@rule_for("logsumexp", write=_logsumexp, otherwise=ALONG)
+@rule_for("logsumexp", write=_logsumexp, otherwise=[ALONG])
 def logsumexp(call: Call) -> Rule | None:
     """`m + log(sum(exp(x - m)))`."""
     return _reducing(call, 2, keeps=False)
@@ -121,7 +121,7 @@ def _moment(site: Site, x: Term, axis: Term, over: tuple[str, ...]) -> Term:
     return variance if site.call.name == "var" else built("sqrt({x})", x=variance)
 
 
-@rule_for("var", "std", write=_moment, otherwise=ALONG)
+@rule_for("var", "std", write=_moment, otherwise=[ALONG])
 def moment(call: Call) -> Rule | None:
     """The mean first, then the mean of the squares around it."""
     return _reducing(call, 2, keeps=False)
@@ -134,7 +134,7 @@ def _standardize(site: Site, x: Term, axis: Term, over: tuple[str, ...]) -> Term
     return built("({x} - {m}) * rsqrt({v} + {epsilon})", x=x, m=mean, v=variance, epsilon=epsilon)
 
 
-@rule_for("standardize", write=_standardize, otherwise=ALONG)
+@rule_for("standardize", write=_standardize, otherwise=[ALONG])
 def standardize(call: Call) -> Rule | None:
     """`(x - mean) * rsqrt(var + epsilon)`."""
     return _reducing(call, 2, keeps=True) if call.static("epsilon", 0.0) is not None else None
@@ -146,7 +146,7 @@ def _norm(site: Site, x: Term, axis: Term, over: tuple[str, ...]) -> Term:
     return built(template, x=x, axis=axis, keep=_keepdims(site), over=over)
 
 
-@rule_for("norm", "vector_norm", write=_norm, otherwise=ALONG)
+@rule_for("norm", "vector_norm", write=_norm, otherwise=[ALONG])
 def norm(call: Call) -> Rule | None:
     """The root of the sum of the squares."""
     order, axis = call.static("ord", call.signature.parameters["ord"].default), call.static("axis")

@@ -25,7 +25,7 @@ class Layouts:
         self.names, self.mesh = names, names.mesh
         self.cost: float = 0.0
         self.asked: dict[int, Spec] = {}
-        """For the results of lines that are laid out anew, by their numbers, the first layout that is asked for."""
+        """For each result that is laid out anew, by its number, the first layout that is asked for."""
         self.moved: set[str] = set()
         """The lines that do nothing but lay another one out anew."""
         self.invarying: Mapping[str, str] = {"to": "invarying"} if invarying else {}
@@ -66,12 +66,12 @@ class Layouts:
             except Unmade:
                 pass  # then the whole is sliced
         binding = self.names.bound_to(value)
-        if binding is not None and binding[1].made is not None:
-            self.asked.setdefault(binding[1].made, spec)
+        if value.made is not None:
+            self.asked.setdefault(value.made, spec)
         if binding is not None and spec in binding[1].held:
             return binding[1].held[spec]
         steps = moves.moves(self.mesh, value.shape, itemsize(value.dtype), value.spec, spec)
-        moved = replace(value, term=self._moved(value, steps), spec=spec, make=None)
+        moved = replace(value, term=self._moved(value, steps), spec=spec, make=None, made=None)
         communicates = any(step.kind != "slice" for step in steps)
         scope = self.names.scopes[-1] if binding is None else binding[0]
         self.cost += sum(step.sent for step in steps) * scope.steps

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from runner.derivation.calls import Call
+from runner.derivation.calls import Call, is_number
 from runner.derivation.registry import rule_for, whole
 from runner.derivation.rules import Rule, every
+from runner.derivation.site import Site
+from runner.derivation.terms import built
+from runner.graph.term import Term
 
 LOST = {"inv": 0, "cholesky": 0, "matrix_power": 0, "svdvals": 1, "eigvalsh": 1, "det": 2, "slogdet": 2}
 """How many of a matrix's two dimensions the result lacks."""
@@ -58,15 +61,37 @@ def kronecker(call: Call) -> Rule | None:
     return Rule({"a": mine, "b": yours}, result, dict(enumerate((*first, *second))))
 
 
-@rule_for("trace", "diagonal")
+def _pair(call: Call) -> tuple[int, int]:
+    rank = len(call.array.shape)
+    return call.static("axis1", 0) % rank, call.static("axis2", 1) % rank
+
+
+def _diagonal(site: Site) -> Term:
+    rows, columns = _pair(site.call)
+    over, size = site.over(rows), site.call.array.shape[rows]
+    if not over:
+        return site.rewritten()
+    site.ours("the diagonal of a block")
+    template = "dynamic_slice_in_dim({x}, {start}, {n}, axis={d})"
+    n = size // site.mesh.axis_size(over)
+    square = built(template, x=site.x, start=site.start(over, size), n=n, d=columns)
+    return site.rewritten({site.call.operand.place: square})
+
+
+@rule_for("trace", "diagonal", write=_diagonal)
 def diagonals(call: Call) -> Rule | None:
-    """Of each matrix in a stack."""
-    shape = call.array.shape
-    pair = {call.static("axis1", 0) % len(shape), call.static("axis2", 1) % len(shape)}
-    dimensions = every(shape, but=pair)
-    result = tuple(each for each in dimensions if each)
-    last = () if call.name == "trace" else ((),)
-    return Rule({call.operand.place: dimensions}, (*result, *last), dict(enumerate(shape)))
+    """Of each matrix in a stack; of one whose rows are sharded, each device has the columns of its rows' diagonal."""
+    shape, (rows, columns) = call.array.shape, _pair(call)
+    square = shape[rows] == shape[columns] and call.static("offset", 0) == 0
+    dimensions = every(shape, but=[columns] if square else [rows, columns])
+    batch = tuple(each for d, each in enumerate(dimensions) if d not in (rows, columns))
+    sizes, place = dict(enumerate(shape)), call.operand.place
+    if call.name == "diagonal":
+        return Rule({place: dimensions}, (*batch, dimensions[rows]), sizes)
+    number = is_number(call.array) and not call.given("dtype")
+    return Rule(
+        {place: dimensions}, batch, sizes, {rows: "sum"} if square else {}, whole=frozenset(() if number else [rows])
+    )
 
 
 @rule_for("cross")

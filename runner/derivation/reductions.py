@@ -70,7 +70,7 @@ def reduced(call: Call) -> Rule | None:
     )
 
 
-rule_for("mean", otherwise=ALONG)(reduced)
+rule_for("mean", otherwise=[ALONG])(reduced)
 rule_for(
     "sort", "argsort", "median", "ptp", "nanmean", "average", "diff", "fft", "ifft", "rfft", "irfft", "logmeanexp",
     "trapezoid", "glu", "quantile", "percentile", "fftshift", "ifftshift",
@@ -135,7 +135,7 @@ def _chosen(site: Site) -> Term:
     return written_best(site, site.call.name, axis)
 
 
-@rule_for("argmax", "argmin", write=_chosen, otherwise=ALONG)
+@rule_for("argmax", "argmin", write=_chosen, otherwise=[ALONG])
 def chosen(call: Call) -> Rule | None:
     """`argmax` along one dimension."""
     axes = call.axes(rank=len(call.array.shape))

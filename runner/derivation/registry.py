@@ -7,7 +7,7 @@ always right, and says why it has none.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from runner.derivation.calls import Call
@@ -39,13 +39,13 @@ WHOLE: dict[str, str] = {}
 """The operations that get whole operands, and why."""
 
 
-def rule_for(*names: str, write: Write = as_written, otherwise: Way | None = None) -> Callable[[Ruled], Ruled]:
-    """Register a rule for operations; `otherwise` is the way to run the calls that it does not cover."""
+def rule_for(*names: str, write: Write = as_written, otherwise: Iterable[Way] = ()) -> Callable[[Ruled], Ruled]:
+    """Register a rule for operations; `otherwise` are the ways to run the calls that it does not cover."""
 
     def register(rule: Ruled) -> Ruled:
         for name in names:
             assert name not in WAYS, name
-            WAYS[name] = (Way(rule, write), *([] if otherwise is None else [otherwise]))
+            WAYS[name] = (Way(rule, write), *otherwise)
         return rule
 
     return register

@@ -31,6 +31,11 @@ def every(shape: Iterable[int], *, but: Iterable[int] = ()) -> Dimensions:
     return tuple((d,) if d not in but else () for d, _ in enumerate(shape))
 
 
+def followed_by(dimensions: Dimensions, d: int | None, result: Dimensions) -> int | None:
+    """The dimension of the result that runs along the operand's `d`, and along nothing else."""
+    return None if d is None or not dimensions[d] or dimensions[d] not in result else result.index(dimensions[d])
+
+
 @dataclass(frozen=True)
 class Sent:
     """What a device sends while it computes, if the factors `over` are split.
@@ -82,7 +87,8 @@ class Rule:
     - `single`: of these factors one at most is split; `within`: a factor that is split only where another one is.
     - `halo`: for a factor, how many elements of the blocks before and after a device needs.
     - `edges`: the dimensions of the result of which, where they are split, a device keeps the neighbours' edges.
-    - `inside`: what a device sends while it computes; `below`: a bound that every integer of the result lies under.
+    - `inside`: what a device sends while it computes; `below`: a bound that every integer of the result lies under;
+      `counts`: the dimension along which the result counts its places, if it does.
     """
 
     operands: Mapping[str, Dimensions]
@@ -98,6 +104,7 @@ class Rule:
     edges: frozenset[int] = frozenset()
     inside: tuple[Sent, ...] = ()
     below: int | None = None
+    counts: int | None = None
 
     def possible(self, mesh: Mesh, assignment: Assignment) -> bool:
         """Whether the operation can be written for an assignment."""

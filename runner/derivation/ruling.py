@@ -51,7 +51,7 @@ class Rulings:
 
     def of(self, names: Names, equation: Equation, values: Mapping[str, Value], *, free: bool, alone: bool) -> Ruled:
         """The rule of an operation; see `call_of`."""
-        known = tuple((value.shape is None, value.below, value.halo) for value in values.values())
+        known = tuple((value.shape is None, value.below, value.counts, value.halo) for value in values.values())
         key = equation.results[0].number, free, alone, known
         ruled = self._rulings.get(key)
         if ruled is None:

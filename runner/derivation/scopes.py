@@ -12,6 +12,7 @@ from runner.derivation.terms import elements_of
 from runner.derivation.values import Value
 from runner.experiment.model import Experiment, Line
 from runner.graph.model import Equation, Graph, Operand, Ref, Repeat, walk
+from runner.graph.model import Value as GraphValue
 from runner.graph.spelling import Spelling
 from runner.graph.term import Name, Term
 from runner.language.operations import CONSTANTS
@@ -30,13 +31,11 @@ class NotDerived(Exception):
 class Binding:
     """A name and what it stands for.
 
-    `held` are the names of the same value in other layouts; `made` is its number in the graph, where it is what a line
-    gives whose layout is free.
+    `held` are the names of the same value in other layouts.
     """
 
     value: Value
     held: dict[Spec, Value] = field(default_factory=dict[Spec, Value])
-    made: int | None = None
 
 
 @dataclass
@@ -61,7 +60,7 @@ class Scope:
 
     def copied(self) -> Scope:
         """A scope that can be written on without this one."""
-        names = {name: Binding(binding.value, dict(binding.held), binding.made) for name, binding in self.names.items()}
+        names = {name: Binding(binding.value, dict(binding.held)) for name, binding in self.names.items()}
         return Scope(self.steps, self.within, list(self.lines), names)
 
 
@@ -135,6 +134,13 @@ class Names:
         """The equations that read the result of a line, where nothing else does: no body around it gives it."""
         producer = self.graph.producers[number]
         return [] if not producer.results[0].name else self._readers.get(number, [])
+
+    def stopped(self, result: GraphValue) -> bool:
+        """Whether all that reads what an equation gives stops its derivative."""
+        grad, readers = self.experiment.grad, self._readers.get(result.number, [])
+        if grad is not None and result.name == grad.of:
+            return False
+        return bool(readers) and all(reader.operation == "stop_gradient" for reader in readers)
 
     @cached_property
     def _readers(self) -> Mapping[int, list[Equation]]:

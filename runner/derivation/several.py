@@ -58,7 +58,7 @@ def _largest(site: Site) -> Term:
     return built("({b}[0], take_along_axis({p}, {b}[1], axis={d}))", b=best, p=places, d=d)
 
 
-@rule_for("top_k", write=_largest, otherwise=Way(pieces))
+@rule_for("top_k", write=_largest, otherwise=[Way(pieces)])
 def largest(call: Call) -> Rule | None:
     """Along a dimension that is sharded the largest of each block, and of these the largest."""
     shape, k, axis = call.array.shape, call.static("k"), _axis(call)

@@ -7,7 +7,7 @@ import math
 from runner.derivation.calls import Call
 from runner.derivation.pointwise import aligned
 from runner.derivation.registry import rule_for, whole
-from runner.derivation.rules import Dimensions, Rule, every
+from runner.derivation.rules import Dimensions, Rule, every, followed_by
 from runner.derivation.site import Site
 from runner.derivation.terms import built, constant, divided
 from runner.graph.model import Operand
@@ -89,7 +89,8 @@ def _shared(call: Call) -> Rule | None:
     if shared is None:
         return None
     dimensions, result, sizes = shared
-    return Rule({call.operand.place: dimensions}, result, sizes, below=call.operand.below)
+    counts = followed_by(dimensions, call.operand.counts, result)
+    return Rule({call.operand.place: dimensions}, result, sizes, below=call.operand.below, counts=counts)
 
 
 def _reshaped(site: Site) -> Term:
@@ -135,8 +136,10 @@ def _broadcast(site: Site) -> Term:
 def broadcast(call: Call) -> Rule | None:
     """The new dimensions are made on each device, as long as it needs them."""
     shape = call.result.shape
-    operands = {call.operand.place: aligned(call.array.shape, shape)}
-    return Rule(operands, every(shape), dict(enumerate(shape)), below=call.operand.below)
+    dimensions, result = aligned(call.array.shape, shape), every(shape)
+    counts = followed_by(dimensions, call.operand.counts, result)
+    sizes = dict(enumerate(shape))
+    return Rule({call.operand.place: dimensions}, result, sizes, below=call.operand.below, counts=counts)
 
 
 _PILED = {"vstack": 0, "hstack": 1, "dstack": 2, "column_stack": 1}

@@ -82,7 +82,7 @@ def _scan(site: Site, axis: int, over: tuple[str, ...]) -> Term:
     return built(joined, mine=site.rewritten({site.call.operand.place: x}), before=before)
 
 
-@rule_for(*_SCANS, write=_scan, otherwise=ALONG)
+@rule_for(*_SCANS, write=_scan, otherwise=[ALONG])
 def scan(call: Call) -> Rule | None:
     """Within the block, and what the blocks before come to."""
     kinds = ("float",) if _SCANS[call.name][1].endswith("inf") else ("float", "int", "complex")
@@ -110,7 +110,7 @@ def _roll(site: Site, axis: int, over: tuple[str, ...]) -> Term:
     return built(template, last=from_before(last, blocks + 1), first=from_before(first, blocks), d=axis)
 
 
-@rule_for("roll", write=_roll, otherwise=ALONG)
+@rule_for("roll", write=_roll, otherwise=[ALONG])
 def roll(call: Call) -> Rule | None:
     """A shift: what leaves a block goes to the next one."""
     shift, axis = call.static("shift"), _axis(call)
@@ -129,7 +129,7 @@ def _flip(site: Site, axis: int, over: tuple[str, ...]) -> Term:
     return built("ppermute({x}, {over}, perm={pairs})", x=site.rewritten(), over=over, pairs=pairs)
 
 
-@rule_for("flip", "fliplr", "flipud", write=_flip, otherwise=ALONG)
+@rule_for("flip", "fliplr", "flipud", write=_flip, otherwise=[ALONG])
 def flip(call: Call) -> Rule | None:
     """Blocks in the other order, each of them flipped."""
     axis, shape = _axis(call), call.array.shape

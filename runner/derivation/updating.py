@@ -1,14 +1,22 @@
-"""`x.at[index]`: along a dimension that is sharded, each device updates what lies in its block, and drops the rest."""
+"""`x.at[index]`: along a dimension that is sharded, each device updates what lies in its block, and drops the rest.
+
+What several arrays index, in brackets or by `get`, is read likewise.
+"""
 
 from __future__ import annotations
 
-from runner.derivation.calls import Argument, Call, NotStatic
-from runner.derivation.registry import rule_for
-from runner.derivation.rules import Rule
+import math
+from dataclasses import dataclass
+
+from runner.derivation.calls import Argument, Call, NotStatic, is_number
+from runner.derivation.registry import Way, rule_for
+from runner.derivation.rules import Dimensions, Reduction, Rule
 from runner.derivation.site import Site
-from runner.derivation.terms import built
-from runner.graph.term import Term
+from runner.derivation.terms import ALL, built, indexed
+from runner.graph.model import Ref
+from runner.graph.term import NOTHING, Term
 from runner.language.operations import OPERATIONS
+from runner.programs.types import Typed
 
 
 def _items(call: Call) -> list[Argument | None]:
@@ -18,6 +26,8 @@ def _items(call: Call) -> list[Argument | None]:
     dots = [at for at, item in enumerate(items) if item.value is ...]
     if any(item.value is None or (item.typed is not None and item.typed.dtype == "bool") for item in items):
         raise NotStatic
+    if any(item.typed is None and not item.static and not item.kind for item in items):
+        raise NotStatic  # a tuple of indices
     at = dots[0] if dots else len(items)
     indexed = [None if item.is_all else item for item in items]
     return [*indexed[:at], *[None] * (rank - len(items) + len(dots)), *indexed[at + len(dots) :]]
@@ -31,42 +41,131 @@ def _placed(items: list[Argument | None]) -> list[int]:
 def _write(site: Site) -> Term:
     items = _items(site.call)
     blocks = {d: item for d in _placed(items) if (item := items[d]) is not None and site.over(d)}
-    return site.rewritten({item.place: _in_block(site, item, d) for d, item in blocks.items()})
+    written = {item.place: _in_block(site, item, d) for d, item in blocks.items()}
+    over = site.over(*(factor for factor, kind in site.rule.reduced.items() if kind == "sum"))
+    if over and not _is_zero(site):
+        # What is updated is counted once, on the first of the devices that add to it.
+        first = built("where(axis_index({over}) == 0, {x}, 0)", over=over, x=site.x)
+        written[site.call.operand.place] = first
+    return site.rewritten(written)
+
+
+def _is_zero(site: Site) -> bool:
+    """Whether what is updated is made of zeros."""
+    operand = site.equation.operands[0]
+    made = site.layouts.names.graph.producers.get(operand.number) if isinstance(operand, Ref) else None
+    return made is not None and made.operation in ("zeros", "zeros_like")
 
 
 def _in_block(site: Site, item: Argument, d: int) -> Term:
     """Indices of a dimension as indices of this device's block; those of other blocks lie behind its end."""
     site.ours("the update of a block")
     over, size = site.over(d), site.call.array.shape[d]
-    n = size // site.mesh.axis_size(over)
-    ids = site.define("ids", built("asarray({i})", i=site.whole(item.place)))
-    local = built("where({i} < 0, {i} + {size}, {i}) - {start}", i=ids, size=size, start=site.start(over, size))
+    n, start = size // site.mesh.axis_size(over), site.start(over, size)
+    ids = site.terms.get(item.place) or site.whole(item.place)
+    if (d,) in site.rule.operands.get(item.place, ()):
+        # It counts the places of this device's block, which are the first ones of what it has.
+        assert item.typed is not None
+        shape, first = item.typed.shape, built("arange({n})", n=n)
+        if math.prod(shape) > size:
+            return built("{i} - {start}", i=ids, start=start)
+        return (
+            indexed(first, [ALL if at == item.counts else NOTHING for at in range(len(shape))]) if shape[1:] else first
+        )
+    ids = site.define("ids", built("asarray({i})", i=ids))
+    local = built("where({i} < 0, {i} + {size}, {i}) - {start}", i=ids, size=size, start=start)
     local = site.define("local", local)
     return built("where(({local} >= 0) & ({local} < {n}), {local}, {n})", local=local, n=n)
 
 
+_COMPLETED: dict[str, Reduction] = {"at[].add": "sum", "at[].subtract": "sum", "at[].max": "max", "at[].min": "min"}
+"""Updates of which each device may do a part, and what completes them."""
+
+
+@dataclass(frozen=True)
+class _Indices:
+    """What the arrays of an index have in common.
+
+    - `shape`: the one that they are broadcast to; `factors`: of its dimensions. Along one that counts the places of a
+      dimension of what is indexed, that is the factor: no index crosses it.
+    """
+
+    shape: tuple[int, ...]
+    factors: tuple[int, ...]
+
+    @classmethod
+    def of(cls, call: Call, items: list[Argument | None]) -> _Indices:
+        """Those of a call."""
+        shapes = [item.typed.shape for item in items if item is not None and item.typed is not None]
+        rank = max(map(len, shapes), default=0)
+        padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
+        shape = tuple(max(sizes) for sizes in zip(*padded, strict=True))
+        factors = [len(items) + at for at in range(rank)]
+        for d, item in enumerate(items):
+            if item is not None and item.typed is not None and item.counts is not None:
+                at = item.counts + rank - len(item.typed.shape)
+                if shape[at] == call.array.shape[d] and factors[at] >= len(items) and d not in factors:
+                    factors[at] = d
+        return cls(shape, tuple(factors))
+
+    def dimensions(self, typed: Typed, split: frozenset[int]) -> Dimensions:
+        """Those of one of the arrays, as far as they may be `split`."""
+        named = zip(self.factors[len(self.factors) - len(typed.shape) :], typed.shape, strict=True)
+        shape = self.shape[len(self.shape) - len(typed.shape) :]
+        pairs = zip(named, shape, strict=True)
+        return tuple((factor,) if size == n and factor in split else () for (factor, size), n in pairs)
+
+
 @rule_for(*(name for name, row in OPERATIONS.items() if row.method is not None), write=_write)
 def by_index(call: Call) -> Rule | None:
-    """An update, whose values lie as the dimensions that the index takes whole; or a `get` of such."""
+    """An update, whose values lie as the dimensions that the index takes whole; or a `get` of such.
+
+    Where it adds, each device may do so with some of the indices, and what they add comes together.
+    """
     shape, items = call.array.shape, _items(call)
     placed, reads = _placed(items), "values" not in call.arguments
+    indices = _Indices.of(call, items)
     # An index array has its own place in what is indexed: where the arrays are, or first.
-    ranks = [len(item.typed.shape) for item in items if item is not None and item.typed is not None]
     together = not placed or placed[-1] - placed[0] == len(placed) - 1
-    kept: list[int | None] = [d for d in range(len(shape)) if d not in placed]
+    kept = [d for d in range(len(shape)) if d not in placed]
     at = placed[0] if placed and together else 0
-    indexed = [*kept[:at], *[None] * max(ranks, default=0), *kept[at:]]
-    dimensions = tuple((d,) if item is None or (d in placed and not reads) else () for d, item in enumerate(items))
-    operands = {call.operand.place: dimensions}
+    # What is clamped lies in one block, and would be clamped in each.
+    clamped = bool(call.given("mode")) and call.static("mode") == "clip"
+    counted = {factor for factor in indices.factors if factor < len(shape)} - {*(placed if clamped else ())}
+    completed = _COMPLETED.get(call.name) if is_number(call.array) else None
+    own = {factor for factor in indices.factors if factor >= len(shape)}
+    own = own if (completed or reads) and all(map(_is_known, items)) else set[int]()
+    split = frozenset({d for d in kept if items[d] is None} | counted | own)
+    indexed = [*kept[:at], *indices.factors, *kept[at:]]
+    sizes = dict(enumerate(shape)) | dict(zip(indices.factors, indices.shape, strict=True))
+    dimensions = tuple(
+        (d,) if item is None or d in counted or (d in placed and not reads) else () for d, item in enumerate(items)
+    )
+    operands: dict[str, Dimensions] = {call.operand.place: dimensions}
+    for item in items:
+        if item is not None and item.typed is not None and item.typed.shape:
+            operands[item.place] = indices.dimensions(item.typed, split)
     given = None if reads else call.arguments["values"].typed
     if given is not None:
         if len(given.shape) > len(indexed):
             return None
         theirs = zip(indexed[len(indexed) - len(given.shape) :], given.shape, strict=True)
-        operands["values"] = tuple(
-            (d,) if d is not None and items[d] is None and size == shape[d] else () for d, size in theirs
-        )
-    result = tuple((d,) if d is not None and items[d] is None else () for d in indexed) if reads else dimensions
-    # What is clamped lies in one block, and would be clamped in each.
-    clamped = call.given("mode") and call.static("mode") == "clip"
-    return Rule(operands, result, dict(enumerate(shape)), whole=frozenset(placed if clamped else ()))
+        operands["values"] = tuple((d,) if d in split and size == sizes[d] else () for d, size in theirs)
+    result = tuple((d,) if d in split else () for d in indexed) if reads else dimensions
+    if len(result) != len(call.result.shape):
+        return None
+    return Rule(
+        operands,
+        result,
+        sizes,
+        dict.fromkeys(own, completed) if completed else {},
+        whole=frozenset(placed if clamped else ()),
+    )
+
+
+READS = Way(by_index, _write)
+
+
+def _is_known(item: Argument | None) -> bool:
+    """Whether an entry of an index is an array of indices, or none and no more than one place."""
+    return item is None or item.typed is not None or item.kind in ("", "slice")

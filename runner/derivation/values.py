@@ -19,9 +19,11 @@ class Value:
 
     - `shape` is None for what is no array: it is the same on every device.
     - `make` writes it under any layout without communication, since no array enters it; or raises `Unmade`.
-    - `below` is a bound that every integer of it lies under, from 0, where that is known.
+    - `below` is a bound that every integer of it lies under, from 0, where that is known; `counts` the dimension along
+      which it counts its places, from 0 on, if it does.
     - `halo`: the dimensions of which a device has its block and its neighbours' edges.
     - `elements`: of a tuple of arrays, each of them; `free`: no array entered it.
+    - `made`: of what an equation gives whose layout is free, its number in the graph.
     """
 
     term: Term
@@ -31,6 +33,8 @@ class Value:
     make: Callable[[Spec], Term] | None = None
     static: bool = False
     below: int | None = None
+    counts: int | None = None
     halo: frozenset[int] = frozenset()
     elements: tuple[Value, ...] = ()
     free: bool = False
+    made: int | None = None

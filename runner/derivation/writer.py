@@ -115,8 +115,6 @@ class Writer:
         if goal is not None and value.shape is None and any(goal):
             raise NotDerived(f"'{name}' is no array, which could lie so")
         self.names.define(self.names.fresh(f"{name}_inner") if renamed else name, value, name)
-        if goal is None:
-            self.names.binding(name).made = equation.results[0].number
 
     def _loop(self, equation: Equation, form: Repeat) -> None:
         loop = _Loop(equation, form)
@@ -161,7 +159,9 @@ class Writer:
         ]
         scope = Scope(self.names.scopes[-1].steps * max(form.steps, 1), self.names.scopes[-1].line(loop.name))
         for name, value in carried:
-            scope.names[name] = Binding(replace(value, term=Name(name), make=None, free=False))
+            # What is known of its first numbers need not hold of the next.
+            known = replace(value, term=Name(name), make=None, below=None, counts=None, free=False, made=None)
+            scope.names[name] = Binding(known)
         for name, whole in zip(loop.over, overs, strict=True):
             assert whole.shape is not None
             value = Value(Name(name), whole.shape[1:], Spec(whole.spec[1:]), whole.dtype)
@@ -195,7 +195,9 @@ class Writer:
             if ends[name].shape != value.shape:
                 raise NotDerived(f"what the repeat '{loop.name}' carries changes its shape")
             term = Name(f"{loop.name}.{name}")
-            self.names.scopes[-1].names[f"{loop.name}.{name}"] = Binding(replace(ends[name], term=term, make=None))
+            self.names.scopes[-1].names[f"{loop.name}.{name}"] = Binding(
+                replace(ends[name], term=term, make=None, made=None)
+            )
 
     def _as_they_are(self, graph: Graph, within: Line) -> Iterator[Writing]:
         """The lines of what never runs, and so has no types."""

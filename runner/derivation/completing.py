@@ -32,7 +32,7 @@ def completed(layouts: Layouts, term: Term, choice: Choice, typed: Typed, deriva
         if axes:
             n = mesh.axis_size(axes)
             term, factor = _reduced(term, kind, axes, derivative)
-            layouts.spend(factor * held * (n - 1 if factor == 1 else (n - 1) / n))
+            layouts.spend_once(term, factor * held * (n - 1 if factor == 1 else (n - 1) / n))
     return term
 
 

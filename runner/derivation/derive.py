@@ -11,6 +11,7 @@ from runner.derivation.laying import Layouts
 from runner.derivation.lines import statements
 from runner.derivation.ruling import Rulings
 from runner.derivation.scopes import NotDerived, Parts
+from runner.derivation.sharing import shared
 from runner.derivation.writer import Hints, Writer
 from runner.experiment.model import GRADIENTS, Experiment, Flat, Loop
 from runner.experiment.statements import read_statements
@@ -90,7 +91,7 @@ def derive(experiment: Experiment, types: Parts, hints: Hints, typing: Typing) -
     writer = Writer(experiment, types, hints, Rulings(), invarying=typing.invarying, casts=typing.casts)
     if typing.single:
         writer.singled()
-    lines = inlined(writer.write(), writer.layouts.moved)
+    lines = inlined(shared(writer.write(), writer.names.fresh), writer.layouts.moved)
     return Derived(statements(lines), typing.check_vma, writer.layouts.cost, tuple(writer.names.notes))
 
 

@@ -12,6 +12,7 @@ from runner.derivation.scopes import Binding, Names
 from runner.derivation.terms import built, constant, gathered
 from runner.derivation.values import Unmade, Value
 from runner.graph.term import Const, Group, Name, Term
+from runner.language.printing import text
 from runner.layout import Spec
 from runner.sharding import moves
 
@@ -42,6 +43,13 @@ class Layouts:
     def spend(self, sent: float) -> None:
         """Count bytes that a device sends."""
         self.cost += sent * self.names.scopes[-1].steps
+
+    def spend_once(self, term: Term, sent: float) -> None:
+        """Count them for a collective that a line of this scope may have already."""
+        said, names = text(term), self.names.scopes[-1].collectives
+        if said not in names:
+            names.add(said)
+            self.spend(sent)
 
     def cost_of(self, value: Value, spec: Spec) -> float:
         """The bytes that a device sends to have a value in another layout."""

@@ -42,13 +42,14 @@ class Binding:
 class Scope:
     """The lines of a section or of a loop's body, as far as they are written.
 
-    `steps` is how often they run, `within` the loop; None for a section.
+    `steps` is how often they run, `within` the loop; None for a section. `collectives` are those that are counted.
     """
 
     steps: int = 1
     within: Line | None = None
     lines: list[Writing] = field(default_factory=list[Writing])
     names: dict[str, Binding] = field(default_factory=dict[str, Binding])
+    collectives: set[str] = field(default_factory=set[str])
 
     def line(self, name: str) -> Line:
         """The identity of a line here."""
@@ -56,12 +57,14 @@ class Scope:
 
     def put(self, name: str, term: Term) -> None:
         """Write a line."""
+        if name in self.names:
+            self.collectives.clear()  # what is read by that name is another value from here on
         self.lines.append(Written(self.line(name), term))
 
     def copied(self) -> Scope:
         """A scope that can be written on without this one."""
         names = {name: Binding(binding.value, dict(binding.held)) for name, binding in self.names.items()}
-        return Scope(self.steps, self.within, list(self.lines), names)
+        return Scope(self.steps, self.within, list(self.lines), names, set(self.collectives))
 
 
 class Names:

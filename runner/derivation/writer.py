@@ -131,11 +131,15 @@ class Writer:
         overs = [self._over(operand, source) for operand, source in sliced]
         best: tuple[float, int, tuple[Spec, ...]] | None = None
         tried = list(itertools.islice(itertools.product(*self._layouts(loop, firsts)), _TRIALS))
-        for order, specs in enumerate(tried):
-            if len(tried) > 1:
+        exchanged = [specs for specs in self._exchanged(loop, firsts) if specs not in tried]
+        for order, specs in enumerate([*tried, *exchanged]):
+            if len(tried) > 1 or exchanged:
                 names, layouts = self.names.copied(), self.layouts.copied()
                 self._repeat(loop, firsts, specs, overs)
-                outcome = (round(self.layouts.cost, 3), order, specs)
+                sent = self.layouts.cost
+                if specs in exchanged:
+                    sent += self.layouts.cost_of(replace(firsts[0], spec=specs[0], make=None), firsts[0].spec)
+                outcome = (round(sent, 3), order, specs)
                 self.names.restore(names)
                 self.layouts.restore(layouts)
             else:
@@ -143,6 +147,20 @@ class Writer:
             best = outcome if best is None or outcome < best else best
         assert best is not None
         self._repeat(loop, firsts, best[2], overs)
+
+    def _exchanged(self, loop: _Loop, firsts: list[Value]) -> Iterator[tuple[Spec, ...]]:
+        """Of one array that a loop carries, and that lies as it began: along other dimensions, and back after it."""
+        if len(firsts) != 1 or not (shape := firsts[0].shape) or not loop.form.steps:
+            return
+        before = firsts[0].spec
+        split = [(d, axes) for d, axes in enumerate(before) if axes]
+        # Where something else says how it lies it has to.
+        if len(split) != 1 or len(next(self._layouts(loop, firsts))) < 2:
+            return
+        ((at, axes),) = split
+        for other, size in enumerate(shape):
+            if other != at and size % self.mesh.axis_size(axes) == 0:
+                yield (Spec(axes if d == other else () for d in range(len(shape))),)
 
     def _over(self, operand: Operand, source: Source) -> Value:
         """What a repeat takes slices of, whole along its first dimension."""

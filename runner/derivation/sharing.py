@@ -1,0 +1,68 @@
+"""Lines in; the same with each collective written once, by a name where it is read again, out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from runner.derivation.lines import Writing, Written
+from runner.graph.term import Apply, Lambda, Name, Term, children, mapped, names
+from runner.language.operations import OPERATIONS
+from runner.language.printing import text
+
+
+def shared(lines: Sequence[Writing], fresh: Callable[[str], str]) -> list[Writing]:
+    """The lines of one device, where a collective that stands in several, or twice in one, is a line of its own."""
+    again = Counter(text(each) for line in lines if isinstance(line, Written) for each in collectives(line.term))
+    held: dict[str, tuple[str, frozenset[str]]] = {}
+    left: list[Writing] = []
+    for line in lines:
+        if isinstance(line, Written):
+            left += _of_one(line, again, held, fresh)
+        else:
+            left.append(replace(line, body=tuple(shared(line.body, fresh))))
+        gone = line.defines
+        held = {said: (name, read) for said, (name, read) in held.items() if not gone & read and name not in gone}
+        if isinstance(line, Written) and isinstance(left[-1], Written) and again[text(line.term)] > 1:
+            held.setdefault(text(line.term), (line.name, frozenset(names(line.term))))
+    return left
+
+
+def _of_one(
+    line: Written, again: Counter[str], held: dict[str, tuple[str, frozenset[str]]], fresh: Callable[[str], str]
+) -> Iterator[Written]:
+    """A line, after those that name what it has in common with others."""
+    made: list[Written] = []
+
+    def visit(term: Term) -> Term:
+        said = text(term) if is_collective(term) else ""
+        if said in held:
+            return Name(held[said][0])
+        if again[said] > 1 and term is not line.term:
+            name = fresh(f"{line.name}_shared")
+            made.append(Written(replace(line.line, name=name), term))
+            held[said] = name, frozenset(names(term))
+            return Name(name)
+        return term if isinstance(term, Lambda) else mapped(term, visit)
+
+    term = visit(line.term)
+    yield from made
+    yield replace(line, term=term)
+
+
+def is_collective(term: Term) -> bool:
+    """Whether it sends something."""
+    return isinstance(term, Apply) and term.spelled == "call" and term.operation in _SENDING
+
+
+_SENDING = {name for name, row in OPERATIONS.items() if row.kind == "collective"} - {"axis_index", "pcast"}
+
+
+def collectives(term: Term) -> Iterator[Term]:
+    """The collectives in a term."""
+    if is_collective(term):
+        yield term
+    if not isinstance(term, Lambda):
+        for part in children(term):
+            yield from collectives(part)

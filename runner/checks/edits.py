@@ -16,7 +16,8 @@ from runner.checks import inscribed
 from runner.experiment.lines import Flat, Line, Loop, Node, Statement, expressions, flat, inside, with_inside
 from runner.experiment.model import Experiment, Section
 from runner.faults import Key
-from runner.graph.term import Apply, Name, Term, children, name_of, swapped
+from runner.graph.source import Frame
+from runner.graph.term import Apply, Name, Term, children, name_of, substituted, swapped
 from runner.language.parts import called
 from runner.language.printing import text
 from runner.language.syntax import Expression
@@ -26,8 +27,8 @@ from runner.language.syntax import Expression
 class Edit:
     """One change of a line of the file, which several lines of a section may stand for.
 
-    - `line`: where it is (`ring.acc`); `statements`: the single lines of the section after it; `first`: the first of
-      them that changes.
+    - `line`: where it is (`ring.acc`); `frame`: in the user's file, of a line that comes of Python.
+    - `statements`: the single lines of the section after it; `first`: the first of them that changes.
     - `kind`: what is changed; `before`, `after`: the part and what stands in its place.
     - `mend`: what it says of a program that it mends; `rank`: the lower, the likelier that is what somebody means.
     - `key`, `text`: where the file has the line, and what stands there instead.
@@ -43,6 +44,24 @@ class Edit:
     rank: float
     key: Key = ()
     text: str | int = ""
+    frame: Frame | None = None
+
+    @property
+    def place(self) -> str:
+        """What readers know its line by."""
+        return self.line if self.frame is None else str(self.frame)
+
+
+@dataclass(frozen=True)
+class Before:
+    """What a name stands for that is given before a line.
+
+    `frame` is where the user's file has it, and `whole` what it says with all that the same line of that file has.
+    """
+
+    term: Term
+    frame: Frame | None = None
+    whole: Term | None = None
 
 
 Position: TypeAlias = tuple[int, ...]
@@ -55,14 +74,16 @@ class Site:
 
     - `term`, `before`: in the names of the function that it is a line of, if it is one.
     - `named`: what messages call it; `places`: every line of the section that it is, with its position.
+    - `frame`: where the user's file has it, if it comes of Python.
     """
 
     path: tuple[str, ...]
     term: Term
-    before: dict[str, Term]
+    before: dict[str, Before]
     index: str | None = None
     named: str = ""
     places: tuple[tuple[Position, Node], ...] = ()
+    frame: Frame | None = None
 
     @property
     def name(self) -> str:
@@ -72,6 +93,26 @@ class Site:
     def label(self) -> str:
         """What the lines around it in the file call it."""
         return self.places[0][1].line.label
+
+    def text(self, term: Term) -> str:
+        """A part as readers know it: what the same line of Python has is written out, and not called by our names."""
+        return text(self.written_out(term))
+
+    def written_out(self, term: Term) -> Term:
+        """A part with what the same line of Python has in the place of its names."""
+
+        def same_line(name: str) -> Term | None:
+            before = self.before.get(name)
+            return None if before is None or before.frame != self.frame else before.whole
+
+        return term if self.frame is None else substituted(term, same_line)
+
+    def lacking(self, what: str, part: Term, new: Term) -> str:
+        """That something is left out, and what the line says with `new` in the place of a part."""
+        said = self.text(swapped(self.term, part, new))
+        if self.frame is not None:
+            return f"{what} is left out in {self.frame}: with {said} it equals the graph"
+        return f"{what} is left out: with {self.named}: {said} it equals the graph"
 
 
 class Edits:
@@ -90,7 +131,9 @@ class Edits:
         self._lines = [flat((statement,)) for statement in self._statements]
         self._first = {line.name: i for i, line in reversed([*enumerate(experiment.lines(section))])}
         terms = {line: expression.term for line, expression in expressions(experiment.lines(section))}
-        self.sites = _by_line(_sites(self._statements, section, terms, (), {}, None))
+        self._frames = experiment.frames[section]
+        reading = _Reading(section, self._frames)
+        self.sites = _by_line(reading.sites(self._statements, terms, (), {}, None))
         self.loops = list(_loops(self._statements, ()))
 
     def edit(self, site: Site, old: Term, new: Term, kind: str, mend: str, rank: float) -> Edit:
@@ -100,8 +143,9 @@ class Edits:
         edited = [(position, Node(node.line, expression)) for position, node in site.places]
         _, node = site.places[0]
         return Edit(
-            site.name, *self._with(edited), kind, text(old), text(new), mend, rank + 0.25 * (len(site.path) > 1),
-            key=node.line.written(self.section)[0], text=text(inscribed.in_file(node, term)),
+            site.name, *self._with(edited), kind, site.text(old), site.text(new), mend,
+            rank + 0.25 * (len(site.path) > 1), key=node.line.written(self.section)[0],
+            text=text(inscribed.in_file(node, term)), frame=site.frame,
         )  # fmt: skip
 
     def stepped(self, position: Position, loop: Loop[Statement], by: int) -> Edit:
@@ -109,11 +153,12 @@ class Edits:
         steps, name = loop.steps + by, str(loop.line)
         after = f"{steps} step{'s' if steps != 1 else ''}"
         what = "one step short" if by > 0 else "one step long"
-        mend = f"per_device.{name}: the repeat is {what}: with {after} it equals the graph"
+        frame = self._frames.get(name)
+        mend = f"{frame or f'per_device.{name}'}: the repeat is {what}: with {after} it equals the graph"
         edited = [(position, replace(loop, steps=steps))]
         return Edit(
             name, *self._with(edited), "loop", f"{loop.steps} steps", after, mend, 1.0,
-            key=(*loop.line.written(self.section)[0], "repeat"), text=steps,
+            key=(*loop.line.written(self.section)[0], "repeat"), text=steps, frame=frame,
         )  # fmt: skip
 
     def _with(self, edited: Sequence[tuple[Position, Node | Loop[Statement]]]) -> tuple[tuple[Flat, ...], int]:
@@ -126,32 +171,48 @@ class Edits:
         return tuple(itertools.chain.from_iterable(lines)), first
 
 
-def _sites(
-    statements: Iterable[Statement],
-    section: Section,
-    terms: Mapping[Line, Term] | None,
-    position: Position,
-    before: dict[str, Term],
-    index: str | None,
-) -> Iterator[Site]:
-    """The expressions of statements, each with those before it by the names that its own line knows.
+@dataclass(frozen=True)
+class _Reading:
+    """Reads the expressions of a section; `frames` are where the user's files have its lines that come of Python."""
 
-    `terms` is what the section's lines say in its own names; None for the statements of a function.
-    """
-    for number, statement in enumerate(statements):
-        here = (*position, number)
-        if isinstance(statement, Node):
-            line, term = statement.line, statement.expression.term
-            path, (key, _) = (*line.loops, line.name), line.written(section)
-            named = f"{section}.{line}" if key[0] == section else ".".join(map(str, key))
-            yield Site(path, term, dict(before), index, named, ((here, statement),))
-            before[line.label] = term
-        elif isinstance(statement, Loop):
-            yield from _sites(statement.body, section, terms, here, dict(before), statement.index)
-        else:
-            yield from _sites(inside(statement), section, None, here, {}, index)
-            if terms is not None:
-                before.update((give.name, terms[give.line]) for give in statement.gives)
+    section: Section
+    frames: Mapping[str, Frame]
+
+    def sites(
+        self,
+        statements: Iterable[Statement],
+        terms: Mapping[Line, Term] | None,
+        position: Position,
+        before: dict[str, Before],
+        index: str | None,
+    ) -> Iterator[Site]:
+        """The expressions of statements, each with those before it by the names that its own line knows.
+
+        `terms` is what the section's lines say in its own names; None for the statements of a function.
+        """
+        for number, statement in enumerate(statements):
+            here = (*position, number)
+            if isinstance(statement, Node):
+                site = self._site(statement, here, before, index)
+                yield site
+                before[site.label] = Before(site.term, site.frame, site.written_out(site.term))
+            elif isinstance(statement, Loop):
+                yield from self.sites(statement.body, terms, here, dict(before), statement.index)
+            else:
+                yield from self.sites(inside(statement), None, here, {}, index)
+                if terms is not None:
+                    before.update((give.name, Before(terms[give.line])) for give in statement.gives)
+
+    def _site(self, node: Node, position: Position, before: Mapping[str, Before], index: str | None) -> Site:
+        line, (key, _) = node.line, node.line.written(self.section)
+        term = node.expression.term
+        # What a function gives is a line of its own, which only names one.
+        only_names = before.get(term.name) if isinstance(term, Name) else None
+        frame = self.frames.get(str(line)) or (only_names and only_names.frame)
+        named = f"{self.section}.{line}" if key[0] == self.section else ".".join(map(str, key))
+        path = (*line.loops, line.name)
+        places = ((position, node),)
+        return Site(path, term, dict(before), index, str(frame or named), places, frame)
 
 
 def _loops(statements: Iterable[Statement], position: Position) -> Iterator[tuple[Position, Loop[Statement]]]:
@@ -237,4 +298,5 @@ def is_reduced(site: Site, term: Term) -> bool:
 
 def named_by(term: Term, site: Site) -> Term:
     """What the line says that a part names, if it names one before its own; or the part."""
-    return site.before.get(term.name, term) if isinstance(term, Name) else term
+    before = site.before.get(term.name) if isinstance(term, Name) else None
+    return term if before is None else before.term

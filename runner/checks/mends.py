@@ -48,15 +48,15 @@ def _collectives_around(edits: Edits, site: Site) -> Iterator[Edit]:
         if not (whole or meant or named):
             continue
         for new, collective, does, over in _wrapped(edits, part, meant, whole=whole):
-            with_it = f"with {site.named}: {text(swapped(term, part, new))} it equals the graph"
             article = "an" if collective[0] in "ai" else "a"
-            mend = f"{article} {collective} over {over} is left out: {with_it}"
+            mend = site.lacking(f"{article} {collective} over {over}", part, new)
             likely = (collective == meant if meant else does == "sum") or (unmoved and does == "permute")
             rank = (0.0 if likely else 3.5 if does in ("sum", "mean") else 4.0) - (0.5 if bare else 0.0)
             rank += 0.0 if meant or bare else 1.5 if whole else 3.0
             if not whole and is_line:
-                # People write `partial: A @ B` and `C: psum(partial, 'x')`, but `total: psum(sum(x), 'x')`.
-                rank += -0.25 if _is_product(line) else 0.5
+                # People write `partial: A @ B` and `C: psum(partial, 'x')`, but `total: psum(sum(x), 'x')`. In Python
+                # a product is not in two lines because it is partial.
+                rank += -0.25 if _is_product(line) and site.frame is None else 0.5
             again = is_reduced(site, part) or is_collective(part) or any(part is each for each in collected)
             rank += 3.0 if again or (whole and reduced_later) else 0.0
             yield edits.edit(site, part, new, "collective", mend, rank)
@@ -174,7 +174,7 @@ def _operands_back(edits: Edits, site: Site, added: Sequence[_Added]) -> Iterato
             for operation in ("add", "subtract") if site.index is not None else ():
                 index = Name(site.index or "")
                 yield _put_back(edits, site, part, operator(operation, part, index), "term", index, 2.5)
-            sizes = [name for name, line in site.before.items() if _is_size(line)]
+            sizes = [name for name, line in site.before.items() if _is_size(line.term)]
             for size in map(Name, (*edits.experiment.dims, *sizes)):
                 yield _put_back(edits, site, part, operator("multiply", part, size), "scale", size, 2.5)
 
@@ -194,8 +194,7 @@ def _is_size(term: Term) -> bool:
 
 
 def _put_back(edits: Edits, site: Site, part: Term, new: Term, what: str, operand: Term, rank: float) -> Edit:
-    with_it = f"with {site.named}: {text(swapped(site.term, part, new))} it equals the graph"
-    mend = f"the {what} {text(operand)} is left out: {with_it}"
+    mend = site.lacking(f"the {what} {site.text(operand)}", part, new)
     return edits.edit(site, part, new, "missing", mend, rank)
 
 

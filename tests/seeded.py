@@ -87,5 +87,5 @@ SEEDS = [
         {"a": {"shape": [8, 8], "spec": ["ring", None]}, "b": {"shape": [8, 8], "spec": ["ring", None]}},
         ["ring", None], RING),
     *of("cumulative", "cumulative", {"x": X}, ROWS),
-    *of("differences", "differences", {"x": X}, ROWS),
+    *of("differences", "differences", {"x": {"shape": [8, 8], "spec": ["ring", None]}}, ["ring", None], RING),
 ]  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias, TypeGuard
 
 from runner.checks import inscribed
@@ -75,6 +75,7 @@ class Site:
     - `term`, `before`: in the names of the function that it is a line of, if it is one.
     - `named`: what messages call it; `places`: every line of the section that it is, with its position.
     - `frame`: where the user's file has it, if it comes of Python.
+    - `given`: the names that no line before it gives: parameters, what a repeat carries.
     """
 
     path: tuple[str, ...]
@@ -84,6 +85,7 @@ class Site:
     named: str = ""
     places: tuple[tuple[Position, Node], ...] = ()
     frame: Frame | None = None
+    given: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -119,21 +121,22 @@ class Edits:
     """The edits of one section of an experiment.
 
     - `sites`: its expressions; `loops`: its repeats, with their positions.
-    - `combinations`: the axes of more than one device, each and all.
+    - `combinations`: the axes of more than one device, each and all; `blocks`: the shapes of the arrays on a device.
     """
 
     def __init__(self, experiment: Experiment, section: Section) -> None:
         self.experiment = experiment
         self.section: Section = section
+        self.blocks = {array.name: experiment.block(array.layout).shard_shape for array in experiment.given}
         axes = [axis for axis, size in experiment.manual.sizes.items() if size > 1]
         self.combinations = [*((axis,) for axis in axes), *([tuple(axes)] if len(axes) > 1 else [])]
         self._statements = experiment.section(section)
         self._lines = [flat((statement,)) for statement in self._statements]
         self._first = {line.name: i for i, line in reversed([*enumerate(experiment.lines(section))])}
         terms = {line: expression.term for line, expression in expressions(experiment.lines(section))}
-        self._frames = experiment.frames[section]
-        reading = _Reading(section, self._frames)
-        self.sites = _by_line(reading.sites(self._statements, terms, (), {}, None))
+        reading = _Reading(experiment, section)
+        arrays = tuple(array.name for array in experiment.given)
+        self.sites = _by_line(reading.sites(self._statements, terms, (), _Around(arrays)))
         self.loops = list(_loops(self._statements, ()))
 
     def edit(self, site: Site, old: Term, new: Term, kind: str, mend: str, rank: float) -> Edit:
@@ -153,7 +156,7 @@ class Edits:
         steps, name = loop.steps + by, str(loop.line)
         after = f"{steps} step{'s' if steps != 1 else ''}"
         what = "one step short" if by > 0 else "one step long"
-        frame = self._frames.get(name)
+        frame = self.experiment.places[self.section].get(name)
         mend = f"{frame or f'per_device.{name}'}: the repeat is {what}: with {after} it equals the graph"
         edited = [(position, replace(loop, steps=steps))]
         return Edit(
@@ -172,19 +175,27 @@ class Edits:
 
 
 @dataclass(frozen=True)
-class _Reading:
-    """Reads the expressions of a section; `frames` are where the user's files have its lines that come of Python."""
+class _Around:
+    """What the lines of a section, of a function or of a repeat know: names that are given, and those of lines."""
 
+    given: tuple[str, ...] = ()
+    before: dict[str, Before] = field(default_factory=dict[str, Before])
+    index: str | None = None
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """Reads the expressions of a section."""
+
+    experiment: Experiment
     section: Section
-    frames: Mapping[str, Frame]
 
     def sites(
         self,
         statements: Iterable[Statement],
         terms: Mapping[Line, Term] | None,
         position: Position,
-        before: dict[str, Before],
-        index: str | None,
+        around: _Around,
     ) -> Iterator[Site]:
         """The expressions of statements, each with those before it by the names that its own line knows.
 
@@ -193,26 +204,30 @@ class _Reading:
         for number, statement in enumerate(statements):
             here = (*position, number)
             if isinstance(statement, Node):
-                site = self._site(statement, here, before, index)
+                site = self._site(statement, here, around)
                 yield site
-                before[site.label] = Before(site.term, site.frame, site.written_out(site.term))
+                around.before[site.label] = Before(site.term, site.frame, site.written_out(site.term))
             elif isinstance(statement, Loop):
-                yield from self.sites(statement.body, terms, here, dict(before), statement.index)
+                given = (*around.given, *statement.given)
+                yield from self.sites(
+                    statement.body, terms, here, _Around(given, dict(around.before), statement.index)
+                )
             else:
-                yield from self.sites(inside(statement), None, here, {}, index)
+                parameters = tuple(name for name, _ in statement.call.arguments)
+                yield from self.sites(inside(statement), None, here, _Around(parameters, index=around.index))
                 if terms is not None:
-                    before.update((give.name, Before(terms[give.line])) for give in statement.gives)
+                    around.before.update((give.name, Before(terms[give.line])) for give in statement.gives)
 
-    def _site(self, node: Node, position: Position, before: Mapping[str, Before], index: str | None) -> Site:
+    def _site(self, node: Node, position: Position, around: _Around) -> Site:
         line, (key, _) = node.line, node.line.written(self.section)
-        term = node.expression.term
-        # What a function gives is a line of its own, which only names one.
-        only_names = before.get(term.name) if isinstance(term, Name) else None
-        frame = self.frames.get(str(line)) or (only_names and only_names.frame)
+        frame = self.experiment.places[self.section].get(str(line))
         named = f"{self.section}.{line}" if key[0] == self.section else ".".join(map(str, key))
         path = (*line.loops, line.name)
         places = ((position, node),)
-        return Site(path, term, dict(before), index, str(frame or named), places, frame)
+        return Site(
+            path, node.expression.term, dict(around.before), around.index, str(frame or named), places, frame,
+            around.given,
+        )  # fmt: skip
 
 
 def _loops(statements: Iterable[Statement], position: Position) -> Iterator[tuple[Position, Loop[Statement]]]:

@@ -136,20 +136,22 @@ def _other_reductions(part: _Part, call: Apply, operation: Operation) -> Iterato
 def _other_ways(part: _Part, call: Apply) -> Iterator[Edit]:
     """A permutation in the other direction, or by another number of devices."""
     shown = part.shown
-    for name, value in call.named:
-        if name == "shift":
-            new = with_argument(call, name, operator("negative", value))
+    for name in ("shift", "perm"):
+        at = place_of(call, name)
+        value = NOTHING if at is None else argument(call, at)
+        if at is not None and name == "shift":
+            new = with_argument(call, at, operator("negative", value))
             yield part.edit(new, "direction", f"{shown} shifts the wrong way: with the opposite shift", 4)
             for shift in range(1, max(part.edits.experiment.manual.shape)):
                 if text(value) != str(shift):
-                    new = with_argument(call, name, Const(shift))
+                    new = with_argument(call, at, Const(shift))
                     yield part.edit(new, "direction", f"{shown} shifts by the wrong number: with shift={shift}", 6)
-        if name == "perm" and isinstance(value, Group):
+        if at is not None and name == "perm" and isinstance(value, Group):
             pairs = [pair for pair in value.items if isinstance(pair, Group)]
             if pairs:
                 turned = Group(tuple(replace(pair, items=pair.items[::-1]) for pair in pairs))
                 meaning = f"{shown} sends the wrong way: with every pair (source, destination) turned round"
-                yield part.edit(with_argument(call, name, turned), "direction", meaning, 4)
+                yield part.edit(with_argument(call, at, turned), "direction", meaning, 4)
 
 
 def _exchanged(part: _Part, call: Apply, operation: Operation) -> Iterator[Edit]:

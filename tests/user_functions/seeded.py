@@ -220,10 +220,8 @@ def positions(x):
 
 
 def noise_whole(x, seed):
-    rows = x.shape[0] // 2
-    keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed[0]), jnp.arange(2))
-    noise = jax.vmap(lambda key: jax.random.normal(key, (rows, x.shape[1])))(keys)
-    return x + noise.reshape(x.shape)
+    keys = [jax.random.fold_in(jax.random.key(seed[0]), i) for i in range(2)]
+    return x + jnp.concatenate([jax.random.normal(key, (x.shape[0] // 2, x.shape[1])) for key in keys])
 
 
 def noise(x, seed):
@@ -324,6 +322,6 @@ def differences_whole(x):
 
 
 def differences(x):
-    n = lax.axis_size("data")
-    last = lax.ppermute(x[-1:], "data", [((i + 1) % n, i) for i in range(n)])  # planted: the other way
+    n = lax.axis_size("ring")
+    last = lax.ppermute(x[-1:], "ring", [((i + 1) % n, i) for i in range(n)])  # planted: the other way
     return x - jnp.concatenate([last, x[:-1]])

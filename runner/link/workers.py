@@ -244,6 +244,8 @@ def _of_one(line: _Line, worker: Worker | Together, ticket: _Ticket) -> Generato
         match event:
             case None:
                 how = worker.ended()
+                if running is None and doing != _STARTING:
+                    how = f"{how}, while {doing}"
                 return _End() if done else _End(how, running)
             case Done():
                 line.note(event)

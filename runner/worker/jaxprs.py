@@ -58,12 +58,14 @@ class FunctionLines:
     - `lines`: names to expressions, and to repeats, as the YAML has them; `results`: what names its results have.
     - `arrays`: the arrays that the function captures, by the names that the lines have for them.
     - `frames`: where each line stands in the user's files, by its name.
+    - `called`: the names of what is called inside, where references were given for some.
     """
 
     lines: Mapping[str, Any]
     results: tuple[str, ...]
     arrays: Mapping[str, np.ndarray]
     frames: Mapping[str, Frame]
+    called: frozenset[str] = frozenset()
 
 
 class CannotRead(Exception):
@@ -133,7 +135,8 @@ def _lines(
         body.again(term, "result") if isinstance(term, Name) and term.name in given else body.named(term, "result")
         for term in ends
     ]
-    return FunctionLines(body.lines, tuple(term.name for term in results), reader.arrays, reader.frames)
+    names = tuple(term.name for term in results)
+    return FunctionLines(body.lines, names, reader.arrays, reader.frames, frozenset(reader.called))
 
 
 @dataclass
@@ -153,6 +156,8 @@ class _Reader:
     counts: Counter[str] = field(default_factory=Counter[str])
     meant: dict[str, Term] = field(default_factory=dict[str, Term])
     live: dict[Any, _Live] = field(default_factory=dict[Any, "_Live"])
+    called: set[str] = field(default_factory=set[str])
+    """The names of what is called inside, where references are given for some."""
 
     def __post_init__(self) -> None:
         self.taken |= {*OPERATIONS, *CONSTANTS, *keyword.kwlist, "grad"}
@@ -338,7 +343,11 @@ class _Body:
 
     def _reference(self, equation: Any) -> str | None:
         """The name of what an equation calls, if there is a reference of that name."""
-        return next((each for each in _names(equation) if each in self.references), None) if self.references else None
+        if not self.references:
+            return None
+        names = _names(equation)
+        self.reader.called.update(names)
+        return next((each for each in names if each in self.references), None)
 
     def _cannot(self, why: str) -> CannotRead:
         return CannotRead(f"{self.frame or 'the function'}: {why}")

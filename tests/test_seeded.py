@@ -1,4 +1,4 @@
-"""Mistakes planted in device code of a user's Python: each is noticed, and most are told with the line of their file."""
+"""Mistakes planted in device code of a user's Python: each is noticed, most are told with their line."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Two sections that do not say the same in; the line from which per_device has what graph has nowhere, out.
 
-It is what is left to say where no edit mends the program. Each line that a wrong output hangs on is looked for among
-graph's values: as blocks of one, in whatever layout, or as what devices would add up to one. A line may be right that has
-no counterpart; it is no verdict, but a place to begin.
+It is what a diagnosis says where no edit mends the program. Each line on which a wrong output depends is looked for
+among graph's values: as blocks of one in any layout, or as partial values which a collective would make such blocks. A
+correct line may have no counterpart, so this is no verdict, but a place to begin.
 """
 
 from __future__ import annotations

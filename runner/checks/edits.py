@@ -209,9 +209,7 @@ class _Reading:
                 around.before[site.label] = Before(site.term, site.frame, site.written_out(site.term))
             elif isinstance(statement, Loop):
                 given = (*around.given, *statement.given)
-                yield from self.sites(
-                    statement.body, terms, here, _Around(given, dict(around.before), statement.index)
-                )
+                yield from self.sites(statement.body, terms, here, _Around(given, dict(around.before), statement.index))
             else:
                 parameters = tuple(name for name, _ in statement.call.arguments)
                 yield from self.sites(inside(statement), None, here, _Around(parameters, index=around.index))

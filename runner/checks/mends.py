@@ -63,7 +63,12 @@ def _collectives_around(edits: Edits, site: Site) -> Iterator[Edit]:
                 # People write `partial: A @ B` and `C: psum(partial, 'x')`, but `total: psum(sum(x), 'x')`. In Python
                 # a product is not in two lines because it is partial.
                 rank += -0.25 if _is_product(line) and site.frame is None else 0.5
-            again = is_reduced(site, part) or is_collective(part) or _scales(part) or any(part is each for each in collected)
+            again = (
+                is_reduced(site, part)
+                or is_collective(part)
+                or _scales(part)
+                or any(part is each for each in collected)
+            )
             rank += 3.0 if again or (whole and reduced_later) else 0.0
             yield edits.edit(site, part, new, "collective", mend, rank)
 
@@ -263,8 +268,8 @@ def _other_names(edits: Edits, site: Site) -> Iterator[Edit]:
             if name == part.name or (None not in shapes and shapes[0] != shapes[1]):
                 continue
             new = Name(name)
-            said = site.text(swapped(site.term, part, new))
-            mend = f"{site.named}: {site.text(part)} stands where {site.text(new)} is meant: with {said} it equals the graph"
+            meant, said = site.text(new), site.text(swapped(site.term, part, new))
+            mend = f"{site.named}: {site.text(part)} stands where {meant} is meant: with {said} it equals the graph"
             yield edits.edit(site, part, new, "value", mend, 4.5)
 
 

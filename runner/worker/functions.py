@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from inspect import ismodule
 from pathlib import Path
 from typing import Any, cast
 
@@ -179,15 +180,19 @@ class _Reading:
             self.preamble += [f"import {imported}", f"{name} = {imported}.{attribute}"]
 
     def _reference(self, source: str, key: Key) -> Callable[..., Any]:
-        if source in self.objects:
-            return self.objects[source]
         root, _, rest = source.partition(".")
-        if root in self.objects and rest and ":" not in rest:
-            return self._attribute(self.objects[root], rest, source, key)
-        module, attribute, _ = self._module(source, key)
-        if attribute is None:
+        if source in self.objects:
+            function = self.objects[source]
+        elif root in self.objects and rest and ":" not in rest:
+            function = self._attribute(self.objects[root], rest, source, key)
+        else:
+            module, attribute, _ = self._module(source, key)
+            function = module if attribute is None else self._attribute(module, attribute, source, key)
+        if ismodule(function):
             raise invalid(key, f"'{source}' is a module; a reference is a function: {source}:NAME")
-        return self._attribute(module, attribute, source, key)
+        if not callable(function):
+            raise invalid(key, f"'{source}' is no function, which a reference is")
+        return function
 
     def _module(self, source: str, key: Key) -> tuple[Any, str | None, list[str]]:
         """The module that is named, what is taken of it, and how a program finds it."""

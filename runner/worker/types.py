@@ -89,8 +89,8 @@ def infer(experiment: Experiment) -> Types:
             if name in outputs and of_all.shape != outputs[name].shape:
                 raise invalid(
                     ("outputs", name),
-                    f"{_place(experiment, name)} gives {list(local.shape)} on each device, which under {spec.yaml()} is "
-                    f"{list(of_all.shape)} in all; graph gives {list(outputs[name].shape)}",
+                    f"{_place(experiment, name)} gives {list(local.shape)} on each device, which under {spec.yaml()} "
+                    f"is {list(of_all.shape)} in all; graph gives {list(outputs[name].shape)}",
                 )
             outputs[name] = of_all
             if experiment.check_vma:
@@ -256,10 +256,11 @@ def _check_varying(experiment: Experiment, name: str, spec: Spec, varying: froze
         over = quoted(loose)
         one = [axis for axis in loose if experiment.mesh.sizes[axis] == 1]
         sizes = f" (that {quoted(one)} has size 1 does not count for JAX)" if one else ""
+        why = _known_gathered(experiment, name, frozenset(loose)) or LEFT_OUT
         raise invalid(
             ("outputs", name),
             f"{spec.yaml()} promises the same '{name}' on every device along {over}, but in "
-            f"{_place(experiment, name)} it may differ along {over}{sizes}: {_known_gathered(experiment, name, frozenset(loose)) or LEFT_OUT}",
+            f"{_place(experiment, name)} it may differ along {over}{sizes}: {why}",
         )
 
 

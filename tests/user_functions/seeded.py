@@ -74,7 +74,7 @@ def stale_weight(x, w1, w2, w3):
 
 def stale_value(x, w1, w2, w3):
     h = jnp.tanh(x @ w1)
-    g = jnp.tanh(h @ w2)
+    g = jnp.tanh(h @ w2)  # noqa: F841
     return h @ w3  # planted: h is of the layer before
 
 

@@ -53,7 +53,7 @@ def departure(
     if not away:
         return None
     first = str(lines[min(away)].line)
-    place = experiment.places["per_device"].get(first) or f"per_device.{first}"
+    place = experiment.given_frames["per_device"].get(first) or f"per_device.{first}"
     return f"{place}: the first line that gives devices what is no part of any value of graph"
 
 

@@ -156,7 +156,7 @@ class Edits:
         steps, name = loop.steps + by, str(loop.line)
         after = f"{steps} step{'s' if steps != 1 else ''}"
         what = "one step short" if by > 0 else "one step long"
-        frame = self.experiment.places[self.section].get(name)
+        frame = self.experiment.given_frames[self.section].get(name)
         mend = f"{frame or f'per_device.{name}'}: the repeat is {what}: with {after} it equals the graph"
         edited = [(position, replace(loop, steps=steps))]
         return Edit(
@@ -218,7 +218,7 @@ class _Reading:
 
     def _site(self, node: Node, position: Position, around: _Around) -> Site:
         line, (key, _) = node.line, node.line.written(self.section)
-        frame = self.experiment.places[self.section].get(str(line))
+        frame = self.experiment.given_frames[self.section].get(str(line))
         named = f"{self.section}.{line}" if key[0] == self.section else ".".join(map(str, key))
         path = (*line.loops, line.name)
         places = ((position, node),)

@@ -420,8 +420,8 @@ class Experiment:
         return {**self.imports.paths, **{line: frame.place for line, frame in self.frames[section].items()}}
 
     @cached_property
-    def places(self) -> Mapping[Section, Mapping[str, Frame]]:
-        """The same, with lines that only name another one: what a call of such a function gives."""
+    def given_frames(self) -> Mapping[Section, Mapping[str, Frame]]:
+        """The same as `frames`, and those of lines that only name another one: what a call of such a function gives."""
         found: dict[Section, dict[str, Frame]] = {section: {**frames} for section, frames in self.frames.items()}
         for section, places in found.items():
             for line in self.lines(section):

@@ -113,7 +113,7 @@ def infer(experiment: Experiment) -> Types:
 
 def _place(experiment: Experiment, output: str) -> str:
     """What readers know the line of `per_device` by that an output is."""
-    frame = experiment.places["per_device"].get(output)
+    frame = experiment.given_frames["per_device"].get(output)
     return "per_device" if frame is None else f"per_device ({frame})"
 
 
@@ -278,7 +278,7 @@ def _known_gathered(experiment: Experiment, name: str, loose: frozenset[str]) ->
         except InvalidExperiment:
             continue
         if lines and not varying[name] & loose:
-            places = {line: experiment.places["per_device"].get(line) or f"per_device.{line}" for line in lines}
+            places = {line: experiment.given_frames["per_device"].get(line) or f"per_device.{line}" for line in lines}
             told = ", ".join(f"{places[line]}: {gathered[line].text}" for line in lines)
             return f"JAX knows the copies to be equal with {told}"
     return None

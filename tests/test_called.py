@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 import threading
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import runner
+from tests.user_functions.modules import Module
 
 MESH = {"data": 2, "model": 2}
 X = np.arange(32, dtype=np.float32).reshape(8, 4) / 32
@@ -95,6 +97,18 @@ def test_what_a_function_closes_over_and_is_called_with_is_there(tmp_path: Path)
     assert check(tmp_path / "static", static, X, 3, in_specs=P("data")).status == "passed"
 
 
+def test_a_class_of_a_script_is_a_pytree_though_its_base_makes_it_one(tmp_path: Path) -> None:
+    class Layer(Module):
+        w: Any
+        b: Any
+
+        def __call__(self, x: Any) -> Any:
+            return x @ self.w + self.b
+
+    record = check(tmp_path, lambda layer, x: layer(x), Layer(W, W[0]), X, in_specs=(P(), P("data")))
+    assert (record.status, set(record.arrays)) == ("passed", {"layer_w", "layer_b", "x"}), record.error
+
+
 def test_meshes_devices_and_shardings_of_the_caller_are_those_of_as_many_devices(tmp_path: Path) -> None:
     mesh = jax.make_mesh((2, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2, devices=jax.devices()[:4])
     x = jax.device_put(X, NamedSharding(mesh, P("data", "model")))
@@ -146,6 +160,14 @@ def test_what_a_function_raises_is_told_with_its_line(tmp_path: Path) -> None:
     assert told.endswith(" raise SystemExit(3): SystemExit: 3")
     told = message(tmp_path / "few", lambda x, y: x, X, in_specs=P())
     assert told.endswith("missing 1 required positional argument: 'y'")
+
+
+def test_a_function_that_ends_the_process_is_named(tmp_path: Path) -> None:
+    def leaves(x: Any) -> Any:
+        os._exit(3)
+
+    record = check(tmp_path, leaves, X, in_specs=P())
+    assert record.error == "the process ended with status 3, while leaves was traced"
 
 
 def test_a_reference_gives_what_the_function_gives(tmp_path: Path) -> None:

@@ -204,7 +204,10 @@ def test_a_value_that_is_wrong_here_and_there_has_no_factor() -> None:
 
 def test_what_no_single_edit_mends_is_not_found() -> None:
     given = context("A @ B", {"half": "tanh(A) @ sin(B)", "C": "psum(half, 'y')"})
-    assert diagnosis.diagnose(given) == ["no single edit of per_device was found that computes the graph"]
+    assert diagnosis.diagnose(given) == [
+        "no single edit of per_device was found that computes the graph",
+        "per_device.half: the first line that gives devices what is no part of any value of graph",
+    ]
 
 
 @pytest.mark.parametrize("value", [".nan", ".inf", "0"])
@@ -230,7 +233,8 @@ def test_the_search_ends_in_time_and_says_so(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(diagnosis.Trial, "mends", lambda *_: pytest.fail("an edit was tried"))
     given = context("A @ B", {"C": "psum(A @ B, 'x') + 1"})
     assert diagnosis.diagnose(given, seconds=0.0) == [
-        "no single edit of per_device was found within 0 s that computes the graph"
+        "no single edit of per_device was found within 0 s that computes the graph",
+        "per_device.C: the first line that gives devices what is no part of any value of graph",
     ]
 
 

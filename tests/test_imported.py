@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from runner import codec
+from runner.config.compose import compose
+from runner.config.folders import conf_folder
 from runner.config.sources import Sources
 from runner.evidence import hlo, warnings
 from runner.evidence.hlo import Metadata
@@ -453,3 +455,16 @@ def test_a_step_with_a_gradient_and_a_jitted_helper_of_its_own_is_attributed(tmp
     product = [each for each in moved if each.nodes == ["stepper.py:11 y = x @ w"]]
     assert {each.gradient for each in product} == {False, True}
     assert all(each.why is not None and each.why.by == "operation" for each in moved)
+
+
+def test_an_estimate_names_the_users_line_as_what_takes_longest(tmp_path: Path) -> None:
+    hardware = compose("case3_allreduce", conf_folder(), ["hardware=h100"]).plain["hardware"]
+    config = imported.definition(TEXT, LOSS) | {"program": ["auto"], "hardware": hardware}
+    record = examined(config, tmp_path)
+    estimate, own = (each.compiled["auto"].estimate for each in (told(record), record))
+    assert estimate is not None
+    assert own is not None
+    assert estimate.bottleneck is not None
+    assert own.bottleneck is not None
+    assert "transformer.py:" in estimate.bottleneck
+    assert "transformer.py:" not in own.bottleneck

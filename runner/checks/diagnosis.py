@@ -18,7 +18,7 @@ from typing import TypeAlias
 import numpy as np
 
 from runner import dtypes
-from runner.checks import sections
+from runner.checks import departing, sections
 from runner.checks.context import Context
 from runner.checks.edits import Edit, Edits, indices
 from runner.checks.mends import inserting
@@ -59,18 +59,20 @@ def diagnose(context: Context, refused: Refused | None = None, seconds: float = 
     if compared and all(comparison.agree for comparison in compared):
         # Only a gradient differs: that an edit leaves the results right says nothing of it.
         return []
-    mend, complete = _mend(context, refused, seconds)
+    trial = Trial(context)
+    mend, complete = _mend(context, trial, refused, seconds)
     factors = [text for name in results if (text := _factor(context, name))]
     if mend is not None:
         return [mend.mend, *factors]
     within = "" if complete else f" within {seconds:.2g} s"
-    return [f"no single edit of per_device was found{within} that computes the graph", *factors]
+    away = trial.departure()
+    none = f"no single edit of per_device was found{within} that computes the graph"
+    return [none, *([away] if away else []), *factors]
 
 
-def _mend(context: Context, refused: Refused | None, seconds: float) -> tuple[Edit | None, bool]:
+def _mend(context: Context, trial: Trial, refused: Refused | None, seconds: float) -> tuple[Edit | None, bool]:
     """The likeliest edit that mends the program, and whether all were tried."""
     start = time.perf_counter()
-    trial = Trial(context)
     edits = Edits(context.experiment, "per_device")
     best: Edit | None = None
     lowest = math.inf
@@ -169,6 +171,17 @@ class Trial:
     def same(self, edit: Edit, section: Section) -> bool:
         """Whether the edited section computes what it computes as it is."""
         return all(self._equal(case, section, edit, case.values[section]) for case in self._cases)
+
+    def departure(self) -> str | None:
+        """From which line on `per_device` has what `graph` has nowhere, on arrays of no accident."""
+        context, case = self._context, self._cases[-1]
+        graph, per_device = (case.values[section] for section in SECTIONS)
+        wrong = [
+            name
+            for name in context.experiment.results
+            if not sections.agree(context, name, graph[name], per_device[name])
+        ]
+        return departing.departure(context.experiment, graph, per_device, wrong)
 
     def agrees(self, revised: Experiment) -> bool:
         """Whether the sections of another experiment on the same arrays say the same, from their first lines on."""

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias, TypeGuard
 
 from runner.checks import inscribed
 from runner.experiment.lines import Flat, Line, Loop, Node, Statement, expressions, flat, inside, with_inside
 from runner.experiment.model import Experiment, Section
 from runner.faults import Key
-from runner.graph.term import Apply, Name, Term, children, name_of, swapped
+from runner.graph.source import Frame
+from runner.graph.term import Apply, Name, Term, children, name_of, substituted, swapped
 from runner.language.parts import called
 from runner.language.printing import text
 from runner.language.syntax import Expression
@@ -26,8 +27,8 @@ from runner.language.syntax import Expression
 class Edit:
     """One change of a line of the file, which several lines of a section may stand for.
 
-    - `line`: where it is (`ring.acc`); `statements`: the single lines of the section after it; `first`: the first of
-      them that changes.
+    - `line`: where it is (`ring.acc`); `frame`: in the user's file, of a line that comes of Python.
+    - `statements`: the single lines of the section after it; `first`: the first of them that changes.
     - `kind`: what is changed; `before`, `after`: the part and what stands in its place.
     - `mend`: what it says of a program that it mends; `rank`: the lower, the likelier that is what somebody means.
     - `key`, `text`: where the file has the line, and what stands there instead.
@@ -43,6 +44,24 @@ class Edit:
     rank: float
     key: Key = ()
     text: str | int = ""
+    frame: Frame | None = None
+
+    @property
+    def place(self) -> str:
+        """What readers know its line by."""
+        return self.line if self.frame is None else str(self.frame)
+
+
+@dataclass(frozen=True)
+class Before:
+    """What a name stands for that is given before a line.
+
+    `frame` is where the user's file has it, and `whole` what it says with all that the same line of that file has.
+    """
+
+    term: Term
+    frame: Frame | None = None
+    whole: Term | None = None
 
 
 Position: TypeAlias = tuple[int, ...]
@@ -55,14 +74,18 @@ class Site:
 
     - `term`, `before`: in the names of the function that it is a line of, if it is one.
     - `named`: what messages call it; `places`: every line of the section that it is, with its position.
+    - `frame`: where the user's file has it, if it comes of Python.
+    - `given`: the names that no line before it gives: parameters, what a repeat carries.
     """
 
     path: tuple[str, ...]
     term: Term
-    before: dict[str, Term]
+    before: dict[str, Before]
     index: str | None = None
     named: str = ""
     places: tuple[tuple[Position, Node], ...] = ()
+    frame: Frame | None = None
+    given: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -73,24 +96,47 @@ class Site:
         """What the lines around it in the file call it."""
         return self.places[0][1].line.label
 
+    def text(self, term: Term) -> str:
+        """A part as readers know it: what the same line of Python has is written out, and not called by our names."""
+        return text(self.written_out(term))
+
+    def written_out(self, term: Term) -> Term:
+        """A part with what the same line of Python has in the place of its names."""
+
+        def same_line(name: str) -> Term | None:
+            before = self.before.get(name)
+            return None if before is None or before.frame != self.frame else before.whole
+
+        return term if self.frame is None else substituted(term, same_line)
+
+    def lacking(self, what: str, part: Term, new: Term) -> str:
+        """That something is left out, and what the line says with `new` in the place of a part."""
+        said = self.text(swapped(self.term, part, new))
+        if self.frame is not None:
+            return f"{what} is left out in {self.frame}: with {said} it equals the graph"
+        return f"{what} is left out: with {self.named}: {said} it equals the graph"
+
 
 class Edits:
     """The edits of one section of an experiment.
 
     - `sites`: its expressions; `loops`: its repeats, with their positions.
-    - `combinations`: the axes of more than one device, each and all.
+    - `combinations`: the axes of more than one device, each and all; `blocks`: the shapes of the arrays on a device.
     """
 
     def __init__(self, experiment: Experiment, section: Section) -> None:
         self.experiment = experiment
         self.section: Section = section
+        self.blocks = {array.name: experiment.block(array.layout).shard_shape for array in experiment.given}
         axes = [axis for axis, size in experiment.manual.sizes.items() if size > 1]
         self.combinations = [*((axis,) for axis in axes), *([tuple(axes)] if len(axes) > 1 else [])]
         self._statements = experiment.section(section)
         self._lines = [flat((statement,)) for statement in self._statements]
         self._first = {line.name: i for i, line in reversed([*enumerate(experiment.lines(section))])}
         terms = {line: expression.term for line, expression in expressions(experiment.lines(section))}
-        self.sites = _by_line(_sites(self._statements, section, terms, (), {}, None))
+        reading = _Reading(experiment, section)
+        arrays = tuple(array.name for array in experiment.given)
+        self.sites = _by_line(reading.sites(self._statements, terms, (), _Around(arrays)))
         self.loops = list(_loops(self._statements, ()))
 
     def edit(self, site: Site, old: Term, new: Term, kind: str, mend: str, rank: float) -> Edit:
@@ -100,8 +146,9 @@ class Edits:
         edited = [(position, Node(node.line, expression)) for position, node in site.places]
         _, node = site.places[0]
         return Edit(
-            site.name, *self._with(edited), kind, text(old), text(new), mend, rank + 0.25 * (len(site.path) > 1),
-            key=node.line.written(self.section)[0], text=text(inscribed.in_file(node, term)),
+            site.name, *self._with(edited), kind, site.text(old), site.text(new), mend,
+            rank + 0.25 * (len(site.path) > 1), key=node.line.written(self.section)[0],
+            text=text(inscribed.in_file(node, term)), frame=site.frame,
         )  # fmt: skip
 
     def stepped(self, position: Position, loop: Loop[Statement], by: int) -> Edit:
@@ -109,11 +156,12 @@ class Edits:
         steps, name = loop.steps + by, str(loop.line)
         after = f"{steps} step{'s' if steps != 1 else ''}"
         what = "one step short" if by > 0 else "one step long"
-        mend = f"per_device.{name}: the repeat is {what}: with {after} it equals the graph"
+        frame = self.experiment.given_frames[self.section].get(name)
+        mend = f"{frame or f'per_device.{name}'}: the repeat is {what}: with {after} it equals the graph"
         edited = [(position, replace(loop, steps=steps))]
         return Edit(
             name, *self._with(edited), "loop", f"{loop.steps} steps", after, mend, 1.0,
-            key=(*loop.line.written(self.section)[0], "repeat"), text=steps,
+            key=(*loop.line.written(self.section)[0], "repeat"), text=steps, frame=frame,
         )  # fmt: skip
 
     def _with(self, edited: Sequence[tuple[Position, Node | Loop[Statement]]]) -> tuple[tuple[Flat, ...], int]:
@@ -126,32 +174,58 @@ class Edits:
         return tuple(itertools.chain.from_iterable(lines)), first
 
 
-def _sites(
-    statements: Iterable[Statement],
-    section: Section,
-    terms: Mapping[Line, Term] | None,
-    position: Position,
-    before: dict[str, Term],
-    index: str | None,
-) -> Iterator[Site]:
-    """The expressions of statements, each with those before it by the names that its own line knows.
+@dataclass(frozen=True)
+class _Around:
+    """What the lines of a section, of a function or of a repeat know: names that are given, and those of lines."""
 
-    `terms` is what the section's lines say in its own names; None for the statements of a function.
-    """
-    for number, statement in enumerate(statements):
-        here = (*position, number)
-        if isinstance(statement, Node):
-            line, term = statement.line, statement.expression.term
-            path, (key, _) = (*line.loops, line.name), line.written(section)
-            named = f"{section}.{line}" if key[0] == section else ".".join(map(str, key))
-            yield Site(path, term, dict(before), index, named, ((here, statement),))
-            before[line.label] = term
-        elif isinstance(statement, Loop):
-            yield from _sites(statement.body, section, terms, here, dict(before), statement.index)
-        else:
-            yield from _sites(inside(statement), section, None, here, {}, index)
-            if terms is not None:
-                before.update((give.name, terms[give.line]) for give in statement.gives)
+    given: tuple[str, ...] = ()
+    before: dict[str, Before] = field(default_factory=dict[str, Before])
+    index: str | None = None
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """Reads the expressions of a section."""
+
+    experiment: Experiment
+    section: Section
+
+    def sites(
+        self,
+        statements: Iterable[Statement],
+        terms: Mapping[Line, Term] | None,
+        position: Position,
+        around: _Around,
+    ) -> Iterator[Site]:
+        """The expressions of statements, each with those before it by the names that its own line knows.
+
+        `terms` is what the section's lines say in its own names; None for the statements of a function.
+        """
+        for number, statement in enumerate(statements):
+            here = (*position, number)
+            if isinstance(statement, Node):
+                site = self._site(statement, here, around)
+                yield site
+                around.before[site.label] = Before(site.term, site.frame, site.written_out(site.term))
+            elif isinstance(statement, Loop):
+                given = (*around.given, *statement.given)
+                yield from self.sites(statement.body, terms, here, _Around(given, dict(around.before), statement.index))
+            else:
+                parameters = tuple(name for name, _ in statement.call.arguments)
+                yield from self.sites(inside(statement), None, here, _Around(parameters, index=around.index))
+                if terms is not None:
+                    around.before.update((give.name, Before(terms[give.line])) for give in statement.gives)
+
+    def _site(self, node: Node, position: Position, around: _Around) -> Site:
+        line, (key, _) = node.line, node.line.written(self.section)
+        frame = self.experiment.given_frames[self.section].get(str(line))
+        named = f"{self.section}.{line}" if key[0] == self.section else ".".join(map(str, key))
+        path = (*line.loops, line.name)
+        places = ((position, node),)
+        return Site(
+            path, node.expression.term, dict(around.before), around.index, str(frame or named), places, frame,
+            around.given,
+        )  # fmt: skip
 
 
 def _loops(statements: Iterable[Statement], position: Position) -> Iterator[tuple[Position, Loop[Statement]]]:
@@ -237,4 +311,5 @@ def is_reduced(site: Site, term: Term) -> bool:
 
 def named_by(term: Term, site: Site) -> Term:
     """What the line says that a part names, if it names one before its own; or the part."""
-    return site.before.get(term.name, term) if isinstance(term, Name) else term
+    before = site.before.get(term.name) if isinstance(term, Name) else None
+    return term if before is None else before.term

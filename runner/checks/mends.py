@@ -1,4 +1,8 @@
-"""What may be missing from a per-device program, put back: collectives, and the terms and scales of the graph."""
+"""What may be missing from a per-device program, put back.
+
+That is collectives, the terms and scales of the graph, what tells a device which part is its own, and the value that a
+line should have read.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +16,14 @@ from runner.checks.edits import Edit, Edits, Site, is_collective, is_reduced, is
 from runner.graph.term import Apply, Const, Name, Term, names, swapped, within
 from runner.language.operations import OPERATIONS, Does, Operation, OverAxes
 from runner.language.operators import COMPARISONS
-from runner.language.parts import axes_of, called, operator, parts
+from runner.language.parts import argument, axes_of, called, operator, parts, place_of
 from runner.language.printing import text
 from runner.language.syntax import parse
 from runner.words import quoted
 
 
 def inserting(edits: Edits) -> list[Edit]:
-    """The edits that put something back: collectives, terms and scales."""
+    """The edits that put something back."""
     found: list[Edit] = []
     added = _added(edits)
     # Of two sites at which one edit helps, the one nearer the outputs is the likelier mistake.
@@ -27,6 +31,8 @@ def inserting(edits: Edits) -> list[Edit]:
         found += _collectives_around(edits, site)
         found += _parts_around(edits, site, added)
         found += _operands_back(edits, site, added)
+        found += _of_this_device(edits, site)
+        found += _other_names(edits, site)
     return found
 
 
@@ -48,18 +54,28 @@ def _collectives_around(edits: Edits, site: Site) -> Iterator[Edit]:
         if not (whole or meant or named):
             continue
         for new, collective, does, over in _wrapped(edits, part, meant, whole=whole):
-            with_it = f"with {site.named}: {text(swapped(term, part, new))} it equals the graph"
             article = "an" if collective[0] in "ai" else "a"
-            mend = f"{article} {collective} over {over} is left out: {with_it}"
+            mend = site.lacking(f"{article} {collective} over {over}", part, new)
             likely = (collective == meant if meant else does == "sum") or (unmoved and does == "permute")
             rank = (0.0 if likely else 3.5 if does in ("sum", "mean") else 4.0) - (0.5 if bare else 0.0)
             rank += 0.0 if meant or bare else 1.5 if whole else 3.0
             if not whole and is_line:
-                # People write `partial: A @ B` and `C: psum(partial, 'x')`, but `total: psum(sum(x), 'x')`.
-                rank += -0.25 if _is_product(line) else 0.5
-            again = is_reduced(site, part) or is_collective(part) or any(part is each for each in collected)
+                # People write `partial: A @ B` and `C: psum(partial, 'x')`, but `total: psum(sum(x), 'x')`. In Python
+                # a product is not in two lines because it is partial.
+                rank += -0.25 if _is_product(line) and site.frame is None else 0.5
+            again = (
+                is_reduced(site, part)
+                or is_collective(part)
+                or _scales(part)
+                or any(part is each for each in collected)
+            )
             rank += 3.0 if again or (whole and reduced_later) else 0.0
             yield edits.edit(site, part, new, "collective", mend, rank)
+
+
+def _scales(term: Term) -> bool:
+    """Whether a part is a reduction over devices times a number, as a mean is."""
+    return _is_binary(term) and any(is_reduction(operand) for operand in term.operands)
 
 
 def _is_value(term: Term) -> TypeGuard[Name]:
@@ -174,8 +190,7 @@ def _operands_back(edits: Edits, site: Site, added: Sequence[_Added]) -> Iterato
             for operation in ("add", "subtract") if site.index is not None else ():
                 index = Name(site.index or "")
                 yield _put_back(edits, site, part, operator(operation, part, index), "term", index, 2.5)
-            sizes = [name for name, line in site.before.items() if _is_size(line)]
-            for size in map(Name, (*edits.experiment.dims, *sizes)):
+            for size in _sizes(edits, site):
                 yield _put_back(edits, site, part, operator("multiply", part, size), "scale", size, 2.5)
 
 
@@ -187,6 +202,13 @@ def _counts_devices(term: Term) -> bool:
     return operation is not None and operation.over is not None and operation.over.does == "index"
 
 
+def _sizes(edits: Edits, site: Site) -> list[Term]:
+    """How long something may be: dims and lines that say so, and in Python, where sizes are numbers, any block."""
+    if site.frame is not None:
+        return [Const(length) for length in sorted({n for shape in edits.blocks.values() for n in shape if n > 1})]
+    return [Name(name) for name in (*edits.experiment.dims, *(n for n, b in site.before.items() if _is_size(b.term)))]
+
+
 def _is_size(term: Term) -> bool:
     """Whether a line says how large something is: `shape(A)[0]`, `M // axis_size('x')`."""
     calls = [called(part) for part in within(term) if isinstance(part, Apply) and part.spelled == "call"]
@@ -194,9 +216,61 @@ def _is_size(term: Term) -> bool:
 
 
 def _put_back(edits: Edits, site: Site, part: Term, new: Term, what: str, operand: Term, rank: float) -> Edit:
-    with_it = f"with {site.named}: {text(swapped(site.term, part, new))} it equals the graph"
-    mend = f"the {what} {text(operand)} is left out: {with_it}"
+    mend = site.lacking(f"the {what} {site.text(operand)}", part, new)
     return edits.edit(site, part, new, "missing", mend, rank)
+
+
+_COUNTS = {"iota": "size", "arange": "start"}
+"""The operations that count from 0, and which of their arguments says how far."""
+
+
+def _of_this_device(edits: Edits, site: Site) -> Iterator[Edit]:
+    """Where a device begins that counts from 0 as all do; its own key where it draws with that of all."""
+    for part in parts(site.term):
+        operation = called(part)
+        if operation is None or not isinstance(part, Apply):
+            continue
+        makes_keys = operation.random and not {"key", "keys"} & set(operation.signature.parameters)
+        length = _length(part)
+        for axes in edits.combinations if makes_keys or length is not None else ():
+            index = Apply("axis_index", (axes_of(axes),))
+            if length is not None:
+                start = operator("multiply", index, length)
+                yield _put_back(edits, site, part, operator("add", start, part), "term", start, 1.0)
+            if makes_keys:
+                new = Apply("fold_in", (part, index))
+                mend = site.lacking(f"the fold_in of {text(index)} into a key", part, new)
+                yield edits.edit(site, part, new, "missing", mend, 1.0)
+
+
+def _length(call: Apply) -> Term | None:
+    """How far a call counts from 0; None where it does something else."""
+    at = _COUNTS.get(call.operation)
+    place = None if at is None else place_of(call, at)
+    if place is None or (call.operation == "arange" and len(call.operands) > 1):
+        return None
+    return argument(call, place)
+
+
+_NEAR = 6
+"""So many lines back stands what a line should have read instead of what it reads."""
+
+
+def _other_names(edits: Edits, site: Site) -> Iterator[Edit]:
+    """Another value than the one that a line reads: of a line shortly before, of what a repeat carries, an array."""
+    before, read = [*site.before][-_NEAR:], set[str]()
+    for part in within(site.term):
+        if not _is_value(part) or part.name in edits.experiment.dims or part.name in read:
+            continue
+        read.add(part.name)
+        for name in dict.fromkeys((*before, *site.given)):
+            shapes = (edits.blocks.get(part.name), edits.blocks.get(name))
+            if name == part.name or (None not in shapes and shapes[0] != shapes[1]):
+                continue
+            new = Name(name)
+            meant, said = site.text(new), site.text(swapped(site.term, part, new))
+            mend = f"{site.named}: {site.text(part)} stands where {meant} is meant: with {said} it equals the graph"
+            yield edits.edit(site, part, new, "value", mend, 4.5)
 
 
 def _is_product(term: Term) -> bool:

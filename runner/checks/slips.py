@@ -58,7 +58,11 @@ class _Part:
 
     @property
     def shown(self) -> str:
-        return text(self.term)
+        return self.text(self.term)
+
+    def text(self, term: Term) -> str:
+        """The same as a reader knows it, or what stands in its place."""
+        return self.site.text(term)
 
     def edit(self, new: Term, kind: str, meaning: str, rank: float) -> Edit:
         """The section with `new` in its place; `meaning` says of a program that this mends what was wrong with it."""
@@ -80,17 +84,17 @@ def _of_term(part: _Part) -> Iterator[Edit]:
             for other in _EDGES[name]:
                 new = operator(other, left, right)
                 rank = 3.5 if name in ("equal", "not_equal") else 5.0
-                yield part.edit(new, "edge", f"{shown} has the wrong edge: with {text(new)}", rank)
+                yield part.edit(new, "edge", f"{shown} has the wrong edge: with {part.text(new)}", rank)
             for by in (1, -1):
                 new = operator(name, left, plus(right, by))
-                yield part.edit(new, "edge", f"{shown} has the wrong edge: with {text(new)}", 6)
+                yield part.edit(new, "edge", f"{shown} has the wrong edge: with {part.text(new)}", 6)
         case Apply(operation=name, operands=(left, right), spelled="operator"):
             yield from _of_operator(part, name, left, right)
             yield from _inside_instead(part, name, left, right)
         case Apply(operands=(x, index), spelled="index"):
             for new in _shifted_index(index):
                 changed = at_index(x, new)
-                yield part.edit(changed, "number", f"{shown} takes the wrong part: with {text(changed)}", 7)
+                yield part.edit(changed, "number", f"{shown} takes the wrong part: with {part.text(changed)}", 7)
         case Apply(operands=(x,), spelled=".T"):
             yield part.edit(x, "dimension", f"{shown} is transposed once too often: without it,", 5)
         case _:
@@ -132,20 +136,22 @@ def _other_reductions(part: _Part, call: Apply, operation: Operation) -> Iterato
 def _other_ways(part: _Part, call: Apply) -> Iterator[Edit]:
     """A permutation in the other direction, or by another number of devices."""
     shown = part.shown
-    for name, value in call.named:
-        if name == "shift":
-            new = with_argument(call, name, operator("negative", value))
+    for name in ("shift", "perm"):
+        at = place_of(call, name)
+        value = NOTHING if at is None else argument(call, at)
+        if at is not None and name == "shift":
+            new = with_argument(call, at, operator("negative", value))
             yield part.edit(new, "direction", f"{shown} shifts the wrong way: with the opposite shift", 4)
             for shift in range(1, max(part.edits.experiment.manual.shape)):
                 if text(value) != str(shift):
-                    new = with_argument(call, name, Const(shift))
+                    new = with_argument(call, at, Const(shift))
                     yield part.edit(new, "direction", f"{shown} shifts by the wrong number: with shift={shift}", 6)
-        if name == "perm" and isinstance(value, Group):
+        if at is not None and name == "perm" and isinstance(value, Group):
             pairs = [pair for pair in value.items if isinstance(pair, Group)]
             if pairs:
                 turned = Group(tuple(replace(pair, items=pair.items[::-1]) for pair in pairs))
                 meaning = f"{shown} sends the wrong way: with every pair (source, destination) turned round"
-                yield part.edit(with_argument(call, name, turned), "direction", meaning, 4)
+                yield part.edit(with_argument(call, at, turned), "direction", meaning, 4)
 
 
 def _exchanged(part: _Part, call: Apply, operation: Operation) -> Iterator[Edit]:
@@ -178,11 +184,11 @@ def _after_instead(part: _Part, call: Apply, operation: Operation, axes: Term) -
                 (operator(sign, with_argument(call, 0, left), right), right),
                 (operator(sign, left, with_argument(call, 0, right)), left),
             ):
-                meaning = f"{text(outside)} is added before the {name} over {over}, {counts}added after it,"
+                meaning = f"{part.text(outside)} is added before the {name} over {over}, {counts}added after it,"
                 yield part.edit(new, "order", meaning, 1.5)
         case Apply(spelled="call") as summed if _is_plain(summed):
             new = with_argument(summed, 0, with_argument(call, 0, summed.operands[0]))
-            yield part.edit(new, "order", f"{text(summed)} stands before the {name} over {over}; after it,", 4)
+            yield part.edit(new, "order", f"{part.text(summed)} stands before the {name} over {over}; after it,", 4)
         case _:
             return
 
@@ -200,7 +206,7 @@ def _inside_instead(part: _Part, name: str, left: Term, right: Term) -> Iterator
         if is_reduction(reduced):
             summed = reduced.operands[0]
             inside = operator(name, summed, other) if reduced is left else operator(name, other, summed)
-            meaning = f"{text(other)} is added after the {reduced.operation}; added before it,"
+            meaning = f"{part.text(other)} is added after the {reduced.operation}; added before it,"
             yield part.edit(with_argument(reduced, 0, inside), "order", meaning, 4)
 
 
@@ -212,25 +218,25 @@ def _of_operator(part: _Part, name: str, left: Term, right: Term) -> Iterator[Ed
     what = "term" if adds else "scale"
     if name in _OPPOSITES:
         new = operator(_OPPOSITES[name], left, right)
-        yield part.edit(new, "sign" if adds else what, f"{shown} should be {text(new)}: with that", 3)
+        yield part.edit(new, "sign" if adds else what, f"{shown} should be {part.text(new)}: with that", 3)
     if name == "subtract":
         new = operator(name, right, left)
-        yield part.edit(new, "sign", f"{shown} should be {text(new)}: with that", 3.5)
+        yield part.edit(new, "sign", f"{shown} should be {part.text(new)}: with that", 3.5)
     if name in _OPPOSITES:
-        yield part.edit(left, what, f"{text(right)} in {shown} is one {what} too many: without it,", 3)
+        yield part.edit(left, what, f"{part.text(right)} in {shown} is one {what} too many: without it,", 3)
     if name in ("add", "multiply"):
-        yield part.edit(right, what, f"{text(left)} in {shown} is one {what} too many: without it,", 3.5)
+        yield part.edit(right, what, f"{part.text(left)} in {shown} is one {what} too many: without it,", 3.5)
     if adds and isinstance(right, Const) and isinstance(right.value, int):
         for by in (1, -1):
             new = operator(name, left, Const(right.value + by))
-            yield part.edit(new, "number", f"{shown} is off by one: with {text(new)}", 5)
+            yield part.edit(new, "number", f"{shown} is off by one: with {part.text(new)}", 5)
     if name == "matmul":
         for new in (
             operator(name, right, left),
             operator(name, transposed(left), right),
             operator(name, left, transposed(right)),
         ):
-            yield part.edit(new, "dimension", f"{shown} should be {text(new)}: with that", 6)
+            yield part.edit(new, "dimension", f"{shown} should be {part.text(new)}: with that", 6)
 
 
 def _dimensions(part: _Part, call: Apply, operation: Operation) -> Iterator[Edit]:
@@ -242,7 +248,7 @@ def _dimensions(part: _Part, call: Apply, operation: Operation) -> Iterator[Edit
     for i, (name, now) in enumerate(zip(operation.signature.parameters, call.operands, strict=False)):
         for value in _others(now, name):
             new = with_argument(call, i, Const(value))
-            yield part.edit(new, "dimension", f"{shown} works on the wrong dimension: with {text(new)}", 5)
+            yield part.edit(new, "dimension", f"{shown} works on the wrong dimension: with {part.text(new)}", 5)
     for name, now in call.named:
         for value in _others(now, name):
             what = "has the wrong diagonal" if name == DIAGONAL else "works on the wrong dimension"

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runner import codec
 from runner.cli import single
 from runner.cli.jobs import Job
 from runner.config.compose import Configuration
@@ -93,6 +94,7 @@ def _plain(mutant: Mutant) -> dict[str, Any]:
     edit = mutant.edit
     return {
         "line": edit.line,
+        **({} if edit.frame is None else {"frame": codec.plain(edit.frame)}),
         "kind": edit.kind,
         "before": edit.before,
         "after": edit.after,
@@ -108,7 +110,7 @@ def _report(mutants: Sequence[Mutant], section: str, name: str) -> None:
 
     order = ("noticed", "refused", "equivalent", "survived")
     rows = [
-        (mutant.outcome, " ".join(mutant.noticed), f"{mutant.edit.line}: {mutant.edit.before} → {mutant.edit.after}")
+        (mutant.outcome, " ".join(mutant.noticed), f"{mutant.edit.place}: {mutant.edit.before} → {mutant.edit.after}")
         for mutant in sorted(mutants, key=lambda mutant: order.index(mutant.outcome))
     ]
     report.mutants(rows)
@@ -116,7 +118,7 @@ def _report(mutants: Sequence[Mutant], section: str, name: str) -> None:
     if equivalent:
         print("\nequivalent, since")
         for mutant in equivalent:
-            print(f"  {mutant.edit.line}: {mutant.edit.before} → {mutant.edit.after}: {mutant.equivalent}")
+            print(f"  {mutant.edit.place}: {mutant.edit.before} → {mutant.edit.after}: {mutant.equivalent}")
     counts = Counter(mutant.outcome for mutant in mutants)
     by = {kind.name: sum(kind.name in mutant.noticed for mutant in mutants) for kind in registry.kinds()}
     noticed = ", ".join(f"{check} {count}" for check, count in by.items() if count)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from runner import dtypes, executions
 from runner.estimate.links import Coordinates, Links, TransferTime
-from runner.estimate.model import CollectiveTime, Estimate, LineTime, Roof
+from runner.estimate.model import CollectiveTime, Estimate, LineTime, Roof, bottleneck
 from runner.evidence.model import Collective
 from runner.evidence.work import IN_BRANCHES, Line, Work
 from runner.executions import Range
@@ -15,7 +15,6 @@ from runner.experiment.hardware import Hardware
 from runner.experiment.model import Experiment
 from runner.layout import Mesh
 from runner.sharding.ring import RAGGED
-from runner.words import time_text
 
 _GROUPS = 64
 """Up to so many groups are looked at; the others are alike."""
@@ -68,7 +67,7 @@ def estimate(
         intensity=flops / size if size else None,
         roof=_roof(multiplying, moving, communication),
         mfu=multiplying / seconds if seconds and multiplying is not None else None,
-        bottleneck=_bottleneck(lines, taken, seconds),
+        bottleneck=bottleneck(lines, taken, seconds),
         fits=None if needed_bytes is None or hardware.memory_bytes is None else needed_bytes <= hardware.memory_bytes,
         lines=lines,
         collectives=taken,
@@ -203,18 +202,3 @@ def _taken(links: Links, mesh: Mesh, collective: Collective) -> TransferTime | N
     times = [links.time(collective.kind, group, bytes_in, bytes_out) for group in groups[:_GROUPS]]
     known = [time for time in times if time is not None]
     return max(known, key=lambda time: time.seconds) if len(known) == len(times) and known else None
-
-
-def _bottleneck(lines: Sequence[LineTime], collectives: Sequence[CollectiveTime], whole: float) -> str | None:
-    """What takes longest: `w2's all-gather over data: 377 µs of 520 µs`."""
-    parts = [(line.seconds or 0.0, _named(line.nodes, line.gradient)) for line in lines]
-    for collective in collectives:
-        over = f" over {', '.join(collective.axes)}" if collective.axes else ""
-        of = f" of {_named(collective.nodes, False)}" if collective.nodes else ""
-        parts.append(((collective.seconds or 0.0) - collective.hidden, f"the {collective.kind}{of}{over}"))
-    longest, what = max(parts, default=(0.0, ""), key=lambda part: part[0])
-    return f"{what}: {time_text(longest)} of {time_text(whole)}" if longest else None
-
-
-def _named(nodes: Sequence[str], gradient: bool) -> str:
-    return (", ".join(nodes) or "what belongs to no line") + (" (backward)" if gradient else "")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from runner.executions import Count
+from runner.words import time_text
 
 Bound: TypeAlias = Literal["flops", "memory", "bandwidth", "latency"]
 Roof: TypeAlias = Literal["flops", "memory", "links"]
@@ -77,3 +79,18 @@ class Estimate:
     lines: list[LineTime]
     collectives: list[CollectiveTime]
     unknown: list[str]
+
+
+def bottleneck(lines: Sequence[LineTime], collectives: Sequence[CollectiveTime], whole: float) -> str | None:
+    """What takes longest: `w2's all-gather over data: 377 µs of 520 µs`."""
+    parts = [(line.seconds or 0.0, _named(line.nodes, line.gradient)) for line in lines]
+    for collective in collectives:
+        over = f" over {', '.join(collective.axes)}" if collective.axes else ""
+        of = f" of {_named(collective.nodes, False)}" if collective.nodes else ""
+        parts.append(((collective.seconds or 0.0) - collective.hidden, f"the {collective.kind}{of}{over}"))
+    longest, what = max(parts, default=(0.0, ""), key=lambda part: part[0])
+    return f"{what}: {time_text(longest)} of {time_text(whole)}" if longest else None
+
+
+def _named(nodes: Sequence[str], gradient: bool) -> str:
+    return (", ".join(nodes) or "what belongs to no line") + (" (backward)" if gradient else "")

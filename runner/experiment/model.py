@@ -40,6 +40,7 @@ from runner.experiment.topology import Topology
 from runner.faults import Key
 from runner.graph.model import Graph, literal, walk
 from runner.graph.source import SECTIONS, Frame, Section
+from runner.graph.term import Name
 from runner.language.syntax import Expression
 from runner.layout import Layout, Mesh, Spec, SpecEntries
 
@@ -417,6 +418,17 @@ class Experiment:
     def places(self, section: Section) -> dict[str, str]:
         """What readers know names by that no file has: the path of a leaf, the place of a line in a file of Python."""
         return {**self.imports.paths, **{line: frame.place for line, frame in self.frames[section].items()}}
+
+    @cached_property
+    def given_frames(self) -> Mapping[Section, Mapping[str, Frame]]:
+        """The same as `frames`, and those of lines that only name another one: what a call of such a function gives."""
+        found: dict[Section, dict[str, Frame]] = {section: {**frames} for section, frames in self.frames.items()}
+        for section, places in found.items():
+            for line in self.lines(section):
+                named = line.expression.term if isinstance(line, Node) else None
+                if isinstance(named, Name) and named.name in places:
+                    places.setdefault(line.name, places[named.name])
+        return found
 
     @cached_property
     def x64(self) -> bool:

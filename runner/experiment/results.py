@@ -59,21 +59,28 @@ def check_constraints(
 
 
 def check_inside(key: Key, names: Iterable[str], statements: Sequence[Statement], imports: Imports) -> None:
-    """Raise `InvalidExperiment` where a key names a value inside of a function of Python."""
+    """Raise `InvalidExperiment` where a key names a value inside of a function that no program can reach.
+
+    That is any value inside of a function of Python; an output is none inside of the experiment's own functions either.
+    """
     given = set(names)
     for line, around in enclosed(statements):
         call, outer = around[-1], around[-2:-1]
         name = next((name for name in given if name == str(line) or name.startswith(f"{line}.")), None)
-        if name is None or not isinstance(call, Invocation) or call.call.function not in imports.functions:
+        if name is None or not isinstance(call, Invocation):
+            continue
+        python = imports.functions.get(call.call.function)
+        if python is None and key != ("outputs",):
             continue
         # What a branch gives nobody has before the choice is made.
         if line in [give.line for give in call.gives] and not any(isinstance(each, Choice) for each in outer):
             continue
-        function, gives = imports.functions[call.call.function], str(around[0].gives[0].line)
-        frame = function.frames.get(line.label)
+        gives = str(around[0].gives[0].line)
+        frame = None if python is None else python.frames.get(line.label)
         where = f" ({frame})" if frame else ""
         how = "constrain it there" if key == ("constraints",) else "return it there"
-        message = f"'{name}' is a value inside of {function.call}{where}, which no program can reach"
+        function = call.call.function if python is None else python.call
+        message = f"'{name}' is a value inside of {function}{where}, which no program can reach"
         raise invalid((*key, name), f"{message}; {how}, or name what the call gives: '{gives}'")
 
 

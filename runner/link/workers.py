@@ -228,6 +228,7 @@ def _of_one(line: _Line, worker: Worker | Together, ticket: _Ticket) -> Generato
 
     running: Step | None = None
     done = False
+    phase: str | None = None
     doing, since = _STARTING, time.monotonic()
     while True:
         try:
@@ -238,12 +239,16 @@ def _of_one(line: _Line, worker: Worker | Together, ticket: _Ticket) -> Generato
             return _End() if done else _End(how, running)
         if isinstance(event, Phase):
             # It is no result: what it takes counts on.
-            doing = event.doing
+            phase = doing = event.doing
             continue
         since = time.monotonic()
+        if event is not None:
+            phase = None
         match event:
             case None:
                 how = worker.ended()
+                if running is None and phase is not None:
+                    how = f"{how}, while {phase}"
                 return _End() if done else _End(how, running)
             case Done():
                 line.note(event)

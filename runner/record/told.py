@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from runner.estimate.model import Estimate
+from runner.estimate.model import Estimate, bottleneck
 from runner.evidence import words
 from runner.evidence.model import CompilerWarning, Profile
 from runner.experiment.program import Program
 from runner.record.model import CompiledProgram, Pictures, Record
-from runner.record.verdicts import OutputVerdict, ValueOutput, ValueVerdict
+from runner.record.verdicts import FileChecks, OutputVerdict, SectionsVerdict, Undecided, ValueOutput, ValueVerdict
 from runner.sharding.plan import Planned
 
 Names = Mapping[str, str]
@@ -42,6 +42,7 @@ def told(record: Record) -> Record:
     return replace(
         record,
         programs=programs,
+        checks=_checks(record.checks, names),
         arrays={record.paths.get(name, name): array for name, array in record.arrays.items()},
         pictures=record.pictures and _pictures(record.pictures, record.paths),
         show=record.show if isinstance(record.show, str) else _all(record.show, record.paths),
@@ -71,6 +72,26 @@ def _all(lines: Sequence[str], names: Names) -> list[str]:
 
 def _one(line: str | None, names: Names) -> str | None:
     return None if line is None else names.get(line, line)
+
+
+def _checks(checks: FileChecks, names: Mapping[str, Names]) -> FileChecks:
+    """The checks of a file with other names for the lines that decide."""
+    verdict = checks.sections
+    if not isinstance(verdict, SectionsVerdict):
+        return checks
+    outputs = {
+        name: replace(output, undecided=_undecided(output.undecided, names)) for name, output in verdict.outputs.items()
+    }
+    return FileChecks(sections=replace(verdict, outputs=outputs))
+
+
+def _undecided(undecided: Undecided | None, names: Mapping[str, Names]) -> Undecided | None:
+    if undecided is None:
+        return None
+    places = [
+        replace(each, line=names.get(each.section or "", {}).get(each.line, each.line)) for each in undecided.places
+    ]
+    return replace(undecided, places=places)
 
 
 def _value(verdict: Any, names: Names) -> Any:
@@ -107,11 +128,10 @@ def _profile(profile: Profile, names: Names) -> Profile:
 
 
 def _estimate(estimate: Estimate, names: Names) -> Estimate:
-    return replace(
-        estimate,
-        lines=[replace(each, nodes=_all(each.nodes, names)) for each in estimate.lines],
-        collectives=[replace(each, nodes=_all(each.nodes, names)) for each in estimate.collectives],
-    )
+    lines = [replace(each, nodes=_all(each.nodes, names)) for each in estimate.lines]
+    collectives = [replace(each, nodes=_all(each.nodes, names)) for each in estimate.collectives]
+    longest = bottleneck(lines, collectives, estimate.seconds)
+    return replace(estimate, lines=lines, collectives=collectives, bottleneck=longest)
 
 
 def _plan(plan: Planned, names: Names) -> Planned:

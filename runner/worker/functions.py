@@ -8,11 +8,13 @@ a function of the experiment for each call, and under `imported` how a program c
 from __future__ import annotations
 
 import importlib
+import linecache
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from inspect import ismodule
 from pathlib import Path
 from typing import Any, cast
 
@@ -35,13 +37,17 @@ from runner.language.operations import CONSTANTS, OPERATIONS
 from runner.language.python import PythonCall
 from runner.language.syntax import SyntaxFault
 from runner.untyped import is_mapping
-from runner.worker import calls, jaxprs, phases, types
+from runner.words import listed
+from runner.worker import calls, imported, jaxprs, phases, types, versions
 from runner.worker.jaxprs import CannotRead
 from runner.worker.specs import partition
 from runner.worker.versions import is_own
 
 _KEYS = {"key": "jax.random.key"}
 """What Python may read in a file besides what is imported, and what a program calls it."""
+
+_RAISED = (Exception, SystemExit, KeyboardInterrupt)
+"""What the user's code may raise: what it likes."""
 
 _FEW = 16
 """A tree of dicts, lists and tuples with at most so many leaves is written out; of others the structure has a name."""
@@ -91,6 +97,8 @@ class _Reading:
     modules: list[str] = field(default_factory=list[str])
     """The names of the modules that are files of the user's own."""
     references: dict[str, Callable[..., Any]] = field(default_factory=dict[str, Callable[..., Any]])
+    called: set[str] = field(default_factory=set[str])
+    """The names of what lines call, and of what is called inside of that."""
 
     def done(self) -> dict[str, Any]:
         self.probe = read(skeleton(self.definition))
@@ -126,6 +134,10 @@ class _Reading:
             if pattern not in self.patterns:
                 known = ", ".join(list(self.paths.values())[:12])
                 raise invalid(("specs",), f"no leaf of a tree fits {pattern}; there are {known}")
+        for name in self.references:
+            if not {name, name.rpartition(".")[2]} & self.called:
+                known = listed(sorted(self.called)[:12])
+                raise invalid(("references", name), f"nothing calls '{name}'; what is called is {known}")
         names = (*self.definition["imports"], *(f"{name}_tree" for name in self.trees))
         paths = {name: path for name, path in self.paths.items() if name != path}
         changed[KEY] = codec.plain(Imports(self.imported, tuple(self.preamble), names, tuple(self.modules), paths))
@@ -168,15 +180,19 @@ class _Reading:
             self.preamble += [f"import {imported}", f"{name} = {imported}.{attribute}"]
 
     def _reference(self, source: str, key: Key) -> Callable[..., Any]:
-        if source in self.objects:
-            return self.objects[source]
         root, _, rest = source.partition(".")
-        if root in self.objects and rest:
-            return self._attribute(self.objects[root], rest, source, key)
-        module, attribute, _ = self._module(source, key)
-        if attribute is None:
+        if source in self.objects:
+            function = self.objects[source]
+        elif root in self.objects and rest and ":" not in rest:
+            function = self._attribute(self.objects[root], rest, source, key)
+        else:
+            module, attribute, _ = self._module(source, key)
+            function = module if attribute is None else self._attribute(module, attribute, source, key)
+        if ismodule(function):
             raise invalid(key, f"'{source}' is a module; a reference is a function: {source}:NAME")
-        return self._attribute(module, attribute, source, key)
+        if not callable(function):
+            raise invalid(key, f"'{source}' is no function, which a reference is")
+        return function
 
     def _module(self, source: str, key: Key) -> tuple[Any, str | None, list[str]]:
         """The module that is named, what is taken of it, and how a program finds it."""
@@ -200,7 +216,7 @@ class _Reading:
         try:
             importlib.invalidate_caches()
             return importlib.import_module(name), attribute or None, lines
-        except (Exception, SystemExit) as error:  # a module may raise what it likes
+        except _RAISED as error:
             raise self._raised(error, f"importing {source}", key) from None
 
     def _attribute(self, module: Any, attribute: str, source: str, key: Key) -> Any:
@@ -240,7 +256,7 @@ class _Reading:
 
         try:
             shapes = calls.eval_shape(make)
-        except Exception as error:
+        except _RAISED as error:
             raise self._raised(error, "making the tree", key, expression) from None
         init = array.get("init")
         values: list[Any] | None = None
@@ -248,7 +264,7 @@ class _Reading:
             try:
                 with calls.default_device(calls.devices("cpu")[0]):
                     values = calls.tree.leaves(make())
-            except Exception as error:
+            except _RAISED as error:
                 raise self._raised(error, "making the tree", key, expression) from None
         tree = self._tree(name, shapes, call)
         for i, (leaf, struct) in enumerate(zip(tree.leaves, calls.tree.leaves(shapes), strict=True)):
@@ -271,7 +287,7 @@ class _Reading:
         self._known(call, space, key)
         try:
             specs = eval(call.text, {"__builtins__": {}}, space)
-        except Exception as error:
+        except _RAISED as error:
             raise self._raised(error, "making the specs", key, call.text) from None
         leaves = calls.tree.unflatten(tree.structure, tree.leaves)
 
@@ -507,8 +523,9 @@ class _Reading:
             raise InvalidExperiment(Fault(key, str(error), call.text, 0, len(call.text))) from None
         except InvalidExperiment:
             raise
-        except (Exception, SystemExit) as error:  # the user's function may raise what it likes
+        except _RAISED as error:
             raise self._raised(error, f"tracing {call.function or call.text}", key, call.text) from None
+        self.called |= {call.function, *lines.called} - {""}
         if not lines.results:
             raise InvalidExperiment(Fault(key, f"{call.text} gives no array", call.text, 0, len(call.text)))
         if section == "graph" and all(operand in self.arrays for operand in operands):
@@ -693,6 +710,9 @@ def forget(modules: Iterable[str]) -> None:
     """Import modules of the user's own anew where they are imported next: a file may be another one than before."""
     for name in modules:
         sys.modules.pop(name, None)
+    imported.forget()
+    versions.forget_frames()
+    linecache.checkcache()
 
 
 def _typed(tree: Any) -> str:

@@ -26,6 +26,11 @@ def _function(preamble: tuple[str, ...], parameters: tuple[str, ...], returned: 
     return eval(f"lambda {', '.join(parameters)}: {returned}", space)
 
 
+def forget() -> None:
+    """Import anew what calls import: a file of the user's may be another one than before."""
+    _function.cache_clear()
+
+
 def raised_in(error: BaseException, imported: Imported) -> Frame | None:
     """The line of the user's in which an error was raised; None where none of those that were read was running."""
     frames = {(frame.file, frame.line): frame for frame in imported.frames.values()}

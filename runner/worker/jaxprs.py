@@ -59,6 +59,7 @@ class FunctionLines:
     - `arrays`: the arrays that the function captures, by the names that the lines have for them.
     - `frames`: where each line stands in the user's files, by its name.
     - `differentiated`: whether it takes the derivative of a collective.
+    - `called`: the names of what is called inside, where references were given for some.
     """
 
     lines: Mapping[str, Any]
@@ -66,6 +67,7 @@ class FunctionLines:
     arrays: Mapping[str, np.ndarray]
     frames: Mapping[str, Frame]
     differentiated: bool = False
+    called: frozenset[str] = frozenset()
 
 
 class CannotRead(Exception):
@@ -136,7 +138,8 @@ def _lines(
         for term in ends
     ]
     names = tuple(term.name for term in results)
-    return FunctionLines(body.lines, names, reader.arrays, reader.frames, reader.differentiated)
+    called = frozenset(reader.called)
+    return FunctionLines(body.lines, names, reader.arrays, reader.frames, reader.differentiated, called)
 
 
 @dataclass
@@ -157,6 +160,8 @@ class _Reader:
     meant: dict[str, Term] = field(default_factory=dict[str, Term])
     live: dict[Any, _Live] = field(default_factory=dict[Any, "_Live"])
     differentiated: bool = False
+    called: set[str] = field(default_factory=set[str])
+    """The names of what is called inside, where references are given for some."""
 
     def __post_init__(self) -> None:
         self.taken |= {*OPERATIONS, *CONSTANTS, *keyword.kwlist, "grad"}
@@ -342,7 +347,11 @@ class _Body:
 
     def _reference(self, equation: Any) -> str | None:
         """The name of what an equation calls, if there is a reference of that name."""
-        return next((each for each in _names(equation) if each in self.references), None) if self.references else None
+        if not self.references:
+            return None
+        names = _names(equation)
+        self.reader.called.update(names)
+        return next((each for each in names if each in self.references), None)
 
     def _cannot(self, why: str) -> CannotRead:
         return CannotRead(f"{self.frame or 'the function'}: {why}")

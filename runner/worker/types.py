@@ -90,8 +90,8 @@ def infer(experiment: Experiment) -> Types:
             if name in outputs and of_all.shape != outputs[name].shape:
                 raise invalid(
                     ("outputs", name),
-                    f"per_device gives {list(local.shape)} on each device, which under {spec.yaml()} is "
-                    f"{list(of_all.shape)} in all; graph gives {list(outputs[name].shape)}",
+                    f"{_place(experiment, name)} gives {list(local.shape)} on each device, which under {spec.yaml()} "
+                    f"is {list(of_all.shape)} in all; graph gives {list(outputs[name].shape)}",
                 )
             outputs[name] = of_all
             if experiment.check_vma:
@@ -110,6 +110,12 @@ def infer(experiment: Experiment) -> Types:
         of_lines = limits.not_here(experiment) is not None or not experiment.grad
         raise invalid(("per_device",) if of_lines else ("grad", "of"), unsupported[experiment.programs[0]])
     return Types(outputs, nodes, repairs, unsupported, floats, differing, **deriving)
+
+
+def _place(experiment: Experiment, output: str) -> str:
+    """What readers know the line of `per_device` by that an output is."""
+    frame = experiment.given_frames["per_device"].get(output)
+    return "per_device" if frame is None else f"per_device ({frame})"
 
 
 def _fits_array(experiment: Experiment, gradient: str) -> None:
@@ -251,10 +257,11 @@ def _check_varying(experiment: Experiment, name: str, spec: Spec, varying: froze
         over = quoted(loose)
         one = [axis for axis in loose if experiment.mesh.sizes[axis] == 1]
         sizes = f" (that {quoted(one)} has size 1 does not count for JAX)" if one else ""
+        why = _known_gathered(experiment, name, frozenset(loose)) or LEFT_OUT
         raise invalid(
             ("outputs", name),
-            f"{spec.yaml()} promises the same '{name}' on every device along {over}, but in per_device it may "
-            f"differ along {over}{sizes}: {_known_gathered(experiment, name, frozenset(loose)) or LEFT_OUT}",
+            f"{spec.yaml()} promises the same '{name}' on every device along {over}, but in "
+            f"{_place(experiment, name)} it may differ along {over}{sizes}: {why}",
         )
 
 
@@ -272,7 +279,8 @@ def _known_gathered(experiment: Experiment, name: str, loose: frozenset[str]) ->
         except InvalidExperiment:
             continue
         if lines and not varying[name] & loose:
-            told = ", ".join(f"per_device.{line}: {gathered[line].text}" for line in lines)
+            places = {line: experiment.given_frames["per_device"].get(line) or f"per_device.{line}" for line in lines}
+            told = ", ".join(f"{places[line]}: {gathered[line].text}" for line in lines)
             return f"JAX knows the copies to be equal with {told}"
     return None
 

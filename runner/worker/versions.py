@@ -151,6 +151,11 @@ def _user_frame(traceback: Any) -> tuple[str, int] | None:
     return None if own is None else (own.file_name, own.start_line)
 
 
+def forget_frames() -> None:
+    """Look where equations come from anew: a file of the user's may be another one than before."""
+    _user_frame.cache_clear()
+
+
 _HOUSE = str(Path(__file__).parents[1])
 _SHIPPED = str(conf_folder())
 _INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})

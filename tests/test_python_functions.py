@@ -1,0 +1,333 @@
+"""Files that import functions of Python: trees, specs by patterns, both sections; what is wrong with them, in words."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.config.sources import Sources
+from runner.experiment.imported import read_imported
+from runner.experiment.reader import read
+from runner.faults import InvalidExperiment, key_text
+from runner.flow import run as flow
+from runner.link.workers import Workers
+from runner.record.model import Record
+from runner.worker import functions
+from runner.worker import imported as calling
+from tests import harness
+
+MODEL = """
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+
+BATCH = 4
+
+
+def init(key, features):
+    up, down = jax.random.split(key)
+    return {"mlp": [{"up": jax.random.normal(up, (features, 8))}, {"down": jax.random.normal(down, (8, features))}]}
+
+
+def specs():
+    return {"mlp": [{"up": P(None, "model")}, {"down": P("model")}]}
+
+
+def fewer_specs():
+    return {"mlp": [P()]}
+
+
+def no_specs():
+    return {"mlp": "model"}
+
+
+def loss(params, x):
+    first, second = params["mlp"]
+    hidden = jnp.tanh(x @ first["up"])
+    return jnp.mean((hidden @ second["down"] - x) ** 2)
+
+
+def loss_of_shard(params, x):
+    first, second = params["mlp"]
+    hidden = jnp.tanh(x @ first["up"])
+    out = jax.lax.psum(hidden @ second["down"], "model")
+    return jax.lax.pmean(jnp.mean((out - x) ** 2), "data")
+
+
+def scaled(x):
+    return x * 2.0
+
+
+def halves(x):
+    return {"low": x[:4], "high": x[4:]}
+
+
+@jax.jit
+def inner(x):
+    return jnp.cos(x)
+
+
+def outer(x):
+    return inner(x) + 1
+
+
+def raises(x):
+    raise ValueError("not mine")
+
+
+def interrupts(x):
+    raise KeyboardInterrupt
+
+
+def gives_nothing(x):
+    return None
+
+
+def raises_in_a_tree():
+    raise SystemExit(2)
+"""
+
+TREE: dict[str, Any] = {
+    "mesh": {"axes": ["data", "model"], "shape": [2, 2]},
+    "imports": {"mine": "python_model.py"},
+    "arrays": {"params": {"tree": "mine.init(key(0), 4)"}, "x": {"shape": [8, 4], "spec": ["data"]}},
+    "graph": {"loss": "mine.loss(params, x)"},
+    "outputs": {"loss": []},
+    "program": "auto",
+}
+
+LINE: dict[str, Any] = TREE | {"arrays": {"x": {"shape": [8, 4], "spec": ["data"]}}, "outputs": {"y": []}}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("python")
+    (folder / "python_model.py").write_text(MODEL, encoding="utf-8")
+    (folder / "python_broken.py").write_text("import python_that_is_not_there\n", encoding="utf-8")
+    (folder / "python_interrupts.py").write_text("raise KeyboardInterrupt\n", encoding="utf-8")
+    return folder
+
+
+def traced(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
+    return functions.traced(harness.config(config), folder, folder)
+
+
+def ran(folder: Path, config: dict[str, Any], into: Path) -> Record:
+    config = config | {"imports": {"mine": str(folder / "python_model.py")}}
+    record = flow.run(harness.config(config), into, Sources, workers=Workers(harness.Telling()))
+    assert record.status == "passed", (record.error, record.programs)
+    return record
+
+
+# What a file says.
+
+
+def specs_of(definition: dict[str, Any]) -> dict[str, Any]:
+    return {name: array["spec"] for name, array in definition["arrays"].items()}
+
+
+UP, DOWN = "params_mlp_0_up", "params_mlp_1_down"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"specs": {"params/**/up": [None, "model"], "params/mlp/*/down": ["model"]}},
+        {"specs": {"params": {"**": {"up": [None, "model"]}, "mlp/1/{down,other}": ["model"]}}},
+        {"specs": {"params/**/up": [None, "model"], "**": ["model"]}},
+        {"arrays": {**TREE["arrays"], "params": {"tree": "mine.init(key(0), 4)", "specs": "mine.specs()"}}},
+    ],
+)
+def test_leaves_of_a_tree_lie_as_patterns_or_a_tree_of_specs_say(said: dict[str, Any], folder: Path) -> None:
+    specs = specs_of(traced(folder, TREE | said))
+    assert (specs[UP], specs[DOWN]) == ([None, "model"], ["model"])
+
+
+def test_an_array_keeps_what_its_line_says(folder: Path) -> None:
+    assert specs_of(traced(folder, TREE | {"specs": {"**": ["model"]}}))["x"] == ["data"]
+
+
+def test_device_code_is_held_to_the_function_of_whole_arrays(folder: Path, tmp_path: Path) -> None:
+    config = TREE | {
+        "specs": {"params/**/up": [None, "model"], "params/**/down": ["model"]},
+        "per_device": {"loss": "mine.loss_of_shard(params, x)"},
+        "program": ["auto", "shard_map"],
+    }
+    record = ran(folder, config, tmp_path)
+    assert record.checks.sections is not None
+    assert record.checks.sections.status == "passed"
+    assert {*record.compiled} == {"auto", "shard_map"}
+
+
+def test_a_line_of_both_sections_is_traced_for_each(folder: Path, tmp_path: Path) -> None:
+    config = LINE | {
+        "graph": {"y": "sum(z)"},
+        "per_device": {"y": "psum(sum(z), 'data')"},
+        "both": {"z": "mine.scaled(x)"},
+        "program": ["auto", "shard_map"],
+    }
+    record = ran(folder, config, tmp_path)
+    assert "mine.scaled(x)" in (tmp_path / "program_shard_map.py").read_text("utf-8")
+    assert record.checks.sections is not None
+    assert record.checks.sections.status == "passed"
+
+
+def test_a_tree_that_is_given_has_a_line_for_each_leaf(folder: Path) -> None:
+    definition = traced(folder, LINE | {"graph": {"y": "mine.halves(x)"}, "outputs": {"y": ["data"]}})
+    assert {*definition["outputs"]} == {"y_low", "y_high"}
+    assert read(definition).outputs["y_low"].yaml() == "[data]"
+
+
+# What is wrong with it.
+
+
+def fault(folder: Path, config: dict[str, Any]) -> tuple[str, str]:
+    with pytest.raises(InvalidExperiment) as refused:
+        read(traced(folder, config))
+    return key_text(refused.value.fault.key), refused.value.fault.message
+
+
+def at(text: str) -> str:
+    """Where the model's file has a line, and the line."""
+    (number,) = [i for i, line in enumerate(MODEL.splitlines(), 1) if line.strip() == text]
+    return f"python_model.py:{number} {text}"
+
+
+WITH_SPECS = {"params": {"tree": "mine.init(key(0), 4)", "specs": "mine.fewer_specs()"}, "x": TREE["arrays"]["x"]}
+
+
+@pytest.mark.parametrize(
+    ("config", "key", "said"),
+    [
+        (
+            LINE | {"imports": {"mine": "python_model.py:nobody"}, "graph": {"y": "mine(x)"}},
+            "imports.mine",
+            "'python_model.py:nobody': python_model has no 'nobody'",
+        ),
+        (
+            LINE | {"imports": {"mine": "python_broken.py"}, "graph": {"y": "mine.f(x)"}},
+            "imports.mine",
+            "importing python_broken.py at python_broken.py:1 import python_that_is_not_there: "
+            "ModuleNotFoundError: No module named 'python_that_is_not_there'",
+        ),
+        (
+            LINE | {"imports": {"mine": "python_interrupts.py"}, "graph": {"y": "mine.f(x)"}},
+            "imports.mine",
+            "importing python_interrupts.py at python_interrupts.py:1 raise KeyboardInterrupt: KeyboardInterrupt",
+        ),
+        (
+            LINE | {"imports": {"sin": "python_model.py"}, "graph": {"y": "sin.scaled(x)"}},
+            "imports.sin",
+            "'sin' is an operation, a dim or an array already; a name means one thing",
+        ),
+        (
+            LINE | {"graph": {"y": "mine.raises(x)"}},
+            "graph.y",
+            "tracing mine.raises at " + at('raise ValueError("not mine")') + ": ValueError: not mine",
+        ),
+        (
+            LINE | {"graph": {"y": "mine.interrupts(x)"}},
+            "graph.y",
+            f"tracing mine.interrupts at {at('raise KeyboardInterrupt')}: KeyboardInterrupt",
+        ),
+        (LINE | {"graph": {"y": "mine.gives_nothing(x)"}}, "graph.y", "mine.gives_nothing(x) gives no array"),
+        (
+            LINE | {"graph": {"y": "mine.scaled(x, z)"}},
+            "graph.y",
+            "no 'z'; Python has mine, key, x here",
+        ),
+        (
+            LINE | {"graph": {"y": "sum(mine.halves(x))"}},
+            "graph.y",
+            "mine.halves(x) gives 2 arrays; give it a line of its own",
+        ),
+        (
+            TREE | {"arrays": {"params": {"tree": "mine.raises_in_a_tree()"}, "x": {"shape": [4]}}},
+            "arrays.params.tree",
+            f"making the tree at {at('raise SystemExit(2)')}: SystemExit: 2",
+        ),
+        (
+            TREE | {"specs": {"params/**/sideways": ["model"]}},
+            "specs",
+            "no leaf of a tree fits params/**/sideways; there are params/mlp/0/up, params/mlp/1/down, x, loss",
+        ),
+        (
+            TREE | {"arrays": {**WITH_SPECS, "params": {"tree": "mine.init(key(0), 4)", "specs": "mine.no_specs()"}}},
+            "arrays.params.specs",
+            "a spec is a PartitionSpec, and not 'model'",
+        ),
+        (
+            LINE | {"graph": {"y": "mine.outer(x)"}, "references": {"flash": "mine.scaled"}},
+            "references.flash",
+            "nothing calls 'flash'; what is called is inner and mine.outer",
+        ),
+        (
+            LINE | {"graph": {"y": "mine.outer(x)"}, "references": {"inner": "mine"}},
+            "references.inner",
+            "'mine' is a module; a reference is a function: mine:NAME",
+        ),
+        (
+            LINE | {"graph": {"y": "mine.outer(x)"}, "references": {"inner": "mine.BATCH"}},
+            "references.inner",
+            "'mine.BATCH' is no function, which a reference is",
+        ),
+        (
+            LINE | {"functions": {"f": {"of": ["a"], "result": "mine.scaled(a)"}}, "graph": {"y": "f(x)"}},
+            "functions.f.result",
+            "mine.scaled is called inside of a repeat or a function; call it in a line of a section",
+        ),
+        (
+            LINE
+            | {
+                "functions": {"f": {"of": ["a"], "g": "sin(a)", "result": "g * 2"}},
+                "graph": {"y": "f(mine.scaled(x))"},
+                "outputs": {"y_g": []},
+            },
+            "outputs.y_g",
+            "'y_g' is a value inside of f, which no program can reach; return it there, or name what the call gives: "
+            "'y'",
+        ),
+    ],
+)
+def test_what_is_wrong_is_one_message(config: dict[str, Any], key: str, said: str, folder: Path) -> None:
+    assert fault(folder, config) == (key, said)
+
+
+def test_a_file_that_is_not_there_is_named(folder: Path) -> None:
+    config = LINE | {"imports": {"mine": "nobody.py"}, "graph": {"y": "mine.scaled(x)"}}
+    assert fault(folder, config) == ("imports.mine", f"there is no file '{folder / 'nobody.py'}'")
+
+
+def test_specs_of_another_structure_are_refused(folder: Path) -> None:
+    key, said = fault(folder, TREE | {"arrays": WITH_SPECS})
+    assert key == "arrays.params.specs"
+    assert re.match(r"the specs have another structure than what they are of: .*1.*2", said)
+
+
+def test_a_reference_is_named_by_its_file_too(folder: Path) -> None:
+    config = LINE | {"graph": {"y": "mine.outer(x)"}}
+    as_it_is = traced(folder, config)["functions"]["mine_outer"]
+    referred = traced(folder, config | {"references": {"inner": "python_model.py:scaled"}})["functions"]["mine_outer"]
+    assert "cos" in str(as_it_is)
+    assert "cos" not in str(referred)
+
+
+# A worker that does one job after the other.
+
+
+def test_a_file_that_was_edited_is_another_one(folder: Path) -> None:
+    file = folder / "python_edited.py"
+    config = LINE | {"imports": {"edited": "python_edited.py"}, "graph": {"y": "edited.f(x)"}}
+
+    def value(text: str) -> tuple[Any, str]:
+        file.write_text(text, encoding="utf-8")
+        definition = traced(folder, config)
+        imports = read_imported(definition)
+        (frame,) = {str(frame) for frame in imports.functions["edited_f"].frames.values()}
+        return calling.called(imports, "edited_f", {"x": 3.0}), frame
+
+    assert value("def f(x):\n    return x * 2\n") == (6.0, "python_edited.py:2 return x * 2")
+    assert value("def f(x):\n    return x + 20\n") == (23.0, "python_edited.py:2 return x + 20")

@@ -1,0 +1,128 @@
+"""Mistakes planted in device code of a user's Python: each is noticed, most are told with their line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from runner.checks import diagnosis, sections
+from runner.checks.mutants import mutants
+from runner.cli import mutate
+from runner.config.sources import Sources
+from runner.experiment import data
+from runner.experiment.model import Experiment
+from runner.experiment.reader import read
+from runner.faults import InvalidExperiment
+from runner.flow import run as flow
+from runner.flow import untyped_output
+from runner.link.workers import Workers
+from runner.show import report
+from runner.worker import functions
+from runner.worker.types import infer
+from tests import harness
+from tests.seeded import SEEDS, Seed
+
+SECONDS = 20.0
+
+ELSEWHERE = {
+    # A mean over devices of sums mends it too.
+    "loss_by_rows": "seeded.py:101 ",
+    # The line only gives an array another name, which JAX does not see.
+    "embedding_unshifted": "seeded.py:200 ",
+    # With the right axis JAX's types want to know that the copies are equal.
+    "gathered_over_other_axis": "seeded.py:246 ",
+}
+"""The mistakes of which another line is told than the one in which they were planted."""
+
+
+def read_seed(seed: Seed, folder: Path) -> Experiment:
+    return read(functions.traced(harness.config(seed.definition), folder, folder))
+
+
+def refused(revised: Experiment) -> str | None:
+    """What JAX's types have against an edited experiment."""
+    try:
+        with harness.configured(revised):
+            infer(revised)
+    except InvalidExperiment as error:
+        return error.fault.message
+    return None
+
+
+def message(experiment: Experiment, folder: Path) -> str:
+    """What a user reads of an experiment that is wrong."""
+    try:
+        context = harness.consulted(experiment, folder)
+    except InvalidExperiment as error:
+        arrays = data.make(experiment, folder)
+        return untyped_output.explained(experiment, arrays, error.fault, refused).message
+    assert sections.check(context).status == "failed"
+    return "\n".join(diagnosis.diagnose(context, refused, SECONDS))
+
+
+@pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: seed.name)
+def test_a_mistake_is_noticed_and_told_with_its_line(seed: Seed, tmp_path: Path) -> None:
+    assert ELSEWHERE.get(seed.name, seed.place) in message(read_seed(seed, tmp_path), tmp_path)
+
+
+def test_the_line_is_told_of_most_mistakes() -> None:
+    assert len(SEEDS) >= 30
+    assert {*ELSEWHERE} < {seed.name for seed in SEEDS}
+    assert len(ELSEWHERE) <= 0.1 * len(SEEDS)
+
+
+def seed(name: str) -> Seed:
+    (named,) = (each for each in SEEDS if each.name == name)
+    return named
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (
+            "stale_weight",
+            "PLACE: w1 stands where w2 is meant: with tanh(h_3 @ w2) it equals the graph",
+        ),
+        (
+            "causal_by_local_position",
+            "the term axis_index('data') * 4 is left out in PLACE: with axis_index('data') * 4 + iota('int32', 4) "
+            "it equals the graph",
+        ),
+        (
+            "noise",
+            "the fold_in of axis_index('data') into a key is left out in PLACE: "
+            "with fold_in(key(squeeze(seed, 0)), axis_index('data')) it equals the graph",
+        ),
+        (
+            "cumulative",
+            "no single edit of per_device was found that computes the graph\n"
+            "PLACE: the first line that gives devices what is no part of any value of graph",
+        ),
+    ],
+)
+def test_a_diagnosis_speaks_of_the_users_line(name: str, said: str, tmp_path: Path) -> None:
+    wrong = seed(name)
+    experiment = read_seed(wrong, tmp_path)
+    (frame,) = {frame for frame in experiment.frames["per_device"].values() if str(frame).startswith(wrong.place)}
+    assert message(experiment, tmp_path) == said.replace("PLACE", str(frame))
+
+
+def test_a_run_reports_it(tmp_path: Path) -> None:
+    wrong = seed("mean_of_devices")
+    record = flow.run(harness.config(wrong.definition), tmp_path, Sources, workers=Workers(harness.Telling()))
+    assert record.status == "failed"
+    text = report.story(record, tmp_path)
+    assert f"a psum over 'model' is left out in {wrong.place}return lax.pmean" in text
+    assert "functions." not in text
+    assert "div_2" not in text
+
+
+def test_mutants_are_told_by_the_users_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    context = harness.consulted(read_seed(seed("differences"), tmp_path), tmp_path)
+    tried = mutants(context)
+    assert {mutant.edit.place[:11] for mutant in tried} == {"seeded.py:3"}
+    mutate._report(tried, "per_device", "test")
+    shown = capsys.readouterr().out
+    assert "return x - jnp.concatenate([last, x[:-1]])" in " ".join(shown.split())
+    assert "result_" not in shown

@@ -18,6 +18,7 @@ from runner.config import schema
 from runner.config.compose import Configuration
 from runner.link.workers import Workers
 from runner.record import files
+from runner.untyped import is_mapping
 from runner.words import bytes_text, listed
 
 if TYPE_CHECKING:
@@ -66,10 +67,8 @@ def text(definition: Mapping[str, Any], planning: Planning) -> str:
         for key, value in definition.items()
         if value != defaults.get(key) and not (key in _NESTED and not _said(value, defaults[key]))
     }
-    for key in _NESTED:
-        if key in given:
-            value: Mapping[str, Any] = given[key]
-            given[key] = _said(value, defaults[key])
+    nested: dict[str, Mapping[str, Any]] = {key: given[key] for key in _NESTED if key in given}
+    given |= {key: _said(value, defaults[key]) for key, value in nested.items()}
     given["arrays"] = {name: schema.said(array) for name, array in given["arrays"].items()}
     plan = planning.plan
     head = [
@@ -89,7 +88,7 @@ def _said(value: Mapping[str, Any] | None, defaults: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, one in (value or {}).items():
         default = defaults.get(name)
-        if isinstance(one, Mapping) and isinstance(default, Mapping):
+        if is_mapping(one) and is_mapping(default):
             if inner := _said(one, default):
                 found[name] = inner
         elif one != default:
@@ -135,8 +134,9 @@ def _show_plan(planning: Planning) -> None:
     plan, least = planning.plan, planning.plan.least
     rows: list[tuple[str, str, str, str]] = []
     for one in plan.alternatives:
-        more = "" if one.more is None else f"+{amount(one.more, least)}"
-        rows.append((one.key, one.spec.yaml(), "" if one.next is None else f"{one.next.yaml()} {more}", one.since))
+        more = f" +{amount(one.more, least)}" if one.more else ""
+        following = "" if one.next is None else one.next.yaml() + more
+        rows.append((one.key, one.spec.yaml(), following, one.since))
     print_table(Table(("key", "layout", "next best", "since"), rows))
     cost = amount(plan.best.cost, least)
     print(

@@ -93,7 +93,7 @@ def planned(config: Mapping[str, Any], folder: Path, sources: Callable[[], Sourc
     except NotDerived as error:
         raise invalid(keys[0], f"the graph cannot be planned: {error}") from None
     except Unsolved as error:
-        raise invalid(keys[0], f"no plan was found in time: {error}") from None
+        raise invalid(keys[0], f"no plan was found: {error}") from None
 
 
 def _require_arrays(config: Mapping[str, Any], keys: Sequence[Key]) -> None:

@@ -22,6 +22,9 @@ Choice: TypeAlias = tuple[int, ...]
 LARGEST = 20_000_000
 """The entries of a table of variable elimination, at most."""
 
+LARGEST_PROGRAM = 1_000_000
+"""The entries of all pairs of a network that is given to HiGHS, at most: more would take it hours."""
+
 SECONDS = 60.0
 """How long HiGHS may take."""
 
@@ -77,14 +80,16 @@ class TooLarge(Exception):
 
 
 class Unsolved(Exception):
-    """HiGHS found no choice within its time."""
+    """No choice was found: the network is too large, or HiGHS found none within its time."""
 
 
 def solved(network: Network, keeping: Sequence[int] = ()) -> Solution:
     """The best choice. Variables of `keeping` keep all of their choices. Raises `Unsolved`."""
     try:
         return eliminated(network)
-    except TooLarge:
+    except TooLarge as error:
+        if sum(costs.size for costs in network.pairs.values()) > LARGEST_PROGRAM:
+            raise Unsolved(str(error)) from None
         smaller, kept = pruned(network, keeping)
     try:
         solution = eliminated(smaller)
@@ -172,7 +177,7 @@ def _eliminate(network: Network) -> tuple[list[_Bucket], int]:
     """What each variable is minimised over with, in order; the entries of the largest table."""
     order, largest = _order(network)
     if largest > LARGEST:
-        raise TooLarge
+        raise TooLarge(f"a table would have {largest:,} entries; name more layouts, or use fewer mesh axes")
     tables = [_Table((at,), costs) for at, costs in enumerate(network.alone)]
     tables += [_Table(pair, costs) for pair, costs in network.pairs.items()]
     buckets: list[_Bucket] = []

@@ -19,7 +19,7 @@ FLOORS = (
     ("programs", "link"),
     ("reference", "evidence", "derivation"),
     ("estimate",),
-    ("why",),
+    ("why", "planning"),
     ("record",),
     ("show", "track"),
     ("checks", "worker"),

@@ -178,14 +178,15 @@ def resolved(config: DictConfig, provenance: Provenance) -> Configuration:
     from runner.config import composition, shape
 
     try:
-        plain: Any = without_missing(OmegaConf.to_container(config, resolve=True))
+        given: Any = OmegaConf.to_container(config, resolve=True)
     except OmegaConfBaseException as error:
         raise InvalidConfiguration(composition.in_task(error, provenance.sources)) from None
-    for misfit in shape.misfits(plain):
+    for misfit in shape.misfits(given):
         kind = shape.at(misfit.fault.key)
         # OmegaConf has seen to the values of all other keys.
-        if misfit.name or (kind is not None and kind.name == "flag"):
+        if misfit.name or (kind is not None and (kind.name == "flag" or kind.words)):
             raise InvalidConfiguration(composition.of_misfit(misfit, provenance.sources))
+    plain: Any = without_missing(given)
     plain |= shape.flags(plain)
     _refuse_absent_targets(plain, provenance)
     return _with_hardware(Configuration(plain, provenance))

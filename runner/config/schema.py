@@ -18,6 +18,9 @@ MISSING: Any = "???"
 Flag: TypeAlias = Annotated[Any, "flag"]
 """True or false. OmegaConf would make true of any number that is not 0; `shape.py` knows better."""
 
+Layout: TypeAlias = Annotated[Any, "spec"]
+"""A list, or a word that stands for one; to OmegaConf nothing is both."""
+
 Rate: TypeAlias = Annotated[float | None, "rate"]
 Latency: TypeAlias = Annotated[float | None, "latency"]
 Things: TypeAlias = Annotated[int | None, "things"]
@@ -128,7 +131,7 @@ class ArrayConfig:
     shape: Annotated[list[Any], "shape"] = MISSING
     dtype: Annotated[str, "dtype"] = field(default=MISSING, metadata={"unsaid": "float32"})
     init: Annotated[Any, "init"] = field(default=MISSING, metadata={"unsaid": "normal()"})
-    spec: Annotated[list[Any], "spec"] = field(default=MISSING, metadata={"unsaid": []})
+    spec: Layout = field(default=MISSING, metadata={"unsaid": []})
     tree: str | None = None
     """A pytree of arrays, by the call that makes it, in the place of a shape: `llama.init(key(0), B)`."""
     specs: str | None = None
@@ -190,6 +193,18 @@ class ExpectConfig:
 
 
 @dataclass
+class PlanConfig:
+    """What `python -m runner.plan` is to find layouts for, where a spec is `auto`."""
+
+    least: Annotated[str | None, "least"] = None
+    """What is to be least: `bytes` that a device sends, `time` on the hardware, `memory`; null: time with hardware."""
+    memory: Annotated[Any, "amount"] = None
+    """How much a device may hold of arrays and outputs: bytes, or `90 GiB`."""
+    candidates: Annotated[int, "at-least-1"] = 3
+    """How many plans are compiled, the best by prediction first."""
+
+
+@dataclass
 class TestConfig:
     """How `pytest` runs the experiment."""
 
@@ -240,6 +255,7 @@ class ExperimentConfig:
     outputs: Annotated[dict[str, Any] | None, "specs"] = field(default_factory=dict[str, Any])
     grad: GradConfig | None = field(default_factory=GradConfig)
     expect: ExpectConfig | None = field(default_factory=ExpectConfig)
+    plan: PlanConfig | None = field(default_factory=PlanConfig)
     test: TestConfig | None = field(default_factory=TestConfig)
     program: Annotated[Any, "programs"] = "all"
     """`all`, one program, or a list of them."""

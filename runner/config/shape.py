@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from runner.config.quoting import WORD
-from runner.config.schema import ExperimentConfig, Flag
+from runner.config.schema import ExperimentConfig, Flag, Layout
 from runner.faults import Fault, Key, key_text, nearest
 from runner.untyped import is_mapping
 
@@ -21,7 +21,8 @@ class Kind:
     """What may stand at a key: `text`, `integer`, `number`, `flag`, `list`, `mapping` or `anything`.
 
     Of a mapping, `keys` are the only ones there are; where the names are the user's own, `items` is what each holds.
-    `form` is the name of the form that says more, in `experiment/forms.py`, and `config` the class that has the keys.
+    `words` are the texts that may stand there as well. `form` is the name of the form that says more, in
+    `experiment/forms.py`, and `config` the class that has the keys.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Kind:
     items: Kind | None = None
     form: str | None = None
     config: str | None = None
+    words: tuple[str, ...] = ()
 
 
 _SCALARS = {str: "text", int: "integer", float: "number"}
@@ -48,6 +50,8 @@ def root() -> Kind:
 def _kind(hint: Any) -> Kind:
     if hint == Flag:
         return Kind("flag")
+    if hint == Layout:
+        return Kind("list", form="spec", words=("auto",))
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
         return dataclasses.replace(_kind(arguments[0]), form=arguments[1])
@@ -128,7 +132,7 @@ def _fits(value: Any, kind: Kind) -> bool:
         case "mapping":
             return isinstance(value, Mapping)
         case "list":
-            return isinstance(value, list)
+            return isinstance(value, list) or value in kind.words
         case "text":
             return not isinstance(value, Mapping | list)
         case "flag":

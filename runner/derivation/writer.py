@@ -51,7 +51,7 @@ class Writer:
         for array in experiment.given:
             spec = moves.plain(self.mesh, array.layout.spec, len(array.shape))
             term = self._singled.get(array.name, Name(array.name))
-            value = Value(term, array.shape, spec, array.dtype, below=_below(array.init, experiment))
+            value = Value(term, array.shape, spec, array.dtype, below=below(array.init, experiment))
             self.names.scopes[0].names[array.name] = Binding(value)
             if array.name in experiment.constraints:
                 moved = self.layouts.reshard(value, self._plain(experiment.constraints[array.name], value))
@@ -330,7 +330,7 @@ def _number(value: Value) -> str:
     return "bool" if isinstance(literal, bool) else "int32" if isinstance(literal, int) else "float32"
 
 
-def _below(init: Any, experiment: Experiment) -> int | None:
+def below(init: Any, experiment: Experiment) -> int | None:
     """A bound of the integers of an array whose `init` says it: `integers(0, V)`."""
     match init:
         case Expression(term=Apply(operation="integers", operands=(Const(value=0), bound), named=())):

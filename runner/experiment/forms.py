@@ -23,6 +23,9 @@ IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 PLATFORMS = ("cpu", "gpu", "tpu")
 
+LEAST = ("bytes", "time", "memory")
+"""What a plan may have the least of."""
+
 PRECISIONS = ("default", "high", "highest", "bfloat16", "tensorfloat32", "float32")
 
 AXIS_TYPES = ("explicit", "auto")
@@ -115,6 +118,9 @@ _ENTRY = replace(_one_or_more(_AXIS, _NO_AXIS), optional=True)
 """Of a PartitionSpec, or of a rule: one axis, several, or none."""
 SPEC = Form("list", "{value!r} is not a PartitionSpec; it is a list such as [x, null]", of=_ENTRY)
 _SPECS = Form("mapping", of=replace(SPEC, optional=True))
+AUTO = "auto"
+"""In the place of a PartitionSpec: the planner finds it."""
+_LAYOUT = _any(SPEC.refusal, SPEC, Form("text", choices=(AUTO,)))
 _RULE = Form(
     "list",
     "{value!r} is not a rule; it is a logical name and mesh axes, such as [embed, x]",
@@ -196,8 +202,15 @@ FORMS: Mapping[str, Form] = {
     "dtype": Form("text", "no dtype {value!r}", choices=dtypes.NAMES, example="; for example float32, bfloat16, int32"),
     "init": _any("", _TEXT, "numbers"),
     "numbers": _any("", Form("number"), Form("flag"), Form("list", of="numbers")),
-    "spec": SPEC,
-    "specs": _SPECS,
+    "spec": _LAYOUT,
+    "specs": Form("mapping", of=replace(_LAYOUT, optional=True)),
+    "least": Form("text", "a plan has no least '{value}'", choices=LEAST, optional=True),
+    "amount": _any(
+        "{value!r} is not an amount of memory; it is a number of bytes, or one with a unit: 90 GiB",
+        Form("number", above=0),
+        _TEXT,
+        optional=True,
+    ),
     "specs-of-leaves": Form("mapping", of=_any(SPEC.refusal, SPEC, "specs-of-leaves", optional=True)),
     "imports": Form(
         "mapping", of=Form("text", "{value!r} is no file, such as my_models/llama.py, and no module{hint}")

@@ -10,7 +10,7 @@ from typing import Any
 
 from runner.config import schema
 from runner.config.folders import misnamed
-from runner.experiment import divergence, expect, extent, hardware, topology
+from runner.experiment import auto, divergence, expect, extent, hardware, topology
 from runner.experiment.checkpoints import check_names
 from runner.experiment.forms import PLATFORMS, check, choices
 from runner.experiment.functions import read_functions
@@ -76,6 +76,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
     named = config.get("program", "all")
     config = schema.whole(config) | {"program": named}
     config |= {key: spread(config[key], (key,)) for key in ("arrays", "constraints", "outputs")}
+    auto.refuse(config)
     name = config["name"]
     if not name:
         raise invalid(("name",), "the experiment has no name")
@@ -171,6 +172,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
     check_blocks(experiment)
     for key in ("precision", "seed", "timeout"):
         check(config[key], (key,))
+    auto.read_plan(config)
     if experiment.trace and not sections["per_device"]:
         raise invalid(("trace",), "trace=true needs a per_device")
     if experiment.trace and not experiment.per_device:

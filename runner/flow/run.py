@@ -229,7 +229,7 @@ class Running:
         from runner.flow import dimensions, naming, reasons, revising, untyped_output
         from runner.flow.findings import Findings
         from runner.flow.modes import modes
-        from runner.link.events import Died, Finished, FunctionsRead, Invalid, Log, Started, Types
+        from runner.link.events import Died, Finished, FunctionsRead, Invalid, Log, Started, Types, ValuesTyped
 
         experiment, arrays = job.experiment, job.arrays
         with job.open, closing(job.events) as events:
@@ -248,8 +248,8 @@ class Running:
                         _log.info("%s: %s", event.step, event.error or event.unsupported or "finished")
                         with self._part(experiment, f"comparing the results of {event.step}"):
                             findings.add(event, job.left_here)
-                    case FunctionsRead():
-                        raise AssertionError("an experiment whose functions are read has none to read")
+                    case FunctionsRead() | ValuesTyped():
+                        raise AssertionError("the job is to run an experiment whose functions are read")
                     case Died():
                         record.status, record.error = "error", event.error
                     case Log():

@@ -316,6 +316,18 @@ class FunctionsRead:
 
 
 @dataclass(kw_only=True)
+class ValuesTyped:
+    """The types of all values of a graph, by their numbers; nothing follows.
+
+    - `values`: the shape and the dtype of an array, of a tuple those of each; null where a loop's steps differ.
+    - `tuples`: the numbers of those that are tuples.
+    """
+
+    values: dict[int, list[Typed] | None]
+    tuples: list[int]
+
+
+@dataclass(kw_only=True)
 class Done:
     """A job was done, and the worker is ready for another.
 
@@ -348,7 +360,7 @@ class Log:
     text: str
 
 
-Event: TypeAlias = Invalid | FunctionsRead | Types | Started | Finished | Died | Log
+Event: TypeAlias = Invalid | FunctionsRead | ValuesTyped | Types | Started | Finished | Died | Log
 
 Said: TypeAlias = Event | Done | Called | Phase
 """What a worker says, or is said of it."""
@@ -356,7 +368,7 @@ Said: TypeAlias = Event | Done | Called | Phase
 
 _KINDS: dict[str, type[Any]] = {
     kind.__name__.lower(): kind
-    for kind in (Called, Phase, Invalid, FunctionsRead, Types, Started, Finished, Done, Died)
+    for kind in (Called, Phase, Invalid, FunctionsRead, ValuesTyped, Types, Started, Finished, Done, Died)
 }
 """What a worker says; of most of its ends its parent hears otherwise."""
 

@@ -20,7 +20,7 @@ from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.faults import InvalidExperiment
-from runner.layout import Spec
+from runner.layout import Spec, Typed
 from runner.link import handover, scratch
 from runner.link.events import (
     Died,
@@ -30,6 +30,7 @@ from runner.link.events import (
     Ranges,
     Traced,
     Types,
+    ValuesTyped,
 )
 from runner.link.order import job, kind
 from runner.link.together import folder as folder_of
@@ -120,6 +121,9 @@ class WorkerEnded(RuntimeError):
     """The worker ended before it told what it was asked for; the message says how."""
 
 
+Parts: TypeAlias = "Mapping[int, Typed | tuple[Typed, ...] | None]"
+"""The type of every array of a graph by its number, of a tuple of arrays that of each."""
+
 GradientArrays: TypeAlias = tuple[Arrays, list[Arrays], str | None]
 """JAX's gradients of the unsharded graph, what rounding does to them draw by draw, and why there are none."""
 
@@ -162,6 +166,29 @@ def types_and_gradients_of(
                 case _:
                     continue
     raise WorkerEnded("the worker ended before it told the types")
+
+
+def value_types_of(workers: Workers, experiment: Experiment, folder: Path, data_folder: Path) -> Parts:
+    """The types of all values of the graph, by their numbers; None where those of a loop's steps differ.
+
+    Raises `InvalidExperiment` for what JAX's types refuse, and `WorkerEnded`.
+    """
+    request = {**job(experiment, folder, data_folder, str(folder)), "values": True}
+    for event in workers.submit(request, kind(experiment), experiment.timeout):
+        match event:
+            case Invalid():
+                raise InvalidExperiment(event.fault)
+            case Died():
+                raise WorkerEnded(event.error)
+            case ValuesTyped():
+                listed, tuples = event.values, frozenset(event.tuples)
+                return {
+                    at: None if types is None else tuple(types) if at in tuples else types[0]
+                    for at, types in listed.items()
+                }
+            case _:
+                continue
+    raise WorkerEnded("the worker ended before it told the types of the values")
 
 
 def read_gradients(experiment: Experiment, event: GradientFile, left_here: Path) -> GradientArrays:

@@ -224,7 +224,18 @@ class _End:
 
 def _of_one(line: _Line, worker: Worker | Together, ticket: _Ticket) -> Generator[Event, None, _End]:
     """Yield what one process tells of a job, and take what it finishes out of what is left."""
-    from runner.link.events import Called, Died, Done, Finished, FunctionsRead, Invalid, Phase, Started, Types
+    from runner.link.events import (
+        Called,
+        Died,
+        Done,
+        Finished,
+        FunctionsRead,
+        Invalid,
+        Phase,
+        Started,
+        Types,
+        ValuesTyped,
+    )
 
     running: Step | None = None
     done = False
@@ -268,4 +279,5 @@ def _of_one(line: _Line, worker: Worker | Together, ticket: _Ticket) -> Generato
                 pass
         if ticket.first or not isinstance(event, Types):
             yield event
-        done = isinstance(event, Invalid | FunctionsRead) or (isinstance(event, Finished | Types) and not ticket.left)
+        ended = isinstance(event, Invalid | FunctionsRead | ValuesTyped)
+        done = ended or (isinstance(event, Finished | Types) and not ticket.left)

@@ -40,17 +40,20 @@ class Occupied(Exception):
 _NAMES = re.compile(
     r"result\.json|runner\.log|worker\.log|shardings\.(txt|svg)|collectives\.svg|report\.html|report\.vl\.json"
     r"|called\.(py|pkl)|trees(_verification)?/[^/]+\.npy"
-    r"|mutants\.json|(program|trace)_\w+\.py|(stablehlo|hlo)_\w+\.txt|plan_\w+\.json"
+    r"|mutants\.json|plan\.json|(program|trace)_\w+\.py|(stablehlo|hlo)_\w+\.txt|plan_\w+\.json"
     r"|results\.(csv|jsonl)|sweep\.json|multirun\.yaml|optimization_results\.yaml"
     r"|\.hydra/(config|hydra|overrides)\.yaml|conf/experiment/[^/]+\.yaml|__pycache__/(program|trace)_[\w.-]+\.pyc"
     r"|profile/\w+/plugins/profile/[^/]+/[^/]+\.(xplane\.pb|trace\.json\.gz|json\.gz|pb)|\.submitit/[^/]+/[^/]+"
 )
-"""The files of runs and sweeps, docs/record.md; in `verification` there are the same."""
+"""The files of runs and sweeps, docs/record.md; in `verification` and those of candidates there are the same."""
+
+_INSIDE = re.compile(r"(candidate_\d+/)?(verification/)?")
+"""The folders of runs in that of another one: a verification, and the candidates of a plan."""
 
 
 _FOLDERS = re.compile(
-    r"verification|(verification/)?(trees(_verification)?|\.hydra|conf(/experiment)?|__pycache__"
-    r"|profile(/\w+(/plugins(/profile(/[^/]+)?)?)?)?)|\.submitit(/[^/]+)?"
+    r"candidate_\d+|(candidate_\d+/)?(verification|(verification/)?(trees(_verification)?|\.hydra|conf(/experiment)?"
+    r"|__pycache__|profile(/\w+(/plugins(/profile(/[^/]+)?)?)?)?))|\.submitit(/[^/]+)?"
 )
 """The folders in which these are."""
 
@@ -213,7 +216,7 @@ def _is_point(folder: Path) -> bool:
 
 
 def _is_ours(name: str) -> bool:
-    return _NAMES.fullmatch(name.removeprefix("verification/")) is not None
+    return _NAMES.fullmatch(_INSIDE.sub("", name, count=1)) is not None
 
 
 def _hash(path: Path) -> str:

@@ -81,9 +81,21 @@ def plain(mesh: Mesh, spec: Spec, rank: int) -> Spec:
 
 def steps(mesh: Mesh, shape: tuple[int, ...], itemsize: int, here: Spec, after: Spec) -> Iterator[Move]:
     """The single steps that may stand on the way from `here` to `after`."""
+    yield from splits_and_joins(mesh, shape, itemsize, here, after)
+    if permutes(mesh, here, after):
+        held, involved = local_bytes(mesh, shape, itemsize, here), changed(mesh, here, after)
+        pairs = permutation(mesh, shape, here, after, involved)
+        yield Move("collective-permute", involved, 0, 0, pairs, held, after)
+
+
+def splits_and_joins(
+    mesh: Mesh, shape: tuple[int, ...], itemsize: int, here: Spec, after: Spec | None
+) -> Iterator[Move]:
+    """The gathers, the all-to-alls and the slices that `here` allows; None: wherever the way may lead."""
+    # A slice that the end does not have helps before an axis is exchanged for another.
+    sliced = mesh.axes if after is None else after.axes
     held = local_bytes(mesh, shape, itemsize, here)
     used = {axis for axes in here for axis in axes}
-    wanted = {axis for axes in after for axis in axes}
     for dimension, axes in enumerate(here):
         for count in range(1, len(axes) + 1):
             rest, gathered = axes[: len(axes) - count], axes[len(axes) - count :]
@@ -92,34 +104,38 @@ def steps(mesh: Mesh, shape: tuple[int, ...], itemsize: int, here: Spec, after: 
             for other, others in enumerate(here):
                 ends = (*others, *gathered)
                 # Several axes are exchanged together where they are to stay so.
-                if other == dimension or (count > 1 and after[other][: len(ends)] != ends):
+                stays = count == 1 or after is None or after[other][: len(ends)] == ends
+                if other == dimension or not stays:
                     continue
                 if shape[other] % (mesh.axis_size(others) * n) == 0:
                     there = _with(_with(here, dimension, rest), other, ends)
                     yield Move("all-to-all", gathered, dimension, other, (), (n - 1) / n * held, there)
         for axis in mesh.axes:
-            # A slice that the end does not have helps before an axis is exchanged for another.
             if (
                 axis not in used
-                and axis in wanted
+                and axis in sliced
                 and shape[dimension] % (mesh.axis_size(axes) * mesh.sizes[axis]) == 0
             ):
                 yield Move("slice", (axis,), dimension, dimension, (), 0.0, _with(here, dimension, (*axes, axis)))
-    if [mesh.axis_size(a) for a in here] == [mesh.axis_size(a) for a in after] and here != after:
-        involved = tuple(
-            axis
-            for axis in mesh.axes
-            if any((axis in a or axis in b) and a != b for a, b in zip(here, after, strict=True))
-        )
-        pairs = _permutation(mesh, shape, here, after, involved)
-        yield Move("collective-permute", involved, 0, 0, pairs, held, after)
+
+
+def permutes(mesh: Mesh, here: Spec, after: Spec) -> bool:
+    """Whether the blocks of two layouts are as large, and only others have them."""
+    return here != after and [mesh.axis_size(a) for a in here] == [mesh.axis_size(a) for a in after]
+
+
+def changed(mesh: Mesh, here: Spec, after: Spec) -> tuple[str, ...]:
+    """The mesh axes along which two layouts differ."""
+    return tuple(
+        axis for axis in mesh.axes if any((axis in a or axis in b) and a != b for a, b in zip(here, after, strict=True))
+    )
 
 
 def _with(spec: Spec, dimension: int, axes: tuple[str, ...]) -> Spec:
     return Spec((*spec[:dimension], axes, *spec[dimension + 1 :]))
 
 
-def _permutation(
+def permutation(
     mesh: Mesh, shape: tuple[int, ...], before: Spec, after: Spec, axes: tuple[str, ...]
 ) -> tuple[tuple[int, int], ...]:
     """Who sends its block to whom along `axes`, so that each device has the block that `after` gives it."""

@@ -75,8 +75,8 @@ class _Planner(Walker):
         return calls.with_sharding_constraint(value, NamedSharding(mesh, partition(spec)))
 
 
-def planned(experiment: Experiment) -> tuple[Plan, Parts]:
-    """Shardy's plan of the graph with its constraints, and the types of all of its values."""
+def _traced(experiment: Experiment) -> tuple[jax.stages.Traced, dict[int, Typed | tuple[Typed, ...] | None]]:
+    """The graph with its constraints, traced, and the types of all of its values."""
     types: dict[int, Typed | tuple[Typed, ...] | None] = {}
     graph, mesh = experiment.computed("graph"), abstract_mesh(experiment.mesh)
 
@@ -90,7 +90,19 @@ def planned(experiment: Experiment) -> tuple[Plan, Parts]:
         return tuple(planner.values[name] for name in experiment.results)
 
     with jax.sharding.use_abstract_mesh(mesh):
-        traced = calls.jit(whole).trace(*structs(experiment, mesh))
+        return calls.jit(whole).trace(*structs(experiment, mesh)), types
+
+
+def value_types(experiment: Experiment) -> Parts:
+    """The types of all values of the graph, by their numbers."""
+    return _traced(experiment)[1]
+
+
+def planned(experiment: Experiment) -> tuple[Plan, Parts]:
+    """Shardy's plan of the graph with its constraints, and the types of all of its values."""
+    traced, types = _traced(experiment)
+    graph = experiment.computed("graph")
+    with jax.sharding.use_abstract_mesh(abstract_mesh(experiment.mesh)):
         try:
             lowered = traced.lower(lowering_platforms=("cpu",))
         except REFUSALS as error:

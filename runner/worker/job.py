@@ -26,9 +26,20 @@ from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.experiment.reader import read
 from runner.faults import InvalidExperiment, invalid
-from runner.layout import Spec
+from runner.layout import Spec, Typed
 from runner.link import events, handover
-from runner.link.events import Devices, Finished, FunctionsRead, GradientFile, Invalid, Profiled, Ran, Said, Started
+from runner.link.events import (
+    Devices,
+    Finished,
+    FunctionsRead,
+    GradientFile,
+    Invalid,
+    Profiled,
+    Ran,
+    Said,
+    Started,
+    ValuesTyped,
+)
 from runner.link.steps import Step, Work
 from runner.programs import WRITERS
 from runner.programs.types import Floats, Types
@@ -52,7 +63,8 @@ def run(job: dict[str, Any], emit: Emit) -> None:
 
     `job` holds the experiment's `definition`, `folder` (for the programs), `data` (where `load` looks),
     `arrays` (where outputs are left for the parent) and `steps` (a profile's stands after that of its program);
-    `gradient`, where the oracle of gradients is asked for though the hardware is not here.
+    `gradient`, where the oracle of gradients is asked for though the hardware is not here; `values`, where nothing is
+    but the types of all values of the graph.
     """
     phases.told_by(emit)
     if job.get("trace"):
@@ -75,6 +87,19 @@ def _traced(job: dict[str, Any]) -> FunctionsRead | Invalid:
         return Invalid(fault=error.fault)
 
 
+def _value_types(experiment: Experiment) -> ValuesTyped:
+    """The types of all values of the graph."""
+    # It traces the graph, which few jobs need.
+    from runner.worker.derive import value_types
+
+    types = value_types(experiment.alone("graph"))
+    tuples = [at for at, each in types.items() if each is not None and not isinstance(each, Typed)]
+    values: dict[int, list[Typed] | None] = {}
+    for at, each in types.items():
+        values[at] = None if each is None else [each] if isinstance(each, Typed) else [*each]
+    return ValuesTyped(values=values, tuples=tuples)
+
+
 def _run(job: dict[str, Any], emit: Emit) -> None:
     experiment = read(job["definition"])
     folder, arrays = processes.folders(Path(job["folder"]), Path(job["arrays"]))
@@ -89,6 +114,9 @@ def _run(job: dict[str, Any], emit: Emit) -> None:
         types = infer(experiment)
     except InvalidExperiment as error:
         emit(Invalid(fault=error.fault))
+        return
+    if job.get("values"):
+        emit(_value_types(experiment))
         return
     steps = [step for entry in job["steps"] if (step := Step.from_json(entry)).supported(types.unsupported)]
     programs = [step.program for step in steps if step.work is Work.RUN]

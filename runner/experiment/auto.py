@@ -1,0 +1,81 @@
+"""A configuration in which layouts are to be found in; which they are, and the configuration without them, out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from runner.config import schema
+from runner.experiment.forms import AUTO, check
+from runner.experiment.written import spread
+from runner.faults import Key, invalid
+from runner.untyped import is_mapping
+
+Least: TypeAlias = Literal["bytes", "time", "memory"]
+"""The bytes that a device sends, the time of a run, the bytes that a device holds."""
+
+_UNITS = {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12} | {
+    f"{prefix}iB": 1024.0**power for power, prefix in enumerate("KMGT", start=1)
+}
+_AMOUNT = re.compile(r"\s*(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)\s*([kKMGT]?i?B)?\s*")
+
+
+@dataclass(frozen=True)
+class PlanRequest:
+    """What `plan:` says: what is to be least, the bytes that a device may hold, how many plans are compiled."""
+
+    least: Least
+    memory: float | None
+    candidates: int
+
+
+def keys(config: Mapping[str, Any]) -> Iterator[Key]:
+    """The keys at which a layout is to be found."""
+    arrays: Mapping[str, Any] = spread(config.get("arrays") or {}, ("arrays",))
+    for name, array in arrays.items():
+        if is_mapping(array) and array.get("spec") == AUTO:
+            yield "arrays", name, "spec"
+    for section in ("constraints", "outputs"):
+        specs: Mapping[str, Any] = spread(config.get(section) or {}, (section,))
+        yield from ((section, name) for name, spec in specs.items() if spec == AUTO)
+
+
+def without(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration with everything whole where a layout is to be found."""
+    changed = {**config}
+    for section in ("arrays", "constraints", "outputs"):
+        changed[section] = spread(config.get(section) or {}, (section,))
+    for section, name, *rest in keys(config):
+        changed[str(section)][name] = {**changed["arrays"][name], "spec": []} if rest else []
+    return changed
+
+
+def refuse(config: Mapping[str, Any]) -> None:
+    """Raise `InvalidExperiment` for the first layout that is to be found: what reads this needs all of them."""
+    key = next(keys(config), None)
+    if key is not None:
+        message = "no layout yet: python -m runner.plan with the same arguments finds it, and writes a file that runs"
+        raise invalid(key, message)
+
+
+def read_plan(config: Mapping[str, Any]) -> PlanRequest:
+    """What the key `plan` says. Raises `InvalidExperiment`."""
+    whole: Mapping[str, Mapping[str, Any]] = schema.whole(config)
+    given = whole["plan"]
+    for name in ("least", "memory", "candidates"):
+        check(given[name], ("plan", name))
+    least: Least = given["least"] or ("bytes" if whole["hardware"].get("name") is None else "time")
+    return PlanRequest(least, _amount(given["memory"]), given["candidates"])
+
+
+def _amount(value: Any) -> float | None:
+    """Bytes."""
+    if not isinstance(value, str):
+        return None if value is None else float(value)
+    match = _AMOUNT.fullmatch(value)
+    if match is None or float(match[1]) <= 0 or (match[2] or "B") not in _UNITS:
+        message = f"{value!r} is not an amount of memory; it is a number of bytes, or one with a unit: 90 GiB"
+        raise invalid(("plan", "memory"), message)
+    return float(match[1]) * _UNITS[match[2] or "B"]

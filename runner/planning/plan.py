@@ -1,0 +1,335 @@
+"""An experiment, the types of its values, and what is wanted in; the plan out: layouts, what they cost, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from runner.derivation.scopes import Parts
+from runner.experiment.auto import Least
+from runner.experiment.model import Experiment
+from runner.layout import Spec
+from runner.planning.network import Choice, Costs, Network, Solution, TooLarge, fixed, least_of_each, solved
+from runner.planning.prices import Bytes, Prices, Seconds
+from runner.planning.reading import layable
+from runner.planning.tables import Tables, by_tensor, held
+
+_ROUNDS = 24
+"""How many prices of a byte that is held are tried."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What of a plan is to be least, and the bytes that a device may hold of arrays and outputs.
+
+    `free` are the keys of the layouts to find.
+    """
+
+    least: Least
+    free: tuple[str, ...]
+    memory: float | None = None
+
+
+class NoPlan(Exception):
+    """There is none; the message says why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineCost:
+    """What a line costs, in the plan's unit: `what` of it."""
+
+    line: str
+    what: str
+    cost: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class AxesBytes:
+    """The bytes that a device sends over mesh axes, in all, by one kind of collective; `count` is how often it runs."""
+
+    axes: tuple[str, ...]
+    kind: str
+    bytes: float
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """How an operation is split: the mesh axes of its factors, and the layouts that it asks of its operands."""
+
+    line: str
+    operation: str
+    operands: tuple[Spec, ...]
+    result: Spec
+    reduced: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """Layouts by their keys, and what they cost.
+
+    - `constraints`: how the values of lines lie, by their names; `sent`: the bytes that a device sends, `held`: those
+      that it holds of arrays and outputs.
+    """
+
+    layouts: Mapping[str, Spec]
+    constraints: Mapping[str, Spec]
+    cost: float
+    sent: float
+    held: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alternative:
+    """Why a layout was chosen: the next best one of its key, what that costs more in all, and where.
+
+    `next` is None where there is no other one within the memory limit.
+    """
+
+    key: str
+    spec: Spec
+    next: Spec | None
+    more: float | None
+    since: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The plan.
+
+    - `cost` is in the unit of what is `least`: bytes that a device sends, seconds, bytes that a device holds.
+    - `bound`: what the best plan costs at least; `proved`: that this is the best.
+    - `solver`, `variables`, `largest`: how it was found, among how many variables, and the largest table's entries.
+    - `others`: the next best candidates, the best first; `unknown`: what is taken to cost nothing, or to be whole.
+    """
+
+    least: Least
+    best: Candidate
+    bound: float
+    proved: bool
+    solver: str
+    variables: int
+    largest: int
+    memory: float | None
+    alternatives: tuple[Alternative, ...]
+    lines: tuple[LineCost, ...]
+    axes: tuple[AxesBytes, ...]
+    splits: tuple[Split, ...]
+    others: tuple[Candidate, ...] = ()
+    unknown: tuple[str, ...] = field(default=())
+
+
+def prices_of(experiment: Experiment, least: Least) -> Prices:
+    """What costs what on the hardware of an experiment. Raises `NoPlan` where time is wanted and it names none."""
+    if least != "time":
+        return Bytes(least)
+    if experiment.hardware is None:
+        raise NoPlan("the least time is that on hardware: name one (hardware=v5p), or ask for the least bytes")
+    return Seconds(experiment.hardware, experiment.mesh, experiment.precision)
+
+
+def plan(experiment: Experiment, types: Parts, wanted: Wanted) -> Plan:
+    """The best layouts for the keys of `wanted`. Raises `NoPlan`, `NotDerived` and `Unsolved`."""
+    prices = prices_of(experiment, wanted.least)
+    found = layable(experiment, types, wanted.free)
+    tables = Tables(experiment.mesh, found, prices)
+    network = tables.network
+    keeping = tuple(found.free.values())
+    solution, priced = _within(network, by_tensor(tables), wanted.memory, keeping)
+    alternatives, others = _others(tables, network, priced, solution.choice, wanted)
+    unknown = [*found.notes, *(prices.unknown if isinstance(prices, Seconds) else ())]
+    return Plan(
+        least=wanted.least,
+        best=_candidate(tables, solution.choice),
+        bound=solution.bound,
+        proved=solution.proved,
+        solver=solution.solver,
+        variables=len(network.alone),
+        largest=solution.largest,
+        memory=wanted.memory,
+        alternatives=tuple(alternatives),
+        lines=_lines(tables, solution.choice),
+        axes=tuple(_axes(tables, solution.choice)),
+        splits=tuple(_splits(tables, solution.choice)),
+        others=tuple(others),
+        unknown=tuple(unknown),
+    )
+
+
+def cost_of(experiment: Experiment, types: Parts, least: Least) -> Candidate:
+    """What the layouts cost that an experiment has, the values in the middle lying as is best."""
+    tables = Tables(experiment.mesh, layable(experiment, types, ()), prices_of(experiment, least))
+    return _candidate(tables, solved(tables.network).choice)
+
+
+# Memory.
+
+
+def _within(
+    network: Network, held_bytes: Mapping[int, Costs], limit: float | None, keeping: Sequence[int]
+) -> tuple[Solution, Network]:
+    """The best choice that holds no more than the limit, and the network in which that is priced.
+
+    A byte that is held has a price, which is found by bisection: the cheapest choice at a price is the best one of
+    those that hold no more than it does, and the least cost at a price, less what the limit costs at it, is a bound.
+    """
+    solution = solved(network, keeping)
+
+    def holds(choice: Choice) -> float:
+        return sum(float(costs[choice[at]]) for at, costs in held_bytes.items())
+
+    if limit is None or holds(solution.choice) <= limit:
+        return solution, network
+    least = sum(float(costs[np.isfinite(network.alone[at])].min(initial=np.inf)) for at, costs in held_bytes.items())
+    if least > limit:
+        raise NoPlan(f"no layouts hold so little: arrays and outputs take {round(least)} bytes of a device at least")
+    low, high, price = 0.0, None, max(abs(solution.cost), 1e-12) / limit
+    best: tuple[Solution, Network] | None = None
+    bound = solution.bound
+    for _ in range(_ROUNDS):
+        priced = network.plus({at: price * costs for at, costs in held_bytes.items()})
+        one = solved(priced, keeping)
+        bound = max(bound, one.bound - price * limit)
+        if holds(one.choice) <= limit:
+            high, cost = price, network.cost(one.choice)
+            if best is None or cost < best[0].cost:
+                best = replace(one, cost=cost), priced
+            if _more(best[0].cost, bound) == 0.0:
+                break
+        else:
+            low = price
+        price = price * 16 if high is None else (low + high) / 2
+    if best is None:
+        raise NoPlan(f"no layouts that hold at most {round(limit)} bytes were found")
+    return replace(best[0], bound=min(bound, best[0].cost)), best[1]
+
+
+# What was second, and why.
+
+
+def _others(
+    tables: Tables, network: Network, priced: Network, chosen: Choice, wanted: Wanted
+) -> tuple[list[Alternative], list[Candidate]]:
+    """For each key what the next best layout costs, and the cheapest of these as candidates, the best first."""
+    free, lying = tables.layable.free, tables.lying
+    try:
+        least = least_of_each(priced, set(free.values()))
+    except TooLarge:
+        why = "the tables are too large to say what is second"
+        specs = ((key, lying[at].spec(chosen[at])) for key, at in free.items())
+        return [Alternative(key=key, spec=spec, next=None, more=None, since=why) for key, spec in specs], []
+    seconds: dict[str, tuple[float, int]] = {}
+    for key, at in free.items():
+        others = np.where(lying[at].own == lying[at].own[chosen[at]], np.inf, least[at])
+        if np.isfinite(others).any():
+            seconds[key] = float(others.min()), int(others.argmin())
+    looked = sorted(seconds, key=lambda key: seconds[key][0])
+    base = priced.cost(chosen)
+    different = [key for key in looked if _more(seconds[key][0], base)]
+    choices = {
+        key: solved(fixed(priced, free[key], seconds[key][1])).choice
+        for key in {*looked[:_LOOKED], *different[:_LOOKED]}
+    }
+    alternatives: list[Alternative] = []
+    candidates: dict[tuple[Spec, ...], Candidate] = {}
+    for key, at in free.items():
+        spec = lying[at].spec(chosen[at])
+        if key not in seconds:
+            alternatives.append(Alternative(key=key, spec=spec, next=None, more=None, since="there is no other one"))
+            continue
+        following = lying[at].spec(seconds[key][1])
+        second = choices.get(key)
+        if second is None:
+            equal = not _more(seconds[key][0], base)
+            since = _EQUAL if equal else "not looked into: others are closer"
+            more = 0.0 if equal else None
+        else:
+            more = _more(network.cost(second), network.cost(chosen))
+            since = _since(tables, chosen, second)
+            if wanted.memory is not None and held(tables, second) > wanted.memory:
+                since = "the next best one holds more than the limit"
+            else:
+                candidate = _candidate(tables, second)
+                candidates.setdefault(tuple(candidate.layouts.values()), candidate)
+        alternatives.append(Alternative(key=key, spec=spec, next=following, more=more, since=since))
+    return alternatives, sorted(candidates.values(), key=lambda one: one.cost)
+
+
+_LOOKED = 6
+"""Of how many layouts that cost as much, and of how many that cost more, the plan is found and compared."""
+
+_EQUAL = "it costs as much"
+
+
+def _more(other: float, cost: float) -> float:
+    """What the other costs more; what only breaks ties is nothing."""
+    return 0.0 if other - cost <= 1e-6 * abs(cost) else other - cost
+
+
+def _since(tables: Tables, chosen: Choice, other: Choice) -> str:
+    """What costs more in the other choice, the most first."""
+    mine, theirs = (_by_what(tables, choice) for choice in (chosen, other))
+    more = {what: theirs.get(what, 0.0) - mine.get(what, 0.0) for what in theirs}
+    if _more(sum(theirs.values()), sum(mine.values())) == 0.0:
+        return _EQUAL
+    line, what = max(more, key=lambda key: more[key])
+    return f"'{line}' would cost more: {what}"
+
+
+def _by_what(tables: Tables, choice: Choice) -> dict[tuple[str, str], float]:
+    found: dict[tuple[str, str], float] = {}
+    for item in tables.items(choice):
+        found[item.line, item.what] = found.get((item.line, item.what), 0.0) + item.cost
+    return found
+
+
+# A choice in words and numbers.
+
+
+def _candidate(tables: Tables, choice: Choice) -> Candidate:
+    lying, layable_ = tables.lying, tables.layable
+    constraints = {
+        name: lying[at].spec(choice[at])
+        for name, at in layable_.named.items()
+        if layable_.tensors[at].spec is None and layable_.tensors[at].shape and "." not in name
+    }
+    return Candidate(
+        layouts={key: lying[at].spec(choice[at]) for key, at in layable_.free.items()},
+        constraints=constraints,
+        cost=tables.network.cost(choice),
+        sent=sum(each.sent * times for _, _, times, each in tables.sendings(choice)),
+        held=held(tables, choice),
+    )
+
+
+def _lines(tables: Tables, choice: Choice) -> tuple[LineCost, ...]:
+    found = sorted(_by_what(tables, choice).items(), key=lambda item: -item[1])
+    return tuple(LineCost(line=line, what=what, cost=cost) for (line, what), cost in found)
+
+
+def _axes(tables: Tables, choice: Choice) -> Iterator[AxesBytes]:
+    """What is sent, by mesh axes and kinds."""
+    totals: dict[tuple[tuple[str, ...], str], tuple[float, int]] = {}
+    for _, _, times, each in tables.sendings(choice):
+        sent, count = totals.get((each.axes, each.kind), (0.0, 0))
+        totals[each.axes, each.kind] = sent + each.sent * times, count + times
+    for (axes, kind), (sent, count) in totals.items():
+        yield AxesBytes(axes=axes, kind=kind, bytes=sent, count=count)
+
+
+def _splits(tables: Tables, choice: Choice) -> Iterator[Split]:
+    """How each operation is split, where it is."""
+    for number, operation in enumerate(tables.layable.operations):
+        way = tables.ways[number][choice[tables.variable(number)]]
+        if not any(way.assignment.values()) or not operation.results:
+            continue
+        spaces = [tables.lying[operand.tensor].space for operand in operation.operands]
+        yield Split(
+            line=operation.line,
+            operation=operation.called,
+            operands=tuple(space.layouts[at] for space, at in zip(spaces, way.needed, strict=True)),
+            result=tables.lying[operation.results[0]].space.layouts[way.partial[0]],
+            reduced=way.over,
+        )

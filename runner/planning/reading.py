@@ -1,0 +1,360 @@
+"""An experiment, the types of its values, and which layouts are to be found, in; what is to be laid out, out.
+
+The rules of the operations are those of `derivation/`: what a rule does not cover gets whole operands.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from typing import TypeAlias
+
+from runner import dtypes
+from runner.derivation.calls import Call, NotStatic, itemsize
+from runner.derivation.facts import leaves
+from runner.derivation.ruling import Ruled, Rulings
+from runner.derivation.scopes import Names, Parts
+from runner.derivation.values import Value
+from runner.derivation.writer import below
+from runner.experiment.model import Experiment
+from runner.graph.model import Equation, Graph, Operand, Ref, Repeat
+from runner.graph.term import Group, Name
+from runner.layout import Spec
+from runner.planning.model import Layable, Passing, Tensor, Transfer
+from runner.planning.model import Operand as Read
+from runner.planning.model import Operation as Planned
+from runner.planning.prices import Work
+from runner.programs.types import Typed
+from runner.sharding import moves
+
+_Tensors: TypeAlias = tuple[int, ...] | None
+"""The tensors of a value, several of a tuple; None for what is no array: it is the same on every device."""
+
+
+def layable(experiment: Experiment, types: Parts, free: Collection[str]) -> Layable:
+    """The tensors and operations of an experiment's graph; `free` are the keys of the layouts to find.
+
+    Raises `NotDerived` where the shapes of a loop's steps differ.
+    """
+    reader = _Reader(experiment, types, free)
+    reader.read()
+    _differentiate(experiment, reader.found)
+    return reader.found
+
+
+class _Reader:
+    """Reads the equations of a graph, in their order."""
+
+    def __init__(self, experiment: Experiment, types: Parts, free: Collection[str]) -> None:
+        self.experiment, self.mesh = experiment, experiment.mesh
+        self.found = Layable()
+        self._free = free
+        self._types = types
+        self._names = Names(experiment, types)
+        self._rulings = Rulings()
+        self._tensors: dict[int, _Tensors] = {}
+        self._bounds: dict[int, int | None] = {}
+        """What integers lie under, by the number of their tensor."""
+
+    def read(self) -> None:
+        """All of the graph."""
+        experiment, graph = self.experiment, self._names.graph
+        numbers = {value.name: value.number for value in graph.inputs}
+        arrays: dict[str, int] = {}
+        for array in experiment.arrays:
+            key = f"arrays.{array.name}.spec"
+            at = arrays[array.name] = self._tensor(array.name, array.name, Typed(array.shape, array.dtype))
+            tensor = self.found.tensors[at]
+            tensor.copies = 1
+            self._lay(at, key, array.layout.spec)
+            self._bounds[at] = below(array.init, experiment)
+            seen = at
+            if array.name in experiment.constraints:
+                seen = self._again(at, array.name, "constraints", experiment.constraints[array.name])
+            self._tensors[numbers[array.name]] = (seen,)
+        for name in experiment.grad.names if experiment.grad else ():
+            # A gradient lies as its array does, unless outputs say otherwise.
+            at = arrays[name.partition(".")[2]]
+            if name in experiment.implied:
+                self.found.tensors[at].copies += 1
+            else:
+                at = self._again(at, name, "outputs", experiment.outputs[name])
+                self.found.tensors[at].copies = 1
+            if name in numbers:
+                self._tensors[numbers[name]] = (at,)
+        self._run(graph, 1, inside=False)
+        for name, spec in experiment.results.items():
+            tensors = self._tensors.get(graph.names[name])
+            if tensors and name in experiment.constraints:
+                tensors = (self._again(tensors[0], name, "outputs", spec),)
+            if tensors:
+                self.found.tensors[tensors[0]].copies += 1
+
+    # Tensors.
+
+    def _tensor(self, name: str, line: str, typed: Typed, steps: int = 1) -> int:
+        size = itemsize(typed.dtype)
+        self.found.tensors.append(Tensor(name, line, typed.shape, typed.dtype, size, steps=steps))
+        return len(self.found.tensors) - 1
+
+    def _lay(self, at: int, key: str, spec: Spec) -> None:
+        """Give a tensor the layout that stands at a key, or leave it to be found."""
+        tensor = self.found.tensors[at]
+        if key in self._free:
+            self.found.free[key] = at
+        else:
+            tensor.spec = moves.plain(self.mesh, spec, len(tensor.shape))
+
+    def _again(self, at: int, name: str, section: str, spec: Spec) -> int:
+        """The same array laid out anew, as a section says."""
+        tensor = self.found.tensors[at]
+        again = self._tensor(name, tensor.line, Typed(tensor.shape, tensor.dtype))
+        self._lay(again, f"{section}.{name}", spec)
+        self._pass(at, again, "as it is", tensor.line, 1)
+        self._bounds[again] = self._bounds.get(at)
+        return again
+
+    def _pass(self, before: int, after: int, kind: Passing, line: str, steps: int) -> None:
+        self.found.transfers.append(Transfer(before, after, kind, line, steps))
+        self.found.tensors[before].readers += 1
+
+    def _goal(self, name: str, path: str, *, inside: bool) -> tuple[str, Spec] | None:
+        """Where the file says how a line lies, and how."""
+        experiment = self.experiment
+        if inside:
+            spec = experiment.constrained.get(path)
+            names = (key for key, asked in experiment.constraints.items() if spec is not None and asked == spec)
+            return None if spec is None else (f"constraints.{next(names, path)}", spec)
+        for section, specs in (("constraints", experiment.constraints), ("outputs", experiment.results)):
+            if name in specs:
+                return f"{section}.{name}", specs[name]
+        return None
+
+    # Equations.
+
+    def _run(self, graph: Graph, steps: int, *, inside: bool) -> None:
+        for equation in graph.equations:
+            self._names.path = equation.source.line.path
+            if isinstance(equation.form, Repeat):
+                self._repeat(equation, equation.form, steps, inside=inside)
+            else:
+                self._equation(equation, steps, inside=inside)
+
+    def _equation(self, equation: Equation, steps: int, *, inside: bool) -> None:
+        (result,) = equation.results
+        tensors = self._computed(equation, steps)
+        goal = self._goal(result.name, equation.source.line.path, inside=inside) if result.name else None
+        if result.name and tensors and len(tensors) == 1:
+            tensor = self.found.tensors[tensors[0]]
+            if tensor.name or (goal is not None and tensor.spec is not None):
+                # It stands for another one, which may lie otherwise.
+                if goal is not None:
+                    tensors = (self._named_again(tensors[0], result.name, goal, steps),)
+            else:
+                tensor.name = result.name
+                if goal is not None:
+                    self._lay(tensors[0], *goal)
+            if not inside:
+                self.found.named[result.name] = tensors[0]
+        self._tensors[result.number] = tensors
+
+    def _named_again(self, at: int, name: str, goal: tuple[str, Spec], steps: int) -> int:
+        tensor = self.found.tensors[at]
+        again = self._tensor(name, tensor.line, Typed(tensor.shape, tensor.dtype), steps)
+        self._lay(again, *goal)
+        self._pass(at, again, "as it is", tensor.line, steps)
+        return again
+
+    def _read(self, operand: Operand) -> _Tensors:
+        match operand:
+            case Ref(number=number):
+                return self._tensors.get(number)
+            case Group(items=items):
+                parts = [self._read(item) for item in items]
+                return tuple(at for part in parts if part for at in part) if all(parts) else None
+            case _:
+                return None
+
+    def _computed(self, equation: Equation, steps: int) -> _Tensors:
+        """The tensors of what an equation gives."""
+        names, statics = self._names, self._names.statics
+        if equation.spelled == "name":
+            return self._read(equation.operands[0])
+        if statics.of(equation) is not None:
+            return None
+        if equation.spelled == "index":
+            x, at = equation.operands
+            several = self._read(x)
+            if names.type_of(x) is None and several:
+                return self._element(several, at)
+        values: dict[str, Value] = {}
+        read: dict[str, _Tensors] = {}
+        for place, part in leaves(statics, equation):
+            tensors = read[place] = self._read(part)
+            typed = names.type_of(part)
+            if typed is None or not tensors:
+                values[place] = Value(Name(place), None, Spec())
+            else:
+                whole = Spec().padded(len(typed.shape))
+                values[place] = Value(Name(place), typed.shape, whole, typed.dtype, below=self._bounds.get(tensors[0]))
+        ruled = self._rulings.of(names, equation, values, free=False, alone=False)
+        return self._operation(equation, ruled, read, steps)
+
+    def _element(self, several: tuple[int, ...], at: Operand) -> _Tensors:
+        """`parts[1]`, where the number is known."""
+        try:
+            number = self._names.statics.value(at)
+        except NotStatic:
+            return None
+        return (several[number],) if isinstance(number, int) and -len(several) <= number < len(several) else None
+
+    def _operation(self, equation: Equation, ruled: Ruled, read: Mapping[str, _Tensors], steps: int) -> _Tensors:
+        call, rule, line = ruled.call, ruled.rule, equation.source.line.path
+        given = call.elements or (() if call.typed is None else (call.typed,))
+        if ruled.whole and any(read.values()):
+            self.found.note(f"'{call.name}' in '{equation.source.line}' has no rule: its operands are whole")
+        work = work_of(call)
+        operands: list[Read] = []
+        for place, tensors in read.items():
+            for at in tensors or ():
+                tensor = self.found.tensors[at]
+                tensor.readers += 1
+                # What is no product is done while something else is read or written.
+                operands.append(Read(at, place if place in rule.operands else None, bool(work.flops or tensor.copies)))
+        results = tuple(self._tensor("", line, typed, steps) for typed in given)
+        if len(results) == 1:
+            self._bounds[results[0]] = rule.below
+        self.found.operations.append(
+            Planned(call.name, line, rule, tuple(operands), results, steps, work, bool(work.flops))
+        )
+        return results or None
+
+    def _repeat(self, equation: Equation, form: Repeat, steps: int, *, inside: bool) -> None:
+        body, many = equation.bodies[0], steps * form.steps
+        *given, index = body.inputs
+        carried: list[int | None] = []
+        for value, operand, result in zip(given, equation.operands[: form.carried], equation.results, strict=False):
+            typed = self._types.get(value.number) or self._types.get(body.outputs[len(carried)])
+            first = self._read(operand)
+            if not isinstance(typed, Typed):
+                carried.append(None)
+                continue
+            goal = self._goal(result.name, form.line.inside(value.name).path, inside=inside)
+            at = self._tensor(result.name, form.line.path, typed, many)
+            if goal is not None:
+                self._lay(at, *goal)
+            if first and len(first) == 1:
+                self._pass(first[0], at, "as it is", form.line.path, steps)
+            carried.append(at)
+            if not inside:
+                self.found.named[result.name] = at
+        for value, at in zip(given, carried, strict=False):
+            self._tensors[value.number] = None if at is None else (at,)
+        for value, operand in list(zip(given, equation.operands, strict=True))[form.carried :]:
+            self._tensors[value.number] = self._sliced(self._read(operand), value.name, form, steps, many)
+        self._tensors[index.number] = None
+        outer = self._names.index
+        if form.unroll:
+            self._names.index = outer | {index.name}
+        if form.steps:
+            self._run(body, many, inside=True)
+        self._names.index = outer
+        for at, number in zip(carried, body.outputs, strict=False):
+            end = self._tensors.get(number)
+            if at is not None and end and len(end) == 1 and form.steps and end[0] != at:
+                self._pass(end[0], at, "as it is", form.line.path, many)
+        for result, at in zip(equation.results, carried, strict=False):
+            self._tensors[result.number] = None if at is None else (at,)
+        for result, number in list(zip(equation.results, body.outputs, strict=True))[form.carried :]:
+            self._tensors[result.number] = self._stacked(self._tensors.get(number), result.name, form, many, inside)
+
+    def _sliced(self, whole: _Tensors, name: str, form: Repeat, steps: int, many: int) -> _Tensors:
+        if not whole or len(whole) != 1:
+            return None
+        tensor = self.found.tensors[whole[0]]
+        at = self._tensor(name, form.line.path, Typed(tensor.shape[1:], tensor.dtype), many)
+        self._pass(whole[0], at, "slice", form.line.path, steps)
+        return (at,)
+
+    def _stacked(self, each: _Tensors, name: str, form: Repeat, many: int, inside: bool) -> _Tensors:
+        if not each or len(each) != 1:
+            return None
+        tensor = self.found.tensors[each[0]]
+        at = self._tensor(name, form.line.path, Typed((form.steps, *tensor.shape), tensor.dtype))
+        self.found.tensors[at].whole_first = True
+        goal = self._goal(name, name, inside=inside)
+        if goal is not None:
+            self._lay(at, *goal)
+        self._pass(each[0], at, "stack", form.line.path, many)
+        if not inside:
+            self.found.named[name] = at
+        return (at,)
+
+
+def work_of(call: Call) -> Work:
+    """The floating-point operations of a product, two to a multiply-add; nothing of what is none."""
+    if call.name == "dot_product_attention":
+        (batch, length, heads, width), keys = call.type_of("query").shape, call.type_of("key").shape[1]
+        return Work(4.0 * batch * heads * length * keys * width, call.type_of("query").dtype)
+    if call.labels is None:
+        return Work()
+    labels, result = call.labels
+    arrays = [Call.type(array) for argument in call.arguments.values() for array in argument.arrays()]
+    if len(labels) != len(arrays) or {letter for mine in labels for letter in mine} <= set(result):
+        return Work()
+    sizes: dict[str, int] = {}
+    for mine, array in zip(labels, arrays, strict=True):
+        for letter, size in zip(mine, array.shape, strict=False):
+            sizes[letter] = max(size, sizes.get(letter, 1))
+    return Work(2.0 * math.prod(sizes.values()), arrays[0].dtype)
+
+
+def _differentiate(experiment: Experiment, found: Layable) -> None:
+    """Mark the tensors and operations through which the backward pass runs."""
+    if experiment.grad is None:
+        return
+    of = found.named.get(experiment.grad.of)
+    if of is None:
+        return
+    first = {name: at for at, tensor in reversed(list(enumerate(found.tensors))) if (name := tensor.name)}
+    floats = {at for at, tensor in enumerate(found.tensors) if _is_float(tensor.dtype)}
+    reached = {first[name] for name in experiment.grad.wrt}
+    edges: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
+        (tuple(operand.tensor for operand in operation.operands), operation.results)
+        for operation in found.operations
+        if operation.called != "stop_gradient"
+    ]
+    passing = (transfer for transfer in found.transfers if not _is_gradient(found, transfer))
+    edges += [((transfer.before,), (transfer.after,)) for transfer in passing]
+    reached = _spread(reached, edges, floats)
+    needed = _spread({of}, [(after, before) for before, after in edges], floats)
+    for at in reached & needed:
+        found.tensors[at].differentiated = True
+    for operation in found.operations:
+        operation.differentiated = any(found.tensors[at].differentiated for at in operation.results) and any(
+            found.tensors[operand.tensor].differentiated for operand in operation.operands
+        )
+    if any(operation.differentiated for operation in found.operations):
+        found.note("of the backward pass each operation's is split as the operation, and what it reads is kept")
+
+
+def _is_gradient(found: Layable, transfer: Transfer) -> bool:
+    """Whether it is no value that passes on, but its gradient."""
+    return found.tensors[transfer.after].name.startswith("grad.")
+
+
+def _is_float(name: str) -> bool:
+    return name in dtypes.NAMES and dtypes.dtype(name).kind in ("float", "complex")
+
+
+def _spread(begin: set[int], edges: Iterable[tuple[tuple[int, ...], tuple[int, ...]]], within: set[int]) -> set[int]:
+    """All that is reached from some tensors, loops included."""
+    edges, reached, more = list(edges), set(begin), True
+    while more:
+        more = False
+        for before, after in edges:
+            new = set(after) & within - reached
+            if new and reached & set(before):
+                reached |= new
+                more = True
+    return reached

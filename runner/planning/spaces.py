@@ -1,0 +1,244 @@
+"""A mesh and a shape in; the layouts that an array of it may have, and what it costs to have it in another one, out.
+
+The steps between layouts are those of `sharding/moves.py`. What a step sends is a share of the array's bytes that hangs
+on the layouts alone, so the steps are found once for all shapes that the mesh axes divide alike; the cheapest ways are
+then all-pairs shortest paths. A sum of which each device has a part is completed by reduce-scatters and an all-reduce.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.layout import Mesh, Spec
+from runner.planning.prices import Prices
+from runner.sharding import moves
+
+Costs = NDArray[np.float64]
+Indices = NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class Sending:
+    """A collective: the `sent` bytes are what a device sends on a ring, `cost` is in the plan's unit."""
+
+    kind: str
+    axes: tuple[str, ...]
+    sent: float
+    cost: float
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A step between two layouts by their numbers; `share`: what is sent, of all bytes of the array."""
+
+    before: int
+    after: int
+    kind: str
+    axes: tuple[str, ...]
+    share: float
+
+
+@dataclass(frozen=True)
+class _Ways:
+    """The layouts of arrays that the mesh axes divide alike, and the steps between them."""
+
+    layouts: tuple[Spec, ...]
+    steps: tuple[_Step, ...]
+
+
+def plain_layouts(mesh: Mesh, shape: tuple[int, ...]) -> tuple[Spec, ...]:
+    """The layouts that divide a shape evenly, of several axes on one dimension the mesh's first one slowest."""
+    axes = split_axes(mesh)
+    found: list[Spec] = []
+    for places in itertools.product((None, *range(len(shape))), repeat=len(axes)):
+        spec = Spec(tuple(a for a, at in zip(axes, places, strict=True) if at == d) for d in range(len(shape)))
+        if divides(mesh, shape, spec):
+            found.append(spec)
+    return tuple(found)
+
+
+def split_axes(mesh: Mesh) -> tuple[str, ...]:
+    """The mesh axes that split anything."""
+    return tuple(axis for axis in mesh.axes if mesh.sizes[axis] > 1)
+
+
+def divides(mesh: Mesh, shape: tuple[int, ...], spec: Spec) -> bool:
+    """Whether all blocks are as long."""
+    return all(size % mesh.axis_size(axes) == 0 for size, axes in zip(shape, spec, strict=True))
+
+
+def _ordered(mesh: Mesh, shape: tuple[int, ...]) -> Iterator[Spec]:
+    """The same in every order of the axes on a dimension: what may stand on the way."""
+    for spec in plain_layouts(mesh, shape):
+        for entries in itertools.product(*(itertools.permutations(axes) for axes in spec)):
+            yield Spec(entries)
+
+
+@functools.lru_cache(maxsize=256)
+def _ways(mesh: Mesh, layouts: tuple[Spec, ...], rank: int) -> _Ways:
+    index = {spec: at for at, spec in enumerate(layouts)}
+    # All that is asked of the sizes is whether they can be divided, which the layouts that there are answer.
+    shape = (math.prod(mesh.shape),) * rank
+    whole = math.prod(shape)
+    steps: list[_Step] = []
+    for at, here in enumerate(layouts):
+        for move in moves.splits_and_joins(mesh, shape, 1, here, None):
+            if move.after in index:
+                steps.append(_Step(at, index[move.after], move.kind, move.axes, move.sent / whole))
+        for to, after in enumerate(layouts):
+            if moves.permutes(mesh, here, after):
+                share = moves.local_bytes(mesh, shape, 1, here) / whole
+                steps.append(_Step(at, to, "collective-permute", moves.changed(mesh, here, after), share))
+    return _Ways(layouts, tuple(steps))
+
+
+class Space:
+    """The layouts of one array of `total` bytes.
+
+    - `layouts`: all of them, `index` their numbers; `held`: what a device holds in each, bytes.
+    - `cost`: for two of them the cost of the cheapest way from the first to the second.
+    """
+
+    def __init__(self, mesh: Mesh, shape: tuple[int, ...], itemsize: int, prices: Prices) -> None:
+        self.mesh, self.total, self._prices = mesh, float(math.prod(shape) * itemsize), prices
+        self.layouts = tuple(_ordered(mesh, shape))
+        self.index = {spec: at for at, spec in enumerate(self.layouts)}
+        self.held: Costs = np.array([self.total / mesh.axis_size(spec.axes) for spec in self.layouts])
+        self._ways = _ways(mesh, self.layouts, len(shape))
+        self._direct = self._priced()
+        self.cost = _shortest(self._direct)
+        self._completing: dict[tuple[int, tuple[str, ...], bool], tuple[list[_Completion], Costs]] = {}
+
+    def _priced(self) -> Costs:
+        direct = np.full((len(self.layouts),) * 2, np.inf)
+        np.fill_diagonal(direct, 0.0)
+        for step in self._ways.steps:
+            cost = self._step(step).cost
+            direct[step.before, step.after] = min(direct[step.before, step.after], cost)
+        return direct
+
+    def _step(self, step: _Step) -> Sending:
+        sent = step.share * self.total
+        if step.kind == "slice":
+            return Sending(step.kind, step.axes, 0.0, 0.0)
+        if step.kind == "collective-permute":
+            rate = self._prices.permuting(self._pairs(step)) if self._prices.least == "time" else None
+        else:
+            rate = None
+        rate = rate or self._prices.rate(step.kind, step.axes)
+        return Sending(step.kind, step.axes, sent, rate.cost(sent))
+
+    def _pairs(self, step: _Step) -> tuple[tuple[int, int], ...]:
+        before, after = self.layouts[step.before], self.layouts[step.after]
+        differing = tuple(sorted({(a, b) for a, b in zip(before, after, strict=True) if a != b}))
+        return _permutation(self.mesh, differing)
+
+    def path(self, before: int, after: int) -> list[Sending]:
+        """The collectives of the cheapest way."""
+        found: list[Sending] = []
+        here = before
+        while here != after:
+            best = min(
+                (step for step in self._ways.steps if step.before == here and step.after != here),
+                key=lambda step: (self._step(step).cost + self.cost[step.after, after], step.kind != "slice"),
+            )
+            if best.kind != "slice":
+                found.append(self._step(best))
+            here = best.after
+            assert len(found) <= len(self.layouts)
+        return found
+
+    def completing(self, partial: int, axes: tuple[str, ...], *, summed: bool) -> Costs:
+        """What it costs to have the whole in each layout, of parts that lie so and differ over some axes.
+
+        What is no sum cannot be scattered.
+        """
+        return self._completed(partial, axes, summed)[1]
+
+    def completion(self, partial: int, axes: tuple[str, ...], after: int, *, summed: bool) -> list[Sending]:
+        """The collectives of that."""
+        ways, _ = self._completed(partial, axes, summed)
+        best = min(ways, key=lambda way: way.cost + self.cost[way.after, after])
+        return [*best.sendings, *self.path(best.after, after)]
+
+    def _completed(self, partial: int, axes: tuple[str, ...], summed: bool) -> tuple[list[_Completion], Costs]:
+        key = partial, axes, summed
+        if key not in self._completing:
+            ways = list(self._completions(partial, axes, summed))
+            costs = np.min([way.cost + self.cost[way.after] for way in ways], axis=0)
+            self._completing[key] = ways, costs
+        return self._completing[key]
+
+    def _completions(self, partial: int, axes: tuple[str, ...], summed: bool) -> Iterator[_Completion]:
+        """Each axis is scattered over a dimension, or reduced with the others that are."""
+        spec = self.layouts[partial]
+        places = (None, *range(len(spec))) if summed else (None,)
+        for choice in itertools.product(places, repeat=len(axes)):
+            entries, held = list(spec), float(self.held[partial])
+            sendings: list[Sending] = []
+            for d in range(len(spec)):
+                mine = tuple(axis for axis, at in zip(axes, choice, strict=True) if at == d)
+                if mine:
+                    n = self.mesh.axis_size(mine)
+                    sendings.append(self._sending("reduce-scatter", mine, (n - 1) / n * held))
+                    held, entries[d] = held / n, (*entries[d], *mine)
+            after = self.index.get(Spec(entries))
+            if after is None:
+                continue
+            rest = tuple(axis for axis, at in zip(axes, choice, strict=True) if at is None)
+            if rest:
+                n = self.mesh.axis_size(rest)
+                sendings.append(self._sending("all-reduce", rest, 2 * (n - 1) / n * held))
+            yield _Completion(after, sum(each.cost for each in sendings), tuple(sendings))
+
+    def _sending(self, kind: str, axes: tuple[str, ...], sent: float) -> Sending:
+        return Sending(kind, axes, sent, self._prices.rate(kind, axes).cost(sent))
+
+
+@dataclass(frozen=True)
+class _Completion:
+    after: int
+    cost: float
+    sendings: tuple[Sending, ...]
+
+
+def _shortest(direct: Costs) -> Costs:
+    """The cost of the cheapest way between any two, of those of single steps."""
+    cost = direct.copy()
+    for through in range(len(cost)):
+        np.minimum(cost, cost[:, through, None] + cost[None, through, :], out=cost)
+    return cost
+
+
+@functools.lru_cache(maxsize=4096)
+def _permutation(
+    mesh: Mesh, differing: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
+) -> tuple[tuple[int, int], ...]:
+    """Who sends to whom on the whole mesh, where dimensions that lie as the firsts are to lie as the seconds."""
+    before, after = (Spec(pair[side] for pair in differing) for side in (0, 1))
+    shape = (math.prod(mesh.shape),) * len(differing)
+    axes = moves.changed(mesh, before, after)
+    pairs = moves.permutation(mesh, shape, before, after, axes)
+    return tuple((group[a], group[b]) for group in mesh.groups(axes) for a, b in pairs if a != b)
+
+
+class Spaces:
+    """The spaces of all shapes of one plan."""
+
+    def __init__(self, mesh: Mesh, prices: Prices) -> None:
+        self.mesh, self.prices = mesh, prices
+        self._spaces: dict[tuple[tuple[int, ...], int], Space] = {}
+
+    def of(self, shape: Sequence[int], itemsize: int) -> Space:
+        """That of an array."""
+        key = tuple(shape), itemsize
+        if key not in self._spaces:
+            self._spaces[key] = Space(self.mesh, *key, self.prices)
+        return self._spaces[key]

@@ -1,0 +1,402 @@
+"""What is to be laid out, and prices, in; the network of what every layout and every assignment costs out.
+
+The layouts of tensors are variables, and so are the assignments of mesh axes to the factors of operations: an operand
+then shares a cost with its operation alone, however many operands there are. The cost of a line is
+
+- to have its operands as the assignment asks, to compute, to complete a sum towards the layout of the result;
+- where it is differentiated, to have the cotangent of the result as the operation has it, to compute the gradients,
+  and to complete each of them, over the axes that the operand lacks, towards the operand's own layout.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from runner.derivation.rules import Assignment, Rule, layout
+from runner.layout import Mesh, Spec
+from runner.planning.model import Layable, Operand, Operation, Tensor, Transfer
+from runner.planning.network import Choice, Costs, Network
+from runner.planning.prices import Prices
+from runner.planning.spaces import Indices, Sending, Space, Spaces, plain_layouts, split_axes
+
+_OF_SUMS = ("sum", "mean")
+
+
+@dataclass(frozen=True)
+class Lying:
+    """How a tensor may lie: a layout, and the one in which its readers find it as well, by their numbers.
+
+    What several operations read is laid out anew once for all of them.
+    """
+
+    space: Space
+    own: Indices
+    held: Indices
+
+    def spec(self, number: int) -> Spec:
+        """The layout of a choice."""
+        return self.space.layouts[int(self.own[number])]
+
+    def found(self, number: int) -> Spec:
+        """The layout in which its readers find it."""
+        return self.space.layouts[int(self.held[number])]
+
+
+@dataclass(frozen=True)
+class Way:
+    """An assignment of mesh axes to the factors of an operation, and what it asks.
+
+    - `needed`: of each operand the number of the layout; `partial`: of each result before it is completed.
+    - `over`: the axes over which the result is completed; `summed`: whether it is a sum, which can be scattered;
+      `lacking`: for each operand the axes over which its gradient is completed.
+    """
+
+    assignment: Assignment
+    needed: tuple[int, ...]
+    partial: tuple[int, ...]
+    over: tuple[str, ...]
+    summed: bool
+    lacking: tuple[tuple[str, ...], ...]
+    shards: int
+
+
+@dataclass(frozen=True)
+class Term:
+    """A cost of one or two variables, and which line has it; `what` is what it is of."""
+
+    line: str
+    what: str
+    variables: tuple[int, ...]
+    costs: Costs
+
+
+@dataclass(frozen=True)
+class Item:
+    """A cost of a plan: of a line, what for, how much in the plan's unit."""
+
+    line: str
+    what: str
+    cost: float
+
+
+class Tables:
+    """The tables of what is to be laid out. Variables are the tensors, then the operations, by their numbers."""
+
+    def __init__(self, mesh: Mesh, layable: Layable, prices: Prices) -> None:
+        self.mesh, self.layable, self.prices = mesh, layable, prices
+        self._spaces = Spaces(mesh, prices)
+        self.lying = [self._lying(tensor) for tensor in layable.tensors]
+        self.ways = [self._ways(operation) for operation in layable.operations]
+
+    # Variables.
+
+    def _lying(self, tensor: Tensor) -> Lying:
+        space = self._spaces.of(tensor.shape, tensor.itemsize)
+        if tensor.spec is not None:
+            specs: tuple[Spec, ...] = (tensor.spec,)
+        else:
+            specs = plain_layouts(self.mesh, tensor.shape)
+            specs = tuple(spec for spec in specs if not (tensor.whole_first and spec[0]))
+        pairs = [(spec, held) for spec in specs for held in (_wider(spec) if tensor.readers > 1 else (spec,))]
+        own, held = (np.array([space.index[pair[side]] for pair in pairs]) for side in (0, 1))
+        return Lying(space, own, held)
+
+    def _ways(self, operation: Operation) -> tuple[Way, ...]:
+        tried = (self._way(operation, assignment) for assignment in _assignments(self.mesh, operation.rule))
+        ways = [way for way in tried if way is not None]
+        if self.prices.divided and operation.work.flops:
+            most = max(way.shards for way in ways)
+            ways = [way for way in ways if way.shards == most]
+        return tuple(ways)
+
+    def _way(self, operation: Operation, assignment: Assignment) -> Way | None:
+        mesh, rule = self.mesh, operation.rule
+        if not rule.possible(mesh, assignment):
+            return None
+        used = tuple(axis for axes in assignment.values() for axis in axes)
+        needed: list[int] = []
+        lacking: list[tuple[str, ...]] = []
+        for operand in operation.operands:
+            lying = self.lying[operand.tensor]
+            rank = len(lying.space.layouts[0])
+            spec = Spec().padded(rank)
+            if operand.place is not None:
+                there = layout(mesh, rule, rule.operands[operand.place], assignment)
+                if there is None or len(there) != rank:
+                    return None
+                spec = there
+            if spec not in lying.space.index:
+                return None
+            needed.append(lying.space.index[spec])
+            lacking.append(tuple(a for a in mesh.axes if a in used and a not in spec.axes) if operand.place else ())
+        result = layout(mesh, rule, rule.result, assignment)
+        if result is None:
+            return None
+        partial: list[int] = []
+        for at in operation.results:
+            space = self.lying[at].space
+            spec = result.padded(len(space.layouts[0]))
+            if spec not in space.index:
+                return None
+            partial.append(space.index[spec])
+        reduced = {factor: kind for factor, kind in rule.reduced.items() if assignment.get(factor)}
+        over = {axis for factor in reduced for axis in assignment[factor]}
+        return Way(
+            assignment,
+            tuple(needed),
+            tuple(partial),
+            tuple(axis for axis in mesh.axes if axis in over),
+            all(kind in _OF_SUMS for kind in reduced.values()),
+            tuple(lacking),
+            mesh.axis_size(used),
+        )
+
+    def variable(self, operation: int) -> int:
+        """The variable of an operation."""
+        return len(self.lying) + operation
+
+    # Costs.
+
+    @cached_property
+    def network(self) -> Network:
+        """All costs, those of the same variables together."""
+        sizes = [len(lying.own) for lying in self.lying] + [len(ways) for ways in self.ways]
+        alone = [np.zeros(size) for size in sizes]
+        pairs: dict[tuple[int, int], Costs] = {}
+        for term in self.terms:
+            if len(term.variables) == 1:
+                (variable,) = term.variables
+                alone[variable] = alone[variable] + term.costs
+            elif term.variables[0] == term.variables[1]:
+                alone[term.variables[0]] = alone[term.variables[0]] + np.diagonal(term.costs)
+            else:
+                a, b = sorted(term.variables)
+                costs = term.costs if term.variables == (a, b) else term.costs.T
+                pairs[a, b] = pairs[a, b] + costs if (a, b) in pairs else costs
+        for at, lying in enumerate(self.lying):
+            copies = self.layable.tensors[at].copies
+            if copies:
+                alone[at] = alone[at] + self.prices.held * copies * lying.space.held[lying.own]
+                alone[at] = alone[at] + self.prices.order * np.array(
+                    [self._order(lying.spec(i)) for i in range(len(lying.own))]
+                )
+        return Network(tuple(alone), pairs)
+
+    def _order(self, spec: Spec) -> int:
+        """How far a layout is from one that has the mesh's first axes on the first dimensions."""
+        later = {axis: len(self.mesh.axes) - at for at, axis in enumerate(self.mesh.axes)}
+        return sum(d * later[axis] for d, axes in enumerate(spec) for axis in axes)
+
+    @cached_property
+    def terms(self) -> tuple[Term, ...]:
+        """The costs, line by line."""
+        found: list[Term] = []
+        for at, (tensor, lying) in enumerate(zip(self.layable.tensors, self.lying, strict=True)):
+            if tensor.readers > 1:
+                costs = lying.space.cost[lying.own, lying.held] * tensor.steps
+                found.append(Term(tensor.line, f"{tensor.name or 'a part'} for its readers", (at,), costs))
+        for transfer in self.layable.transfers:
+            found += self._transferred(transfer)
+        for at, operation in enumerate(self.layable.operations):
+            found += self._operated(at, operation)
+        return tuple(found)
+
+    def _transferred(self, transfer: Transfer) -> Iterator[Term]:
+        before, after = self.lying[transfer.before], self.lying[transfer.after]
+        over = transfer.before, transfer.after
+        name = self.layable.tensors[transfer.before].name
+        differentiated = self.layable.tensors[transfer.after].differentiated
+        match transfer.kind:
+            case "as it is":
+                space, rows, columns = before.space, before.own, after.own
+            case "slice":
+                space, rows = before.space, before.own
+                columns = np.array([space.index[Spec(((), *after.spec(i)))] for i in range(len(after.own))])
+            case "stack":
+                space, rows = before.space, before.own
+                columns = np.array([space.index[Spec(after.spec(i)[1:])] for i in range(len(after.own))])
+        costs = space.cost[rows[:, None], columns[None, :]] * transfer.steps
+        yield Term(transfer.line, f"{name} on its way", over, costs)
+        if differentiated:
+            costs = space.cost[columns[None, :], rows[:, None]] * transfer.steps
+            yield Term(transfer.line, f"the gradient of {name} on its way", over, costs)
+
+    def _operated(self, number: int, operation: Operation) -> Iterator[Term]:
+        ways, variable = self.ways[number], self.variable(number)
+        tensors = self.layable.tensors
+        sent = [self._inside(operation, way) for way in ways]
+        costs = np.array([sum(each.cost for each in sendings) for sendings in sent]) * self._times(operation)
+        yield Term(operation.line, f"{operation.called}: inside", (variable,), costs)
+        costs = np.array([self._computing(operation, way) for way in ways]) * operation.steps
+        yield Term(operation.line, f"{operation.called}: computing", (variable,), costs)
+        for place, operand in enumerate(operation.operands):
+            lying, name = self.lying[operand.tensor], tensors[operand.tensor].name or "a part"
+            needed = np.array([way.needed[place] for way in ways])
+            costs = np.minimum(
+                lying.space.cost[lying.own[:, None], needed], lying.space.cost[lying.held[:, None], needed]
+            )
+            over = operand.tensor, variable
+            yield Term(operation.line, f"{operation.called}: {name}", over, costs * self._times(operation))
+            if operation.differentiated and tensors[operand.tensor].differentiated:
+                columns = [
+                    lying.space.completing(way.needed[place], way.lacking[place], summed=True)[lying.own]
+                    for way in ways
+                ]
+                costs = np.stack(columns, axis=1) * operation.steps
+                yield Term(operation.line, f"{operation.called}: the gradient of {name}", over, costs)
+        for place, result in enumerate(operation.results):
+            lying, name = self.lying[result], tensors[result].name or "a part"
+            columns = [_completed(lying.space, way, place)[lying.own] for way in ways]
+            over = result, variable
+            costs = np.stack(columns, axis=1) * operation.steps
+            yield Term(operation.line, f"{operation.called} completed", over, costs)
+            if operation.differentiated and tensors[result].differentiated:
+                partial = np.array([way.partial[place] for way in ways])
+                costs = lying.space.cost[lying.own[:, None], partial] * operation.steps
+                yield Term(operation.line, f"{operation.called}: the cotangent of {name}", over, costs)
+
+    def _times(self, operation: Operation) -> int:
+        """How often what an operation reads is laid out anew: a loop's backward pass does it once more."""
+        again = operation.differentiated and operation.steps > 1
+        return operation.steps * (2 if again else 1)
+
+    def _inside(self, operation: Operation, way: Way) -> list[Sending]:
+        found: list[Sending] = []
+        for each in operation.rule.inside:
+            axes = tuple(axis for factor in each.over for axis in way.assignment.get(factor, ()))
+            if sent := each.bytes(self.mesh, way.assignment):
+                found.append(Sending(each.kind, axes, sent, self.prices.rate(each.kind, axes).cost(sent)))
+        return found * (2 if operation.differentiated and operation.steps == 1 else 1)
+
+    def _computing(self, operation: Operation, way: Way) -> float:
+        """What a device computes forward, and of the backward pass the gradient of each operand that has one."""
+
+        def stored(place: int, operand: Operand) -> float:
+            return float(self.lying[operand.tensor].space.held[way.needed[place]]) if operand.stored else 0.0
+
+        read = [stored(place, operand) for place, operand in enumerate(operation.operands)]
+        written = 0.0
+        for place, result in enumerate(operation.results):
+            if operation.stored or self.layable.tensors[result].copies:
+                written += float(self.lying[result].space.held[way.partial[place]])
+        cost = self.prices.computing(operation.work, way.shards, sum(read) + written)
+        if operation.differentiated:
+            for place, operand in enumerate(operation.operands):
+                # A gradient is written, of the cotangent and of the other operands.
+                if self.layable.tensors[operand.tensor].differentiated:
+                    moved = sum(read) + written if operation.work.flops else read[place]
+                    cost += self.prices.computing(operation.work, way.shards, moved)
+        return cost
+
+    # A choice, explained.
+
+    def items(self, choice: Choice) -> Iterator[Item]:
+        """What a choice costs; what costs nothing is left out."""
+        for term in self.terms:
+            cost = float(term.costs[tuple(choice[variable] for variable in term.variables)])
+            if cost:
+                yield Item(term.line, term.what, cost)
+
+    def sendings(self, choice: Choice) -> Iterator[tuple[str, str, int, Sending]]:
+        """The collectives of a choice: of which line, what for, how often."""
+        tensors = self.layable.tensors
+        for at, tensor in enumerate(tensors):
+            lying, number = self.lying[at], choice[at]
+            if tensor.readers > 1:
+                for each in lying.space.path(int(lying.own[number]), int(lying.held[number])):
+                    yield tensor.line, f"{tensor.name or 'a part'} for its readers", tensor.steps, each
+        for transfer in self.layable.transfers:
+            yield from self._passing(transfer, choice)
+        for number, operation in enumerate(self.layable.operations):
+            way = self.ways[number][choice[self.variable(number)]]
+            yield from self._sending(operation, way, choice)
+
+    def _passing(self, transfer: Transfer, choice: Choice) -> Iterator[tuple[str, str, int, Sending]]:
+        before, after = self.lying[transfer.before], self.lying[transfer.after]
+        name, space = self.layable.tensors[transfer.before].name, before.space
+        start, spec = int(before.own[choice[transfer.before]]), after.spec(choice[transfer.after])
+        ends = {"as it is": spec, "slice": Spec(((), *spec)), "stack": Spec(spec[1:])}
+        stop = space.index[ends[transfer.kind]]
+        for each in space.path(start, stop):
+            yield transfer.line, f"{name} on its way", transfer.steps, each
+        if self.layable.tensors[transfer.after].differentiated:
+            for each in space.path(stop, start):
+                yield transfer.line, f"the gradient of {name} on its way", transfer.steps, each
+
+    def _sending(self, operation: Operation, way: Way, choice: Choice) -> Iterator[tuple[str, str, int, Sending]]:
+        line, called, tensors = operation.line, operation.called, self.layable.tensors
+        for each in self._inside(operation, way):
+            yield line, f"{called}: inside", self._times(operation), each
+        for place, operand in enumerate(operation.operands):
+            lying, number = self.lying[operand.tensor], choice[operand.tensor]
+            name, needed = tensors[operand.tensor].name or "a part", way.needed[place]
+            own, held = int(lying.own[number]), int(lying.held[number])
+            start = own if lying.space.cost[own, needed] <= lying.space.cost[held, needed] else held
+            for each in lying.space.path(start, needed):
+                yield line, f"{called}: {name}", self._times(operation), each
+            if operation.differentiated and tensors[operand.tensor].differentiated:
+                for each in lying.space.completion(needed, way.lacking[place], own, summed=True):
+                    yield line, f"{called}: the gradient of {name}", operation.steps, each
+        for place, result in enumerate(operation.results):
+            lying, own = self.lying[result], int(self.lying[result].own[choice[result]])
+            name = tensors[result].name or "a part"
+            for each in _completion(lying.space, way, place, own):
+                yield line, f"{called} completed", operation.steps, each
+            if operation.differentiated and tensors[result].differentiated:
+                for each in lying.space.path(own, way.partial[place]):
+                    yield line, f"{called}: the cotangent of {name}", operation.steps, each
+
+
+def _wider(spec: Spec) -> Iterator[Spec]:
+    """A layout, and those in which some of its axes split nothing."""
+    for kept in itertools.product((True, False), repeat=len(spec.axes)):
+        there = {axis for axis, keep in zip(spec.axes, kept, strict=True) if keep}
+        yield spec.over(there)
+
+
+def _assignments(mesh: Mesh, rule: Rule) -> Iterator[dict[int, tuple[str, ...]]]:
+    """Every way in which mesh axes may split the factors, of several on one factor the mesh's first one slowest."""
+    axes = split_axes(mesh)
+    factors = [factor for factor, size in rule.sizes.items() if size > 1 and factor not in rule.whole]
+    for chosen in itertools.product((None, *factors), repeat=len(axes)):
+        assignment: dict[int, tuple[str, ...]] = {}
+        for axis, factor in zip(axes, chosen, strict=True):
+            if factor is not None:
+                assignment[factor] = (*assignment.get(factor, ()), axis)
+        if all(rule.sizes[factor] % mesh.axis_size(mine) == 0 for factor, mine in assignment.items()):
+            yield assignment
+
+
+def _completed(space: Space, way: Way, place: int) -> Costs:
+    """What it costs to have a result whole in each layout."""
+    partial = way.partial[place]
+    return space.completing(partial, way.over, summed=way.summed) if way.over else space.cost[partial]
+
+
+def _completion(space: Space, way: Way, place: int, after: int) -> list[Sending]:
+    """The collectives of that."""
+    if not way.over:
+        return space.path(way.partial[place], after)
+    return space.completion(way.partial[place], way.over, after, summed=way.summed)
+
+
+def memory(tables: Tables, at: int) -> Costs:
+    """The bytes that a device holds of a tensor in each of its layouts, as often as arrays and outputs lie so."""
+    lying, tensor = tables.lying[at], tables.layable.tensors[at]
+    return tensor.copies * lying.space.held[lying.own]
+
+
+def by_tensor(tables: Tables) -> Mapping[int, Costs]:
+    """The same of all that is held."""
+    return {at: memory(tables, at) for at, tensor in enumerate(tables.layable.tensors) if tensor.copies}
+
+
+def held(tables: Tables, choice: Choice) -> float:
+    """The bytes that a device holds of arrays and outputs."""
+    return math.fsum(float(costs[choice[at]]) for at, costs in by_tensor(tables).items())

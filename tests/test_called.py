@@ -136,6 +136,23 @@ def test_a_function_that_is_called_as_an_experiment_is_not_that(tmp_path: Path) 
     assert set(check(tmp_path, layer, X, in_specs=P("data")).arrays) == {"x"}
 
 
+def test_hardware_is_a_file_of_its_group_or_numbers(tmp_path: Path) -> None:
+    def loss(x: Any, w: Any) -> Any:
+        return (x @ w).sum()
+
+    more = {"in_specs": (P("data"), P(None, "model"))}
+    estimate = check(tmp_path / "a", loss, X, W, hardware="h100", **more).compiled["auto"].estimate
+    assert estimate is not None
+    assert estimate.seconds
+    # Without links a collective takes a time that nobody knows.
+    known = check(tmp_path / "b", loss, X, W, hardware={"name": "mine", "flops": {"float32": 1e12}}, **more)
+    assert known.status == "passed", known
+    estimate = known.compiled["auto"].estimate
+    assert estimate is not None
+    assert [collective.seconds for collective in estimate.collectives] == [None, None]
+    assert "h101" in message(tmp_path / "c", loss, X, W, hardware="h101", **more)
+
+
 def test_what_computes_something_else_at_a_second_call_is_refused(tmp_path: Path) -> None:
     def counts(x: Any) -> Any:
         GLOBAL.append(1)

@@ -185,7 +185,7 @@ def _collective(
 
 
 def _taken(links: Links, mesh: Mesh, collective: Collective) -> TransferTime | None:
-    if collective.bytes_in is None and collective.bytes_out is None:
+    if not links.known or (collective.bytes_in is None and collective.bytes_out is None):
         return None
     bytes_in, bytes_out = (
         collective.bytes_in or collective.bytes_out or 0,

@@ -49,7 +49,10 @@ class Links:
 
     def __init__(self, hardware: Hardware, mesh: Mesh, coordinates: Sequence[Coordinates] | None = None) -> None:
         self._hardware = hardware
-        self._places = list(coordinates) if coordinates else _in_mesh(mesh, list(_row_major(hardware, mesh)))
+        places = list(_row_major(hardware, mesh))
+        self.known = bool(coordinates) or max(mesh.devices or [mesh.size - 1]) < len(places)
+        """Whether the hardware says what links all devices."""
+        self._places = list(coordinates) if coordinates else _in_mesh(mesh, places) if self.known else []
 
     def time(self, kind: str, group: Sequence[int], bytes_in: int, bytes_out: int) -> TransferTime | None:
         """What a collective among the devices at these positions takes; None for a kind that is not known."""

@@ -193,9 +193,10 @@ def test_of_several_processes_one_says_it(tmp_path: Path) -> None:
     assert "JAX does not start: the environment has JAX_ENABLE_X64=maybe" in done.stderr
 
 
-@pytest.mark.parametrize("module", ["runner.derive", "runner.mutate"])
+@pytest.mark.parametrize("module", ["runner.derive", "runner.mutate", "runner.plan"])
 def test_of_the_other_commands_too(tmp_path: Path, module: str) -> None:
-    done = command(tmp_path, "+experiment=case3_allreduce", module=module, JAX_ENABLE_X64="maybe")
+    wanted = ("per_device=null", "expect=null", "arrays.A.spec=auto") if module == "runner.plan" else ()
+    done = command(tmp_path, "+experiment=case3_allreduce", *wanted, module=module, JAX_ENABLE_X64="maybe")
     assert done.returncode == 3
     assert done.stderr.splitlines()[-1].startswith("JAX does not start: the environment has JAX_ENABLE_X64=maybe")
     assert "Traceback" not in done.stderr

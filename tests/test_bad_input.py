@@ -217,6 +217,11 @@ WITHOUT_JAX = {
         edited("dims:", "mesh: 4\ndims:"),
         "experiment/mine.yaml:6:7  mesh\n  'mesh' is a mapping of 'axes', 'shape', 'devices', 'types', not 4",
     ),
+    "the name of a group's file": (
+        edited("dims:", "mesh: x4\ndims:"),
+        "experiment/mine.yaml:6:7  mesh\n  'mesh' is a mapping of 'axes', 'shape', 'devices', 'types', not 'x4'; "
+        "to choose a file write defaults: [override /mesh: x4]",
+    ),
     "a text for a list": (
         edited("spec: [null, x]", "spec: x"),
         "experiment/mine.yaml:9:48  arrays.A.spec\n  'spec' is a list, not 'x'; write [x]",

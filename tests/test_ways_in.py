@@ -33,8 +33,8 @@ def test_every_command_begins_in_one_place(file: Path) -> None:
 
 def test_there_are_as_many_commands_as_the_readers_know() -> None:
     names = {".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__") for file in MODULES}
-    also = {"compare", "derive", "editor", "measure", "mutate", "runs", "report", "catalogue", "record", "language"}
-    assert names == {"runner", *(f"runner.{name}" for name in also)}
+    also = {"compare", "derive", "editor", "measure", "mutate", "plan", "runs", "report", "catalogue", "record"}
+    assert names == {"runner", "runner.language", *(f"runner.{name}" for name in also)}
 
 
 @pytest.fixture(scope="module")

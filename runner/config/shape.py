@@ -156,6 +156,10 @@ def _number(value: Any, read: type[int] | type[float]) -> bool:
         return False
 
 
+_GROUPS = ("hardware", "mesh", "rules", "target")
+"""The keys that are config groups: a file chooses one of these by its defaults."""
+
+
 def _refusal(value: Any, key: Key, kind: Kind) -> str:
     name = f"'{key[-1]}'" if key else "an experiment"
     if value is None:
@@ -164,6 +168,8 @@ def _refusal(value: Any, key: Key, kind: Kind) -> str:
     if kind.name == "list" and not isinstance(value, Mapping):
         enumerated = WORD.match(f"{key_text(key)}={value}")
         cure = "; in a sweep that is all of them: add -m" if enumerated else f"; write [{value}]"
+    if len(key) == 1 and key[0] in _GROUPS and isinstance(value, str):
+        cure = f"; to choose a file write defaults: [override /{key[0]}: {value}]"
     return f"{name} is {_in_words(kind)}, not {described(value)}{cure}"
 
 

@@ -186,6 +186,13 @@ def noise(x):
 
 
 @function((4, 8))
+def noise_of_keys(x):
+    keys = jax.random.split(jax.random.key(3), 4)
+    uniform = jax.vmap(lambda key, row: jax.random.uniform(key, row.shape, minval=-2.0))(keys, x)
+    return x + jax.vmap(lambda key: jax.random.normal(key, (8,)))(keys), uniform
+
+
+@function((4, 8))
 def noise_old(x):
     return x + jax.random.uniform(jax.random.PRNGKey(3), x.shape)
 
@@ -490,6 +497,13 @@ def test_casts_stand_only_where_a_loop_begins() -> None:
     lines = yaml.safe_dump(dict(read.lines))
     assert lines.count("pcast(") == len(read.lines["scan"]["carry"]) == 2
     assert "pcast(" not in yaml.safe_dump(dict(of_device(called, operands(shapes), specs, check_vma=False).lines))
+
+
+def test_what_vmap_draws_is_what_one_key_draws() -> None:
+    lines = yaml.safe_dump(dict(jaxprs.read(noise_of_keys, operands(((4, 8),))).lines))
+    assert "drawn: uniform(key_2, (8,), minval=-2.0" in lines
+    assert "normal(key_3, (8,))" in lines
+    assert "bits(" not in lines
 
 
 def summed(x: Any) -> Any:

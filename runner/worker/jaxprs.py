@@ -478,7 +478,10 @@ class _Body:
         return replaced._within(closed.jaxpr, closed.consts, equation.invars, [True] * len(wants), equation)
 
     def _library(self, equation: Any, closed: Any) -> Term | None:
-        """The operation that a function is which JAX calls; None where it is none, or does something else here."""
+        """The operation that a function is which JAX calls; None where it is none, or does something else here.
+
+        What `vmap` draws with several keys is a repeat of what one draws with one.
+        """
         name = equation.params["name"]
         if name not in LIBRARY or closed.consts or "/jax/_src/" not in str(closed.jaxpr.debug_info.func_src_info):
             return None
@@ -486,13 +489,22 @@ class _Body:
             return None
         operands = tuple(map(self.term, equation.invars))
         inputs, outputs = (tuple(v.aval for v in each) for each in (equation.invars, equation.outvars))
+        several, outside = _several_keys(inputs), operands
+        if several:
+            operands = (Name(self.reader.fresh("key")), *operands[1:])
+            inputs = (inputs[0].update(shape=()), *inputs[1:])
+            outputs = tuple(aval.update(shape=aval.shape[1:]) for aval in outputs)
         application = Application(name, equation.params, operands, inputs, outputs, self.named, self.reader.what)
         operation, statics = LIBRARY[name](application)
         names = ORDERS.get(operation, tuple(OPERATIONS[operation].signature.parameters))[: len(operands)]
         given = _statics(operation, names, statics)
-        if len(names) < len(operands) or not _is_library(operation, names, given, name, closed):
+        if len(names) < len(operands) or not _is_library(operation, names, given, name, closed, several=several):
             return None
-        return Apply(operation, *_arguments(operation, dict(zip(names, operands, strict=True)), given))
+        call = Apply(operation, *_arguments(operation, dict(zip(names, operands, strict=True)), given))
+        if not several:
+            return call
+        count = equation.invars[0].aval.shape[0]
+        return self._repeated(count, {cast("Name", operands[0]).name: outside[0]}, text(call))
 
     def _solve(self, equation: Any) -> list[Term]:
         """What solves a linear system: `solve`, where it is one of a matrix, else what JAX was told to solve it by."""
@@ -513,7 +525,6 @@ class _Body:
         (count,) = {v.aval.shape for v in equation.invars} - {()}
         if len(count) != 1:
             raise self._cannot(f"'{equation.primitive.name}' with an array of keys of {len(count)} dimensions")
-        loop, index = self.reader.fresh(self._loop_name("draws")), self.reader.fresh("step")
         over = {self.reader.fresh("key" if at == 0 else "data"): self.term(v)
                 for at, v in enumerate(equation.invars) if v.aval.shape}  # fmt: skip
         each = iter(map(Name, over))
@@ -521,10 +532,15 @@ class _Body:
         avals = tuple(v.aval for v in (*equation.invars, *equation.outvars))
         drawn = Application(equation.primitive.name, equation.params, operands, avals[:-1], avals[-1:], self.named,
                             self.reader.what)  # fmt: skip
+        return [self._repeated(count[0], over, text(expression(drawn)))]
+
+    def _repeated(self, count: int, over: Mapping[str, Term], drawn: str) -> Name:
+        """What a line draws with each of several keys, stacked."""
+        loop, index = self.reader.fresh(self._loop_name("draws")), self.reader.fresh("step")
         body, stack = self.reader.fresh("drawn"), self.reader.fresh("stacked")
-        line = {"repeat": count[0], "index": index, "over": {name: text(term) for name, term in over.items()}}
-        self._put(loop, {**line, "body": {body: text(expression(drawn))}, "stack": {stack: body}, "unroll": False})
-        return [Name(f"{loop}.{stack}")]
+        line = {"repeat": count, "index": index, "over": {name: text(term) for name, term in over.items()}}
+        self._put(loop, {**line, "body": {body: drawn}, "stack": {stack: body}, "unroll": False})
+        return Name(f"{loop}.{stack}")
 
     def _begun(self, variable: Any) -> Term:
         """What a repeat begins with: a number becomes an array of the dtype that it is carried in."""
@@ -737,15 +753,32 @@ def _arguments(
     return tuple(values[name] for name in placed), tuple((n, v) for n, v in values.items() if n not in placed)
 
 
-def _is_library(operation: str, names: Sequence[str], given: Mapping[str, Any], name: str, closed: Any) -> bool:
-    """Whether a call is the operation: under a transformation of JAX it has its name, and does something else."""
+def _several_keys(inputs: Sequence[Any]) -> bool:
+    """Whether the first of the operands is a vector of keys, and the others are numbers."""
+    if not inputs or not jax.numpy.issubdtype(inputs[0].dtype, jax.dtypes.prng_key):
+        return False
+    return len(inputs[0].shape) == 1 and not any(aval.shape for aval in inputs[1:])
+
+
+def _is_library(
+    operation: str, names: Sequence[str], given: Mapping[str, Any], name: str, closed: Any, *, several: bool
+) -> bool:
+    """Whether a call is the operation: under a transformation of JAX it has its name, and does something else.
+
+    `several`: whether it is what `vmap` makes of it for several keys.
+    """
     avals = tuple(v.aval for v in closed.jaxpr.invars)
-    return str(closed) in _bodies(operation, tuple(names), tuple(given.items()), name, avals)
+    return str(closed) in _bodies(operation, tuple(names), tuple(given.items()), name, avals, several)
 
 
 @cache
 def _bodies(
-    operation: str, names: tuple[str, ...], given: tuple[tuple[str, Any], ...], name: str, avals: tuple[Any, ...]
+    operation: str,
+    names: tuple[str, ...],
+    given: tuple[tuple[str, Any], ...],
+    name: str,
+    avals: tuple[Any, ...],
+    several: bool,
 ) -> tuple[str, ...]:
     """What JAX traces for the functions of a name that an operation calls."""
 
@@ -757,7 +790,8 @@ def _bodies(
         return function_of(OPERATIONS[operation])(*(values[n] for n in placed if n in values), **named)
 
     try:
-        traced = calls.make_jaxpr(call)(*avals)
+        mapped = calls.vmap(call, in_axes=(0, *(None for _ in avals[1:]))) if several else call
+        traced = calls.make_jaxpr(mapped)(*avals)
     except REFUSALS:
         return ()
     return tuple(str(each.params["jaxpr"]) for each in traced.jaxpr.eqns if each.params.get("name") == name)

@@ -83,3 +83,10 @@ def test_a_program_has_them_as_jax_writes_them(tmp_path: Path) -> None:
     assert 'added = a.at[k, 1].add(c[0], mode="drop")' in found
     # The name of an array is another one inside the lambda.
     assert "jax.lax.associative_scan(lambda m_, q: m_ * q, added[::2].T)" in found
+
+
+def test_what_goes_nowhere_has_any_shape(tmp_path: Path) -> None:
+    lines = "{C: 'x.at[0, 2:6].set(v) + x.at[1, 2:2].multiply(v)'}"
+    text = f"{{arrays: {{x: {{shape: [4, 2]}}, v: {{shape: [3]}}}}, graph: {lines}, outputs: {{C: []}}}}"
+    outcome = harness.run(text, tmp_path, program="auto")
+    assert outcome.record.status == "passed", outcome.record

@@ -37,7 +37,8 @@ def updated(method: str) -> Callable[..., Any]:
         x = array(x)
         places = _places(x.shape, index, clip=mode == "clip")
         flat, given = common(np.ravel(x), values)
-        given = np.ravel(np.broadcast_to(given, places.shape))
+        # JAX does not look at what goes nowhere.
+        given = np.ravel(np.broadcast_to(given, places.shape)) if places.size else np.ravel(given)[:0]
         at, inside = np.ravel(places), np.ravel(places) >= 0
         at, given = at[inside], given[inside]
         with np.errstate(all="ignore"):

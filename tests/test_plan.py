@@ -301,6 +301,50 @@ def test_what_is_planned_with_a_gradient_is_what_is_compiled(tmp_path: Path) -> 
     assert only["candidate"]["sent"] == only["programs"][0]["bytes_sent"]
 
 
+MODEL = """
+import jax
+import jax.numpy as jnp
+
+
+def init(n):
+    return {"layer": {"up": jnp.ones((n, 4 * n)) / 7, "down": jnp.ones((4 * n, n)) / 9}, "bias": jnp.ones(n)}
+
+
+def apply(params, x):
+    return jax.nn.gelu(x @ params["layer"]["up"]) @ params["layer"]["down"] + params["bias"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("tree", "specs"),
+    [({}, {"params/**/{up,down}": "auto"}), ({"spec": "auto"}, {"*/bias": []}), ({}, {"params": {"layer/*": "auto"}})],
+)
+def test_the_leaves_of_a_tree_are_laid_out_too(tree: Any, specs: Any, tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(MODEL, encoding="utf-8")
+    config = {
+        "name": "leaves",
+        "mesh": {"axes": ["model"], "shape": [4]},
+        "imports": {"model": "../../model.py"},
+        "arrays": {"params": {"tree": "model.init(8)", **tree}, "x": {"shape": [3, 8]}},
+        "specs": specs,
+        "graph": {"y": "model.apply(params, x)"},
+        "outputs": {"y": []},
+        "plan": {"candidates": 1},
+        "program": "auto",
+    }
+    done = _command(tmp_path, config)
+    assert done.returncode == 0, done.stdout + done.stderr
+    written = yaml.safe_load((tmp_path / "run" / "conf" / "experiment" / "plan.yaml").read_text(encoding="utf-8"))
+    assert written["specs"]["params/layer/up"] == [None, "model"]
+    assert written["specs"]["params/layer/down"] == ["model", None]
+    assert "auto" not in json.dumps(written["specs"])
+    assert written["imports"] == {"model": str(tmp_path / "model.py")}
+    ran = run_command(
+        "--config-dir", str(tmp_path / "run/conf"), "+experiment=plan", f"hydra.run.dir={tmp_path / 'again'}"
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
 ONE = {"model": 1}
 REFUSED = {
     "nothing is to be found": (

@@ -50,7 +50,8 @@ def _plan(configuration: Configuration, job: Job, workers: Workers) -> Status:
     best = tried[0]
     files.write_text(folder / FILE, json.dumps(_plain(planning, tried), indent=1) + "\n")
     (folder / EXPERIMENT).parent.mkdir(parents=True, exist_ok=True)
-    files.write_text(folder / EXPERIMENT, text(flow.filled(planning, best.candidate), planning))
+    found = flow.anywhere(flow.filled(planning, best.candidate), lambda: configuration.sources)
+    files.write_text(folder / EXPERIMENT, text(found, planning))
     _show_tried(planning, tried)
     print(f"\n{folder / FILE}")
     print(f"python -m runner --config-dir {folder / EXPERIMENT.parts[0]} +experiment={EXPERIMENT.stem}")
@@ -136,7 +137,7 @@ def _show_plan(planning: Planning) -> None:
     for one in plan.alternatives:
         more = f" +{amount(one.more, least)}" if one.more else ""
         following = "" if one.next is None else one.next.yaml() + more
-        rows.append((one.key, one.spec.yaml(), following, one.since))
+        rows.append((_told(one.key, planning), one.spec.yaml(), following, one.since))
     print_table(Table(("key", "layout", "next best", "since"), rows))
     cost = amount(plan.best.cost, least)
     print(
@@ -151,6 +152,12 @@ def _show_plan(planning: Planning) -> None:
     print()
 
 
+def _told(key: str, planning: Planning) -> str:
+    """The key of a layout, or the path of a leaf."""
+    name = key.partition(".")[2].removesuffix(".spec")
+    return planning.experiment.imports.paths.get(name, key)
+
+
 def _show_tried(planning: Planning, tried: Sequence[Tried]) -> None:
     from runner.flow.planning import amount, exceeds
     from runner.show.console import print_table
@@ -161,7 +168,7 @@ def _show_tried(planning: Planning, tried: Sequence[Tried]) -> None:
         (
             one.folder,
             " ".join(
-                f"{key.removesuffix('.spec').partition('.')[2]}={spec.yaml()}"
+                f"{_told(key, planning).removesuffix('.spec').partition('.')[2] or _told(key, planning)}={spec.yaml()}"
                 for key, spec in one.candidate.layouts.items()
             ),
             amount(one.candidate.cost, least),

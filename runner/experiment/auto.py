@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 from runner.config import schema
 from runner.experiment.forms import AUTO, check
+from runner.experiment.patterns import fits, flattened
 from runner.experiment.written import spread
 from runner.faults import Key, invalid
 from runner.untyped import is_mapping
@@ -40,15 +41,42 @@ def keys(config: Mapping[str, Any]) -> Iterator[Key]:
     for section in ("constraints", "outputs"):
         specs: Mapping[str, Any] = spread(config.get(section) or {}, (section,))
         yield from ((section, name) for name, spec in specs.items() if spec == AUTO)
+    yield from (("specs", pattern) for pattern, spec in flattened(config.get("specs") or {}).items() if spec == AUTO)
+
+
+def of_traced(config: Mapping[str, Any], paths: Mapping[str, str]) -> Iterator[Key]:
+    """The same keys once trees have been traced: in the place of a tree's, and of patterns, those of its leaves.
+
+    `paths` are those of all leaves, by their names. The first pattern of `specs` that a path fits counts, and where
+    none does the layout beside `tree`, or that of the output.
+    """
+    specs = flattened(config.get("specs") or {})
+    arrays: Mapping[str, Any] = spread(config.get("arrays") or {}, ("arrays",))
+    outputs: Mapping[str, Any] = spread(config.get("outputs") or {}, ("outputs",))
+    roots = {path.partition("/")[0] for path in paths.values()}
+    # A tree that is one leaf has that as its path.
+    single = {name: name for name, array in arrays.items() if is_mapping(array) and array.get("tree")}
+    whole = {name: path for name, path in single.items() if name not in roots} | {**paths}
+    yield from (key for key in keys(config) if key[0] != "specs" and key[1] not in {*roots, *single})
+    for name, path in whole.items():
+        root = path.partition("/")[0]
+        beside = arrays[root].get("spec") if root in arrays else outputs.get(root)
+        if next((spec for pattern, spec in specs.items() if fits(pattern, path)), beside) == AUTO:
+            yield ("arrays", name, "spec") if root in arrays else ("outputs", name)
 
 
 def without(config: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration with everything whole where a layout is to be found."""
-    changed = {**config}
+    specs = flattened(config.get("specs") or {})
+    changed: dict[str, Any] = {
+        **config,
+        "specs": {pattern: [] if spec == AUTO else spec for pattern, spec in specs.items()},
+    }
     for section in ("arrays", "constraints", "outputs"):
         changed[section] = spread(config.get(section) or {}, (section,))
     for section, name, *rest in keys(config):
-        changed[str(section)][name] = {**changed["arrays"][name], "spec": []} if rest else []
+        if section != "specs":
+            changed[str(section)][str(name)] = {**changed["arrays"][str(name)], "spec": []} if rest else []
     return changed
 
 

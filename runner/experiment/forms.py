@@ -211,7 +211,7 @@ FORMS: Mapping[str, Form] = {
         _TEXT,
         optional=True,
     ),
-    "specs-of-leaves": Form("mapping", of=_any(SPEC.refusal, SPEC, "specs-of-leaves", optional=True)),
+    "specs-of-leaves": Form("mapping", of=_any(SPEC.refusal, _LAYOUT, "specs-of-leaves", optional=True)),
     "imports": Form(
         "mapping", of=Form("text", "{value!r} is no file, such as my_models/llama.py, and no module{hint}")
     ),

@@ -6,13 +6,29 @@ And paths in, the fewest patterns that they and no others fit, out.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
+from typing import Any
+
+from runner.untyped import is_mapping
 
 
 def fits(pattern: str, path: str) -> bool:
     """Whether a path fits: `*` is any part of a name, `**` any number of names, `{a,b}` one of these."""
     return _compiled(pattern).fullmatch(path) is not None
+
+
+def flattened(specs: Mapping[str, Any]) -> dict[str, Any]:
+    """Specs by patterns, of which a file may nest the names: what overrides name has no `/`."""
+
+    def below(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+        if is_mapping(value):
+            for name, part in value.items():
+                yield from below(f"{path}/{name}" if path else str(name), part)
+        else:
+            yield path, value
+
+    return dict(below("", specs))
 
 
 def folded(paths: Iterable[str]) -> list[str]:

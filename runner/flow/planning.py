@@ -37,11 +37,13 @@ _PROGRAMS = (Program.AUTO, Program.CONSTRAINT)
 class Planning:
     """An experiment whose layouts are to be found, what is wanted of them, and the plan.
 
-    `definition` is what it is read from, everything whole where a layout is to be found.
+    - `definition`: what it is read from, everything whole where a layout is to be found; what it imports is not read.
+    - `left_open`: the patterns of `specs` that say `auto`.
     """
 
     experiment: Experiment
     definition: Mapping[str, Any]
+    left_open: frozenset[str]
     request: PlanRequest
     plan: Plan
 
@@ -77,16 +79,17 @@ def planned(config: Mapping[str, Any], folder: Path, sources: Callable[[], Sourc
     if not keys:
         raise invalid((), "there is no layout to find: say auto where one is wanted, spec: auto")
     request = auto.read_plan(config)
-    _require_arrays(config, keys)
-    definition = functions.traced(auto.without(config), folder / TREES, sources, workers)
-    experiment = read(definition)
+    definition = auto.without(config)
+    experiment = read(functions.traced(definition, folder / TREES, sources, workers))
+    left_open = frozenset(str(key[1]) for key in keys if key[0] == "specs")
+    keys = list(auto.of_traced(config, experiment.imports.paths))
     _require_possible(experiment, keys)
     # Their types are the same in every layout, and no other program is asked for.
     graph = experiment.at(program=Program.AUTO.value)
     types = value_types_of(workers, graph, folder, data.folder(experiment, sources))
     wanted = Wanted(request.least, tuple(key_text(key) for key in keys), request.memory)
     try:
-        return Planning(experiment, definition, request, plan(graph, types, wanted))
+        return Planning(experiment, definition, left_open, request, plan(graph, types, wanted))
     except NoPlan as error:
         key = ("plan", "least" if request.least == "time" and experiment.hardware is None else "memory")
         raise invalid(key, str(error)) from None
@@ -94,13 +97,6 @@ def planned(config: Mapping[str, Any], folder: Path, sources: Callable[[], Sourc
         raise invalid(keys[0], f"the graph cannot be planned: {error}") from None
     except Unsolved as error:
         raise invalid(keys[0], f"no plan was found: {error}") from None
-
-
-def _require_arrays(config: Mapping[str, Any], keys: Sequence[Key]) -> None:
-    arrays: Mapping[str, Mapping[str, Any]] = auto.without(config)["arrays"]
-    for key in keys:
-        if key[0] == "arrays" and arrays[str(key[1])].get("tree"):
-            raise invalid(key, "the layouts of a tree's leaves cannot be found yet: give specs, or arrays of their own")
 
 
 def _require_possible(experiment: Experiment, keys: Sequence[Key]) -> None:
@@ -121,10 +117,14 @@ def filled(planning: Planning, candidate: Candidate) -> dict[str, Any]:
     definition, defaults = schema.whole(planning.definition), schema.whole({})["plan"]
     arrays: dict[str, Any] = dict(definition["arrays"])
     sections = {section: dict(definition[section] or {}) for section in ("constraints", "outputs")}
+    patterns = {name: spec for name, spec in definition["specs"].items() if name not in planning.left_open}
+    paths: dict[str, Any] = {}
     for key, spec in candidate.layouts.items():
         section, _, name = key.partition(".")
-        if section == "arrays":
-            name = name.removesuffix(".spec")
+        name = name.removesuffix(".spec") if section == "arrays" else name
+        if name in planning.experiment.imports.paths:
+            paths[planning.experiment.imports.paths[name]] = spec.json()
+        elif section == "arrays":
             arrays[name] = {**arrays[name], "spec": spec.json()}
         else:
             sections[section][name] = spec.json()
@@ -133,7 +133,22 @@ def filled(planning: Planning, candidate: Candidate) -> dict[str, Any]:
         # What stands in a function has no name that a constraint could use.
         if name in lines and name not in sections["outputs"]:
             sections["constraints"].setdefault(name, spec.json())
-    return {**definition, **sections, "arrays": arrays, "plan": defaults}
+    # The first pattern that a path fits counts.
+    return {**definition, **sections, "arrays": arrays, "specs": paths | patterns, "plan": defaults}
+
+
+def anywhere(definition: Mapping[str, Any], sources: Callable[[], Sources]) -> dict[str, Any]:
+    """A definition for a file that may lie anywhere: files of Python by their whole paths."""
+    folder = functions.beside(definition, sources)
+
+    def whole(source: str) -> str:
+        file, colon, attribute = source.partition(":")
+        return f"{(folder / file).resolve()}{colon}{attribute}" if folder and file.endswith(".py") else source
+
+    named = {
+        key: {name: whole(source) for name, source in definition[key].items()} for key in ("imports", "references")
+    }
+    return {**definition, **named}
 
 
 def tried(

@@ -11,7 +11,7 @@ import importlib
 import linecache
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from inspect import ismodule
@@ -26,7 +26,7 @@ from runner import codec, dtypes
 from runner.config import schema
 from runner.experiment.frames import free
 from runner.experiment.imported import KEY, Imported, Imports, skeleton
-from runner.experiment.patterns import fits
+from runner.experiment.patterns import fits, flattened
 from runner.experiment.plain import check_name, located
 from runner.experiment.reader import read
 from runner.experiment.written import BOTH, all_names, is_choice, spread, targets
@@ -145,16 +145,8 @@ class _Reading:
 
     @cached_property
     def specs(self) -> dict[str, Any]:
-        """The specs of leaves by patterns of their paths, which a file may nest: what overrides name has no `/`."""
-
-        def below(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-            if is_mapping(value):
-                for name, part in value.items():
-                    yield from below(f"{path}/{name}" if path else str(name), part)
-            else:
-                yield path, value
-
-        return dict(below("", self._said("specs")))
+        """The specs of leaves by patterns of their paths."""
+        return flattened(self._said("specs"))
 
     def _said(self, key: str) -> Mapping[str, Any]:
         """What the file says at a key that may be null."""

@@ -114,5 +114,5 @@ class _Known:
 
 
 def _alike(part: np.ndarray, other: np.ndarray) -> bool:
-    largest = float(np.max(np.abs(other), initial=0.0))
+    largest = float(np.max(np.abs(other), initial=0.0, where=np.isfinite(other)))
     return bool(np.allclose(part, other, rtol=0.0, atol=_ALIKE * largest, equal_nan=True))

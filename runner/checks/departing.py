@@ -8,6 +8,7 @@ correct line may have no counterpart, so this is no verdict, but a place to begi
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -32,11 +33,14 @@ def departure(
     graph: Mapping[str, PerDevice],
     per_device: Mapping[str, PerDevice],
     wrong: Iterable[str],
+    seconds: float,
 ) -> str | None:
     """From which line on the devices have what no line of `graph` has, in words; None where there is no such line.
 
-    `graph`, `per_device`: every value of each section; `wrong`: the outputs that differ.
+    `graph`, `per_device`: every value of each section; `wrong`: the outputs that differ. None, too, where the lines
+    could not be looked through within so many `seconds`.
     """
+    end = time.perf_counter() + seconds
     known = _Known(experiment.mesh, experiment.manual.axes, [np.asarray(value[0]) for value in graph.values()])
     lines = experiment.lines("per_device")
     # What devices count has no counterpart where graph counts nothing.
@@ -44,6 +48,8 @@ def departure(
     giving = {name: at for at, line in enumerate(lines) for name in line.defines}
     away, waiting = set[int](), [*wrong]
     while waiting:
+        if time.perf_counter() > end:
+            return None
         name = waiting.pop()
         at = giving.get(name)
         if at is None or at in away or name in right or known.has(per_device[name]):

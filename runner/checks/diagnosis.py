@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from typing import TypeAlias
@@ -65,7 +65,7 @@ def diagnose(context: Context, refused: Refused | None = None, seconds: float = 
     if mend is not None:
         return [mend.mend, *factors]
     within = "" if complete else f" within {seconds:.2g} s"
-    away = trial.departure()
+    away = trial.departure(max(seconds, LEAST))
     none = f"no single edit of per_device was found{within} that computes the graph"
     return [none, *([away] if away else []), *factors]
 
@@ -79,21 +79,32 @@ def _mend(context: Context, trial: Trial, refused: Refused | None, seconds: floa
     graph = _lines(context.experiment.lines("graph"))
     counting = indices(context.experiment, "per_device")
     # A mistake in a line of indices is less likely, and a collective around one mends by accident what is wrong.
+    proposed = [_proposed(each, start + seconds / 2) for each in (changing(edits), inserting(edits))]
+    every = all(whole for _, whole in proposed)
     changed, putting_back = (
-        [replace(edit, rank=edit.rank + _INDICES * (edit.line in counting)) for edit in each]
-        for each in (changing(edits), inserting(edits))
+        [replace(edit, rank=edit.rank + _INDICES * (edit.line in counting)) for edit in each] for each, _ in proposed
     )
     putting_back = [edit for edit in putting_back if edit.line not in counting or edit.kind != "collective"]
     # The first are few: they are all tried, however long the others take.
     for edit in (*sorted(changed, key=_rank), *sorted(putting_back, key=_rank)):
+        if time.perf_counter() - start > seconds:
+            return best, False
         score = _score(edit, graph)
         if score >= lowest:
             continue
-        if time.perf_counter() - start > seconds:
-            return best, False
         if trial.mends(edit) and (refused is None or _stands(context.experiment, trial, refused, edit)):
             best, lowest = edit, score
-    return best, True
+    return best, every
+
+
+def _proposed(edits: Iterator[Edit], until: float) -> tuple[list[Edit], bool]:
+    """The edits that there is time to write, and whether these are all: of thousands of lines there are very many."""
+    proposed: list[Edit] = []
+    for edit in edits:
+        proposed.append(edit)
+        if time.perf_counter() > until:
+            return proposed, False
+    return proposed, True
 
 
 def _stands(experiment: Experiment, trial: Trial, refused: Refused, edit: Edit) -> bool:
@@ -172,7 +183,7 @@ class Trial:
         """Whether the edited section computes what it computes as it is."""
         return all(self._equal(case, section, edit, case.values[section]) for case in self._cases)
 
-    def departure(self) -> str | None:
+    def departure(self, seconds: float) -> str | None:
         """From which line on `per_device` has what `graph` has nowhere, on arrays of no accident."""
         context, case = self._context, self._cases[-1]
         graph, per_device = (case.values[section] for section in SECTIONS)
@@ -181,7 +192,7 @@ class Trial:
             for name in context.experiment.results
             if not sections.agree(context, name, graph[name], per_device[name])
         ]
-        return departing.departure(context.experiment, graph, per_device, wrong)
+        return departing.departure(context.experiment, graph, per_device, wrong, seconds)
 
     def agrees(self, revised: Experiment) -> bool:
         """Whether the sections of another experiment on the same arrays say the same, from their first lines on."""

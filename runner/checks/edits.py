@@ -8,8 +8,9 @@ those that put back what is missing.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TypeAlias, TypeGuard
 
 from runner.checks import inscribed
@@ -28,14 +29,14 @@ class Edit:
     """One change of a line of the file, which several lines of a section may stand for.
 
     - `line`: where it is (`ring.acc`); `frame`: in the user's file, of a line that comes of Python.
-    - `statements`: the single lines of the section after it; `first`: the first of them that changes.
+    - `written`: gives the single lines of the section after it; `first`: the first of them that changes.
     - `kind`: what is changed; `before`, `after`: the part and what stands in its place.
     - `mend`: what it says of a program that it mends; `rank`: the lower, the likelier that is what somebody means.
     - `key`, `text`: where the file has the line, and what stands there instead.
     """
 
     line: str
-    statements: tuple[Flat, ...]
+    written: Callable[[], tuple[Flat, ...]] = field(repr=False, compare=False)
     first: int
     kind: str
     before: str
@@ -45,6 +46,11 @@ class Edit:
     key: Key = ()
     text: str | int = ""
     frame: Frame | None = None
+
+    @cached_property
+    def statements(self) -> tuple[Flat, ...]:
+        """The single lines of the section after it: of a long section, most edits are never asked for them."""
+        return self.written()
 
     @property
     def place(self) -> str:
@@ -164,14 +170,19 @@ class Edits:
             key=(*loop.line.written(self.section)[0], "repeat"), text=steps, frame=frame,
         )  # fmt: skip
 
-    def _with(self, edited: Sequence[tuple[Position, Node | Loop[Statement]]]) -> tuple[tuple[Flat, ...], int]:
-        """The lines of the section with other statements at some positions, and the first of them that changes."""
-        changed: dict[int, Statement] = {}
-        for (number, *rest), statement in edited:
-            changed[number] = _changed(changed.get(number, self._statements[number]), rest, statement)
-        lines = (flat((changed[i],)) if i in changed else each for i, each in enumerate(self._lines))
-        first = min(self._first[(*statement.line.loops, statement.name)[0]] for _, statement in edited)
-        return tuple(itertools.chain.from_iterable(lines)), first
+    def _with(
+        self, edited: Sequence[tuple[Position, Node | Loop[Statement]]]
+    ) -> tuple[Callable[[], tuple[Flat, ...]], int]:
+        """What gives the lines of the section with other statements at some positions; the first that changes."""
+
+        def written() -> tuple[Flat, ...]:
+            changed: dict[int, Statement] = {}
+            for (number, *rest), statement in edited:
+                changed[number] = _changed(changed.get(number, self._statements[number]), rest, statement)
+            lines = (flat((changed[i],)) if i in changed else each for i, each in enumerate(self._lines))
+            return tuple(itertools.chain.from_iterable(lines))
+
+        return written, min(self._first[(*statement.line.loops, statement.name)[0]] for _, statement in edited)
 
 
 @dataclass(frozen=True)

@@ -22,18 +22,16 @@ from runner.language.syntax import parse
 from runner.words import quoted
 
 
-def inserting(edits: Edits) -> list[Edit]:
+def inserting(edits: Edits) -> Iterator[Edit]:
     """The edits that put something back."""
-    found: list[Edit] = []
     added = _added(edits)
     # Of two sites at which one edit helps, the one nearer the outputs is the likelier mistake.
     for site in reversed(edits.sites):
-        found += _collectives_around(edits, site)
-        found += _parts_around(edits, site, added)
-        found += _operands_back(edits, site, added)
-        found += _of_this_device(edits, site)
-        found += _other_names(edits, site)
-    return found
+        yield from _collectives_around(edits, site)
+        yield from _parts_around(edits, site, added)
+        yield from _operands_back(edits, site, added)
+        yield from _of_this_device(edits, site)
+        yield from _other_names(edits, site)
 
 
 def _collectives_around(edits: Edits, site: Site) -> Iterator[Edit]:

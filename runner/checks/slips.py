@@ -34,18 +34,16 @@ _EDGES = {
 }  # fmt: skip
 
 
-def changing(edits: Edits) -> list[Edit]:
+def changing(edits: Edits) -> Iterator[Edit]:
     """The edits that change, leave out or double what is there."""
-    found: list[Edit] = []
     for site in edits.sites:
         for term in parts(site.term):
-            found += _of_term(_Part(edits, site, term))
+            yield from _of_term(_Part(edits, site, term))
     for position, loop in edits.loops:
         # The steps of a scan are as many as there are slices.
         for by in () if loop.scans else (1, -1):
             if loop.steps + by >= 0:
-                found.append(edits.stepped(position, loop, by))
-    return found
+                yield edits.stepped(position, loop, by)
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,7 @@ def _checks(checks: FileChecks, names: Mapping[str, Names]) -> FileChecks:
     outputs = {
         name: replace(output, undecided=_undecided(output.undecided, names)) for name, output in verdict.outputs.items()
     }
-    return FileChecks(sections=replace(verdict, outputs=outputs))
+    return checks.but(sections=replace(verdict, outputs=outputs))
 
 
 def _undecided(undecided: Undecided | None, names: Mapping[str, Names]) -> Undecided | None:

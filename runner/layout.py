@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -35,6 +35,10 @@ class Typed(NamedTuple):
     def json(self) -> tuple[tuple[int, ...], str]:
         """Its parts."""
         return self.shape, self.dtype
+
+
+Parts: TypeAlias = Mapping[int, Typed | tuple[Typed, ...] | None]
+"""The type of each array of a graph by its number, of a tuple those of each; None where loops' steps differ."""
 
 
 class Spec(tuple[tuple[str, ...], ...]):

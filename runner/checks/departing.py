@@ -58,8 +58,7 @@ def departure(
         waiting += lines[at].names
     if not away:
         return None
-    first = str(lines[min(away)].line)
-    place = experiment.given_frames["per_device"].get(first) or f"per_device.{first}"
+    place = experiment.place("per_device", str(lines[min(away)].line))
     return f"{place}: the first line that gives devices what is no part of any value of graph"
 
 

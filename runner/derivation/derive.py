@@ -10,13 +10,13 @@ from runner.derivation.inlining import inlined
 from runner.derivation.laying import Layouts
 from runner.derivation.lines import statements
 from runner.derivation.ruling import Rulings
-from runner.derivation.scopes import NotDerived, Parts
+from runner.derivation.scopes import NotDerived
 from runner.derivation.sharing import shared
 from runner.derivation.writer import Hints, Writer
 from runner.experiment.model import GRADIENTS, Experiment, Flat, Loop
 from runner.experiment.statements import read_statements
 from runner.language.check import Scope
-from runner.layout import Spec
+from runner.layout import Parts, Spec
 from runner.sharding.plan import Derivation, Plan
 
 

@@ -16,11 +16,8 @@ from runner.graph.model import Value as GraphValue
 from runner.graph.spelling import Spelling
 from runner.graph.term import Name, Term
 from runner.language.operations import CONSTANTS
-from runner.layout import Spec
+from runner.layout import Parts, Spec
 from runner.programs.types import Typed
-
-Parts = Mapping[int, Typed | tuple[Typed, ...] | None]
-"""The type of every array by its number, of a tuple of arrays that of each; None where a loop's steps differ."""
 
 
 class NotDerived(Exception):

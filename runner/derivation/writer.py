@@ -11,7 +11,7 @@ from runner.derivation.expressions import Expressions, Hints
 from runner.derivation.laying import Layouts
 from runner.derivation.lines import Repeated, Writing, Written
 from runner.derivation.ruling import Rulings
-from runner.derivation.scopes import Binding, Names, NotDerived, Parts, Scope
+from runner.derivation.scopes import Binding, Names, NotDerived, Scope
 from runner.derivation.terms import built, gathered
 from runner.derivation.values import Value
 from runner.experiment.lines import Choice, enclosed
@@ -21,7 +21,7 @@ from runner.graph.source import Source
 from runner.graph.term import Apply, Const, Name, Term
 from runner.language import static
 from runner.language.syntax import Expression, SyntaxFault
-from runner.layout import Spec
+from runner.layout import Parts, Spec
 from runner.sharding import moves
 
 _TRIALS = 24

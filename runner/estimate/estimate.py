@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 
 from runner import dtypes, executions
-from runner.estimate.links import Coordinates, Links, TransferTime
+from runner.estimate.links import GROUPS, Coordinates, Links, TransferTime
 from runner.estimate.model import CollectiveTime, Estimate, LineTime, Roof, bottleneck
 from runner.evidence.model import Collective
 from runner.evidence.work import IN_BRANCHES, Line, Work
@@ -15,9 +15,6 @@ from runner.experiment.hardware import Hardware
 from runner.experiment.model import Experiment
 from runner.layout import Mesh
 from runner.sharding.ring import RAGGED
-
-_GROUPS = 64
-"""Up to so many groups are looked at; the others are alike."""
 
 _PAIRED = ("collective-permute", "send", "recv")
 """Collectives whose groups are pairs: who sends, and who gets it."""
@@ -199,6 +196,6 @@ def _taken(links: Links, mesh: Mesh, collective: Collective) -> TransferTime | N
         return links.permute([(pair[0], pair[1]) for pair in groups], bytes_in)
     if groups is None:
         groups = mesh.groups(collective.axes or ())
-    times = [links.time(collective.kind, group, bytes_in, bytes_out) for group in groups[:_GROUPS]]
+    times = [links.time(collective.kind, group, bytes_in, bytes_out) for group in groups[:GROUPS]]
     known = [time for time in times if time is not None]
     return max(known, key=lambda time: time.seconds) if len(known) == len(times) and known else None

@@ -24,6 +24,9 @@ from runner.sharding.ring import RAGGED
 Coordinates = tuple[int, ...]
 """Where a device is: its slice or node, the place of its chip in the torus, its number on the chip or in the node."""
 
+GROUPS = 64
+"""Up to so many groups of a collective are looked at; the others are alike."""
+
 GATHERS = {"all-gather": 1, "reduce-scatter": 1, "collective-broadcast": 1, "all-reduce": 2}
 """How often a collective sends what an all-gather of the same whole would."""
 
@@ -49,10 +52,9 @@ class Links:
 
     def __init__(self, hardware: Hardware, mesh: Mesh, coordinates: Sequence[Coordinates] | None = None) -> None:
         self._hardware = hardware
-        places = list(_row_major(hardware, mesh))
-        self.known = bool(coordinates) or max(mesh.devices or [mesh.size - 1]) < len(places)
-        """Whether the hardware says what links all devices."""
-        self._places = list(coordinates) if coordinates else _in_mesh(mesh, places) if self.known else []
+        self._places = list(coordinates) if coordinates else _in_mesh(mesh, list(_row_major(hardware, mesh)))
+        self.known = bool(self._places)
+        """Whether the hardware says what links the devices."""
 
     def time(self, kind: str, group: Sequence[int], bytes_in: int, bytes_out: int) -> TransferTime | None:
         """What a collective among the devices at these positions takes; None for a kind that is not known."""
@@ -180,8 +182,11 @@ class _TorusLine:
 
 
 def _in_mesh(mesh: Mesh, places: list[Coordinates]) -> list[Coordinates]:
-    """The coordinates of the mesh's devices, from those of all the hardware's, by device number."""
-    return places if mesh.devices is None else [places[number] for number in mesh.devices]
+    """The coordinates of the mesh's devices, from those of all the hardware's, by device number; none of too few."""
+    numbers = range(mesh.size) if mesh.devices is None else mesh.devices
+    if max(numbers) >= len(places):
+        return []
+    return places if mesh.devices is None else [places[number] for number in numbers]
 
 
 def _row_major(hardware: Hardware, mesh: Mesh) -> Iterator[Coordinates]:

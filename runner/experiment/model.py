@@ -430,6 +430,10 @@ class Experiment:
                     places.setdefault(line.name, places[named.name])
         return found
 
+    def place(self, section: Section, line: str) -> str:
+        """What readers know a line by: the user's line of Python that it comes of, or its key."""
+        return str(self.given_frames[section].get(line) or f"{section}.{line}")
+
     @cached_property
     def x64(self) -> bool:
         """Whether some array or expression names a dtype that JAX has only with 64 bits switched on."""

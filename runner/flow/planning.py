@@ -16,7 +16,7 @@ from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.experiment.reader import read
 from runner.experiment.written import BOTH, all_names
-from runner.faults import InvalidExperiment, Key, invalid, key_text
+from runner.faults import Key, invalid, key_text
 from runner.flow import functions
 from runner.flow.run import run
 from runner.link.target import value_types_of
@@ -24,7 +24,7 @@ from runner.link.workers import Workers
 from runner.planning.network import Unsolved
 from runner.planning.plan import Candidate, NoPlan, Plan, Wanted, plan
 from runner.record.model import CompiledProgram, Record, Status
-from runner.words import bytes_text
+from runner.words import bytes_text, time_text
 
 if TYPE_CHECKING:
     from runner.config.sources import Sources
@@ -202,11 +202,6 @@ def exceeds(one: Compiled, request: PlanRequest) -> bool:
 
 def amount(value: float | None, least: str) -> str:
     """A number in the unit of what is least, in words."""
-    from runner.words import time_text
-
     if value is None:
         return "–"
     return time_text(value) if least == "time" else bytes_text(round(value))
-
-
-__all__ = ["Compiled", "InvalidExperiment", "Planning", "Tried", "amount", "exceeds", "filled", "planned", "tried"]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 
@@ -20,10 +20,11 @@ from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.faults import InvalidExperiment
-from runner.layout import Spec, Typed
+from runner.layout import Parts, Spec
 from runner.link import handover, scratch
 from runner.link.events import (
     Died,
+    Event,
     GradientFile,
     Invalid,
     Ran,
@@ -117,12 +118,12 @@ class ProgramRun:
         return self.told
 
 
+_Awaited = TypeVar("_Awaited")
+
+
 class WorkerEnded(RuntimeError):
     """The worker ended before it told what it was asked for; the message says how."""
 
-
-Parts: TypeAlias = "Mapping[int, Typed | tuple[Typed, ...] | None]"
-"""The type of every array of a graph by its number, of a tuple of arrays that of each."""
 
 GradientArrays: TypeAlias = tuple[Arrays, list[Arrays], str | None]
 """JAX's gradients of the unsharded graph, what rounding does to them draw by draw, and why there are none."""
@@ -154,18 +155,10 @@ def types_and_gradients_of(
         left_here = str(own.path)
         request = {**job(experiment, folder, data_folder, left_here), "gradient": gradient}
         processes = experiment.target.processes
-        for event in workers.submit(request, kind(experiment), experiment.timeout, processes, at_once=at_once):
-            match event:
-                case Invalid():
-                    raise InvalidExperiment(event.fault)
-                case Died():
-                    raise WorkerEnded(event.error)
-                case Types():
-                    gradients = event.gradient
-                    return event, None if gradients is None else read_gradients(experiment, gradients, Path(left_here))
-                case _:
-                    continue
-    raise WorkerEnded("the worker ended before it told the types")
+        events = workers.submit(request, kind(experiment), experiment.timeout, processes, at_once=at_once)
+        types = _awaited(events, Types, "the types")
+        gradients = types.gradient
+        return types, None if gradients is None else read_gradients(experiment, gradients, Path(left_here))
 
 
 def value_types_of(workers: Workers, experiment: Experiment, folder: Path, data_folder: Path) -> Parts:
@@ -174,21 +167,27 @@ def value_types_of(workers: Workers, experiment: Experiment, folder: Path, data_
     Raises `InvalidExperiment` for what JAX's types refuse, and `WorkerEnded`.
     """
     request = {**job(experiment, folder, data_folder, str(folder)), "values": True}
-    for event in workers.submit(request, kind(experiment), experiment.timeout):
+    events = workers.submit(request, kind(experiment), experiment.timeout)
+    typed = _awaited(events, ValuesTyped, "the types of the values")
+    tuples = frozenset(typed.tuples)
+    return {
+        at: None if types is None else tuple(types) if at in tuples else types[0] for at, types in typed.values.items()
+    }
+
+
+def _awaited(events: Iterable[Event], awaited: type[_Awaited], what: str) -> _Awaited:
+    """The first event of a kind. Raises what its reader does where the worker tells another end, or none."""
+    for event in events:
         match event:
             case Invalid():
                 raise InvalidExperiment(event.fault)
             case Died():
                 raise WorkerEnded(event.error)
-            case ValuesTyped():
-                listed, tuples = event.values, frozenset(event.tuples)
-                return {
-                    at: None if types is None else tuple(types) if at in tuples else types[0]
-                    for at, types in listed.items()
-                }
+            case _ if isinstance(event, awaited):
+                return event
             case _:
                 continue
-    raise WorkerEnded("the worker ended before it told the types of the values")
+    raise WorkerEnded(f"the worker ended before it told {what}")
 
 
 def read_gradients(experiment: Experiment, event: GradientFile, left_here: Path) -> GradientArrays:

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from runner.derivation.scopes import Parts
 from runner.experiment.auto import Least
 from runner.experiment.model import Experiment
-from runner.layout import Spec
+from runner.layout import Parts, Spec
 from runner.planning.network import Choice, Costs, Network, Solution, TooLarge, fixed, least_of_each, solved
 from runner.planning.prices import Bytes, Prices, Seconds
 from runner.planning.reading import layable
@@ -156,12 +155,6 @@ def plan(experiment: Experiment, types: Parts, wanted: Wanted) -> Plan:
         others=tuple(others),
         unknown=tuple(unknown),
     )
-
-
-def cost_of(experiment: Experiment, types: Parts, least: Least) -> Candidate:
-    """What the layouts cost that an experiment has, the values in the middle lying as is best."""
-    tables = Tables(experiment.mesh, layable(experiment, types, ()), prices_of(experiment, least))
-    return _candidate(tables, solved(tables.network).choice)
 
 
 # Memory.

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from runner.estimate.links import Links
+from runner.estimate.links import GROUPS, Links
 from runner.experiment.auto import Least
 from runner.experiment.hardware import Hardware
 from runner.layout import Mesh
@@ -133,7 +133,7 @@ class Seconds:
     def rate(self, kind: str, axes: tuple[str, ...]) -> Rate:
         """The time of a byte, and the latency, of the group of the mesh in which it takes longest."""
         n = self._mesh.axis_size(axes)
-        if n == 1:
+        if n == 1 or not self._linked():
             return Rate(0.0)
         if kind in ("permute", "shift"):
             pairs = [pair for group in self._mesh.groups(axes) for pair in itertools.pairwise(group)]
@@ -143,7 +143,7 @@ class Seconds:
         sent = ring.sent(kind, n, local, whole)
         assert sent is not None, kind
         slope = floor = 0.0
-        for group in self._mesh.groups(axes)[:_GROUPS]:
+        for group in self._mesh.groups(axes)[:GROUPS]:
             large, small = (self._links.time(kind, group, *sizes) for sizes in ((local, whole), (0, 0)))
             assert large is not None, kind
             assert small is not None, kind
@@ -153,6 +153,8 @@ class Seconds:
     @functools.cache  # noqa: B019
     def permuting(self, pairs: Sequence[tuple[int, int]]) -> Rate:
         """The time of the fullest link."""
+        if not self._linked():
+            return Rate(0.0)
         large, small = self._links.permute(pairs, _LARGE), self._links.permute(pairs, 0)
         return Rate(large.seconds / _LARGE, small.seconds)
 
@@ -171,10 +173,11 @@ class Seconds:
             return multiplying
         return max(multiplying, moved / hardware.memory_bandwidth)
 
+    def _linked(self) -> bool:
+        if not self._links.known:
+            self._note(f"{self._hardware.name} does not say what links its devices")
+        return self._links.known
+
     def _note(self, what: str) -> None:
         if what not in self.unknown:
             self.unknown.append(what)
-
-
-_GROUPS = 64
-"""As many groups are looked at as by the estimate; the others are alike."""

@@ -13,13 +13,13 @@ from runner import dtypes
 from runner.derivation.calls import Call, NotStatic, itemsize
 from runner.derivation.facts import leaves
 from runner.derivation.ruling import Ruled, Rulings
-from runner.derivation.scopes import Names, Parts
+from runner.derivation.scopes import Names
 from runner.derivation.values import Value
 from runner.derivation.writer import below
 from runner.experiment.model import Experiment
 from runner.graph.model import Equation, Graph, Operand, Ref, Repeat
 from runner.graph.term import Group, Name
-from runner.layout import Spec
+from runner.layout import Parts, Spec
 from runner.planning.model import Layable, Passing, Tensor, Transfer
 from runner.planning.model import Operand as Read
 from runner.planning.model import Operation as Planned

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from runner.experiment import enumeration
 from runner.layout import Mesh, Spec
 from runner.planning.prices import Prices
 from runner.sharding import moves
@@ -74,13 +75,6 @@ def divides(mesh: Mesh, shape: tuple[int, ...], spec: Spec) -> bool:
     return all(size % mesh.axis_size(axes) == 0 for size, axes in zip(shape, spec, strict=True))
 
 
-def _ordered(mesh: Mesh, shape: tuple[int, ...]) -> Iterator[Spec]:
-    """The same in every order of the axes on a dimension: what may stand on the way."""
-    for spec in plain_layouts(mesh, shape):
-        for entries in itertools.product(*(itertools.permutations(axes) for axes in spec)):
-            yield Spec(entries)
-
-
 @functools.lru_cache(maxsize=256)
 def _ways(mesh: Mesh, layouts: tuple[Spec, ...], rank: int) -> _Ways:
     index = {spec: at for at, spec in enumerate(layouts)}
@@ -108,7 +102,8 @@ class Space:
 
     def __init__(self, mesh: Mesh, shape: tuple[int, ...], itemsize: int, prices: Prices) -> None:
         self.mesh, self.total, self._prices = mesh, float(math.prod(shape) * itemsize), prices
-        self.layouts = tuple(_ordered(mesh, shape))
+        # Those in any order of the axes on a dimension may stand on the way.
+        self.layouts = tuple(enumeration.specs(shape, mesh))
         self.index = {spec: at for at, spec in enumerate(self.layouts)}
         self.held: Costs = np.array([self.total / mesh.axis_size(spec.axes) for spec in self.layouts])
         self._ways = _ways(mesh, self.layouts, len(shape))
@@ -128,11 +123,9 @@ class Space:
         sent = step.share * self.total
         if step.kind == "slice":
             return Sending(step.kind, step.axes, 0.0, 0.0)
-        if step.kind == "collective-permute":
-            rate = self._prices.permuting(self._pairs(step)) if self._prices.least == "time" else None
-        else:
-            rate = None
-        rate = rate or self._prices.rate(step.kind, step.axes)
+        # Only time asks who sends to whom.
+        timed = step.kind == "collective-permute" and self._prices.least == "time"
+        rate = self._prices.permuting(self._pairs(step)) if timed else self._prices.rate(step.kind, step.axes)
         return Sending(step.kind, step.axes, sent, rate.cost(sent))
 
     def _pairs(self, step: _Step) -> tuple[tuple[int, int], ...]:

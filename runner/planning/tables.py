@@ -43,10 +43,6 @@ class Lying:
         """The layout of a choice."""
         return self.space.layouts[int(self.own[number])]
 
-    def found(self, number: int) -> Spec:
-        """The layout in which its readers find it."""
-        return self.space.layouts[int(self.held[number])]
-
 
 @dataclass(frozen=True)
 class Way:

@@ -12,12 +12,11 @@ import jax
 from jax.sharding import NamedSharding
 
 from runner.derivation.derive import TRIES, NotDerived, derive, settled
-from runner.derivation.scopes import Parts
 from runner.evidence.hlo import Metadata
 from runner.experiment.model import Experiment
 from runner.graph.model import Equation, Operand, Ref
 from runner.language.syntax import SyntaxFault
-from runner.layout import Spec
+from runner.layout import Parts, Spec
 from runner.programs.types import Floats, Typed
 from runner.sharding.plan import Derivation, Plan, whole_axes
 from runner.untyped import is_sequence

@@ -489,7 +489,7 @@ class _Body:
             return None
         operands = tuple(map(self.term, equation.invars))
         inputs, outputs = (tuple(v.aval for v in each) for each in (equation.invars, equation.outvars))
-        several, outside = _several_keys(inputs), operands
+        several = _several_keys(inputs)
         if several:
             operands = (Name(self.reader.fresh("key")), *operands[1:])
             inputs = (inputs[0].update(shape=()), *inputs[1:])
@@ -503,8 +503,8 @@ class _Body:
         call = Apply(operation, *_arguments(operation, dict(zip(names, operands, strict=True)), given))
         if not several:
             return call
-        count = equation.invars[0].aval.shape[0]
-        return self._repeated(count, {cast("Name", operands[0]).name: outside[0]}, text(call))
+        keys = equation.invars[0]
+        return self._repeated(keys.aval.shape[0], {cast("Name", operands[0]).name: self.term(keys)}, text(call))
 
     def _solve(self, equation: Any) -> list[Term]:
         """What solves a linear system: `solve`, where it is one of a matrix, else what JAX was told to solve it by."""

@@ -279,8 +279,7 @@ def _known_gathered(experiment: Experiment, name: str, loose: frozenset[str]) ->
         except InvalidExperiment:
             continue
         if lines and not varying[name] & loose:
-            places = {line: experiment.given_frames["per_device"].get(line) or f"per_device.{line}" for line in lines}
-            told = ", ".join(f"{places[line]}: {gathered[line].text}" for line in lines)
+            told = ", ".join(f"{experiment.place('per_device', line)}: {gathered[line].text}" for line in lines)
             return f"JAX knows the copies to be equal with {told}"
     return None
 

@@ -43,7 +43,7 @@ def _collectives_around(edits: Edits, site: Site) -> Iterator[Edit]:
     reduced_later = any(
         is_reduction(part) and part.operands[0] == Name(name) for other in edits.sites for part in parts(other.term)
     )
-    collected = [part.operands[0] for part in parts(term) if is_collective(part)]
+    collected = [inner for part in parts(term) if is_collective(part) for inner in _scaled(part.operands[0])]
     for part in parts(term):
         whole, line = part is term, named_by(part, site)
         is_line = line is not part
@@ -69,6 +69,14 @@ def _collectives_around(edits: Edits, site: Site) -> Iterator[Edit]:
             )
             rank += 3.0 if again or (whole and reduced_later) else 0.0
             yield edits.edit(site, part, new, "collective", mend, rank)
+
+
+def _scaled(term: Term) -> Iterator[Term]:
+    """A part and what it adds up or scales: a collective of `sum(x) / B` is one of `sum(x)` too."""
+    yield term
+    if _is_binary(term):
+        for operand in term.operands:
+            yield from _scaled(operand)
 
 
 def _scales(term: Term) -> bool:

@@ -1,0 +1,28 @@
+"""The mistakes that people are shown are noticed, and the page says of each what the runner says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.command import ROOT, run_command
+
+FOLDER = ROOT / "experiments" / "mistakes"
+SAID = re.findall(
+    r"^\| \[(\w+)\]\(\1\.yaml\) \| .+ \| `(.+)` \|$", (FOLDER / "README.md").read_text("utf-8"), re.MULTILINE
+)
+
+
+def test_the_page_has_every_file() -> None:
+    assert sorted(name for name, _ in SAID) == sorted(file.stem for file in FOLDER.glob("*.yaml"))
+
+
+@pytest.mark.parametrize(("name", "said"), SAID, ids=[name for name, _ in SAID])
+def test_the_mistake_is_named(tmp_path: Path, name: str, said: str) -> None:
+    run = f"hydra.run.dir={tmp_path}"
+    done = run_command("--config-dir", "experiments", f"+mistakes={name}", "program=shard_map", "show=none", run)
+    assert done.returncode == 1, done.stderr
+    assert said in done.stdout
+    assert "failed: sections failed" in done.stdout

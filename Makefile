@@ -21,7 +21,7 @@ TRIED ?= tests conf/experiment
 whole: $(VENV)/.tests
 	$(PYTEST) -m whole $(TRIED) $(FAULTS:%=--ignore %)
 
-# Every experiment, compiled for hardware as well where it names any: the tests try a third of the small ones, and almost no hardware.
+# Every experiment, compiled for hardware as well where it names any: the tests try a ninth of the small ones, and almost no hardware.
 experiments: $(VENV)/.tests
 	$(PYTEST) conf/experiment
 

@@ -386,6 +386,7 @@ def test_what_the_compiler_says_is_recorded_and_what_only_a_run_tells_is_not_run
         assert (program["outputs"]["C"]["values"], program["outputs"]["C"]["shard_shape"]) == (None, [256, 256])
 
 
+@pytest.mark.sample(2)
 @needs_libtpu
 @pytest.mark.parametrize("program", ["shard_map", "vmap"])
 def test_a_program_compiles_alone(compiled, program, tmp_path):

@@ -62,6 +62,7 @@ def test_what_is_derived_has_the_order_of_split_physical_axes(name: str, tmp_pat
         assert "allow_split_physical_axes=True" in source, program
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("program", ["all", "vmap"])
 def test_a_program_without_arguments_is_compiled_for_the_devices_that_are_not_here(
     program: str, tmp_path: Path

@@ -34,6 +34,7 @@ TOO_MANY = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("overrides", TOO_MANY)
 def test_what_is_too_many_is_counted_and_refused(tmp_path: Path, overrides: str) -> None:
     words = overrides.split(" ")

@@ -421,6 +421,7 @@ def visit(address: str, stranger: Callable[[socket.socket], None]) -> threading.
     return thread
 
 
+@pytest.mark.sample(3)
 @pytest.mark.usefixtures("keyed")
 @pytest.mark.parametrize("stranger", STRANGERS)
 def test_a_stranger_keeps_nobody_and_is_no_process_of_the_run(
@@ -449,6 +450,7 @@ def test_a_stranger_keeps_nobody_and_is_no_process_of_the_run(
     assert told == [[{"do": "end", "status": 0}]]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.usefixtures("keyed")
 @pytest.mark.parametrize("stranger", ["says nothing", "drop by drop", "has another key", "has the key and sends {}"])
 def test_strangers_alone_keep_process_0_no_longer_than_its_timeout(stranger: str, idle: Callable[[], Worker]) -> None:

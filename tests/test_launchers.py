@@ -29,6 +29,7 @@ def launcher(name: str, *more: str) -> object:
 LAUNCHERS = [launcher("joblib", "hydra.launcher.n_jobs=2"), launcher("submitit_local")]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_each_point_has_its_record_and_all_stand_in_the_table(launcher: tuple[str, ...], tmp_path: Path) -> None:
     swept = run_whole(*SWEEP, *launcher, folder=tmp_path)

@@ -167,6 +167,7 @@ def on_every_device(expressions, **changes):
     return harness.config(OPERANDS, per_device=nodes, outputs=outputs, **changes)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("shape", [[2, 2], [1, 2], [2, 1]], ids=str)
 def test_collectives_compute_what_the_interpreter_does(shape, tmp_path):
     fitting = COLLECTIVES if shape == [2, 2] else [e for e in COLLECTIVES if not re.search(r"\[1|\[:2|\[\[", e)]
@@ -181,6 +182,7 @@ def test_collectives_that_only_shard_map_has(tmp_path):
     assert outcome.failures() == []
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("expression", SHARD_MAP_ONLY)
 def test_what_vmap_does_not_have_is_said(expression):
     experiment = harness.experiment(on_every_device([expression]))
@@ -444,7 +446,7 @@ DTYPES = (
 )  # fmt: skip
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_programs_compute_in_every_dtype(dtype, tmp_path):
     text = f"""

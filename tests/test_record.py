@@ -168,6 +168,7 @@ def some(hint: Any) -> st.SearchStrategy[Any]:
 CLASSES = [FileChecks, Checks, CompiledProgram, ProgramRecord, Verification, Trace, RecordedLine, Mode, Record]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
 def test_what_is_read_is_what_was_written(kind: type[Any]) -> None:
     @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
@@ -221,7 +222,7 @@ CASES = {
 }
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", CASES)
 def test_so_is_the_record_of_a_run_that_did_not_pass(name: str, tmp_path: Path) -> None:
     graph, overrides = CASES[name]

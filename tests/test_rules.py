@@ -192,6 +192,7 @@ def test_what_rules_cannot_lay_out_names_the_rule(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("overrides", "says"),
     [

@@ -72,6 +72,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", SETTINGS)
 def test_an_experiment_sets_of_hydra_only_what_runs_nothing(name: str) -> None:
     written(mine(f"hydra:\n  {name}: {SETTINGS[name]}\n"))
@@ -117,6 +118,7 @@ WAYS = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("way", WAYS)
 def test_by_whatever_way_a_file_sets_them_it_is_refused_with_a_place(way: str) -> None:
     written(WAYS[way])

@@ -116,6 +116,7 @@ TUTORIAL = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", TUTORIAL)
 def test_the_tutorials_collectives_before_and_after(tmp_path: Path, name: str) -> None:
     found = ran(ours(name), tmp_path, **LINE)

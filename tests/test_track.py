@@ -78,6 +78,7 @@ def told(folder: Path) -> list[Any]:
     return [json.loads(line) for line in (folder / "told.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("launcher", ["shardproof", "basic"])
 def test_each_point_that_was_run_is_told_by_our_launcher_as_by_hydras(launcher: str, tmp_path: Path) -> None:
     points = ("arrays.A.spec=[x,y],[x],[nosuch]", "hydra.sweep.dir=out/one", f"hydra/launcher={launcher}")

@@ -62,6 +62,7 @@ SOON = [pytest.param(name, marks=pytest.mark.whole if name == "runner.catalogue"
 """The same; the catalogue, which reads every experiment first, is tried by one test in every session."""
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("module", COMMANDS)
 def test_whoever_reads_a_little_ends_it_silently(runs: Path, module: str) -> None:
     reader, writer = os.pipe()
@@ -72,6 +73,7 @@ def test_whoever_reads_a_little_ends_it_silently(runs: Path, module: str) -> Non
     assert (process.returncode, err) == (141, "")
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("module", SOON)
 def test_a_full_disk_is_one_message(runs: Path, module: str) -> None:
     with open("/dev/full", "w") as full:
@@ -80,6 +82,7 @@ def test_a_full_disk_is_one_message(runs: Path, module: str) -> None:
     assert (process.returncode, err) == (3, "No space left on device\n")
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("module", SOON)
 def test_a_terminal_of_ascii_alone_is_given_no_other_character(runs: Path, module: str) -> None:
     process = started(*COMMANDS[module], folder=runs, module=module, env={"PYTHONIOENCODING": "ascii"})

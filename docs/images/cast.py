@@ -1,0 +1,72 @@
+"""Writes run.svg, the run of case3_allreduce as a terminal shows it, line by line: python docs/images/cast.py"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import termios
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+COMMAND = ("-m", "runner", "+experiment=case3_allreduce")
+WIDTH = 132
+"""In columns."""
+
+START, STEP = 0.8, 0.06
+"""Seconds until the first line of output appears, and from line to line."""
+
+
+def printed() -> str:
+    """Run the command in a terminal of `WIDTH` columns; return what it prints, with its colours."""
+    terminal, end = os.openpty()
+    termios.tcsetwinsize(end, (60, WIDTH))
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, *COMMAND, f"hydra.run.dir={folder}"]
+        environment = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor"}
+        with subprocess.Popen(command, stdin=end, stdout=end, stderr=subprocess.DEVNULL, env=environment):
+            os.close(end)
+            chunks = b"".join(_read(terminal))
+        os.close(terminal)
+        return (
+            chunks.decode()
+            .replace("\r\n", "\n")
+            .replace(f"{folder}/", "outputs/case3_allreduce/2026-11-24_12-00-00-000000/")
+        )
+
+
+def _read(terminal: int) -> Iterator[bytes]:
+    """What is written to a terminal until nobody has it open any more, which Linux says by an error."""
+    with contextlib.suppress(OSError):
+        while chunk := os.read(terminal, 65536):
+            yield chunk
+
+
+def drawn(text: str) -> str:
+    """An SVG of the text in which the lines appear one after the other, once."""
+    console = Console(record=True, width=WIDTH, file=open(os.devnull, "w", encoding="utf-8"), force_terminal=True)  # noqa: SIM115
+    console.print("[bold green]$[/] shardproof case3_allreduce", highlight=False)
+    for line in text.splitlines():
+        console.print(Text.from_ansi(line), highlight=False, soft_wrap=True, crop=True, overflow="crop")
+    svg = console.export_svg(title="shardproof", unique_id="run", clear=True)
+    # Rich fetches a font; a picture in a page may not, and a monospaced font of the reader's does.
+    svg = re.sub(r"@font-face \{.*?\}\n", "", svg, flags=re.DOTALL)
+    lines = text.count("\n") + 1
+    seconds = START + STEP * lines
+    shift = f"@keyframes uncover {{ 0%, {100 * START / seconds:.0f}% {{ transform: none }} }}"
+    rule = f".cover {{ transform: translateY(100%); animation: uncover {seconds:.1f}s steps({lines}) }}"
+    svg = svg.replace("</style>", f"{shift}\n{rule}\n</style>", 1)
+    # Below the command's own line, within the group that the window clips.
+    cover = '<rect class="cover" fill="#292929" x="0" y="26" width="100%" height="100%"/>'
+    at = svg.rindex("</g>")
+    return f"{svg[:at]}{cover}\n{svg[at:]}"
+
+
+if __name__ == "__main__":
+    Path(__file__).with_name("run.svg").write_text(drawn(printed()), encoding="utf-8")

@@ -32,7 +32,13 @@ V5E = Hardware("v5e", {"bfloat16": 2e14, "float32/highest": 4e13}, 16e9, 8e11, L
 def counted(name: str) -> Work:
     path = MODULES / f"{name}.txt"
     lines = Program(path.name.split(".")[0]).lines
-    return work.read(hlo.read(path.read_text()), Origins(experiment(path.parent.name), lines))
+    return counted_in(hlo.read(path.read_text()), Origins(experiment(path.parent.name), lines))
+
+
+def counted_in(module: hlo.Module, origins: Origins) -> Work:
+    counted = work.read(module, origins)
+    assert counted is not None
+    return counted
 
 
 def flops(found: Work) -> dict[tuple[str, bool], float]:
@@ -94,7 +100,7 @@ metadata={op_name="jit(f)/C/dot"}
 }
 """
     given = read(compose("case3_allreduce", conf_folder()).plain)
-    found = work.read(hlo.read(module), Origins(given, "graph"))
+    found = counted_in(hlo.read(module), Origins(given, "graph"))
     lines = {line.nodes: line for line in found.lines}
     assert lines[("C",)].flops == {("bfloat16", "default"): 2 * 1024**3}
     assert lines[("C",)].bytes == 3 * 2 * 1024**2
@@ -119,12 +125,12 @@ metadata={op_name="jit(f)/C/concatenate"}
 
 def test_what_lies_on_the_chip_costs_no_memory_and_what_is_copied_there_is_counted_apart() -> None:
     given = read(compose("case3_allreduce", conf_folder()).plain)
-    found = work.read(hlo.read(ON_CHIP), Origins(given, "per_device"))
+    found = counted_in(hlo.read(ON_CHIP), Origins(given, "per_device"))
     size = 2 * 1024**2
     assert {line.nodes: line.bytes for line in found.lines} == {("partial",): 0, ("C",): size}
     assert found.ahead == size
     # What no tile says is of a TPU lies in the large memory: on a GPU S(1) is where NCCL wants its operands.
-    elsewhere = work.read(hlo.read(ON_CHIP.replace(":T(8,128)(2,1)", ":")), Origins(given, "per_device"))
+    elsewhere = counted_in(hlo.read(ON_CHIP.replace(":T(8,128)(2,1)", ":")), Origins(given, "per_device"))
     assert {line.nodes: line.bytes for line in elsewhere.lines}["partial",] == 3 * size
 
 
@@ -174,7 +180,7 @@ def test_a_loop_of_unknown_length_is_said() -> None:
     text = (MODULES / "loop_of_matmuls" / "constraint.cpu.jax-0.12.0.1.txt").read_text()
     text = text.replace("known_trip_count", "forgotten").replace("direction=LT", "direction=NE")
     given = experiment("loop_of_matmuls")
-    assert "runs is not known: it counts once" in work.read(hlo.read(text), Origins(given, "graph")).unknown[0]
+    assert "runs is not known: it counts once" in counted_in(hlo.read(text), Origins(given, "graph")).unknown[0]
 
 
 def made(lines: list[Line], *found: Any, **more: Any) -> Estimate:
@@ -322,7 +328,7 @@ def test_collectives_of_a_module_for_a_tpu_take_time() -> None:
     listed = collectives.read(module, origins, given.mesh).found
     shape = tuple(size for size in given.mesh.shape if size > 1)
     v5e = Hardware("v5e", V5E.flops, None, 8e11, Torus(len(shape), 4.5e10, 1e-6, None), None, 1, shape)
-    found = estimate(v5e, given.mesh, work.read(module, origins), listed)
+    found = estimate(v5e, given.mesh, counted_in(module, origins), listed)
     assert found.unknown == []
     assert found.communication > 0
     assert 0 < found.hidden <= found.communication

@@ -66,3 +66,9 @@ def test_no_module_means_that_nothing_is_known_of_collectives(
     assert found.collectives is None
     assert found.collectives_unknown == [said]
     assert found.collectives_missing == [said]
+
+
+def test_a_module_that_was_not_read_has_no_estimate(tmp_path: Path) -> None:
+    (tmp_path / "hlo_auto.txt").write_text("")
+    experiment = harness.experiment(TEXT + "hardware: {name: v5e}\n")
+    assert gather(experiment, Program.AUTO, tmp_path, "", "INTERNAL: no").work is None

@@ -190,7 +190,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Gathered:
-    """The evidence, and where time is estimated the work: what each line computes and moves."""
+    """The evidence; `work` is what each line computes and moves, where a time is estimated and the module was read."""
 
     evidence: Evidence
     work: Work | None = None

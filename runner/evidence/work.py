@@ -61,9 +61,9 @@ class Work:
     ahead: float = 0.0
 
 
-def read(module: Module, origins: Origins) -> Work:
-    """What a module computes and moves; without an entry nothing, and a sentence."""
-    return _Reader(module, origins).read()
+def read(module: Module, origins: Origins) -> Work | None:
+    """What a module computes and moves; None where no entry computation could be read, which is not no work."""
+    return None if module.entry is None else _Reader(module, origins).read(module.entry)
 
 
 class _Reader:
@@ -75,10 +75,8 @@ class _Reader:
         self._unknown: dict[str, None] = {}
         self._ahead = 0.0
 
-    def read(self) -> Work:
-        if self._module.entry is None:
-            return Work(unknown=["the module has no entry computation that could be read"])
-        for computation in self._run(self._module.entry, set()):
+    def read(self, entry: Computation) -> Work:
+        for computation in self._run(entry, set()):
             count = self._counts.of(computation.name).count
             if count is None:
                 self._unknown[f"how often {computation.name} runs is not known: it counts once"] = None

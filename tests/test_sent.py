@@ -120,6 +120,17 @@ def test_a_loop_of_unknown_length_is_said(monkeypatch: pytest.MonkeyPatch) -> No
     assert with_loops(*scanned(5)).total_unknown == "XLA's cost analysis cannot be asked"
 
 
+def test_no_part_of_a_module_is_analysed_as_a_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+    analysed: list[str] = []
+    monkeypatch.setattr("runner.worker.cost.module_cost", lambda text: analysed.append(text) or {})
+    cost, text = scanned(5)
+    assert "is_scheduled=true" in text
+    with_loops(cost, text)
+    # XLA's parser ends the process where it takes the order of instructions for none.
+    assert analysed
+    assert not [part for part in analysed if "is_scheduled" in part]
+
+
 def test_where_jax_has_no_such_analysis_a_sentence_says_so() -> None:
     told = versions.module_cost("no module")
     assert isinstance(told, str)

@@ -16,7 +16,11 @@ from runner.link.events import Cost
 from runner.worker.versions import module_cost
 
 _FIELDS = {"flops": "flops", "bytes_accessed": "bytes accessed"}
-_HEADER = re.compile(r", entry_computation_layout=\{.*?\}\}?(?=, [a-z_]+=|$)")
+_HEADER = re.compile(r", entry_computation_layout=\{.*?\}\}?(?=, [a-z_]+=|$)|, is_scheduled=true")
+"""What is left out of a module's head for a part of it: the layout of its entry, and that it is scheduled.
+
+XLA's parser aborts the process where the order of a scheduled module is invalid, as that of some of libtpu's is.
+"""
 
 
 class _UnknownCost(Exception):

@@ -1,9 +1,8 @@
-"""A text that anybody may have written in; one that a terminal, a page and a file show as it stands out.
+"""Untrusted text in; text that terminals, pages and files show literally, out.
 
-Control characters move a terminal's cursor, ring its bell and hide what was printed before; those of bidirectional
-writing show a text in another order than it has. They are spelled as Python does: `\\x1b`, `\\u202e`. Line ends and
-tabs stay. Whatever a stream that is `guarded` is given is spelled so; who writes control characters of its own takes
-the stream behind it, `raw`.
+Control characters move a terminal's cursor and hide what was printed before; bidirectional ones reorder the text.
+They are written as Python's escapes: `\\x1b`, `\\u202e`. Line ends and tabs stay. A `guarded` stream escapes
+whatever is written to it; code that writes control characters of its own uses the stream behind it, `raw`.
 """
 
 from __future__ import annotations
@@ -22,25 +21,25 @@ _CONTROL = re.compile(
 
 
 def printable(text: str) -> str:
-    """The text with its control characters spelled out."""
+    """Replace control characters by Python's escapes."""
     return _CONTROL.sub(_spelled, text)
 
 
 class Formatter(logging.Formatter):
-    """Of a log, which terminals show too."""
+    """Formats log entries without control characters, since terminals show logs too."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, or the lines, of an entry."""
+        """Format a log entry."""
         return printable(super().format(record))
 
 
 def escape(text: str, *, quote: bool = True) -> str:
-    """The text in HTML or SVG."""
+    """Escape a text for HTML or SVG."""
     return html.escape(printable(text), quote)
 
 
 def json_text(text: str) -> str:
-    """JSON whose texts have these characters as escapes, which every reader of JSON takes for the same."""
+    """Serialize as JSON with control characters as JSON escapes, so that the parsed value is unchanged."""
     return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
@@ -49,7 +48,7 @@ def _spelled(match: re.Match[str]) -> str:
 
 
 class _Guard:
-    """What a stream is, except that it is given only what is printable."""
+    """Wraps a stream; escapes control characters in what is written."""
 
     def __init__(self, behind: TextIO) -> None:
         self.behind = behind
@@ -75,24 +74,24 @@ class _Guard:
 
 
 def guarded(stream: TextIO) -> TextIO:
-    """The stream, for whatever texts come."""
+    """Wrap a stream so that it escapes control characters."""
     return stream if isinstance(stream, _Guard) else cast("TextIO", _Guard(stream))
 
 
 def raw(stream: TextIO) -> TextIO:
-    """The stream behind a guarded one."""
+    """The stream that a guarded stream writes to."""
     return stream.behind if isinstance(stream, _Guard) else stream
 
 
 def require_written(stream: TextIO) -> None:
-    """Raise what a guarded stream could not write, or cannot write now."""
+    """Flush a guarded stream; raises the `OSError` of what could not be written."""
     if isinstance(stream, _Guard) and stream.refused is not None:
         raise stream.refused
     stream.flush()
 
 
 class Page(io.StringIO):
-    """A text that is printed into."""
+    """Collects what is printed as one text."""
 
     def write(self, text: str, /) -> int:
         """Write a text."""

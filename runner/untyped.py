@@ -1,6 +1,6 @@
-"""A value of which nothing is known in; whether it is a list, a tuple or a mapping out, whose entries may be anything.
+"""A value of unknown type in; whether it is a list, a tuple or a mapping of anything out.
 
-`isinstance` says the same, but of the entries it tells a type checker nothing, not even that they may be anything.
+Unlike `isinstance`, these narrow for a type checker to containers of `Any` rather than of unknown entries.
 """
 
 from __future__ import annotations
@@ -10,25 +10,25 @@ from typing import Any, TypeGuard
 
 
 def is_list(value: object) -> TypeGuard[list[Any]]:
-    """Whether it is a list."""
+    """Whether a value is a list."""
     return isinstance(value, list)
 
 
 def is_sequence(value: object) -> TypeGuard[list[Any] | tuple[Any, ...]]:
-    """Whether it is a list or a tuple."""
+    """Whether a value is a list or a tuple."""
     return isinstance(value, list | tuple)
 
 
 def is_tuple(value: object) -> TypeGuard[tuple[Any, ...]]:
-    """Whether it is a tuple."""
+    """Whether a value is a tuple."""
     return isinstance(value, tuple)
 
 
 def is_dict(value: object) -> TypeGuard[dict[Any, Any]]:
-    """Whether it is a dict."""
+    """Whether a value is a dict."""
     return isinstance(value, dict)
 
 
 def is_mapping(value: object) -> TypeGuard[Mapping[Any, Any]]:
-    """Whether it is a mapping of any kind."""
+    """Whether a value is a mapping of any kind."""
     return isinstance(value, Mapping)

@@ -1,4 +1,4 @@
-"""An experiment for a topology that is not here in; the parts of its programs that compile rather than run, out.
+"""An experiment for an absent topology in; the parts of its programs that compile without running, out.
 
 Such a program is a module with `topology()` (the devices to compile for), `make_mesh(devices=None)`, `program(mesh)`,
 and `abstract_inputs(mesh)` in the place of data: the shape, dtype and sharding of each array. In `vmap` it has no mesh,
@@ -17,7 +17,7 @@ from runner.programs.spelling import ordered, sharding, tuple_of
 
 
 def inputs(experiment: Experiment, names: Names, folder: Path) -> str:
-    """The function that describes the arrays."""
+    """Write `abstract_inputs`: each array's shape, dtype and sharding."""
     rows = [_struct(array, f", sharding={sharding(array.layout.spec)}") for array in experiment.arrays]
     return "\n".join(
         [
@@ -29,7 +29,7 @@ def inputs(experiment: Experiment, names: Names, folder: Path) -> str:
 
 
 def blocks(experiment: Experiment) -> str:
-    """`inputs` of `vmap`."""
+    """Write `abstract_inputs` of the program `vmap`."""
     rows = [_struct(array, "") for array in experiment.arrays]
     return "\n".join(
         [
@@ -53,7 +53,7 @@ def _returned(rows: list[str]) -> list[str]:
 
 
 def mesh_functions(experiment: Experiment, program: Program) -> str:
-    """`topology` and `make_mesh`."""
+    """Write `topology` and `make_mesh`."""
     mesh, there = experiment.mesh, experiment.target.topology
     assert there is not None
     axis_types = tuple_of([f"AxisType.{each}" for each in program.axis_types(mesh)])
@@ -81,7 +81,7 @@ def mesh_functions(experiment: Experiment, program: Program) -> str:
 
 
 def devices(experiment: Experiment) -> str:
-    """`topology`."""
+    """Write `topology`."""
     assert experiment.target.topology is not None
     arguments = ", ".join(f"{name}={value!r}" for name, value in experiment.target.topology.arguments.items())
     return "\n".join(
@@ -94,7 +94,7 @@ def devices(experiment: Experiment) -> str:
 
 
 def main(experiment: Experiment, program: Program) -> str:
-    """The function that compiles the program and prints what the compiler says of it."""
+    """Write `main`, which compiles the program and prints the compiler's memory and cost analysis."""
     lines = ["device = topology()[0]", "compiled = program().lower(*abstract_inputs(device)).compile()"]
     if program.on_mesh:
         lines = ["mesh = make_mesh()", "compiled = program(mesh).lower(*abstract_inputs(mesh)).compile()"]

@@ -11,7 +11,7 @@ from runner.programs.types import Types
 
 
 def write(experiment: Experiment, folder: Path, types: Types) -> str:
-    """The source of the program."""
+    """Write the program's source."""
     return global_view.write(
         experiment,
         folder,

@@ -11,6 +11,6 @@ from runner.programs.types import Types
 
 
 def write(experiment: Experiment, folder: Path, types: Types) -> str:
-    """The source of the program; `types.derived` has its lines."""
+    """Write the program's source from the lines in `types.derived`."""
     assert types.derived is not None
     return shard_map.write(types.derived, folder, types, Program.DERIVED)

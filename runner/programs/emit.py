@@ -1,4 +1,4 @@
-"""An equation of a line in, with the equations that no line names in it; the expression of JAX that they are out."""
+"""An equation that a line names, and the unnamed ones nested in it, in; their expression in JAX out."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from runner.sharding.repairs import Repair
 
 
 class Emit:
-    """Spells equations as expressions of JAX.
+    """Writes equations as JAX expressions.
 
-    - `named`: what lines call the values that they may read, `parts` the equations that give those which none names.
+    - `named`: the identifiers of named values; `parts`: the equations that define unnamed ones.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Emit:
         self._under_vmap = under_vmap
 
     def text(self, equation: Equation) -> str:
-        """The expression of an equation."""
+        """Write the expression of an equation."""
         return text(self._equation(equation))
 
     def _operand(self, operand: Operand) -> Term:
@@ -121,7 +121,7 @@ class Emit:
         return Apply(called, operands, (*named.items(), *_out_sharding(repair)))
 
     def _moved(self, equation: Equation, name: str, value: Term) -> tuple[str, Term]:
-        """An argument by name; `shift=` as the permutation that it stands for."""
+        """A keyword argument; `shift=` becomes the permutation `perm=`."""
         if name != "shift":
             return name, value
         axes = equation.argument("axis_name", OPERATIONS[equation.operation].signature)
@@ -135,7 +135,7 @@ class Emit:
 
 
 def _packed(operand: Operand, flat: Iterator[Term]) -> Term:
-    """What stands for an operand, of which lists and tuples were taken apart."""
+    """An operand's expression, with lists and tuples put together again."""
     if not isinstance(operand, Group):
         return next(flat)
     return Group(tuple(next(flat) for _ in operand.items), operand.kind)

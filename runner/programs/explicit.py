@@ -11,9 +11,9 @@ from runner.programs.types import Types
 
 
 def write(experiment: Experiment, folder: Path, types: Types) -> str:
-    """The source of the program; `types.repairs` is what the types ask for.
+    """Write the program's source, with `types.repairs`: what JAX's sharding types require.
 
-    Where the file has Auto axes the compiler lays these out, as constraints and the outputs' specs say.
+    On Auto axes of the mesh, layouts are constraints for the compiler.
     """
     # Reshards have laid out the explicit axes.
     auto = experiment.mesh.auto

@@ -1,4 +1,4 @@
-"""What `auto`, `constraint` and `explicit` share: a jitted function over whole arrays."""
+"""The program that `auto`, `constraint` and `explicit` share: a jitted function over whole arrays."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def write(
     outputs: Mapping[str, Spec] | None = None,
     repairs: Repairs | None = None,
 ) -> str:
-    """The source of a program in the global view.
+    """Write the source of a program in the global view.
 
     `constraints` are those of values in the middle, `outputs` those of what is returned, `repairs` is what explicit
     sharding asks for.
@@ -49,7 +49,7 @@ def write(
         after = lines.section(update, {**outputs, **constraints}, known=experiment.passed("graph"), after=True)
     laid_out |= {name: spelling.resharded(names.add(name), spec) for name, spec in repairs.returned.items()}
     mixed = program.typed and bool(experiment.mesh.auto)
-    jit = _jit(experiment, told=repairs.constant or mixed)
+    jit = _jit(experiment, out_shardings=repairs.constant or mixed)
     returned = source.returned(experiment.forward if gradients else experiment, names, laid_out, passed)
     inside = _in_mesh if repairs.makes else str
     after = after and inside(after)
@@ -81,17 +81,17 @@ def write(
 
 
 def _in_mesh(lines: str) -> str:
-    """Some lines under the mesh, which then is that of the arrays that they make."""
+    """Put lines under the abstract mesh, so that the arrays they create have it."""
     return "with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):\n" + source.indent(lines, 4)
 
 
-def _jit(experiment: Experiment, *, told: bool) -> list[str]:
-    """What stands above the jitted function.
+def _jit(experiment: Experiment, *, out_shardings: bool) -> list[str]:
+    """The decorator of the jitted function.
 
-    It is `told` how the outputs lie where there is no argument from which JAX could know the mesh, and where types have
-    a part of that only.
+    It passes `out_shardings` where no argument tells JAX the mesh, or where sharding types specify the
+    layouts only in part.
     """
-    if not told:
+    if not out_shardings:
         return ["@jax.jit"]
     promised = (None if name in experiment.probed else spec for name, spec in experiment.outputs.items())
     return [*spelling.out_shardings(promised), "", "@jax.jit(out_shardings=out_shardings)"]

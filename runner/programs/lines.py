@@ -1,8 +1,8 @@
 """The statements of a section in; the lines of a program that compute them out, one named scope per node.
 
-The lines that stand in the place of a call of one of the experiment's functions are a function of the program, called.
-Two calls share one where its lines are the same in both; explicit sharding or a constraint may make them differ. Of a
-function that is Python of the user's own the program's calls that.
+A call of one of the experiment's functions is written as a call of a Python function. Two calls share a function where
+its lines are the same in both; explicit sharding or a constraint may make them differ. A call of a user's own Python
+function stays a call.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ class Lines:
         known: Iterable[str] = (),
         after: bool = False,
     ) -> str:
-        """The lines of `statements`; the values named in `constrained` get a `with_sharding_constraint`.
+        """Write the lines of `statements`, with a `with_sharding_constraint` for the values in `constrained`.
 
-        They begin with the arrays, and may stand `after` others, of which they know the values `known` by these names.
+        They read the arrays, and if they come `after` other lines the values `known` from these, by their identifiers.
         """
         self._constrained = constrained or {}
         self._lines = []
@@ -105,12 +105,12 @@ class Lines:
         return f'with jax.named_scope("{"/".join(line.scopes[self._depth :])}"):'
 
     def _define(self, value: Value) -> str:
-        """The identifier of a value that is given a name here."""
+        """Choose the identifier of a value that is assigned here."""
         self._named[value.number] = value.name
         return self._names.add(value.name)
 
     def _read(self, operand: Operand) -> str:
-        """The identifier of a value that has one."""
+        """The identifier of an assigned value."""
         assert isinstance(operand, Ref)
         return self._names[self._named[operand.number]]
 
@@ -122,20 +122,20 @@ class Lines:
         self._follow(line.path, identifier, indent + "    ")
 
     def _text(self, equation: Equation) -> str:
-        """The expression of a line."""
+        """Write the expression of a line."""
         repairs = self._repairs.calls.get(equation.source.line.path, {})
         emit = Emit(self._experiment, self._names, self._named, self._parts, repairs, self._under_vmap)
         return emit.text(equation)
 
     def _call(self, equation: Equation, called: Called, indent: str) -> None:
-        """A call of a function, which is written where it is not yet."""
+        """Write a call of a function, and the function if it is not written yet."""
         (body,) = equation.bodies
         arguments = ", ".join(map(self._read, equation.operands))
         written = f"{self._function(called.call, body)}({arguments})"
         self._give(equation, called.call, called.taken, written, indent)
 
     def _give(self, equation: Equation, call: Call, taken: Sequence[Source], written: str, indent: str) -> None:
-        """The line of a call of a function or of a choice."""
+        """Write the assignment of a call or of a choice."""
         identifiers = [self._define(value) for value in equation.results]
         self._put(indent, f'with jax.named_scope("{call.label}"):')
         self._put(indent, f"    {', '.join(identifiers)} = {written}")
@@ -143,7 +143,7 @@ class Lines:
             self._follow(source.line.path, identifier, indent + "    ")
 
     def _choice(self, equation: Equation, choice: Choice, indent: str) -> None:
-        """A call of `cond` or `switch`."""
+        """Write a call of `cond` or `switch`."""
         branches = zip(choice.calls, equation.bodies, choice.given, strict=True)
         called = [self._branch(call, body, given) for call, body, given in branches]
         cases = [function if given is None else f"lambda: {function}({', '.join(given)})" for function, given in called]
@@ -155,7 +155,7 @@ class Lines:
         self._give(equation, choice.call, choice.taken, written, indent)
 
     def _branch(self, call: Call, body: Graph, given: Sequence[Ref] | None) -> tuple[str, tuple[str, ...] | None]:
-        """The function of a branch and what it is called with; or a lambda, and None."""
+        """The function of a branch and its operands; or a lambda, and None."""
         if given is None:
             texts = [self._given(equation) for equation in self._outputs(body)]
             return f"lambda: {texts[0] if len(texts) == 1 else tuple_of(texts)}", None
@@ -166,21 +166,21 @@ class Lines:
         return function, arguments
 
     def _outputs(self, body: Graph) -> list[Equation]:
-        """The lines with what a function or a branch gives; the others are written."""
+        """The expressions that a function or a branch returns; its other lines are written before."""
         outputs = set(body.outputs)
         gives = [equation for equation in body.equations if outputs & {value.number for value in equation.results}]
         self._equations([equation for equation in body.equations if equation not in gives], "    ")
         return gives
 
     def _given(self, equation: Equation) -> str:
-        """What a branch gives."""
+        """The expressions that a branch returns."""
         path, text = equation.source.line.path, self._text(equation)
         if path in self._repairs.reshard:
             text = resharded(text, self._repairs.reshard[path])
         return constrained(text, self._constrained[path]) if path in self._constrained else text
 
     def _function(self, call: Call, body: Graph, *, branch: bool = False) -> str:
-        """The name of the function of the program that has these lines, of a call or of a branch."""
+        """The name of the Python function with these lines; writes it where there is none yet."""
         outer = self._names, self._lines, self._depth
         self._names, self._lines, self._depth = self._names.inside(), [], self._depth + 1
         parameters = list(map(self._define, body.inputs))
@@ -207,11 +207,11 @@ class Lines:
         return known
 
     def _returned(self, imported: Imported, body: Graph) -> str:
-        """What a function returns that is Python of the user's own."""
+        """The results of a user's own Python function that the lines read."""
         return imported.text({value.name: self._names[value.name] for value in body.inputs})
 
     def _follow(self, path: str, identifier: str, indent: str) -> None:
-        """What follows a definition."""
+        """Write the lines that follow a definition."""
         if path in self._repairs.reshard:
             self._put(indent, f"{identifier} = {resharded(identifier, self._repairs.reshard[path])}")
         if path in self._constrained:
@@ -260,12 +260,12 @@ class Lines:
             self._follow(repeat.result(value), identifier, indent + "    ")
 
     def _start(self, operand: Operand) -> str:
-        """What a repeat begins with."""
+        """The first values of what a repeat carries."""
         assert isinstance(operand, Ref)
         return self._text(self._parts[operand.number])
 
     def _body(self, graph: Graph, repeat: Repeat, body: str, indent: str, *, scanned: bool) -> bool:
-        """Write the function of one step; whether that of a scan is told the number of the step."""
+        """Write the function of one step. Returns whether the function of a scan takes the step's number."""
         *given, index = graph.inputs
         carried = list(map(self._define, given[: repeat.carried]))
         slices = list(map(self._define, given[repeat.carried :]))

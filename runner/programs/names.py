@@ -1,4 +1,4 @@
-"""The experiment's names in; Python identifiers for them out."""
+"""The experiment's names in; Python identifiers out."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _RESERVED = frozenset(
 
 
 class Names:
-    """The experiment's names as Python identifiers, each distinct and none that the script needs itself."""
+    """Maps the experiment's names to distinct Python identifiers that do not collide with the script's own."""
 
     def __init__(self, experiment: Experiment) -> None:
         self._identifiers: dict[str, str] = {}
@@ -44,18 +44,18 @@ class Names:
         self.function = self._free(experiment.name.replace("-", "_").replace(".", "_").replace("+", "_"))
 
     def reserve(self, wish: str) -> str:
-        """An identifier of the script's own, close to `wish`, that no name of the experiment gets."""
+        """Reserve an identifier for the script itself, `wish` or one like it."""
         return self._free(wish)
 
     def inside(self) -> Names:
-        """The names inside a function of the program: of the dims, and of the functions that are there already."""
+        """The names in scope in a function of the program: the dims, and the functions written before it."""
         inner = copy.copy(self)
         inner._identifiers = {dim: self._identifiers[dim] for dim in self._dims}
         inner._taken = {*self._reserved, *self._functions, *inner._identifiers.values()}
         return inner
 
     def within(self, own: Iterable[str]) -> Names:
-        """The names inside a lambda with parameters of its `own`."""
+        """The names in scope in a lambda with the parameters `own`."""
         inner = copy.copy(self)
         inner._identifiers, inner._taken = dict(self._identifiers), set(self._taken)
         for name in own:
@@ -64,7 +64,7 @@ class Names:
         return inner
 
     def reserve_function(self, wish: str, inner: Names) -> str:
-        """An identifier for a function, which no name around it gets, nor one of those `inner` ones of its lines."""
+        """Reserve an identifier for a function that shadows no name around it and none of its `inner` names."""
         name, count = wish, 2
         while name in self._taken | inner._taken:
             name, count = f"{wish}_{count}", count + 1
@@ -81,7 +81,7 @@ class Names:
         return wish
 
     def add(self, name: str) -> str:
-        """The identifier of a name, made when it is new."""
+        """The identifier of a name; chosen when the name is new."""
         if name not in self._identifiers:
             self._identifiers[name] = self._free(name.replace(".", "_"))
         return self._identifiers[name]

@@ -1,6 +1,6 @@
-"""An experiment whose devices several processes of JAX have in; what the source of its programs has for that, out.
+"""An experiment whose devices belong to several JAX processes in; the parts of its programs' source for that, out.
 
-Each process runs the same program, and makes of each array the parts that its own devices have.
+Each process runs the same program and creates the shards of its own devices.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ADDRESS = "localhost:8476"
 
 
 def use(experiment: Experiment, file: str) -> str:
-    """How the file of a program is run by hand."""
+    """The command that runs a program's file by hand, for its docstring."""
     if experiment.target.cluster:
         count = experiment.target.processes
         return f"It runs alone, in {count} processes that a cluster starts at once:\nsrun -n {count} python {file}"
@@ -36,14 +36,14 @@ def use(experiment: Experiment, file: str) -> str:
 
 
 def library(experiment: Experiment) -> str | None:
-    """The module that a program needs to know which of the processes it is, where the cluster does not say."""
+    """The import by which a program finds its process number where no cluster tells it."""
     return "sys" if experiment.target.processes > 1 and not experiment.target.cluster else None
 
 
 def main(experiment: Experiment, shown: Sequence[str], first: Sequence[str] = ()) -> str:
-    """`place`, and the function that runs the program in one of the processes.
+    """Write `place`, and the function that runs the program in one process.
 
-    `shown` are the lines that print what its own devices have of the outputs, `first` those before there are any.
+    `shown` are the lines that print the outputs' shards of the process; `first` are those before the program runs.
     """
     count = experiment.target.processes
     # By itself JAX's coordinator listens on every interface.

@@ -16,7 +16,7 @@ from runner.programs.types import Types
 
 
 def write(experiment: Experiment, folder: Path, types: Types, program: Program = Program.SHARD_MAP) -> str:
-    """The source of the program, by the name of `program`."""
+    """Write the source of the program, under the name of `program`."""
     names = Names(experiment)
     target = absent if experiment.target.topology else source
     body = code(experiment, names, types.differing.get(program, {}))
@@ -30,7 +30,7 @@ def write(experiment: Experiment, folder: Path, types: Types, program: Program =
 
 
 def code(experiment: Experiment, names: Names, differing: Mapping[str, tuple[str, ...]]) -> str:
-    """What makes and returns the jitted function; `differing` are the values that lines with gradients read."""
+    """Write what builds and returns the jitted function; `differing`: the values that lines with gradients read."""
     forward, sharded = names.function, "sharded"
     if experiment.grad:
         forward, sharded = names.reserve("forward"), names.reserve("sharded")
@@ -90,7 +90,7 @@ def code(experiment: Experiment, names: Names, differing: Mapping[str, tuple[str
 
 
 def options(experiment: Experiment) -> list[str]:
-    """The further arguments of `jax.shard_map`."""
+    """The optional arguments of `jax.shard_map`."""
     axes = [", ".join(map(repr, experiment.manual.axes))] if experiment.automatic else []
     return [
         *(f"    axis_names={{{names}}}," for names in axes),
@@ -99,14 +99,14 @@ def options(experiment: Experiment) -> list[str]:
 
 
 def _jit(experiment: Experiment) -> list[str]:
-    """What stands above the jitted function: `shard_map` says nothing of the automatic axes of what it gives."""
+    """The decorator of the jitted function; `shard_map` cannot express layouts over automatic axes."""
     if not experiment.automatic:
         return ["@jax.jit"]
     return [*spelling.out_shardings(experiment.outputs.values()), "", "@jax.jit(out_shardings=out_shardings)"]
 
 
 def _over(axes: tuple[str, ...]) -> str:
-    """How a value is passed over the gradients: a dimension in front counts the devices that may hold another one."""
+    """The spec of a value passed across the gradients: a leading dimension counts the devices that may differ."""
     return str(Spec((axes,))) if axes else str(Spec())
 
 
@@ -117,10 +117,10 @@ def _outward(name: str, axes: tuple[str, ...]) -> str:
 def _after(
     experiment: Experiment, names: Names, lines: Lines, passed: Sequence[tuple[str, str, tuple[str, ...]]]
 ) -> tuple[list[str], str]:
-    """The function of the lines that read gradients under a `shard_map` of its own, and the call of it.
+    """Write the lines that read gradients as a function with a `shard_map` of its own, and the call of it.
 
-    `passed` are the values that they read of the lines before: their names, what these are called on the way, and the
-    axes over which they may differ.
+    `passed` are the values that they read from the lines before: names, identifiers, and the mesh axes over which they
+    may differ.
     """
     statements = experiment.after("per_device")
     read = frozenset[str]().union(*(line.names for line in flat(statements)))

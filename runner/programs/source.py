@@ -1,4 +1,4 @@
-"""An experiment in; the parts that every program's source is made of out: header, data, printing.
+"""An experiment in; the parts that all programs' sources share out: header, data, printing.
 
 A program is a module with these functions, which its own `main` calls and the runner calls:
 
@@ -29,7 +29,7 @@ from runner.version import __version__
 
 
 def header(experiment: Experiment, program: str, names: Names, body: str, *, mesh: bool) -> str:
-    """The docstring, the imports, the configuration of JAX and the dims, for a program whose function has this body."""
+    """Write the docstring, the imports, JAX's configuration and the dims, as far as `body` reads them."""
     title = in_docstring(textwrap.fill(f"{experiment.name}: {experiment.summary}".rstrip(": "), 110))
     lines = [
         f'"""{title}',
@@ -61,7 +61,7 @@ def header(experiment: Experiment, program: str, names: Names, body: str, *, mes
 
 
 def in_docstring(text: str) -> str:
-    """Lines of a user's text as they stand in a docstring, which then has exactly that text."""
+    """Escape a user's text so that a docstring contains exactly that text."""
     return "\n".join("".join(map(_escaped, line)) for line in text.split("\n")).replace('"""', r"\"\"\"")
 
 
@@ -103,15 +103,15 @@ def _imports(experiment: Experiment, body: str, *, mesh: bool) -> list[str]:
 
 @functools.lru_cache(maxsize=8)
 def _read(body: str) -> frozenset[str]:
-    """The names that some lines of a program read.
+    """The names that lines of Python read.
 
-    Several writers put these lines together, each from texts of its own: only Python says which words are names.
+    The lines come as text from several writers, so Python's parser decides which words are names.
     """
     return frozenset(node.id for node in ast.walk(ast.parse(body)) if isinstance(node, ast.Name))
 
 
 def dims(experiment: Experiment, names: Names, body: str) -> str:
-    """One line that defines the dims that the body reads: `I, J = 4, 4`."""
+    """Write one line with the dims that the body reads: `I, J = 4, 4`."""
     read = _read(body)
     used = [dim for dim in experiment.dims if names[dim] in read]
     if not used:
@@ -120,7 +120,7 @@ def dims(experiment: Experiment, names: Names, body: str) -> str:
 
 
 def inputs(experiment: Experiment, names: Names, folder: Path) -> str:
-    """The function that makes the arrays."""
+    """Write `inputs`, which creates the arrays."""
     lines = ["def inputs():", '    """The arrays, whole, in NumPy."""']
     made_by = {array.name: data.source(array, dict(experiment.dims), folder) for array in experiment.arrays}
     if any(source.draws for source in made_by.values()):
@@ -131,7 +131,7 @@ def inputs(experiment: Experiment, names: Names, folder: Path) -> str:
 
 
 def mesh_functions(experiment: Experiment, program: Program) -> str:
-    """`make_mesh` and `shardings`."""
+    """Write `make_mesh` and `shardings`."""
     mesh = experiment.mesh
     axis_types = tuple_of([f"AxisType.{each}" for each in program.axis_types(mesh)])
     devices = "" if experiment.target.platform == "cpu" else f' or jax.devices("{experiment.target.platform}")'
@@ -159,7 +159,7 @@ def mesh_functions(experiment: Experiment, program: Program) -> str:
 
 
 def main(experiment: Experiment, program: Program) -> str:
-    """The function that runs the program and prints its outputs."""
+    """Write `main`, which runs the program and prints its outputs."""
     spec = "output.sharding.spec" if program.places else "spec"
     if experiment.target.processes > 1:
         return processes.main(
@@ -195,9 +195,9 @@ def main(experiment: Experiment, program: Program) -> str:
 def returned(
     experiment: Experiment, names: Names, laid_out: Mapping[str, str] | None = None, passed: Iterable[str] = ()
 ) -> str:
-    """The tuple of outputs that a program's function returns; `laid_out` has those that need more than their name.
+    """Write the tuple of outputs that a program returns; `laid_out` has the expressions of those that are no name.
 
-    After them it has what is `passed` to the lines that read gradients.
+    The values `passed` to the lines that read gradients come last.
     """
     return tuple_of([*((laid_out or {}).get(name, names[name]) for name in experiment.results), *passed])
 
@@ -212,7 +212,7 @@ def with_gradients(
     passed: Sequence[str] = (),
     after: str = "",
 ) -> str:
-    """The program's function where it returns gradients too.
+    """Write a program's function that also returns gradients.
 
     `forward` is the function from the arrays to the scalar and, beside it, the tuple of the results that need no
     gradient, and of what is `passed`, by the names of the program, to the lines `after` it. `laid_out` has for a
@@ -243,17 +243,17 @@ def with_gradients(
 
 
 def parameters(experiment: Experiment, names: Names) -> str:
-    """The parameters of a program's function: the arrays."""
+    """The parameters of a program's function, one per array."""
     return ", ".join(names[array.name] for array in experiment.arrays)
 
 
 def indent(text: str, by: int) -> str:
-    """`text` indented by `by` spaces, empty lines left empty."""
+    """Indent a text by `by` spaces; empty lines stay empty."""
     return textwrap.indent(text, " " * by, lambda line: bool(line.strip()))
 
 
 def blocks_comment(experiment: Experiment, arrays: Iterable[Array], names: Names) -> str:
-    """`# each device: A[4, 2], B[2, 4]`: the block that a device's function sees of each array."""
+    """Write the comment with each array's block on one device: `# each device: A[4, 2], B[2, 4]`."""
     blocks = (f"{names[array.name]}{list(experiment.block(array.layout).shard_shape)}" for array in arrays)
     along = f" along {', '.join(experiment.manual.axes)}" if experiment.automatic else ""
     return f"# each device{along}: {', '.join(blocks)}"
@@ -273,7 +273,7 @@ _QUOTED = re.compile(
 
 
 def module(*parts: str) -> str:
-    """The parts of a module, two empty lines between them, its strings in double quotes as formatters have them."""
+    """Join the parts of a module by two empty lines, with strings in double quotes as formatters write them."""
     return _QUOTED.sub(_doubled, "\n\n\n".join(part for part in parts if part) + "\n")
 
 

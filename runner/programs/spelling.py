@@ -1,4 +1,4 @@
-"""Tuples and PartitionSpecs in; how a program spells them out."""
+"""Tuples and PartitionSpecs in; their Python source out."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ def sharding(spec: Spec) -> str:
 
 
 def resharded(value: str, spec: Spec) -> str:
-    """`value`, laid out by explicit sharding."""
+    """`value` resharded in explicit mode: `jax.reshard(value, …)`."""
     return f"jax.reshard({value}, {sharding(spec)})"
 
 
 def constrained(value: str, spec: Spec) -> str:
-    """`value`, laid out by the compiler."""
+    """`value` under a `with_sharding_constraint`."""
     return f"jax.lax.with_sharding_constraint({value}, {sharding(spec)})"
 
 
 def constrained_inside(value: str, spec: Spec) -> str:
-    """`value`, which one device of a `shard_map` computes, laid out by the compiler over the automatic axes."""
+    """`value` inside a `shard_map`, under a constraint on the automatic axes."""
     return f"jax.lax.with_sharding_constraint({value}, {spec})"
 
 
 def out_shardings(specs: Iterable[Spec | None]) -> list[str]:
-    """The lines that say how a program's outputs lie; None: as the compiler likes."""
+    """The `out_shardings` of a program; None leaves a layout to the compiler."""
     each = ["None" if spec is None else sharding(spec) for spec in specs]
     whole = f"out_shardings = {tuple_of(each)}"
     return [whole] if len(whole) <= 100 else ["out_shardings = (", *(f"    {one}," for one in each), ")"]
 
 
 def checkpointed(function: str, checkpoint: Checkpoint, more: str = "") -> str:
-    """A function of which the backward pass computes again what is not kept."""
+    """A function under `jax.checkpoint`, with its policy."""
     policy: list[str] = []
     if checkpoint.policy is not None:
         names = f"({', '.join(map(repr, checkpoint.names))})" if checkpoint.names else ""
@@ -51,7 +51,7 @@ def checkpointed(function: str, checkpoint: Checkpoint, more: str = "") -> str:
 
 
 def ordered(mesh: Mesh, devices: str, axis_types: str) -> list[str]:
-    """The lines of `make_mesh` that put the devices into the mesh in its own order."""
+    """The lines of `make_mesh` that order the devices as the experiment asks."""
     assert mesh.devices is not None
     numbers = textwrap.wrap(", ".join(map(str, mesh.devices)), 100)
     order = [f"    order = [{numbers[0]}]"]

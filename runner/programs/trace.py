@@ -1,4 +1,4 @@
-"""`trace`: the code of `shard_map`, which returns what every device holds of every value."""
+"""`trace`: the program `shard_map`, returning every value on every device."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from runner.programs.types import Typed
 
 
 def write(of: Experiment, traced: Traced, folder: Path, kept: Mapping[str, Typed]) -> str:
-    """The source of the program that shows `of`.
+    """Write the source of the program that traces `of`.
 
     `kept` are the types of the values that it returns, by their names in the code. What lines read of gradients is
     computed as in `shard_map`, and given to them like an array.
@@ -62,13 +62,13 @@ def write(of: Experiment, traced: Traced, folder: Path, kept: Mapping[str, Typed
 
 
 def _gradients(of: Experiment) -> str:
-    """The code of `shard_map` as far as it needs no gradient, which gives the gradients among its results."""
+    """Write the lines of `shard_map` that need no gradient; the gradients are among the results."""
     forward = of.forward
     return shard_map.code(forward, Names(forward), {})
 
 
 def _with_gradients(experiment: Experiment, of: Experiment) -> list[str]:
-    """The function of all lines, given the gradients that some of them read."""
+    """Write the function of all lines, with the gradients that some of them read as parameters."""
     if not experiment.reads_gradients:
         return []
     given = list(of.forward.outputs)
@@ -84,7 +84,7 @@ def _with_gradients(experiment: Experiment, of: Experiment) -> list[str]:
 
 
 def _everywhere(experiment: Experiment) -> list[str]:
-    """What stands after the `shard_map`, whose results count the devices along its manual axes."""
+    """The lines after the `shard_map`, whose results have leading dimensions for the manual axes."""
     if not experiment.automatic:
         return ["return jax.jit(sharded)"]
     mesh = experiment.mesh
@@ -102,7 +102,7 @@ def _value(identifier: str, typed: Typed) -> str:
 
 
 def _filled(start: str, items: list[str]) -> str:
-    """A tuple on as many lines as it takes."""
+    """A tuple, wrapped over lines."""
     line = start + spelling.tuple_of(items)
     if len(line) <= 100:
         return line
@@ -114,7 +114,7 @@ _AXES = 'axes = ", ".join(mesh.axis_names) + ("," if len(mesh.axis_names) == 1 e
 
 
 def _main(experiment: Experiment, shown: list[str]) -> str:
-    """The function that prints every value on every device."""
+    """Write `main`, which prints every value on every device."""
     if experiment.target.processes > 1:
         return processes.main(
             experiment,

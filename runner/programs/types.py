@@ -1,4 +1,4 @@
-"""What JAX's abstract evaluation finds, as plain data: `runner/worker/types.py` makes it, and the writers read it."""
+"""The results of JAX's abstract evaluation as plain data, from `runner/worker/types.py`, for the writers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Floats = dict[str, dict[int, str]]
 
 @dataclass(frozen=True)
 class Types:
-    """What JAX's abstract evaluation found, as plain data: `runner/worker/types.py` makes it.
+    """The results of JAX's abstract evaluation of an experiment.
 
     - `outputs`: the whole outputs.
     - `nodes`: every named value of each section (in `per_device` as one device sees it).

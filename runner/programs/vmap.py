@@ -16,7 +16,7 @@ from runner.programs.types import Types
 
 
 def write(experiment: Experiment, folder: Path, types: Types) -> str:
-    """The source of the program, which maps over the manual axes; of the others one device has all."""
+    """Write the source of the program, which maps over the manual axes; dimensions on other axes stay whole."""
     experiment = experiment.inside
     names = Names(experiment)
     mapped = names.reserve("mapped") if experiment.grad else "mapped"
@@ -60,14 +60,14 @@ def write(experiment: Experiment, folder: Path, types: Types) -> str:
 
 
 def _passed(experiment: Experiment) -> list[str]:
-    """What the lines that read gradients read of those before, and is none of the outputs, which they have anyway."""
+    """The values, outputs apart, that lines with gradients read from the lines before them."""
     return [name for name in experiment.passed("per_device") if name not in experiment.results]
 
 
 def _nest(experiment: Experiment, function: str, mapped: str, axes: Sequence[tuple[str, ...]]) -> list[str]:
-    """One vmap per mesh axis, the last axis innermost, so that the blocks' leading dimensions are the mesh.
+    """Nest one vmap per mesh axis, the last axis innermost, so that the blocks' leading dimensions are the mesh.
 
-    `axes` are those of which each operand has blocks.
+    `axes` are, for each operand, the mesh axes among its leading dimensions.
     """
     lines = [f"{mapped} = {function}"]
     for axis in reversed(experiment.mesh.axes):
@@ -80,7 +80,7 @@ def _nest(experiment: Experiment, function: str, mapped: str, axes: Sequence[tup
 
 
 def _end(experiment: Experiment, names: Names, mapped: str, lines: Lines, passed: Sequence[str]) -> list[str]:
-    """What stands after the vmaps: the function from the blocks of the devices to the blocks of the outputs."""
+    """The lines after the vmaps: the function from the devices' blocks to the outputs' blocks."""
     if experiment.grad is None:
         return [f"return jax.jit({mapped})"]
     forward, results = names.reserve("forward"), source.returned(experiment.forward, names, passed=passed)
@@ -110,7 +110,7 @@ def _end(experiment: Experiment, names: Names, mapped: str, lines: Lines, passed
 
 
 def _after(experiment: Experiment, names: Names, lines: Lines) -> tuple[list[str], str]:
-    """The function of the lines that read gradients, mapped over the devices, and the call of it."""
+    """Write the lines that read gradients as a function mapped over the devices, and the call of it."""
     statements = experiment.after("per_device")
     read = frozenset[str]().union(*(line.names for line in flat(statements)))
     given = [array for array in experiment.given if array.name in read]
@@ -136,7 +136,7 @@ def _after(experiment: Experiment, names: Names, lines: Lines) -> tuple[list[str
 
 
 def _every_device(identifier: str, own: Layout, promised: Layout) -> str:
-    """The gradient, which lies in blocks as its array does, as the block of every device under its own spec."""
+    """A gradient, which has its array's blocks, as each device's block under the gradient's own spec."""
     text = identifier
     if own.spec != promised.spec:
         text += _merged(own) + _cut(promised)[0]
@@ -173,7 +173,7 @@ def _split_line(array: Array, identifier: str) -> str:
 
 
 def _cut(layout: Layout) -> tuple[str, tuple[str, ...]]:
-    """The calls that cut a whole array into blocks, and the mesh axes that are their leading dimensions."""
+    """The calls that split a whole array into blocks, and the mesh axes of the blocks' leading dimensions."""
     axes = _block_axes(layout)
     if not axes:
         return "", ()
@@ -216,7 +216,7 @@ def _join_line(identifier: str, layout: Layout) -> str:
 
 
 def _merged(layout: Layout) -> str:
-    """The calls that put the blocks (axes…, dimensions…) together: each dimension takes its axes to its front."""
+    """The calls that merge blocks (axes…, dimensions…) into one array: each dimension takes its axes in front of it."""
     used, calls = _block_axes(layout), ""
     order: list[int] = []
     for dimension, sharded_over in enumerate(layout.spec):

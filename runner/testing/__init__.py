@@ -1,1 +1,1 @@
-"""The folders that a session of pytest names in; its items, which run experiments and read goldens, out."""
+"""The folders that a pytest session collects in; the items that run experiments and compare goldens, out."""

@@ -1,4 +1,4 @@
-"""One file of an experiment in; its pytest items out: per target one for its sections, one per program and check."""
+"""An experiment's file in; its pytest items out: for each target one for the sections, one per program and check."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ Made = TypeVar("Made", bound="pytest.Item | pytest.Collector")
 
 
 def made(kind: type[Made], parent: pytest.Collector, **arguments: Any) -> Made:
-    """An item or a collector under its parent; pytest has no types for the arguments of a class of ours."""
+    """Create an item or a collector under its parent, typed: pytest's `from_parent` accepts any keyword."""
     return cast("Any", kind).from_parent(parent, **arguments)
 
 
 def _outlined(config: Mapping[str, Any]) -> Experiment:
-    """The experiment, as far as it is known without a worker."""
+    """Read the experiment as far as that is possible without a worker."""
     return read(outline(config))
 
 
 class _Failure(Exception):
-    """A check that failed; the message is all that there is to say."""
+    """A failed check. Its message is shown without a traceback."""
 
 
 class ExperimentFile(pytest.File):
-    """One experiment. `folder` is the config folder that it belongs to."""
+    """The collector of one experiment; `folder` is its config folder."""
 
     def __init__(self, *, folder: Path, state: Session, **more: Any) -> None:
         super().__init__(**more)
@@ -64,19 +64,19 @@ class ExperimentFile(pytest.File):
 
     @cached_property
     def golden(self) -> Path:
-        """The file that pins it."""
+        """The golden file of the experiment."""
         return self.state.golden_file(self.folder, self.experiment)
 
     def composed(self, target: str) -> Configuration:
-        """Its configuration for a target that it is tested on."""
+        """Compose the experiment's configuration for a target."""
         return self._composed[target]
 
     def missing(self, target: str) -> str | None:
-        """Why it cannot be compiled for a target on this machine, if it cannot."""
+        """The reason why this machine cannot compile for a target; None where it can."""
         return self._missing[target]
 
     def dims(self, target: str) -> dict[str, int]:
-        """The smaller dims at which it is verified, where its file has them and the target computes."""
+        """The file's `verify_dims`, for targets that run the programs; else no dims."""
         return self._small if target == "cpu" else {}
 
     def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
@@ -121,7 +121,7 @@ class ExperimentFile(pytest.File):
                 yield from inside
 
     def _refused(self, first: Configuration) -> Iterator[pytest.Item | pytest.Collector]:
-        """An experiment that has to be refused has one item per target: that it is."""
+        """Yield one item per target for an experiment that has to be refused."""
         self.state.files[self.golden] = self._collected
         for target in self.state.targets or self._asked(first, tested) or ():
             self._composed[target] = self._for(target, first)
@@ -136,7 +136,7 @@ class ExperimentFile(pytest.File):
                 yield item
 
     def _parent(self, target: str) -> ExperimentFile | _Target:
-        """What the items for a target stand under."""
+        """The collector for a target's items: the file itself for simulated CPUs."""
         return self if target == "cpu" else made(_Target, self, name=target)
 
     def _refuse_ambiguity(self) -> None:
@@ -154,7 +154,7 @@ class ExperimentFile(pytest.File):
             )
 
     def _compose(self, *overrides: str) -> Configuration | None:
-        """Its configuration; None where the file is only a base of others. Raises `CollectError`."""
+        """Compose the configuration; None where the file is only a base of others. Raises `CollectError`."""
         try:
             return compose(self.experiment, self.folder, overrides)
         except InvalidConfiguration as error:
@@ -163,7 +163,7 @@ class ExperimentFile(pytest.File):
             raise self.CollectError(str(error)) from None
 
     def _asked(self, composed: Configuration, question: Callable[[Mapping[str, Any]], Answer]) -> Answer | None:
-        """What a configuration says; None where it is invalid and the file only a base of others.
+        """Read a configuration; None where it is invalid and the file is only a base of others.
 
         Raises `CollectError`.
         """
@@ -175,7 +175,7 @@ class ExperimentFile(pytest.File):
             raise self.CollectError(composed.sources.report(error.fault)) from None
 
     def _for(self, target: str, first: Configuration) -> Configuration:
-        """Its configuration as it is run for a target."""
+        """The configuration as it is run for a target."""
         overrides = verification.overrides(self.dims(target))
         # They may be expressions of the dims that they replace.
         overrides += ["~verify_dims"] if overrides else []
@@ -184,7 +184,7 @@ class ExperimentFile(pytest.File):
         return (self._compose(*overrides) or first) if overrides else first
 
     def _is_base(self) -> bool:
-        """Whether another experiment of the folder is based on this file."""
+        """Whether the defaults list of another experiment in the folder names this file."""
         mine, home = self.path.resolve(), self.folder / "experiment"
         others = [file.relative_to(home).with_suffix("").as_posix() for file in home.rglob("*.yaml")]
         return any(
@@ -195,7 +195,7 @@ class ExperimentFile(pytest.File):
 
 
 class _Target(pytest.Collector):
-    """The items of an experiment for another target than simulated CPU devices."""
+    """The collector of an experiment's items for a target other than simulated CPU devices."""
 
     inside: Sequence[pytest.Item | pytest.Collector] = ()
 
@@ -204,7 +204,7 @@ class _Target(pytest.Collector):
 
 
 class _Program(pytest.Collector):
-    """The items of one program."""
+    """The collector of one program's items."""
 
     def __init__(self, *, file: ExperimentFile, target: str, checks: Sequence[str], **more: Any) -> None:
         super().__init__(**more)
@@ -217,14 +217,14 @@ class _Program(pytest.Collector):
 
 
 class _Check(pytest.Item):
-    """One check of an experiment."""
+    """An item that reads one check from the experiment's run."""
 
     def __init__(self, *, file: ExperimentFile, target: str, **more: Any) -> None:
         cast("Any", super()).__init__(**more)
         self.file, self.target = file, target
 
     def judge(self, verdict: Verdict | None, of: str) -> None:
-        """Fail, skip or expect to fail as a verdict says; `of` is what it is a verdict on."""
+        """Turn a verdict into pytest's outcome: pass, fail, skip or xfail. `of` is what the verdict is about."""
         if verdict is None:
             raise _Failure(f"the record has no check '{self.name}' of {of}")
         if verdict.status == "not_run":
@@ -238,46 +238,46 @@ class _Check(pytest.Item):
 
     @property
     def ran(self) -> Run:
-        """The run that it looks at."""
+        """The run that this item reads; the first item to ask runs it."""
         return self.file.state.run(self.file.path, self.target, self.file.composed(self.target))
 
     def record(self) -> Record:
-        """The record of the run. Skips where nothing can be compiled for the target."""
+        """The record of the run. Skips the test where this machine cannot compile for the target."""
         missing = self.file.missing(self.target)
         if missing:
             pytest.skip(missing)
         return self.ran.record
 
     def command(self) -> str:
-        """The command that shows it again."""
+        """The command that reproduces the run."""
         own = self.file.folder == conf_folder().resolve()
         where = [] if own else ["--config-dir", shown(self.file.folder)]
         overrides = self.file.composed(self.target).sources.overrides
         return shlex.join(["python", "-m", "runner", *where, *overrides, *self.chosen()])
 
     def chosen(self) -> list[str]:
-        """The override that chooses what it is about."""
+        """The override of that command that selects this item's program."""
         return []
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """Our message, without a traceback: what, where the run folder is, how to see it again."""
+        """The message of a failure, without a traceback: the verdict, the run folder and how to reproduce it."""
         if not isinstance(excinfo.value, _Failure):
             return super().repr_failure(excinfo, style)
         self.ran.own.keep()
         return f"{excinfo.value}\nrun folder: {self.ran.folder}\nto run it: {self.command()}"
 
     def reportinfo(self) -> tuple[Path, None, str]:
-        """Where it is, and the heading of a failure."""
+        """The file, and the heading of a failure."""
         target = [] if self.target == "cpu" else [self.target]
         return self.path, None, " ".join([self.file.experiment, *target, *self.where_in_run(), self.name])
 
     def where_in_run(self) -> list[str]:
-        """What of the run it is about, in the heading of a failure."""
+        """The part of the run that this item tests, for the heading of a failure."""
         return []
 
 
 class RefusalItem(_Check):
-    """Whether an experiment that has to be refused is."""
+    """Tests that an experiment whose `expect` says so is refused."""
 
     def runtest(self) -> None:
         record = self.record()
@@ -285,7 +285,7 @@ class RefusalItem(_Check):
 
 
 class SectionsItem(_Check):
-    """Whether `graph` and `per_device` say the same, which no program is asked for."""
+    """Tests that `graph` and `per_device` agree, independently of any program."""
 
     def runtest(self) -> None:
         record = self.record()
@@ -296,7 +296,7 @@ class SectionsItem(_Check):
 
 
 class CheckItem(_Check):
-    """One check of one program."""
+    """Tests one check of one program."""
 
     def __init__(self, *, program: _Program, **more: Any) -> None:
         super().__init__(file=program.file, target=program.target, **more)
@@ -313,7 +313,7 @@ class CheckItem(_Check):
         return [self.program]
 
     def result(self) -> ProgramRecord:
-        """What the record says of the program. Skips where JAX cannot express it; raises where it did not run."""
+        """The program's entry in the record. Skips where JAX does not support it; raises where it did not run."""
         record = self.record()
         if self.program in record.not_supported:
             self.not_supported(record.not_supported[self.program])
@@ -325,7 +325,7 @@ class CheckItem(_Check):
         return result
 
     def not_supported(self, reason: str) -> None:
-        """Skip: JAX cannot express the program. Raises where its golden says that it could."""
+        """Skip an unsupported program. Raises where a golden shows that it was supported."""
         if self.pinned() is None:
             pytest.skip(reason)
         raise _Failure(
@@ -335,7 +335,7 @@ class CheckItem(_Check):
 
     @property
     def place(self) -> Place:
-        """Where in its file the golden of this program stands."""
+        """The keys under which the golden file has this program."""
         record = self.ran.record
         version = record.environment.jax
         if version is None:
@@ -344,25 +344,25 @@ class CheckItem(_Check):
 
     @property
     def where(self) -> str:
-        """The same in words."""
+        """Those keys as text."""
         version, target, _ = self.place
         return f"{shown(self.file.golden)} ({version} on {target})"
 
     def pinned(self) -> Pinned | None:
-        """The golden of this program, if there is one."""
+        """The golden of this program; None where there is none."""
         try:
             return golden.entry(golden.read(self.file.golden), self.place)
         except golden.InvalidGolden as error:
             raise _Failure(str(error)) from None
 
     def update(self) -> str:
-        """The command that accepts what this program does now."""
+        """The command that updates this program's golden."""
         assert self.parent is not None
         return shlex.join(["pytest", f"{self.parent.nodeid}::{_GOLDEN}", "--update-golden"])
 
 
 class GoldenItem(CheckItem):
-    """Whether collectives, bytes and layouts of one program are those that its golden pins."""
+    """Tests that a program's collectives, bytes and layouts equal its golden's."""
 
     def runtest(self) -> None:
         result = self.result()
@@ -390,7 +390,7 @@ class GoldenItem(CheckItem):
             raise _Failure("\n".join([head, *lines, tail]))
 
     def pin(self, now: Pinned | None, changes: Iterable[str]) -> None:
-        """Rewrite the golden, and leave word of it for the summary."""
+        """Rewrite the golden, and report it to the summary."""
         golden.pin(self.file.golden, self.place, now)
         self.user_properties.append((TOLD, "\n".join([f"updated: {self.where}", *_indented(changes)])))
 

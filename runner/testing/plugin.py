@@ -17,7 +17,7 @@ from runner.testing.session import TOLD, Session
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The options, and where the goldens lie."""
+    """Add the command-line options, and the setting for the folder of goldens."""
     group = parser.getgroup("shardproof", "experiments in JAX sharding")
     group.addoption(
         "--experiments",
@@ -36,12 +36,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Start to listen to the session."""
+    """Register the hooks for this session."""
     config.pluginmanager.register(_Hooks(Session(config)), "shardproof-session")
 
 
 class _Hooks:
-    """What a session of pytest hears of us: the files of experiments, and which goldens changed or are not read."""
+    """Collects experiments, and reports goldens that were rewritten or that no item reads."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -49,7 +49,7 @@ class _Hooks:
         self._unused: list[str] = []
 
     def pytest_collect_file(self, file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-        """A YAML file of a folder that was named; any other is not ours."""
+        """Collect a YAML file, if it lies in a folder that was named."""
         if file_path.suffix != ".yaml":
             return None
         path = file_path.resolve()
@@ -61,23 +61,23 @@ class _Hooks:
         return made(ExperimentFile, parent, path=file_path, folder=folder, state=self.session)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Find the goldens that no item reads."""
+        """List the goldens that no collected item reads."""
         self._unused = [*self._without_item(), *self._without_experiment()] if self.session.files else []
         output = getattr(session.config, "workeroutput", None)
         if output is not None:
             output["shardproof_unused"] = self._unused
 
     def pytest_sessionfinish(self) -> None:
-        """End the workers, and remove the run folders, except where something failed."""
+        """Stop the workers, and remove the run folders of what passed."""
         self.session.close()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keep what was pinned anew for the summary."""
+        """Keep the names of rewritten goldens for the summary."""
         if report.when == "call":
             self._rewritten += [str(text) for name, text in report.user_properties if name == TOLD]
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """Say which goldens were rewritten, and which nothing reads."""
+        """Print which goldens were rewritten, and which no item reads."""
         if self._rewritten or self._unused:
             terminalreporter.section("goldens")
         for line in [*self._rewritten, *self._unused]:
@@ -85,12 +85,12 @@ class _Hooks:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """With xdist every worker collects everything: what one of them says of it is what each would."""
+        """Take the findings of collection from an xdist worker: each collects everything, so one report is enough."""
         self._unused = getattr(node, "workeroutput", {}).get("shardproof_unused", self._unused)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
-        """Where xdist would deal out an experiment's items singly, give them all to one worker: it is run once."""
+        """Send all items of an experiment to one xdist worker, so that the experiment is run once."""
         ours = any(self.session.reaches(folder / "experiment") for folder in self.session.folders)
         dist = config.getoption("dist")
         if dist not in ("load", "loadgroup", "loadscope") or not ours:
@@ -107,7 +107,7 @@ class _Hooks:
         return OneWorkerPerExperiment(config, log)
 
     def _without_item(self) -> list[str]:
-        """The goldens of the installed JAX that belong to no target and program of their experiment, in words."""
+        """The installed JAX's goldens for targets and programs that their experiments do not have, as messages."""
         from importlib.metadata import version
 
         from runner.config.sources import shown
@@ -130,7 +130,7 @@ class _Hooks:
         return lines
 
     def _without_experiment(self) -> list[str]:
-        """The golden files that belong to no experiment, in words, where a whole folder was collected."""
+        """The golden files without an experiment, as messages; only where a whole folder was collected."""
         from runner.config.sources import shown
 
         lines: dict[Path, str] = {}

@@ -1,4 +1,4 @@
-"""What a session of pytest was told in; the folders that hold experiments, the goldens' files, and the runs, out."""
+"""The options of a pytest session in; the folders of experiments, the golden files and the runs, out."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class Run:
 
     @property
     def folder(self) -> Path:
-        """The run folder; where some item fails it is kept."""
+        """The run folder, which is kept if an item fails."""
         return self.own.path
 
 
 @dataclass(frozen=True)
 class Collected:
-    """The file of an experiment that was collected.
+    """A collected experiment file.
 
     - `folder`: the config folder that it belongs to; `pinned`: the targets and programs that have goldens.
     """
@@ -49,7 +49,7 @@ class Collected:
 
 
 class Session:
-    """What one session of pytest knows of experiments: the folders that hold them, the files, the runs."""
+    """The experiments of one pytest session: their folders, their files and their runs."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -70,12 +70,12 @@ class Session:
         self._check_targets()
 
     def _arguments(self) -> list[Path]:
-        """The paths that are to be collected."""
+        """The paths that pytest collects."""
         here = self._config.invocation_params.dir
         return [Path(here, str(argument).split("::")[0]).resolve() for argument in self._config.args]
 
     def _add_arguments(self, folders: Sequence[Path]) -> None:
-        """Collect the folders of `--experiments`: where they are typed alone or beside what else is named.
+        """Add the folders of `--experiments` to the paths that pytest collects.
 
         Those of a project's configuration are collected where nothing is named.
         """
@@ -100,19 +100,19 @@ class Session:
 
     @cached_property
     def targets(self) -> tuple[str, ...] | None:
-        """The targets of the command line; None where each experiment names its own."""
+        """The targets given on the command line; None where each experiment uses its own."""
         option = self._config.getoption("targets")
         return None if option is None else tuple(dict.fromkeys(name.strip() for name in option.split(",")))
 
     def golden_file(self, folder: Path, name: str) -> Path:
-        """The file that pins the experiment `name` of a config folder."""
+        """The golden file of the experiment `name` in a config folder."""
         from runner.record import golden
 
         chosen = self._config.getini("shardproof_goldens")
         return (self._config.rootpath / chosen if chosen else golden.folder(folder)) / f"{name}.json"
 
     def run(self, file: Path, target: str, composed: Configuration) -> Run:
-        """The run of an experiment for a target, with the configuration for that: the first call runs it."""
+        """Run an experiment for a target with its configuration; later calls return the same run."""
         key = file, target
         if key not in self._runs:
             from runner.flow import run
@@ -126,7 +126,7 @@ class Session:
         return self._runs[key]
 
     def workers(self) -> Workers:
-        """The workers that run the experiments of the session, one after the other."""
+        """The workers of the session, which run one experiment after the other."""
         if self._workers is None:
             from runner.link.process import Worker
             from runner.link.workers import Workers
@@ -135,11 +135,11 @@ class Session:
         return self._workers
 
     def reaches(self, place: Path) -> bool:
-        """Whether an argument of the command line leads into a folder, or to one around it."""
+        """Whether a command-line argument lies in a folder, or contains it."""
         return any(path.is_relative_to(place) or place.is_relative_to(path) for path in self._arguments())
 
     def close(self) -> None:
-        """End the workers, and remove the run folders, except where something failed."""
+        """Stop the workers, and remove the run folders of what passed."""
         if self._workers is not None:
             self._workers.close()
         for run in self._runs.values():
@@ -147,7 +147,7 @@ class Session:
 
 
 def _config_folder(path: Path) -> Path:
-    """The config folder that `--experiments` names, by itself or by the folder `experiment` in it."""
+    """The config folder that `--experiments` names; it may also name the folder `experiment` in it."""
     if (path / "experiment").is_dir():
         return path
     if path.name == "experiment" and path.is_dir():
@@ -161,7 +161,7 @@ _OURS = re.compile(r"^# *@package _global_$.*^(arrays|graph|per_device):", re.MU
 
 
 def _by_argument(path: Path) -> list[Path]:
-    """The config folder to which an argument of the command line leads, if it leads to experiments."""
+    """The config folder that contains the path of a command-line argument; None where it contains no experiments."""
     folders = [folder for folder in (path, *path.parents) if folder.name == "experiment" and folder.is_dir()]
     if not folders or not (path.is_dir() or path.suffix == ".yaml"):
         return []

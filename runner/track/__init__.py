@@ -1,4 +1,4 @@
-"""The record of a run in; what trackers of experiments keep of it, and where they are told, out.
+"""The record of a run in; its entries in MLflow, Weights & Biases or TensorBoard out.
 
 A tracker's library is imported where it is asked for, and is no dependency of shardproof: each is an extra of its name.
 """

@@ -1,4 +1,4 @@
-"""The record of a run in; out, for each of its programs, one entry as trackers have them: parameters and metrics."""
+"""The record of a run in; one entry for each program, with parameters and metrics, out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from runner.record.model import Record
 
 @dataclass(frozen=True)
 class Entry:
-    """One program of one run.
+    """The entry of one program of one run.
 
     - `group`: the sweep, or the run where it is none; `name`: of the entry in it.
     - `params`: the keys that the command line sets, and the program; `metrics`: the columns of `results.csv` that are
@@ -33,31 +33,31 @@ class Entry:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing is wrong but what is known to be."""
+        """Whether the program passed, apart from known failures."""
         return self.status in measures.DONE
 
 
 class Tracker(Protocol):
-    """Where entries are told."""
+    """Writes entries to an experiment tracker."""
 
     def log(self, entry: Entry) -> None:
-        """Keep an entry."""
+        """Write an entry."""
         ...
 
     def close(self) -> None:
-        """Keep nothing more."""
+        """Finish writing."""
         ...
 
 
 class Missing(Exception):
-    """The library of a tracker is not there; the message says how to have it."""
+    """A tracker's library is not installed; the message says how to install it."""
 
     def __init__(self, extra: str, error: ImportError) -> None:
         super().__init__(f"{extra} is not installed ({error}): pip install 'shardproof[{extra}]'")
 
 
 def entries(record: Record, folder: Path, group: str, number: int | None, overrides: Sequence[str]) -> list[Entry]:
-    """The entries of a run; `number` is its point's in a sweep."""
+    """The entries of a run; `number` is the number of its point in a sweep."""
     listed: list[Entry] = []
     for row in measures.rows(number or 0, record, overrides):
         program = row.program or "–"

@@ -21,7 +21,7 @@ class MLflow:
         self._client: Any = self._mlflow.MlflowClient(tracking_uri=uri)
 
     def log(self, entry: Entry) -> None:
-        """Make a run of an entry; what did not pass is a failed one."""
+        """Write an entry as a run, which is marked failed unless the program passed."""
         tags = {"sweep": entry.group, "verdict": entry.status, "folder": entry.folder.as_uri()}
         if entry.error is not None:
             tags["mlflow.note.content"] = entry.error
@@ -35,7 +35,7 @@ class MLflow:
         self._client.set_terminated(run, status="FINISHED" if entry.passed else "FAILED")
 
     def close(self) -> None:
-        """Nothing: each entry is told at once."""
+        """Do nothing: each entry is written at once."""
 
     def _experiment(self, name: str) -> str:
         experiment = self._client.get_experiment_by_name(name)
@@ -43,5 +43,5 @@ class MLflow:
 
 
 def _key(name: str) -> str:
-    """A key as MLflow allows it: `hydra/launcher` as it stands, and what it does not know as `_`."""
+    """A key in MLflow's characters: `/` stays, unsupported characters become `_`."""
     return "".join(letter if letter.isalnum() or letter in "_-. /" else "_" for letter in name)

@@ -1,6 +1,6 @@
-"""The name of a tracker in; what makes it out: those that come with shardproof, and those that installed packages have.
+"""The name of a tracker in; its constructor out: shardproof's own, or an installed package's.
 
-A tracker is named by an entry point and never by a dotted name, so that what a configuration names is what somebody
+A tracker is looked up by entry point and never by a dotted name, so a configuration can only name what was
 installed.
 """
 
@@ -23,11 +23,11 @@ SHIPPED = {
 
 
 class UnknownTracker(Exception):
-    """No tracker has that name; the message says which there are."""
+    """No tracker has that name; the message lists the known ones."""
 
 
 def maker(name: str) -> Callable[..., Tracker]:
-    """What makes the tracker of that name of its settings. Raises `UnknownTracker`, and `ImportError`."""
+    """The constructor of a tracker. Raises `UnknownTracker`, or `ImportError` where it does not import."""
     named = {point.name: point for point in entry_points(group=GROUP)}
     named |= {shipped: EntryPoint(shipped, value, GROUP) for shipped, value in SHIPPED.items()}
     if name not in named:

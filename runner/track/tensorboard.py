@@ -21,7 +21,7 @@ class TensorBoard:
         self._folder = Path(folder)
 
     def log(self, entry: Entry) -> None:
-        """Make a session of an entry. Verdict and folder are hyperparameters in it: the tab has no other texts."""
+        """Write an entry as a session. Verdict and folder are hyperparameters, since the tab shows no other text."""
         parameters = {**entry.params, "verdict": entry.status, "folder": str(entry.folder)}
         summary: Any = importlib.import_module("tensorboardX.summary")
         # Of a run that was refused the name may be anything.
@@ -35,4 +35,4 @@ class TensorBoard:
         writer.close()
 
     def close(self) -> None:
-        """Nothing: each session is written whole."""
+        """Do nothing: each session is complete when it is written."""

@@ -10,7 +10,7 @@ from runner.track.entry import Entry, Missing
 
 
 class WandB:
-    """Runs in `folder`; `mode` is `offline`, and then `wandb sync` tells the server, or `online`."""
+    """Runs in `folder`; `mode` is `online`, or `offline` for a later `wandb sync`."""
 
     def __init__(self, mode: str, project: str | None, folder: str) -> None:
         try:
@@ -20,7 +20,7 @@ class WandB:
         self._mode, self._project, self._folder = mode, project, Path(folder)
 
     def log(self, entry: Entry) -> None:
-        """Make a run of an entry."""
+        """Write an entry as a run."""
         self._folder.mkdir(parents=True, exist_ok=True)
         run: Any = self._wandb.init(
             mode=self._mode,
@@ -39,4 +39,4 @@ class WandB:
         run.finish(exit_code=0 if entry.passed else 1)
 
     def close(self) -> None:
-        """Nothing: each run is finished."""
+        """Do nothing: each run is finished when it is written."""

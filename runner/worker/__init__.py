@@ -1,1 +1,1 @@
-"""A job in; types, results and evidence out: the process in which JAX lives, which `runner/link/target.py` starts."""
+"""A job in; types, results and evidence out. Runs in its own process, the only one that imports JAX."""

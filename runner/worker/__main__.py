@@ -1,7 +1,7 @@
-"""A job a line on standard input, one event a line on standard output. JAX is imported when a job has come, not before.
+"""Jobs on standard input, one a line, in; events on standard output, one a line, out. The first job imports JAX.
 
-Its first argument is the process that started it: it ends when that one does. Others say which of several processes it
-is that do their jobs together, or that the cluster knows: then it begins with what the cluster calls it.
+The first argument is the parent's process id: the worker ends when the parent does. Further arguments say which of
+several processes it is; in a cluster it first reports its own place.
 
 Everything else that writes to standard output (XLA, a user's JAX configuration) is sent to standard error, which the
 parent keeps as the worker's last words.
@@ -55,7 +55,7 @@ _OURS = (programs, reference, counts, groups, hlo, nodes, reader, handover, toge
 
 
 def main() -> None:
-    """Do the jobs, one after the other, and leave when there will be no more."""
+    """Run the jobs one after the other; return when standard input ends."""
     channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 
@@ -91,7 +91,7 @@ def main() -> None:
 
 
 def _import_jax(emit: Callable[[Said], None]) -> None:
-    """Import JAX; where it refuses what the environment says of it, tell the parent, and leave."""
+    """Import JAX; where it refuses its environment variables, tell the parent and exit."""
     try:
         import jax as jax
     except Exception as error:

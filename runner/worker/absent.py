@@ -1,6 +1,6 @@
-"""An experiment for a topology in; its devices, and what the compiler makes of each program for them, out.
+"""An experiment for an absent topology in; its devices and each program's compilation for them out.
 
-The devices are not here: arrays are shapes with shardings, and nothing runs.
+Arrays are shapes with shardings, and nothing runs.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class AbsentDevices:
         self.experiment = replace(experiment, target=replace(experiment.target, split_axes=split))
 
     def describe(self) -> Devices:
-        """The target as the record has it."""
+        """Describe the target for the record."""
         wanted = self.experiment.target.topology
         assert wanted is not None
         return Devices(
@@ -68,9 +68,9 @@ class AbsentDevices:
         )
 
     def compile_only(self, experiment: Experiment, program: Program, module: ModuleType, folder: Path) -> Ran:
-        """Compile one program, which was written from `experiment`; leave its HLO in `folder`.
+        """Compile one program of `experiment`; write its HLO to `folder`.
 
-        Returns what `execute` returns, as far as it is known.
+        Returns the same as `execute`, as far as it is known without a run.
         """
         mesh: Any = None
         coordinates = None
@@ -118,14 +118,14 @@ class AbsentDevices:
         )  # fmt: skip
 
     def _without_arguments(self, experiment: Experiment, mesh: Any) -> AbstractContextManager[Any]:
-        """What tells JAX the devices where no argument does; else it compiles for those that are here."""
+        """The context that tells JAX the devices of a program without arguments, instead of the local ones."""
         if experiment.arrays:
             return contextlib.nullcontext()
         return calls.set_mesh(mesh) if mesh is not None else calls.default_device(self.devices[0])
 
 
 def _order(experiment: Experiment, devices: list[Any]) -> tuple[str | None, str | None]:
-    """In what order the devices stand in the mesh, and why not in `jax.make_mesh`'s for neighbours, if they do not."""
+    """The order of the devices in the mesh, and the reason where it is not `jax.make_mesh`'s topology-aware one."""
     mesh, wanted = experiment.mesh, experiment.target.topology
     assert wanted is not None
     if not experiment.on_mesh:
@@ -150,11 +150,11 @@ def _order(experiment: Experiment, devices: list[Any]) -> tuple[str | None, str 
 
 
 def _place(device: Any, dimensions: int) -> list[int]:
-    """Where a TPU is: its slice, its chip's place in the torus, its number on the chip."""
+    """The place of a TPU device: its slice, its chip's coordinates in the torus, its core on the chip."""
     return [getattr(device, "slice_index", 0), *device.coords[:dimensions], device.core_on_chip]
 
 
 def _places(sharding: Any, shape: tuple[int, ...]) -> list[tuple[int, Ranges]]:
-    """For each device its id and the index range that it holds, in the order of their ids."""
+    """Each device's id and the index range that it holds, in the order of the ids."""
     held = sharding.devices_indices_map(shape).items()
     return sorted((device.id, ranges(index, shape)) for device, index in held)

@@ -1,6 +1,6 @@
-"""JAX's functions whose own signatures leave out types in; the same functions, each with the type that it has, out.
+"""JAX's functions with incomplete signatures in; the same functions, fully typed, out.
 
-What they take and give may be anything where JAX does not say.
+Arguments and results are `Any` where JAX leaves them open.
 """
 
 from __future__ import annotations

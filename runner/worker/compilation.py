@@ -1,4 +1,4 @@
-"""A program's function and its operands, real or abstract, in; the executable and what the compiler says of it out."""
+"""A program's function and its operands, real or abstract, in; the executable and the compiler's analyses out."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from runner.worker.walk import REFUSALS, refusal
 
 
 class NotLowered(Exception):
-    """JAX's sharding types refuse an operation that JAX puts together from others only while it lowers it."""
+    """JAX's sharding types refuse an operation during lowering, when JAX composes it from others."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,12 @@ class Compiled:
     shared: bool = False
 
     def leave(self, program: Program, folder: Path) -> None:
-        """Leave the StableHLO and the compiled module in `folder`."""
+        """Write the StableHLO and the compiled module to `folder`."""
         write_text(folder / f"stablehlo_{program}.txt", self.lowered.as_text())
         write_text(folder / f"hlo_{program}.txt", self.text)
 
     def memory(self) -> Memory | None:
-        """Bytes per device, where the backend knows them."""
+        """Bytes per device; None where the backend does not tell."""
         return _memory(self.executable)
 
     def cost(self) -> Cost | None:
@@ -57,7 +57,7 @@ class Compiled:
 
 
 def costs(executable: Any) -> tuple[Memory | None, Cost | None]:
-    """What an executable takes of memory and computes, as `Compiled` has it."""
+    """An executable's memory and cost, as in `Compiled`."""
     return _memory(executable), _cost(executable, _text(executable)[0])
 
 
@@ -93,7 +93,7 @@ def _cost(executable: Any, text: str) -> Cost | None:
 
 
 def compile_program(program: Program, function: Any, operands: Any) -> Compiled:
-    """Lower and compile."""
+    """Lower and compile a program."""
     phases.tell(f"{program} was compiled")
     said = CapturedStderr()
     start = time.perf_counter()
@@ -106,14 +106,14 @@ def compile_program(program: Program, function: Any, operands: Any) -> Compiled:
 
 
 def planned(experiment: Experiment, program: Program, compiled: Compiled, folder: Path) -> Planned | None:
-    """What Shardy plans of a program; on one device there is nothing to plan."""
+    """Shardy's plan of a program; None for a program on one device."""
     return plan.of_program(experiment, program, compiled.lowered, folder) if program.on_mesh else None
 
 
 def reshards(
     experiment: Experiment, program: Program, compiled: Compiled, mesh: Any, *, run: bool
 ) -> dict[str, Reshard]:
-    """Ways around the involuntary rematerializations of a program, for JAX's `mesh`."""
+    """For each involuntary rematerialization a sequence of reshards that avoids it; `mesh` is JAX's."""
     if compiled.said is None or not program.on_mesh or "full rematerialization" not in compiled.said.lower():
         return {}
     # Few programs need it.
@@ -123,7 +123,7 @@ def reshards(
 
 
 def asked(experiment: Experiment, program: Program, compiled: Compiled) -> list[AskedCollective] | None:
-    """The collectives that a program asks for itself, as lowered; None where there is no mesh."""
+    """The explicit collectives of a program, read from its lowered module; None without a mesh."""
     if not program.on_mesh:
         return None
     origins = Origins(experiment, program.lines)
@@ -136,7 +136,7 @@ def asked(experiment: Experiment, program: Program, compiled: Compiled) -> list[
 
 
 def _text(executable: Any) -> tuple[str, str | None]:
-    """The compiled module's text, empty where there is none to be had, and what the backend raised instead of it."""
+    """The compiled module's text, and where it cannot be printed an empty text and the backend's error."""
     try:
         return executable.as_text() or "", None
     except calls.JaxRuntimeError as error:
@@ -154,5 +154,5 @@ def _lower(program: Program, function: Any, operands: Any) -> Any:
 
 
 def ranges(index: tuple[slice, ...], shape: tuple[int, ...]) -> Ranges:
-    """The half-open range per dimension that an index of slices stands for."""
+    """The half-open range per dimension of an index of slices."""
     return tuple(part.indices(size)[:2] for part, size in zip(index, shape, strict=True))

@@ -1,6 +1,6 @@
-"""The text of a compiled module and the compiler's estimate of it in; the estimate with the steps of its loops out.
+"""The text of a compiled module and XLA's cost analysis in; the analysis with loops counted step by step out.
 
-XLA's analysis counts the body of a loop once, however often it runs.
+XLA counts the body of a loop once, however often it runs.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ XLA's parser aborts the process where the order of a scheduled module is invalid
 
 
 class _UnknownCost(Exception):
-    """Why the steps of the loops cannot be multiplied in."""
+    """The loops' trip counts cannot be applied; the message says why."""
 
 
 def with_loops(cost: Cost, text: str) -> Cost:
-    """The estimate with `total_flops` and `total_bytes_accessed`; where they are not known, with the reason."""
+    """Add `total_flops` and `total_bytes_accessed`, or in `total_unknown` the reason why they are not known."""
     if " while(" not in text:
         return replace(cost, total_flops=cost.flops, total_bytes_accessed=cost.bytes_accessed)
     module = hlo.read(text)
@@ -53,7 +53,7 @@ class _Counter:
         self._once: dict[str, dict[str, float]] = {}
 
     def more(self, computation: Computation) -> dict[str, float]:
-        """What running a computation once costs beyond what XLA says of it."""
+        """The cost of running a computation once in excess of XLA's analysis of it."""
         total = dict.fromkeys(_FIELDS, 0.0)
         for inner, times in self._called(computation):
             extra, once = self.more(inner), {} if times == 1 else self._cost(inner.name)
@@ -62,7 +62,7 @@ class _Counter:
         return total
 
     def _called(self, computation: Computation) -> Iterator[tuple[Computation, int]]:
-        """The computations that run in another, and how often. Raises `_UnknownCost`."""
+        """Yield the computations that another calls, and how often. Raises `_UnknownCost`."""
         for instruction in computation.instructions.values():
             if instruction.opcode == "fusion":
                 continue  # no loop stands in one

@@ -1,4 +1,4 @@
-"""One program's module in; what it computed on every device, and what the compiler says of it, out."""
+"""One program's module in; its outputs on every device and the compiler's analyses out."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from runner.worker.specs import spec_of
 
 @dataclass(frozen=True)
 class Execution:
-    """What a program did, and how to run it again, blocking."""
+    """The result of a program, and a function that runs it again and blocks."""
 
     result: Ran
     run: Callable[[], Any]
 
 
 def execute(experiment: Experiment, program: Program, module: ModuleType, folder: Path, arrays: Path) -> Execution:
-    """Compile and run one program; leave its HLO in `folder` and its outputs in `arrays`.
+    """Compile and run one program; write its HLO to `folder` and its outputs to `arrays`.
 
-    What it found is, per output its dtype, shape, spec and the devices' index ranges (the values are in the file
-    `arrays/PROGRAM.bin`, one entry per distinct shard), the layouts of the operands, memory, cost and timing.
+    Returns each output's dtype, shape, spec and the devices' index ranges (values are in `arrays/PROGRAM.bin`, one
+    entry per distinct shard), the operands' layouts, memory, cost and timing.
     """
     phases.tell(f"the arrays of {program} were placed")
     start = time.perf_counter()
@@ -101,7 +101,7 @@ def execute(experiment: Experiment, program: Program, module: ModuleType, folder
 
 
 def _repeat(call: Callable[[], Any], first: float) -> RunTimes:
-    """Seconds per blocked run after the first one; a run of over a second is not repeated."""
+    """Time further blocked runs, in seconds each; a run of over a second is not repeated."""
     repeats = 10 if first < 0.02 else 3 if first < 1.0 else 0
     times: list[float] = []
     for _ in range(repeats):
@@ -113,7 +113,7 @@ def _repeat(call: Callable[[], Any], first: float) -> RunTimes:
 
 
 def leave(experiment: Experiment, program: Program, outputs: Any, arrays: Path) -> dict[str, OutputTold]:
-    """Leave the values of the outputs for the parent; return what there is to say of them."""
+    """Write the outputs' values for the parent; return their descriptions."""
     shards = _Shards(experiment, blocks=not program.on_mesh)
     described = {name: shards.describe(name, output) for name, output in zip(experiment.outputs, outputs, strict=True)}
     handover.leave(arrays / f"{program}.bin", shards.distinct)
@@ -121,7 +121,7 @@ def leave(experiment: Experiment, program: Program, outputs: Any, arrays: Path) 
 
 
 class _Shards:
-    """Collects the devices' values, each distinct one once."""
+    """Collects the devices' shards, each distinct one once."""
 
     def __init__(self, experiment: Experiment, *, blocks: bool) -> None:
         self._experiment = experiment
@@ -129,7 +129,7 @@ class _Shards:
         self.distinct: list[np.ndarray] = []
 
     def describe(self, name: str, output: jax.Array) -> OutputTold:
-        """The dtype, shape and spec of one output, and for each device its index range and the entry of its value."""
+        """Describe one output: dtype, shape, spec, and for each device the index range and the entry of its shard."""
         held: dict[str, list[int]] = {}
         shards: list[ShardEntry]
         if self._blocks:
@@ -146,7 +146,7 @@ class _Shards:
         return OutputTold(dtype=str(output.dtype), shape=list(output.shape), spec=spec, shards=shards)
 
     def _held(self, name: str, whole: np.ndarray) -> Iterator[np.ndarray]:
-        """What each device would hold of an output whose leading dimensions are the manual axes of the mesh."""
+        """The block of each device in an output of `vmap`, whose leading dimensions are the manual mesh axes."""
         experiment = self._experiment
         mesh, manual = experiment.mesh, experiment.manual
         own = Layout.of_shards(mesh, whole.shape[len(manual.axes) :], experiment.outputs[name].over(manual.axes))

@@ -1,4 +1,4 @@
-"""An experiment in; what explicit sharding (`AxisType.Explicit`) asks of its graph out.
+"""An experiment in; the repairs that explicit sharding (`AxisType.Explicit`) requires of its graph out.
 
 The graph is evaluated under an abstract mesh whose axes are Explicit, but for those that the file has as Auto, of which
 types, reshards and `out_sharding=` know nothing. Of the user's own Python the types are those of that itself. Where
@@ -63,7 +63,7 @@ def repairs(experiment: Experiment) -> Repairs:
         }
 
     def after(arrays: tuple[Any, ...], known: dict[str, Any]) -> dict[str, Any]:
-        """What lines compute that read the gradients, each of which lies as its output before they do."""
+        """Evaluate the lines that read gradients, after each gradient is resharded to its output's spec."""
         values = dict(zip((a.name for a in experiment.arrays), arrays, strict=True)) | known
         here = walker(values)
         for name in experiment.forward.outputs:
@@ -93,7 +93,7 @@ def repairs(experiment: Experiment) -> Repairs:
 def _with_gradients(
     experiment: Experiment, computed: Callable[..., dict[str, Any]], arrays: tuple[Any, ...]
 ) -> dict[str, Any]:
-    """The results and the gradients. A cotangent's type has the sharding of its primal, so that JAX may refuse one."""
+    """Evaluate results and gradients. A cotangent's type has the sharding of its primal, which JAX may refuse."""
     assert experiment.grad is not None
     of = experiment.grad.of
 
@@ -109,7 +109,7 @@ def _with_gradients(
 
 
 def _depends(jaxpr: Any) -> bool:
-    """Whether some output depends on an argument; `jit` drops the arguments that none needs."""
+    """Whether an output depends on an argument; `jit` drops unused arguments."""
     depending = set(map(id, jaxpr.invars))
     for equation in jaxpr.eqns:
         if depending & set(map(id, equation.invars)):
@@ -124,12 +124,12 @@ def _typed(value: Any) -> Spec:
 
 
 def _wanted(experiment: Experiment, spec: Spec, value: Any) -> Spec:
-    """What the type of a value has to say where it is to lie as `spec` says."""
+    """The sharding that a value's type must have to have the layout `spec`."""
     return spec.over(experiment.mesh.explicit).padded(len(value.shape))
 
 
 def _held(operand: Any) -> Any:
-    """An array as plain data, and whatever else a call is given as it is."""
+    """An array as plain data; any other operand unchanged."""
     if not hasattr(operand, "shape"):
         return operand
     return Held(_typed(operand), tuple(operand.shape), operand.dtype.itemsize)
@@ -167,7 +167,7 @@ class _Explicit(Walker):
                 self.values[name] = self._settled(name, self.values[name], spec)
 
     def _settled(self, path: str, value: Any, spec: Spec) -> Any:
-        """`value` resharded to `spec`, noted at `path`, unless it lies so already."""
+        """Reshard `value` to `spec` and record that at `path`, unless it has that layout."""
         padded = _wanted(self.experiment, spec, value)
         if _typed(value) == padded:
             return value
@@ -179,11 +179,11 @@ class _Explicit(Walker):
         return value if spec is None or not hasattr(value, "shape") else self._settled(path, value, spec)
 
     def taken_apart(self, path: str, value: Any) -> Any:
-        """`jax.lax.scan` takes slices along a dimension that is not sharded."""
+        """Gather the leading dimension: `jax.lax.scan` slices along an unsharded one."""
         return self._settled(path, value, Spec(((), *_typed(value)[1:])))
 
     def carried(self, path: str, value: Any, start: Any) -> Any:
-        """A loop's carry keeps the sharding with which it enters the body."""
+        """Reshard a loop's carry to the sharding with which it enters the body."""
         if not hasattr(value, "shape"):
             return value
         lies, entered = _typed(value), _typed(start)
@@ -192,7 +192,7 @@ class _Explicit(Walker):
         return self._settled(path, value, entered)
 
     def inside(self, call: Call, body: Graph, arguments: Sequence[Any]) -> tuple[Any, ...]:
-        """What a function gives; of the user's own Python, in which nothing can be repaired, what that gives."""
+        """Evaluate a function's body; a user's own Python function is called, since nothing inside can be repaired."""
         imports = self.experiment.imports
         if call.function not in imports.functions:
             return super().inside(call, body, arguments)

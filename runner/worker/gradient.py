@@ -1,7 +1,7 @@
 """An experiment with `grad` and its arrays in; the gradients of the unsharded graph, in float64 on one device, out.
 
-They are the oracle of every program's gradients: JAX's rules of differentiation, but no mesh, no sharding, no
-partitioner, no collective. `runner/reference/gradient.py` holds them against differences of the NumPy reference.
+They are the oracle for gradients: JAX's differentiation rules without mesh, sharding, partitioner or collectives.
+`runner/reference/gradient.py` confirms them by finite differences of the NumPy reference.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DRAWS = 3
 def unsharded(
     experiment: Experiment, arrays: Arrays, floats: Mapping[str, Mapping[int, str]]
 ) -> tuple[list[np.ndarray], list[list[np.ndarray]]]:
-    """The gradients in float64, in the order of `grad.wrt`, and for each draw what rounding does to each.
+    """Compute the gradients in float64, in the order of `grad.wrt`, and the rounding errors of several draws.
 
     A draw is the gradient in the experiment's own dtypes less that in float64, both of the same arrays: the first of
     the arrays themselves, the others of arrays whose elements are moved by one place of the narrowest dtype that is
@@ -72,13 +72,13 @@ def unsharded(
 
 
 def _narrowest(floats: Mapping[str, Mapping[int, str]]) -> float:
-    """The place of the narrowest float dtype that is computed in, as a share of a number."""
+    """The unit in the last place of the narrowest float dtype in use, relative to the number."""
     kinds = (dtypes.dtype(name) for each in floats.values() for name in each.values())
     return max((kind.eps for kind in kinds if kind.kind == "float"), default=0.0)
 
 
 def _as_finite(gradients: list[np.ndarray], others: list[np.ndarray]) -> bool:
-    """Whether gradients are finite wherever others are."""
+    """Whether gradients are finite wherever the other ones are."""
     return all(np.isfinite(a[np.isfinite(b)]).all() for a, b in zip(gradients, others, strict=True))
 
 
@@ -87,13 +87,13 @@ def _plain(gradient: Any) -> np.ndarray:
 
 
 def of_graph(experiment: Experiment) -> None:
-    """Differentiate the graph abstractly: JAX raises here what it would raise later."""
+    """Differentiate the graph abstractly, to raise JAX's errors early."""
     structs = [jax.ShapeDtypeStruct(a.shape, dtypes.dtype(a.dtype).numpy) for a in experiment.arrays]
     calls.eval_shape(_gradients(experiment), *structs)
 
 
 def places(experiment: Experiment) -> tuple[int, ...]:
-    """The positions of the arrays that the gradients are with respect to."""
+    """The positions of the arrays in `grad.wrt`."""
     assert experiment.grad is not None
     names = [array.name for array in experiment.arrays]
     return tuple(names.index(name) for name in experiment.grad.wrt)
@@ -102,7 +102,7 @@ def places(experiment: Experiment) -> tuple[int, ...]:
 def _gradients(
     experiment: Experiment, floats: Mapping[str, Mapping[int, str]] | None = None, share: float = 1.0
 ) -> Callable[..., tuple[Any, ...]]:
-    """The gradients of a `share` of the graph's scalar; as it is, or, given the dtypes of its `floats`, in float64."""
+    """The gradients of `share` times the graph's scalar: in its own dtypes, or in float64 where `floats` are given."""
     assert experiment.grad is not None
     of = experiment.grad.of
 
@@ -127,10 +127,9 @@ def _on_one_device() -> Generator[None]:
 
 @dataclass
 class _WideFloats(Walker):
-    """Keeps every float in float64, as the reference does: what a line casts is rounded, and differentiated as it is.
+    """Walks a graph in float64, as the reference does; a cast rounds its value and passes the derivative through.
 
-    Random numbers are those of the experiment's own dtypes, since other dtypes draw other numbers. Integers have 32
-    bits where the experiment's have.
+    Random numbers are drawn in the experiment's own dtypes, since they depend on the dtype. Integers keep 32 bits.
     """
 
     floats: Mapping[str, Mapping[int, str]] = field(default_factory=dict[str, Mapping[int, str]])
@@ -176,7 +175,7 @@ class _WideFloats(Walker):
 
 
 def _elements(equation: Equation, name: str) -> range:
-    """Where the elements of a call's argument `name` are among its operands, lists and tuples taken apart."""
+    """The positions of the argument `name` among a call's flattened operands."""
     argument = equation.argument(name, OPERATIONS[equation.operation].signature)
     start = 0
     for operand in equation.arguments:
@@ -194,5 +193,5 @@ def _of_32_bits(x: Any) -> Any:
 
 
 def _rounded(x: Any, narrow: str) -> Any:
-    """`x` as the dtype `narrow` holds it; its derivative is the identity's."""
+    """Round `x` to the dtype `narrow`; the derivative is the identity's."""
     return x + jax.lax.stop_gradient(x.astype(dtypes.dtype(narrow).numpy).astype(x.dtype) - x)

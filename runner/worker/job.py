@@ -59,7 +59,7 @@ Emit = Callable[[Said], None]
 
 
 def run(job: dict[str, Any], emit: Emit) -> None:
-    """Run one job, whatever was run before it in this process; the last event is `done`.
+    """Run one job, independent of earlier ones in this process; the last event is `done`.
 
     `job` holds the experiment's `definition`, `folder` (for the programs), `data` (where `load` looks),
     `arrays` (where outputs are left for the parent) and `steps` (a profile's stands after that of its program);
@@ -75,7 +75,7 @@ def run(job: dict[str, Any], emit: Emit) -> None:
 
 
 def _traced(job: dict[str, Any]) -> FunctionsRead | Invalid:
-    """What the functions that an experiment imports come to."""
+    """Trace the functions that an experiment imports."""
     # Only few experiments import any.
     from runner.worker import functions
 
@@ -88,7 +88,7 @@ def _traced(job: dict[str, Any]) -> FunctionsRead | Invalid:
 
 
 def _value_types(experiment: Experiment) -> ValuesTyped:
-    """The types of all values of the graph."""
+    """Infer the types of all values of the graph."""
     # It traces the graph, which few jobs need.
     from runner.worker.derive import value_types
 
@@ -151,7 +151,7 @@ def _run(job: dict[str, Any], emit: Emit) -> None:
 
 
 def _sources(experiment: Experiment, programs: list[Program], data_folder: Path, types: Types) -> dict[str, str]:
-    """The sources of the programs, and of those that tell the layouts of values in the middle, by their names."""
+    """The sources of the programs and of those that show the layouts of intermediate values, by name."""
     sources: dict[str, str] = {}
     for program in programs:
         own = experiment.alone(program.section)
@@ -175,7 +175,7 @@ def _keeping(program: Program) -> str:
 
 
 def _types_event(types: Types, target: Devices) -> events.Types:
-    """The types as an event has them."""
+    """The event with the types."""
     return events.Types(
         unsupported={program.value: reason for program, reason in types.unsupported.items()},
         outputs=types.outputs,
@@ -195,7 +195,7 @@ def _profiled(steps: list[Step]) -> frozenset[Program]:
 
 @dataclass
 class _Doing:
-    """The work on one job's steps; `executions` are kept of the programs that are `profiled`, until they are.
+    """Runs one job's steps; keeps the `executions` of programs until they are `profiled`.
 
     `derived` is the experiment with the derived lines.
     """
@@ -211,7 +211,7 @@ class _Doing:
     executions: dict[Program, Execution] = field(default_factory=dict[Program, Execution])
 
     def done(self, step: Step) -> Finished:
-        """How a step ended."""
+        """Run a step; return its event `finished`."""
         if not step.program.on_mesh and not processes.ours.first:
             return Finished(step=step)
         try:
@@ -254,7 +254,7 @@ class _Doing:
         return ran
 
     def _written(self, program: Program) -> Experiment:
-        """The experiment that a program was written from: with the derived lines, where it was of these."""
+        """The experiment that a program was written from: for `derived` that with the derived lines."""
         own = self.experiment.alone(program.section)
         return self.derived or own if program is Program.DERIVED else own
 
@@ -306,9 +306,9 @@ def _profile(program: Program, execution: Execution, folder: Path, arrays: Path)
 
 
 def _oracle(experiment: Experiment, folder: Path, arrays: Path, floats: Floats) -> GradientFile:
-    """The file in `arrays` with the unsharded graph's gradients and what rounding does to them, draw by draw.
+    """Write the unsharded graph's gradients and their rounding errors, draw by draw, to a file in `arrays`.
 
-    Nothing without a graph.
+    Returns None without a graph.
     """
     if not experiment.graph:
         return GradientFile()
@@ -332,7 +332,7 @@ def _load(path: Path) -> ModuleType:
 
 
 def _devices_here(experiment: Experiment, programs: list[Program]) -> Devices:
-    """The target as the record has it. Raises `InvalidExperiment` where it has too few devices."""
+    """Describe the local target for the record. Raises `InvalidExperiment` where it has too few devices."""
     on_mesh = any(program.on_mesh for program in programs)
     needed = experiment.mesh.needed if on_mesh else 1
     platform = experiment.target.platform
@@ -364,7 +364,7 @@ def _devices_here(experiment: Experiment, programs: list[Program]) -> Devices:
 
 
 def _error_text(error: Exception, path: Path) -> str:
-    """The message of an error, after the line of the program from which it came."""
+    """The message of an error, preceded by the line of the program that raised it."""
     text = str(error).strip() or type(error).__name__
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == os.fspath(path)]
     where = f"{path.name}:{lines[-1]}: " if lines else ""

@@ -1,6 +1,6 @@
-"""A program that keeps everything for the backward pass in; what it costs out: what rematerialisation saves, and adds.
+"""A program without rematerialisation in; its memory and cost out, to compare with.
 
-It is compiled and not run.
+The program is compiled, not run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from runner.worker.compilation import costs
 
 
 def keeping(experiment: Experiment, program: Program, module: ModuleType, devices: list[Any] | None = None) -> Keeping:
-    """Memory and cost of the program; `devices` are those of a topology that is not here."""
+    """The program's memory and cost; `devices` are those of an absent topology."""
     if devices is not None:
         mesh = module.make_mesh(devices) if program.on_mesh else None
         operands = module.abstract_inputs(devices[0] if mesh is None else mesh)

@@ -1,7 +1,6 @@
-"""A program that returns values of the middle too in; the layouts that the compiler gives them out.
+"""A program that also returns intermediate values in; the layouts that the compiler chose for them out.
 
-It is compiled and not run. A value that is returned is one that the compiler may not fuse away, but its layout is found
-by the same propagation.
+The program is compiled, not run. A returned value is not fused away, and its layout comes from the same propagation.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from runner.worker.specs import spec_of
 def layouts(
     experiment: Experiment, program: Program, module: ModuleType, devices: list[Any] | None = None
 ) -> dict[str, ValueLayout]:
-    """The layout of every value whose layout the program is held to.
+    """The layout of each value whose layout `expect` names.
 
-    `devices` are those of a topology that is not here.
+    `devices` are those of an absent topology.
     """
     probing = experiment.probing(program)
     assert probing is not None

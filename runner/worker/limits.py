@@ -1,4 +1,4 @@
-"""A call and its arguments in; why JAX cannot be given it out, where JAX says nothing or nothing intelligible."""
+"""A call and its arguments in; the reason why it is unsupported out, where JAX gives none or an obscure one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STRIDES = ("strides", "window_strides")
 
 
 def strides(operation: Operation, positional: Sequence[Any], named: Mapping[str, Any]) -> str | None:
-    """Why JAX, which divides by a stride without a look at it, cannot be given a call of this operation."""
+    """The reason why a call's strides are invalid: JAX divides by them without checking."""
     if not any(name in operation.signature.parameters for name in _STRIDES):
         return None
     arguments = operation.signature.bind(*positional, **named).arguments
@@ -58,7 +58,7 @@ class _Call:
 
     @property
     def x(self) -> Any:
-        """What is moved."""
+        """The operand that is moved."""
         assert self.operation.over is not None
         return next((self.arguments.get(name) for name in self.operation.over.operands), None)
 
@@ -68,17 +68,17 @@ class _Call:
 
     @property
     def varying(self) -> frozenset[str] | None:
-        """The axes over which the types say that `x` varies; None where `check_vma` does not keep them."""
+        """The axes over which `x` varies by its type; None without `check_vma`."""
         kept = not self.under_vmap and self.experiment.check_vma and hasattr(self.x, "shape")
         return varying_axes(jax.typeof(self.x)) if kept else None
 
     def split(self, varying: frozenset[str]) -> tuple[list[str], list[str]]:
-        """The axes that it names and its operand varies over, and the other ones that it names."""
+        """The named axes over which the operand varies, and the other named axes."""
         return [axis for axis in self.axes if axis in varying], [axis for axis in self.axes if axis not in varying]
 
 
 def not_here(experiment: Experiment) -> str | None:
-    """Why XLA has the per-device lines for another platform than the target's, if it has."""
+    """The reason why the target's platform does not support the per-device lines; None where it does."""
     platform = experiment.target.platform
     for equation in walk(experiment.computed("per_device")):
         row = OPERATIONS.get(equation.operation)
@@ -232,7 +232,7 @@ def _ragged(call: _Call) -> str | None:
 
 
 def _as_its_output(call: _Call) -> str | None:
-    """JAX gives the result the type of `output`, also where what is written into it differs over more axes."""
+    """The reason why `output` of a ragged all-to-all must vary over all axes of the operands: JAX copies its type."""
     if call.varying is None:
         return None
     assert call.operation.over is not None
@@ -279,6 +279,6 @@ def _plain(groups: Any) -> list[list[int]]:
 
 
 def elements(value: Any) -> str | None:
-    """Why XLA cannot count the elements of a value, if it cannot; Shardy's passes then do not end."""
+    """The reason why a value has too many elements for XLA; Shardy's passes do not terminate on it."""
     count = math.prod(getattr(value, "shape", ()))
     return None if count < 2**63 else f"it has {count:,} elements, and XLA counts them in 64 bits"

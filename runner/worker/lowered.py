@@ -1,6 +1,6 @@
-"""A lowered program in; the collectives that it asks for itself, before any compiler, out.
+"""A lowered program in; its explicit collectives, before compilation, out.
 
-They are the same on every platform. A program over whole arrays asks for none; a `shard_map` for those of its lines.
+They are the same on every platform. A program in the global view has none, a `shard_map` has those of its lines.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _AXES = re.compile(r'name = "([^"]+)"')
 
 
 def asked(module: Any, mesh: Mesh, where: Callable[[Metadata], tuple[str | None, bool]]) -> list[AskedCollective]:
-    """The collectives of a module of StableHLO; `where` tells the line of an operation, and whether it is backward."""
+    """The collectives of a StableHLO module; `where` gives an operation's line, and whether it is backward."""
     walk = _Walk(module, mesh, where)
     walk.walk()
     return walk.collectives
@@ -69,7 +69,7 @@ class _Walk(Walk):
         return False
 
     def _over(self, operation: Any, attributes: Any) -> tuple[tuple[str, ...] | None, int | None]:
-        """The mesh axes over which it is, where its groups are those of axes, and the devices in a group."""
+        """The mesh axes of the replica groups, where they are those of axes, and the number of devices in a group."""
         if operation.name == "stablehlo.collective_permute":
             pairs = _numbers(attributes["source_target_pairs"])
             if pairs is None:
@@ -87,5 +87,5 @@ class _Walk(Walk):
 
 
 def _numbers(attribute: Any) -> np.ndarray | None:
-    """The rows of an attribute of integers, whose text has the bytes alone where there are many."""
+    """The rows of a dense integer attribute, whose text may be raw bytes."""
     return np.array(attribute) if str(attribute).startswith("dense<") else None

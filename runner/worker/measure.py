@@ -1,4 +1,4 @@
-"""What is to be measured in, as JSON; how long each collective, product and copy takes on the devices here, out.
+"""A request as JSON in; the time of each collective, product and copy on the local devices out.
 
 Its arguments are the process that started it, which it does not outlive, and what to measure. Each measure is a line
 of JSON on standard output; whatever else is written there goes to standard error.
@@ -43,7 +43,7 @@ _COPIED = 2**26
 
 
 def main() -> None:
-    """Measure, and tell each measure as soon as it is there."""
+    """Measure, and print each measure as soon as it is known."""
     channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     wanted = Wanted(**json.loads(sys.argv[2]))
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def measures(wanted: Wanted) -> Iterator[Measure]:
-    """What the devices here take, the smallest sizes first."""
+    """Measure the local devices, the smallest sizes first."""
     devices = calls.devices(wanted.platform)[: wanted.devices or None]
     count = len(devices)
     mesh = calls.make_mesh((count,), ("x",), axis_types=(AxisType.Auto,), devices=devices)
@@ -111,7 +111,7 @@ def _placed(mesh: jax.sharding.Mesh, spec: P, shape: tuple[int, ...], dtype: Any
 
 
 def _time(function: Callable[[Any], Any], operand: Any, runs: int) -> float:
-    """The median time of a run that waits for its end."""
+    """The median time of a blocked run, in seconds."""
     taken: list[float] = []
     for _ in range(_WARM + runs):
         start = time.perf_counter()

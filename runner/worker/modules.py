@@ -29,7 +29,7 @@ _HANDING = frozenset({f"sdy.{name}" for name in CLAUSES})
 
 
 class Walk:
-    """Visits a module from its function `main`; what is made of it is a subclass's.
+    """Visits a module's operations from `main` on; subclasses override the hooks.
 
     `inside` is the name stack of the calls around an operation, `branches` those in which it stands, `times` how often
     it runs each time that the innermost of them is taken: None in a loop whose length no constant tells.
@@ -57,21 +57,21 @@ class Walk:
                 self._blocks(region)
 
     def enter(self, function: Any) -> None:
-        """Called where `main` begins."""
+        """Hook: `main` begins."""
 
     def operation(self, operation: Any) -> bool:
-        """Called with each operation; whether to go into its regions."""
+        """Hook: an operation. Returns whether to visit its regions."""
         return True
 
     def argument(self, owner: Any, argument: Any, at: int) -> None:
-        """Called with each argument of a function that is called, or of the body of a loop."""
+        """Hook: an argument of a called function or of a loop's body."""
 
     def returned(self, owner: Any) -> None:
-        """Called where a call has been walked."""
+        """Hook: a call has been visited."""
 
     @property
     def count(self) -> Count:
-        """How often what is visited runs in the whole program."""
+        """How often the current operation runs in the whole program."""
         return executions.count(self.times, self.branches)
 
     def stack(self, operation: Any) -> str:
@@ -84,9 +84,9 @@ class Walk:
         return Metadata(self.stack(operation), frames_of(operation))
 
     def consumer(self, value: Any) -> tuple[Any, list[str]]:
-        """The operation that takes a value in the end, and the names of the calls that it stands in; None for none.
+        """The operation that finally consumes a value, and the name stacks of the calls around it; None without one.
 
-        Through Shardy's collectives, and into what is called and the bodies of loops.
+        Follows Shardy's collectives, called functions and loop bodies.
         """
         calls: list[str] = []
         while True:
@@ -158,7 +158,7 @@ def name_of(operation: Any) -> str:
 
 
 def frames_of(operation: Any) -> tuple[Location, ...]:
-    """The lines of the user's files in the location of an operation, those of the innermost call first."""
+    """The lines of the user's files in an operation's location, innermost call first."""
     return tuple((file, int(line)) for file, line in _FRAME.findall(str(operation.location)))
 
 
@@ -189,7 +189,7 @@ def dtype_of(value: Any) -> str:
 
 
 def producer(value: Any) -> Any:
-    """The operation that made a value, before any collectives of Shardy's; None of an argument."""
+    """The operation that produced a value, before any collectives of Shardy's; None for an argument."""
     owner = getattr(value.owner, "operation", None)
     while owner is not None and owner.name in _HANDING:
         owner = getattr(owner.operands[0].owner, "operation", None)
@@ -219,7 +219,7 @@ def trip_count(loop: Any) -> int | None:
 
 
 def unchanged(loop: Any, at: int) -> bool:
-    """Whether the body of a `stablehlo.while` hands on one of its values as it is."""
+    """Whether the body of a `stablehlo.while` passes one of its carried values through unchanged."""
     body = loop.regions[-1].blocks[0]
     return _argument(body, _last(body).operands[at]) == at
 

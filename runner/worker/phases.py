@@ -1,4 +1,4 @@
-"""What this process does now in; an event that says so out, which the parent tells where a result is long in coming."""
+"""The worker's current phase in; an event for the parent out, which shows it where a result takes long."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _emit: Emit | None = None
 
 
 def told_by(emit: Emit) -> None:
-    """Have what this process does told by a function, from now on."""
+    """Set the function that reports phases."""
     global _emit
     _emit = emit
 
 
 def tell(doing: str) -> None:
-    """Say what it does: `auto was running`."""
+    """Report the current phase: `auto was running`."""
     if _emit is not None:
         _emit(Phase(doing=doing))

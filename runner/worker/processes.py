@@ -1,7 +1,7 @@
-"""Which of several processes of JAX this one is, as its parent said; what that changes of a job.
+"""This process's number among several JAX processes in; what that changes in a job out.
 
-Each does the same job, in step with the others, since a collective waits for all: what one of them decides by itself,
-as by the clock, it has to agree on with them. What only one need do, the first does.
+All processes do the same job in step, since a collective waits for all of them. Decisions that depend on the clock are
+agreed on. Work that is needed only once is the first process's.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Membership:
 
     @property
     def first(self) -> bool:
-        """Whether it does what only one need do."""
+        """Whether this process does the work that is needed only once."""
         return self.number == 0
 
 
@@ -45,7 +45,7 @@ ours = Membership()
 
 
 def join(arguments: Sequence[str]) -> None:
-    """Be what the arguments of the process say: its number, how many there are, where they meet, its devices."""
+    """Set this process's number, the count, the coordinator's address and its devices from the arguments."""
     global ours
     if len(arguments) > 1:
         number, count, address, *local = arguments
@@ -53,7 +53,7 @@ def join(arguments: Sequence[str]) -> None:
 
 
 def called() -> Called | Invalid:
-    """Be what the cluster says that started this process."""
+    """Set them from the cluster that started this process."""
     global ours
     cluster = versions.of_cluster()
     if isinstance(cluster, str):
@@ -67,7 +67,7 @@ _connected = False
 
 
 def connect() -> None:
-    """Meet the others, before this process has devices."""
+    """Connect to the other processes, before this process has devices."""
     global _connected
     if ours.count > 1 and not _connected:
         calls.configure("jax_cpu_collectives_implementation", "gloo")
@@ -87,7 +87,7 @@ _distributed: Any = cast("Any", jax).distributed
 
 
 def folders(folder: Path, arrays: Path) -> tuple[Path, Path]:
-    """Where this process writes its programs, and where it leaves its values; all read the same programs."""
+    """The folders for this process's programs and values; all processes read the same programs."""
     if ours.first:
         return folder, arrays
     own = together.folder(arrays, ours.number)
@@ -100,7 +100,7 @@ _asked = 0
 
 
 def agreed(number: float) -> float:
-    """The largest of what the processes have found, once all have."""
+    """The largest of the processes' values, once all have one."""
     global _asked
     if ours.count == 1:
         return number
@@ -109,31 +109,31 @@ def agreed(number: float) -> float:
 
 
 def wait() -> None:
-    """Wait for the others, which may still be compiling."""
+    """Wait for the other processes, which may still be compiling."""
     agreed(0.0)
 
 
 def placed(module: ModuleType, mesh: Any) -> Any:
-    """The arrays of a program on a mesh, as its own `main` places them."""
+    """Place a program's arrays on a mesh, as its own `main` does."""
     place: Callable[[Any, Any], Any] = calls.device_put if ours.count == 1 else module.place
     return place(module.inputs(), module.shardings(mesh))
 
 
 def put(value: np.ndarray, sharding: Any) -> jax.Array:
-    """An array that the processes place together, each its own devices' part."""
+    """Place an array; each process contributes its own devices' shards."""
     if ours.count == 1:
         return calls.device_put(value, sharding)
     return jax.make_array_from_callback(value.shape, sharding, lambda index: value[index])
 
 
 def idle(devices: Sequence[Any], numbers: Iterable[int]) -> int | None:
-    """A process that has none of the devices with these numbers; None where all have some."""
+    """A process without any of these devices; None where each has some."""
     occupied = {devices[number].process_index for number in numbers}
     return next((process for process in range(ours.count) if process not in occupied), None)
 
 
 def number_of(device: Any) -> int:
-    """The number of a device among all, in their order; JAX numbers those of each process from another number on."""
+    """The position of a device among all devices; JAX's ids are offset for each process."""
     if ours.count == 1:
         return device.id
     return calls.devices(device.platform).index(device)

@@ -1,4 +1,4 @@
-"""A compiled program in; the trace of some of its runs in the run folder, and its events as plain data, out."""
+"""A compiled program in; the profiler's trace of some runs, and its events as plain data, out."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def take(program: Program, run: Callable[[], Any], seconds: float, folder: Path,
 
 
 def _record(folder: Path, run: Callable[[], Any], runs: int) -> list[float]:
-    """Run under the profiler; seconds per run."""
+    """Run under the profiler; returns seconds per run."""
     options = jax.profiler.ProfileOptions()
     # The calls of Python functions would be most of the trace.
     options.python_tracer_level = 0

@@ -1,4 +1,4 @@
-"""What JAX raised, or types that it would refuse, in; the sentence that a user reads out."""
+"""An error of JAX's, or types that it would refuse, in; a sentence for the user out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from runner.worker.versions import varying_axes
 
 
 def unlike(name: str, start: Any, end: Any, text: str, call: str) -> str | None:
-    """What is wrong with a carry of `jax.lax`'s `call` that ends the body with another type than it starts with."""
+    """The message for a carry that ends the body with another type than it starts with, in `jax.lax`'s `call`."""
     if start.shape != end.shape or (start.dtype != end.dtype and not start.weak_type):
         types = [f"{kind.dtype}{list(kind.shape)}" for kind in (start, end)]
         return f"the carry '{name}' starts as {types[0]} and ends the body as {types[1]}; a {call} keeps one type"
@@ -28,7 +28,7 @@ def unlike(name: str, start: Any, end: Any, text: str, call: str) -> str | None:
 
 
 def unfit(name: str, on: Any) -> str | None:
-    """What is wrong with what a choice hangs on."""
+    """The message for an invalid predicate or index of a `cond` or `switch`."""
     what = "the predicate of a cond" if name == "cond" else "the index of a switch"
     if not (hasattr(on, "shape") or isinstance(on, bool | int | float)):
         return f"{what} is {type(on).__name__}; it is one number"
@@ -41,7 +41,7 @@ def unfit(name: str, on: Any) -> str | None:
 
 
 def unlike_branches(ends: dict[int, tuple[Any, ...]]) -> str | None:
-    """What differs between the values that the branches give."""
+    """The message for branches whose results have different types."""
     for values in zip(*ends.values(), strict=True):
         if any(not hasattr(value, "shape") and not isinstance(value, bool | int | float | complex) for value in values):
             return "a branch gives several values as one; a choice has a name for each: a, b: cond(p, f, g, x)"
@@ -63,7 +63,7 @@ def unlike_branches(ends: dict[int, tuple[Any, ...]]) -> str | None:
 
 
 def first_lines(error: BaseException) -> str:
-    """The first sentence or two of a JAX message."""
+    """The first sentences of a message of JAX's."""
     lines = [line.strip() for line in str(error).strip().splitlines()]
     if not lines:
         return "it is not implemented for these operands"
@@ -79,6 +79,6 @@ def first_lines(error: BaseException) -> str:
 
 
 def refusal(error: BaseException, operands: list[Any]) -> str:
-    """What JAX says of operands that it does not accept, and their shapes."""
+    """JAX's message about operands that it does not accept, with their types."""
     shapes = ", ".join(f"{operand.dtype}{list(operand.shape)}" for operand in operands if hasattr(operand, "shape"))
     return f"JAX refuses it: {first_lines(error)}" + (f"; the operands are {shapes}" if shapes else "")

@@ -1,4 +1,4 @@
-"""How the operations of a module lie in; for each dimension that a mesh axis shards the keys that shard it, out.
+"""The layouts in a module in; for each sharded dimension the keys of the file that shard it out.
 
 What an axis shards is a region: a dimension of a value, and the dimensions that run along it through operations, as
 far as the axis shards these too. Every key that shards a dimension of a region is a reason that all of it is sharded:
@@ -26,7 +26,7 @@ def whole(axis: str) -> str:
 
 
 class Regions:
-    """The regions of a module, which grow while it is read; `keys` are all that there are, in their order."""
+    """The regions of a module, built while it is read; `keys` are all keys in their order."""
 
     def __init__(self, keys: Sequence[str]) -> None:
         self._order = {key: at for at, key in enumerate(keys)}
@@ -37,39 +37,39 @@ class Regions:
         self._numbers = 0
 
     def number(self) -> int:
-        """A number for another value."""
+        """Return a new value's number."""
         self._numbers += 1
         return self._numbers
 
     def nodes(self, number: int, spec: Spec) -> RegionNodes:
-        """The nodes of a value that lies so."""
+        """The nodes of a value with a layout."""
         return tuple({whole(axis): (number, at, whole(axis)) for axis in axes} for at, axes in enumerate(spec))
 
     def key(self, node: RegionNode, key: str) -> None:
-        """Note that a key shards a dimension."""
+        """Record that a key shards a dimension."""
         self._keys.setdefault(self._top(node), {})[key] = None
 
     def hint(self, node: RegionNode, key: str) -> None:
-        """Note what may shard a dimension, where no key does for certain."""
+        """Record a key that may shard a dimension, where none certainly does."""
         self._hints.setdefault(self._top(node), {})[key] = None
 
     def lie(self, nodes: RegionNodes, spec: Spec, key: str) -> None:
-        """Note that a key asks for a layout that the nodes have a part of."""
+        """Record that a key asks for a layout that the nodes have in part."""
         for along, axes in zip(nodes, spec, strict=False):
             for axis in axes:
                 if axis in along:
                     self.key(along[axis], key)
 
     def join(self, one: RegionNodes, other: RegionNodes) -> None:
-        """Note that two values lie alike, dimension by dimension."""
+        """Record that two values have the same layout, dimension by dimension."""
         for mine, theirs in zip(one, other, strict=False):
             for axis in mine.keys() & theirs.keys():
                 self._join(mine[axis], theirs[axis])
 
     def move(self, before: RegionNodes, after: RegionNodes) -> None:
-        """Note that a value is laid out otherwise: an axis that shards another dimension then is the same keys' doing.
+        """Record that a value is resharded: an axis that then shards another dimension comes from the same keys.
 
-        Unless others shard that dimension.
+        Keys that shard the new dimension take precedence.
         """
         self.join(before, after)
         gone = {
@@ -82,7 +82,7 @@ class Regions:
             self._moved += [(node, gone[axis]) for axis, node in along.items() if axis not in kept and axis in gone]
 
     def compute(self, rule: str | None, operands: Sequence[RegionNodes], results: Sequence[RegionNodes]) -> None:
-        """Note that an operation's values lie alike along the factors of its rule."""
+        """Record that an operation's values have the same layout along the factors of its rule."""
         of_operands, _, of_results = (rule or "").partition("->")
         first: dict[tuple[str, str], RegionNode] = {}
         for side, values in ((of_operands, operands), (of_results, results)):
@@ -93,7 +93,7 @@ class Regions:
                             self._join(first.setdefault((factor, axis), node), node)
 
     def origins(self, nodes: RegionNodes) -> dict[str, list[str]]:
-        """For each axis that shards a value the keys that say so, as far as they are known."""
+        """For each axis that shards a value the keys that cause it, as far as they are known."""
         by_axis: dict[str, list[str]] = {}
         for along in nodes:
             for axis, node in along.items():

@@ -1,4 +1,4 @@
-"""What the compiler said of a program in; of each involuntary rematerialization a way around it, tried, out."""
+"""The compiler's warnings in; for each involuntary rematerialization verified reshards that avoid it out."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _TRIES = 6
 
 
 def ways(experiment: Experiment, origins: Origins, said: str | None, mesh: Any, *, run: bool) -> dict[str, Reshard]:
-    """For the text of each warning of a rematerialization the two layouts, and steps that avoid it.
+    """By the text of each rematerialization warning the two layouts, and steps between them that avoid it.
 
-    `mesh` is JAX's. The steps are compiled, and where they can `run`, run; those that do not help are not told.
+    `mesh` is JAX's. The steps are compiled and, with `run`, executed; those that do not help are left out.
     """
     by_text: dict[str, Reshard] = {}
     if said is None or "full rematerialization" not in said.lower():
@@ -48,7 +48,7 @@ def ways(experiment: Experiment, origins: Origins, said: str | None, mesh: Any, 
 
 
 def _paths(mesh: layout.Mesh, change: Reshard) -> Iterator[tuple[Spec, ...]]:
-    """The layouts on the way: the cheapest way first, then each single one that is near."""
+    """Candidate intermediate layouts: the cheapest path first, then each single nearby layout."""
     rank, width = len(change.shape), dtypes.dtype(change.dtype).itemsize
     before, after = (moves.plain(mesh, spec, rank) for spec in (change.before, change.after))
     steps = moves.moves(mesh, change.shape, width, before, after)
@@ -73,7 +73,7 @@ def _tried(
     *,
     run: bool,
 ) -> int | None:
-    """What a device sends for these steps; None where the compiler warns again, or the values are others."""
+    """The bytes that a device sends for these steps; None where the compiler warns again or the values differ."""
     # Of explicit sharding too, the compiler is asked: its types are not.
     mesh = Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
     before, *rest = (NamedSharding(mesh, partition(spec)) for spec in (change.before, *through, change.after))

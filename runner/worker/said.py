@@ -1,4 +1,4 @@
-"""Nothing in; what XLA writes to standard error from then on out: its warnings go nowhere else."""
+"""Nothing in; the text that XLA writes to standard error from then on out."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import sys
 
 
 class CapturedStderr:
-    """What is written to file descriptor 2 from now on: XLA's warnings go nowhere else."""
+    """Records file descriptor 2 from now on, the only place for XLA's warnings."""
 
     def __init__(self) -> None:
         sys.stderr.flush()
         self._start = os.fstat(2).st_size
 
     def text(self) -> str | None:
-        """What was written since; None where the descriptor is no file that can be read back."""
+        """The text written since; None where the descriptor is no readable file."""
         sys.stderr.flush()
         try:
             return os.pread(2, os.fstat(2).st_size - self._start, self._start).decode(errors="replace")

@@ -40,7 +40,7 @@ class ShardingRule:
     results: tuple[Dims, ...] = ()
 
     def named(self, operands: Sequence[Dims]) -> ShardingRule:
-        """The rule with the names that follow from those of the operands' dimensions."""
+        """The rule with dimension names that follow from the operands'."""
         if self.text is None:
             return self
         of_operands, _, of_results = self.text.partition("->")
@@ -75,7 +75,7 @@ def rule(operation: Any) -> ShardingRule:
 
 
 def spec(text: str) -> Spec:
-    """The layout that the dimensions of a sharding say: `[{"data"}, {}]`."""
+    """Parse the layout in a sharding's text: `[{"data"}, {}]`."""
     return Spec(
         tuple(f"{axis}:{part}" if part else axis for axis, part in _AXIS.findall(dimension))
         for dimension in _DIMENSION.findall(text)
@@ -97,7 +97,7 @@ def shardings(operation: Any) -> list[Spec]:
 
 
 def origins(operation: Any) -> tuple[Mapping[str, str], ...]:
-    """For each result the mesh axes, and from where Shardy has them: `input: 1`, `constraint_0`, `self`."""
+    """For each result the mesh axes and Shardy's origin of each: `input: 1`, `constraint_0`, `self`."""
     if "sdy.sharding_origins" not in operation.attributes:
         return ()
     listed = re.findall(r"\{[^}]*\}", str(operation.attributes["sdy.sharding_origins"]))
@@ -111,7 +111,7 @@ def name_of(location: str) -> str | None:
 
 
 def collective_axes(operation: Any, name: str, before: Spec, after: Spec) -> tuple[str, ...]:
-    """The mesh axes that one of Shardy's collectives is over."""
+    """The mesh axes of one of Shardy's collectives."""
     for key in ("reduction_axes", "reduce_scatter_axes", "gathering_axes", "slicing_axes"):
         if key in operation.attributes:
             return tuple(f"{a}:{part}" if part else a for a, part in _AXIS.findall(str(operation.attributes[key])))
@@ -124,7 +124,7 @@ def collective_axes(operation: Any, name: str, before: Spec, after: Spec) -> tup
 
 
 def reduction(operation: Any, operand: Any) -> str | None:
-    """What an all-reduce does: the operation that it completes says so, where Shardy's text does not."""
+    """The reduction of an all-reduce: from Shardy's text, else from the operation that it completes."""
     if "reduction_kind" in operation.attributes:
         kind = str(operation.attributes["reduction_kind"]).strip('"').lower()
         known = next((name for name in ("sum", "max", "min", "prod", "and", "or") if name in kind), None)

@@ -1,4 +1,4 @@
-"""A program's text and its operands in; the compilation that it has in common with a program before it out.
+"""A program's text and operands in; its compilation, shared with an earlier program of the same text, out.
 
 The points of a sweep that differ in their data, in what they expect or in what another program reads have programs of
 the same text. What is compiled depends on nothing but that and on the types and layouts of the operands, so such a
@@ -54,5 +54,5 @@ def compiled(
 
 
 def forget() -> None:
-    """Keep nothing: the devices are about to be others."""
+    """Drop all compilations, since the devices will change."""
     _kept.clear()

@@ -1,4 +1,4 @@
-"""A PartitionSpec in; JAX's out, and the other way round."""
+"""Our PartitionSpec in; JAX's out, and the reverse."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from runner.layout import Spec
 
 
 def partition(spec: Spec) -> P:
-    """JAX's PartitionSpec."""
+    """Convert to JAX's PartitionSpec."""
     return P(*(None if not axes else axes[0] if len(axes) == 1 else axes for axes in spec))
 
 
 def structs(experiment: Experiment, mesh: AbstractMesh) -> list[jax.ShapeDtypeStruct]:
-    """The arrays as they lie on a mesh, without values; then the gradients that lines read."""
+    """The arrays on a mesh as `ShapeDtypeStruct`s, then the gradients that lines read."""
     return [
         jax.ShapeDtypeStruct(
             array.shape,

@@ -1,4 +1,4 @@
-"""An experiment in; the program that takes its trace, and what every device held of every value, out."""
+"""An experiment in; its tracing program and every device's values out."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from runner.worker.types import per_device
 
 @dataclass(frozen=True)
 class TraceProgram:
-    """The source of the program and the names of what it returns; or why there is none."""
+    """The source of the tracing program and the names of its results; or the reason why there is none."""
 
     source: str = ""
     names: tuple[str, ...] = ()
     refused: str | None = None
 
     def take(self, module: ModuleType, arrays: Path) -> Traced:
-        """Run the program; leave the values in `arrays`, stacked over the devices in the order of the mesh."""
+        """Run the program; write the values to `arrays`, stacked over the devices in the order of the mesh."""
         mesh = module.make_mesh()
         function, operands = module.program(mesh), processes.placed(module, mesh)
         processes.wait()
@@ -49,13 +49,13 @@ class TraceProgram:
 
 
 def _stacked(value: Any, position_of: Mapping[Any, int]) -> np.ndarray:
-    """What the devices here hold of a value, in the order of the mesh."""
+    """The local devices' blocks of a value, in the order of the mesh."""
     shards = sorted(value.addressable_shards, key=lambda shard: position_of[shard.device])
     return np.concatenate([np.asarray(shard.data) for shard in shards])
 
 
 def prepare(experiment: Experiment, folder: Path) -> TraceProgram:
-    """Write the program that takes the trace; `folder` is where `load` looks."""
+    """Write the tracing program; `folder` is where `load` looks."""
     if (reason := limits.not_here(experiment)) is not None:
         return TraceProgram(refused=reason)
     traced = naming.named(experiment)

@@ -1,4 +1,4 @@
-"""The condition and the body of a `while` in; how many steps constants allow it out."""
+"""The condition and the body of a `while` in; its trip count, as far as constants bound it, out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Known: TypeAlias = "int | Carried | Bounds | None"
 
 @dataclass(frozen=True)
 class Carried:
-    """What the step began with at a place of the carry, and a number more."""
+    """The carried value at a position, plus a number."""
 
     place: int
     more: int = 0
@@ -24,9 +24,9 @@ class Carried:
 
 @dataclass(frozen=True)
 class Bounds:
-    """A truth that holds only if all of some comparisons of a carried number with a number do.
+    """A predicate that implies comparisons of carried numbers with constants.
 
-    - `alone`: whether it holds whenever they do.
+    - `alone`: whether the comparisons also imply it.
     """
 
     comparisons: tuple[tuple[str, Carried, int], ...]
@@ -35,7 +35,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Steps:
-    """How many steps a `while` takes: so many, or at most so many."""
+    """The trip count of a `while`: exact, or an upper bound."""
 
     count: int
     exact: bool
@@ -66,7 +66,7 @@ def steps(
 
 
 def _count(comparison: str, first: int, by: int, bound: int) -> int | None:
-    """For how many of `first`, `first + by`, … in a row a comparison with a bound holds, if not for ever."""
+    """How many of `first`, `first + by`, … satisfy a comparison before it first fails; None for all."""
     if comparison in ("gt", "ge"):
         comparison, first, by, bound = {"gt": "lt", "ge": "le"}[comparison], -first, -by, -bound
     if comparison == "le":
@@ -80,7 +80,7 @@ def _count(comparison: str, first: int, by: int, bound: int) -> int | None:
 
 
 def _evaluated(jaxpr: Any, inputs: Sequence[Known]) -> list[Known]:
-    """What is known of the outputs of a jaxpr."""
+    """Evaluate the outputs of a jaxpr as far as they are known."""
     known: dict[Any, Known] = dict(zip(jaxpr.invars, inputs, strict=True))
 
     def value(variable: Any) -> Known:

@@ -1,6 +1,6 @@
 """An experiment in; the shape and dtype of every node out, by JAX's own abstract evaluation: no devices, no data.
 
-This is the last validation: whatever only JAX can know is found here, and is a message about a line of the YAML.
+This is the last validation: errors that only JAX can find become messages about a line of the YAML.
 """
 
 from __future__ import annotations
@@ -119,14 +119,14 @@ def _place(experiment: Experiment, output: str) -> str:
 
 
 def _fits_array(experiment: Experiment, gradient: str) -> None:
-    """Raise `InvalidExperiment` where a gradient cannot lie as its spec says."""
+    """Raise `InvalidExperiment` where a gradient cannot have the layout of its spec."""
     shape = experiment.array(gradient.removeprefix(f"{GRADIENTS}.")).shape
     key = ("outputs", gradient)
     fits(experiment.outputs[gradient], shape, (), experiment.mesh, key, gradient, experiment.logical.get(key))
 
 
 def _differing(experiment: Experiment, varying: Mapping[str, frozenset[str]]) -> dict[str, tuple[str, ...]]:
-    """The axes over which what is passed over the gradients may differ; without `check_vma` nobody knows: all."""
+    """The axes over which values passed across the gradients may differ; all axes without `check_vma`."""
     return {
         name: tuple(axis for axis in experiment.manual.axes if axis in varying[name] or not experiment.check_vma)
         for name in experiment.passed("per_device")
@@ -134,7 +134,7 @@ def _differing(experiment: Experiment, varying: Mapping[str, frozenset[str]]) ->
 
 
 def _reason(error: InvalidExperiment) -> str:
-    """The line of the YAML, the call at fault and what is wrong, in one line."""
+    """The line of the YAML, the call at fault and the problem, in one line."""
     fault = error.fault
     call = f"{fault.expression[fault.start : fault.end]}: " if fault.expression else ""
     return f"{key_text(fault.key)}: {call}{fault.message}"
@@ -162,7 +162,7 @@ _USUAL = ("float32", "complex64")
 
 
 def _floats_recorder(into: Floats) -> Callable[[Source, Any], None]:
-    """Records the dtype of each part of an expression whose floats are not the usual ones."""
+    """A recorder of the dtypes of an expression's parts other than float32 and complex64."""
 
     def record(source: Source, value: Any) -> None:
         value = value[0] if is_sequence(value) and value else value
@@ -176,7 +176,7 @@ def _floats_recorder(into: Floats) -> Callable[[Source, Any], None]:
 
 
 def _structs(experiment: Experiment, shape: Callable[[Layout], tuple[int, ...]]) -> list[jax.ShapeDtypeStruct]:
-    """What the lines begin with, as they see it."""
+    """The inputs of a section's lines, with the types that the lines see."""
     return [jax.ShapeDtypeStruct(shape(a.layout), dtypes.dtype(a.dtype).numpy) for a in experiment.given]
 
 
@@ -266,7 +266,7 @@ def _check_varying(experiment: Experiment, name: str, spec: Spec, varying: froze
 
 
 def _known_gathered(experiment: Experiment, name: str, loose: frozenset[str]) -> str | None:
-    """The lines with `to='invarying'` by which JAX knows an output to be the same along `loose`, if they are that."""
+    """The lines with `to='invarying'`, if JAX then knows an output to be replicated along `loose`; else None."""
     terms = {line.name: line.expression.term for line in experiment.lines("per_device") if isinstance(line, Node)}
     gathered = {line: Expression.of(new) for line, term in terms.items() if (new := _invarying(term)) != term}
     for lines in (*([line] for line in gathered), list(gathered)):
@@ -285,7 +285,7 @@ def _known_gathered(experiment: Experiment, name: str, loose: frozenset[str]) ->
 
 
 def _invarying(term: Term) -> Term:
-    """An expression whose `all_gather`s leave what JAX knows to be the same."""
+    """An expression whose `all_gather`s return invarying values."""
     term = mapped(term, _invarying)
     if not isinstance(term, Apply) or term.operation != "all_gather":
         return term
@@ -294,7 +294,7 @@ def _invarying(term: Term) -> Term:
 
 
 def _differentiable(experiment: Experiment, section: Section, types: Mapping[str, Typed]) -> None:
-    """Raise `InvalidExperiment` unless what is differentiated is one real number."""
+    """Raise `InvalidExperiment` unless the differentiated value is a real scalar."""
     assert experiment.grad is not None
     of, typed = experiment.grad.of, types[experiment.grad.of]
     if typed.shape:
@@ -305,7 +305,7 @@ def _differentiable(experiment: Experiment, section: Section, types: Mapping[str
 
 
 def _refused_lines(experiment: Experiment, floats: Floats) -> str | None:
-    """What JAX has against the per-device lines of an experiment, if anything; the dtypes in them go to `floats`."""
+    """JAX's refusal of an experiment's per-device lines, or None; records their dtypes in `floats`."""
 
     def evaluate() -> None:
         _, varying = per_device(experiment, floats)
@@ -316,7 +316,7 @@ def _refused_lines(experiment: Experiment, floats: Floats) -> str | None:
 
 
 def _refused(evaluate: Callable[[], Any]) -> str | None:
-    """Why JAX refuses an abstract evaluation, if it does."""
+    """The reason why JAX refuses an abstract evaluation; None where it does not."""
     try:
         evaluate()
     except InvalidExperiment as fault:
@@ -327,7 +327,7 @@ def _refused(evaluate: Callable[[], Any]) -> str | None:
 
 
 def _refused_by_shard_map(experiment: Experiment, types: Mapping[str, Typed]) -> str | None:
-    """Why the per-device code cannot run under `shard_map`, or be differentiated, if it cannot."""
+    """The reason why `shard_map` does not support the per-device code or its derivative; None where it does."""
     if (reason := limits.not_here(experiment)) is not None or experiment.grad is None:
         return reason
     of = experiment.grad.of
@@ -352,7 +352,7 @@ def _refused_by_shard_map(experiment: Experiment, types: Mapping[str, Typed]) ->
 
 
 def _refused_by_vmap(experiment: Experiment, types: Mapping[str, Typed]) -> str | None:
-    """Why JAX cannot run the per-device code under `vmap`, if it cannot; `types` are those under `shard_map`."""
+    """The reason why `vmap` does not support the per-device code, or None. `types`: those under `shard_map`."""
     for _, _, function in inside(experiment.per_device, experiment.imports):
         if function.differentiated:
             return f"{function.call} takes the derivative of a collective, which is another one under jax.vmap"

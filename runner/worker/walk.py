@@ -125,13 +125,13 @@ class Walker:
             self._numbered[result.number] = value
 
     def inside(self, call: Call, body: Graph, arguments: Sequence[Any]) -> tuple[Any, ...]:
-        """What a function or a branch gives, equation by equation."""
+        """Evaluate the body of a function or a branch, equation by equation."""
         self._numbered.update(zip((value.number for value in body.inputs), arguments, strict=True))
         self._run(body)
         return tuple(self._numbered[output] for output in body.outputs)
 
     def equation(self, equation: Equation) -> Any:
-        """The value of an equation; of all that a line says, as the line has it."""
+        """Evaluate an equation; one that a line names is settled as the line requires."""
         source = equation.source
         value = self.computed(equation)
         if not self.combining:
@@ -147,7 +147,7 @@ class Walker:
         return self.settle(source.line.path, value)
 
     def _take_apart(self, value: Any, source: Source) -> None:
-        """Refuse where the lines after it have another number of names for its parts than it has."""
+        """Raise where a line unpacks a value into another number of names than it has parts."""
         names = 0 if source.line.origin is None else source.line.origin.parts
         if not names:
             return
@@ -162,7 +162,7 @@ class Walker:
         raise InvalidExperiment(located(key, source.text, fault_at(message, source), uses)) from None
 
     def _choose(self, equation: Equation, choice: Choice) -> None:
-        """A call of `cond` or `switch`, with the lines of each branch inside of it."""
+        """Evaluate a `cond` or `switch` with the lines of each branch."""
         outer, on = self._numbered, self.read(equation.operands[0])
         ends: dict[int, tuple[Any, ...]] = {}
 
@@ -251,14 +251,14 @@ class Walker:
             self.on_value(path, settled)
 
     def _unlike(self, body: Graph, repeat: Repeat, first: Sequence[Any], ends: Sequence[Any], call: str) -> None:
-        """Refuse a carry that ends the body with another type than it starts with."""
+        """Raise where a carry ends the body with another type than it starts with."""
         for value, start, end, source in zip(body.inputs, first, ends, repeat.starts, strict=False):
             message = unlike(value.name, jax.typeof(start), end, source.text, call)
             if message:
                 self.refuse(message, Source(source.line, source.text))
 
     def _over(self, equation: Equation, repeat: Repeat) -> tuple[Any, ...]:
-        """What a repeat takes a slice of in each step. Raises `InvalidExperiment` where there are not so many."""
+        """The values that a repeat slices in each step. Raises `InvalidExperiment` where they are too short."""
         slices: list[Any] = []
         sliced = zip(equation.operands, repeat.starts, strict=True)
         for operand, source in list(sliced)[repeat.carried :]:
@@ -271,15 +271,15 @@ class Walker:
         return tuple(slices)
 
     def taken_apart(self, path: str, value: Any) -> Any:
-        """What a repeat takes slices of along its first dimension, given its value."""
+        """Hook: a value that a repeat slices along its first dimension."""
         return value
 
     def carried(self, path: str, value: Any, start: Any) -> Any:
-        """What a loop carries on, given the value at the end of its body and the one at its start."""
+        """Hook: the value that a loop carries on, from those at the end and at the start of its body."""
         return value
 
     def settle(self, path: str, value: Any) -> Any:
-        """The value that a line ends with."""
+        """Hook: the final value of a line."""
         return value
 
     def apply(self, equation: Equation, call: Callable[..., Any], operands: list[Any]) -> Any:
@@ -319,7 +319,7 @@ class Walker:
                 return self._function(body)
 
     def _function(self, body: Graph) -> Callable[..., Any]:
-        """What combines two values, for JAX to call."""
+        """The function that combines two values, as a Python callable."""
 
         def combine(*values: Any) -> Any:
             outer = self._numbered, self.combining
@@ -334,7 +334,7 @@ class Walker:
         return combine
 
     def computed(self, equation: Equation) -> Any:
-        """What an equation applies its operation to gives."""
+        """Apply an equation's operation to its operands."""
         match equation.spelled:
             case "name":
                 return self.read(equation.operands[0])

@@ -1,4 +1,4 @@
-"""An experiment in; this process as a new one would be for it out, whatever ran here before.
+"""An experiment in; this process configured as a fresh one out, whatever ran before.
 
 What a program's header sets of JAX stays set: each job begins with JAX's own configuration, and where the number of
 simulated devices is another, the backends are made anew. Everything else that a program could change for the next one
@@ -26,7 +26,7 @@ _simulated: int | None = None
 
 
 def prepare(experiment: Experiment) -> None:
-    """Configure JAX for a job: what lowers the graph asks for a device before the programs say which there are."""
+    """Configure JAX for a job, before lowering the graph asks for a device."""
     calls.configure("jax_enable_x64", experiment.x64)
     calls.configure("jax_default_matmul_precision", _PRECISION)
     absent = experiment.target.topology
@@ -42,7 +42,7 @@ def prepare(experiment: Experiment) -> None:
 
 
 def simulate(devices: int) -> None:
-    """Have so many CPU devices; of what was made on others nothing is left."""
+    """Set the number of simulated CPU devices; drops whatever lives on the old ones."""
     global _simulated
     if _simulated == devices:
         return
@@ -58,7 +58,7 @@ def simulate(devices: int) -> None:
 
 
 def done() -> Done:
-    """What there is to say of this process after a job."""
+    """Describe this process after a job, for the parent."""
     sys.stderr.flush()
     return Done(log=os.fstat(2).st_size, resident=_resident())
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from runner.derivation.inlining import inlined
+from runner.derivation.invariants import hoisted
 from runner.derivation.laying import Layouts
 from runner.derivation.lines import statements
 from runner.derivation.ruling import Rulings
@@ -91,7 +92,8 @@ def derive(experiment: Experiment, types: Parts, hints: Hints, typing: Typing) -
     writer = Writer(experiment, types, hints, Rulings(), invarying=typing.invarying, casts=typing.casts)
     if typing.single:
         writer.singled()
-    lines = inlined(shared(writer.write(), writer.names.fresh), writer.layouts.moved)
+    fresh = writer.names.fresh
+    lines = inlined(shared(hoisted(writer.write(), fresh), fresh), writer.layouts.moved)
     return Derived(statements(lines), typing.check_vma, writer.layouts.cost, tuple(writer.names.notes))
 
 

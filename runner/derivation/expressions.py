@@ -125,6 +125,7 @@ class Expressions:
         value = Value(
             made, typed.shape, choice.spec, typed.dtype, make,
             below=rule.below, counts=rule.counts, halo=halo, free=make is not None,
+            turned=operands[0] if equation.spelled == ".T" and choice.operands[0] == operands[0].spec else None,
             made=equation.results[0].number if goal is None else None,
         )  # fmt: skip
         if wanted is not None and wanted != choice.spec:

@@ -11,7 +11,7 @@ from runner.derivation.calls import itemsize
 from runner.derivation.scopes import Binding, Names, Scope
 from runner.derivation.terms import built, constant, gathered
 from runner.derivation.values import Unmade, Value
-from runner.graph.term import Const, Group, Name, Term
+from runner.graph.term import Apply, Const, Group, Name, Term
 from runner.language.printing import text
 from runner.layout import Spec
 from runner.sharding import moves
@@ -59,6 +59,8 @@ class Layouts:
         if value.halo:
             return math.inf
         binding = self.names.bound_to(value)
+        if binding is None and value.turned is not None:
+            return self.cost_of(value.turned, Spec(spec[::-1]), scope)
         if binding is not None and spec in binding[1].held:
             return 0.0
         sent = moves.sent(self.mesh, value.shape, itemsize(value.dtype), value.spec, spec)
@@ -78,6 +80,9 @@ class Layouts:
         binding = self.names.bound_to(value)
         if value.made is not None:
             self.asked.setdefault(value.made, spec)
+        if binding is None and value.turned is not None and isinstance(value.term, Apply):
+            turned = self.reshard(value.turned, Spec(spec[::-1]))
+            return replace(value, term=replace(value.term, operands=(turned.term,)), spec=spec, turned=turned, made=None)
         if binding is not None and spec in binding[1].held:
             return binding[1].held[spec]
         steps = moves.moves(self.mesh, value.shape, itemsize(value.dtype), value.spec, spec)

@@ -118,7 +118,7 @@ class Names:
         known = Name(written)
         parts = zip(value.elements, elements_of(known, len(value.elements)), strict=True)
         elements = tuple(replace(part, term=term, make=None) for part, term in parts)
-        named = replace(value, term=known, make=None, elements=elements)
+        named = replace(value, term=known, make=None, elements=elements, turned=None)
         self.scopes[-1].names[name or written] = self._same(value) or Binding(named)
         return named
 
@@ -172,6 +172,34 @@ class Names:
         if grad is not None and result.name == grad.of:
             return False
         return bool(readers) and all(reader.operation == "stop_gradient" for reader in readers)
+
+    @cached_property
+    def unread(self) -> frozenset[int]:
+        """The values of lines that nothing reads, or only such lines."""
+        experiment = self.experiment
+        known = {*experiment.results, *experiment.constraints, *([experiment.grad.of] if experiment.grad else [])}
+        needed, unread = set[int](), set[int]()
+
+        def back(graph: Graph) -> None:
+            for equation in reversed(graph.equations):
+                results = {value.number for value in equation.results}
+                if equation.form or needed & results or known & {value.name for value in equation.results}:
+                    for body in equation.bodies:
+                        needed.update(body.outputs)
+                        back(body)
+                    needed.update(equation.reads)
+                else:
+                    unread.update(results)
+
+        back(self.graph)
+        return frozenset(unread)
+
+    def reads(self, equation: Equation) -> Iterator[int]:
+        """The numbers of what a line reads, in the equations that stand in it too."""
+        for number in equation.reads:
+            yield number
+            if number in self.statics.spelling.parts:
+                yield from self.reads(self.statics.spelling.parts[number])
 
     @cached_property
     def _inner(self) -> frozenset[str]:

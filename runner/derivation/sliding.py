@@ -181,7 +181,7 @@ def _pad(site: Site) -> Term:
     if not _corners(site.call, site.rule.edges):
         site = replace(site, terms=dict.fromkeys(site.terms, site.named("of", x)))
         x = site.x
-    for d in cut:
+    for d in (d for d in cut if any(site.rule.halo[d])):
         x = edges(site, x, d, site.over(d), site.rule.halo[d], around=around)
         if not _corners(site.call, site.rule.edges):
             around[d] = site.rule.halo[d]

@@ -48,6 +48,8 @@ class Writer:
         self.expressions = Expressions(self.layouts, hints, rulings, differentiated=experiment.grad is not None)
         self._singled: dict[str, Term] = {}
         self._enclosed = dict(enclosed(experiment.graph))
+        self._left_out: set[int] = set()
+        """The values that nothing reads, and that no line gives."""
 
     # What is written.
 
@@ -101,7 +103,23 @@ class Writer:
                 continue
             (value,) = equation.results
             again = bool(forced) and any(value.name == each.name for later in lines[at + 1 :] for each in later.results)
-            self._line(equation, value.name, {} if again else forced, inside)
+            if value.number in self.names.unread:
+                self._unread(equation, value.name, inside)
+            else:
+                self._line(equation, value.name, {} if again else forced, inside)
+
+    def _unread(self, equation: Equation, name: str, inside: bool) -> None:
+        """A line that nothing reads, which is left out where devices would send something for it."""
+        number = equation.results[0].number
+        if not self._left_out.isdisjoint(self.names.reads(equation)):
+            self._left_out.add(number)
+            return
+        names, layouts = self.names.copied(), self.layouts.copied()
+        self._line(equation, name, {}, inside)
+        if self.layouts.cost > layouts[0]:
+            self.names.restore(names)
+            self.layouts.restore(layouts)
+            self._left_out.add(number)
 
     def _line(self, equation: Equation, name: str, forced: Mapping[str, Spec], inside: bool) -> None:
         experiment, line = self.experiment, equation.source.line

@@ -1,4 +1,4 @@
-"""The lines of a repeat's body in; the same where what every step sums over the devices is summed after the last one out.
+"""The lines of a repeat's body in; the same, with what every step sums over the devices left to be summed once, out.
 
 A sum over devices of what steps add up is the sum of what each device adds up: it is sent once, not in every step.
 """
@@ -122,10 +122,12 @@ class _Stripping:
                 kept = tuple(each for each in parts if each is not None)
                 return replace(term, operands=kept) if len(kept) == len(parts) else None
             case Apply(operation="multiply" | "divide", operands=(left, right), spelled="operator"):
-                if self.is_scalar(right) and (stripped := self.strip(left)) is not None:
-                    return replace(term, operands=(stripped, right))
-                if term.operation == "multiply" and self.is_scalar(left) and (stripped := self.strip(right)) is not None:
-                    return replace(term, operands=(left, stripped))
+                if self.is_scalar(right):
+                    stripped = self.strip(left)
+                    return None if stripped is None else replace(term, operands=(stripped, right))
+                if term.operation == "multiply" and self.is_scalar(left):
+                    stripped = self.strip(right)
+                    return None if stripped is None else replace(term, operands=(left, stripped))
                 return None
             case _:
                 return None

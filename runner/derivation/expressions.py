@@ -132,6 +132,10 @@ class Expressions:
             steps = moves.moves(self.mesh, typed.shape, itemsize(typed.dtype), choice.spec, wanted)
             if all(step.kind == "slice" for step in steps):
                 return layouts.reshard(value, wanted)
+            # Then what it is made of may as well lie so.
+            for operand in operands if goal is not None else ():
+                if operand.made is not None and operand.shape == typed.shape:
+                    layouts.asked.setdefault(operand.made, wanted)
         return value
 
     def _derivative(self, equation: Equation, typed: Typed) -> Derivative:

@@ -72,7 +72,8 @@ def call_of(names: Names, equation: Equation, values: Mapping[str, Value], *, fr
     (result,) = equation.results
     call = Call(name, given, names.type_at(result.number), names.elements_at(result.number), alone)
     trimmed = _trimmed(names, result.number, call) if free else frozenset[int]()
-    starts = frozenset(_start(statics, reader) for reader in names.readers(result.number)) if trimmed else frozenset()
+    slices = names.readers(result.number) if trimmed else []
+    starts = frozenset(_start(statics, reader) for reader in slices)
     return replace(call, labels=_labels(call), trimmed=trimmed, starts=starts)
 
 

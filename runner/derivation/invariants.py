@@ -1,15 +1,17 @@
-"""Lines in; the same with what is sent in every step of a repeat, and is the same in all of them, sent before it, out."""
+"""Lines in; the same, with what every step of a repeat sends alike sent once before it, out."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 from runner.derivation.lines import Repeated, Writing, Written
 from runner.derivation.sharing import collectives, is_collective
 from runner.experiment.lines import Line
 from runner.graph.term import Lambda, Name, Term, mapped, names, substituted
+from runner.language.printing import text
 
 
 def hoisted(lines: Sequence[Writing], fresh: Callable[[str], str]) -> list[Writing]:
@@ -61,6 +63,16 @@ def _separated(loop: Repeated, fresh: Callable[[str], str]) -> tuple[list[Writin
     changing, last = set(inputs), dict[str, int]()
     body: list[Writing] = []
     invariant: dict[int, set[int]] = {}
+    known: dict[object, str] = {}
+
+    def named(line: Written, part: Term) -> Name:
+        # The same collective of the same values stands once.
+        versions = frozenset((name, last.get(name)) for name in names(part))
+        name = known.get((text(part), versions))
+        if name is None:
+            name = known[text(part), versions] = fresh(f"{line.name}_once")
+            add(Written(replace(line.line, name=name), part))
+        return Name(name)
 
     def add(line: Written) -> None:
         invariant[len(body)] = {last[name] for name in line.names if name in last}
@@ -73,10 +85,7 @@ def _separated(loop: Repeated, fresh: Callable[[str], str]) -> tuple[list[Writin
             add(line)
             continue
         if isinstance(line, Written):
-            term, parts = _apart(line.term, changing, lambda line=line: fresh(f"{line.name}_once"))
-            for name, part in parts:
-                add(Written(replace(line.line, name=name), part))
-            line = replace(line, term=term)
+            line = replace(line, term=_apart(line.term, changing, partial(named, line)))
         changing |= line.defines
         for name in line.defines:
             last.pop(name, None)
@@ -84,17 +93,11 @@ def _separated(loop: Repeated, fresh: Callable[[str], str]) -> tuple[list[Writin
     return body, invariant
 
 
-def _apart(term: Term, changing: Collection[str], fresh: Callable[[], str]) -> tuple[Term, list[tuple[str, Term]]]:
-    """A term with names in the place of the collectives in it that read nothing that changes, and what these stand for."""
-    parts: list[tuple[str, Term]] = []
-
-    def visit(term: Term) -> Term:
-        if is_collective(term) and not any(name in changing for name in names(term)):
-            parts.append((fresh(), term))
-            return Name(parts[-1][0])
-        return term if isinstance(term, Lambda) else mapped(term, visit)
-
-    return visit(term), parts
+def _apart(term: Term, changing: Collection[str], named: Callable[[Term], Name]) -> Term:
+    """A term with names in the place of the collectives in it that read nothing that changes."""
+    if is_collective(term) and not any(name in changing for name in names(term)):
+        return named(term)
+    return term if isinstance(term, Lambda) else mapped(term, lambda part: _apart(part, changing, named))
 
 
 def _needed(at: int, invariant: dict[int, set[int]]) -> Iterator[int]:

@@ -82,7 +82,9 @@ class Layouts:
             self.asked.setdefault(value.made, spec)
         if binding is None and value.turned is not None and isinstance(value.term, Apply):
             turned = self.reshard(value.turned, Spec(spec[::-1]))
-            return replace(value, term=replace(value.term, operands=(turned.term,)), spec=spec, turned=turned, made=None)
+            return replace(
+                value, term=replace(value.term, operands=(turned.term,)), spec=spec, turned=turned, made=None
+            )
         if binding is not None and spec in binding[1].held:
             return binding[1].held[spec]
         steps = moves.moves(self.mesh, value.shape, itemsize(value.dtype), value.spec, spec)

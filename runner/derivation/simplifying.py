@@ -21,7 +21,7 @@ _NEUTRAL: Mapping[str, tuple[float | None, float | None]] = {
 
 
 def simplified(names: Names, equation: Equation) -> Equation:
-    """`x + 0` is `x`; `concatenate([x[-1:], x[:-1]])` of a sharded dimension is a `roll`, which sends the edges alone."""
+    """`x + 0` is `x`; `concatenate([x[-1:], x[:-1]])` of a sharded dimension is a `roll`, which sends less."""
     if equation.spelled == "operator" and equation.operation in _NEUTRAL:
         return _unchanged(names, equation) or equation
     if equation.operation == "concatenate":
@@ -34,9 +34,10 @@ def simplified(names: Names, equation: Equation) -> Equation:
 def absorbed(names: Names, equation: Equation) -> bool:
     """Whether a line pads an array with zeros for convolutions alone, which pad it themselves."""
     value, experiment = equation.results[0], names.experiment
-    if equation.operation != "pad" or equation.source.line.path in experiment.constrained:
+    if equation.operation != "pad" or not _is_sharded(names, _argument(equation, "array")):
         return False
-    if value.name in experiment.results or value.name in experiment.constraints:
+    known = {*experiment.results, *experiment.constraints}
+    if value.name in known or equation.source.line.path in experiment.constrained:
         return False
     readers = names.readers(value.number)
     return bool(readers) and all(
@@ -51,7 +52,7 @@ def _unchanged(names: Names, equation: Equation) -> Equation | None:
     """An operator whose result is one of its operands, as that operand."""
     operands = equation.operands
     for operand, other, neutral in zip(operands, operands[::-1], _NEUTRAL[equation.operation][::-1], strict=True):
-        if neutral is None or not isinstance(other, Const) or isinstance(other.value, bool | str) or other.value is None:
+        if neutral is None or not isinstance(other, Const) or isinstance(other.value, bool):
             continue
         # -0.0 + 0 is 0.0, which is equal.
         typed = names.type_of(operand)
@@ -68,22 +69,18 @@ def _of_unpadded(names: Names, equation: Equation, *, alone: bool = True) -> Equ
 
     So it asks its neighbours for what its windows reach. `alone`: whether the padded array may have no other readers.
     """
-    signature = OPERATIONS[equation.operation].signature
-    given = {name: equation.argument(name, signature) for name in ("lhs", "padding", "dimension_numbers")}
-    source, between = given["lhs"], given["padding"]
-    if not isinstance(source, Ref) or equation.argument("lhs_dilation", signature) is not None:
+    source = equation.operands[0] if equation.operands else None
+    pad = names.graph.producers.get(source.number) if isinstance(source, Ref) else None
+    x = None if pad is None or pad.operation != "pad" or not _of_zeros(names, pad) else _argument(pad, "array")
+    if pad is None or source is None or not isinstance(x, Ref) or _argument(equation, "lhs_dilation") is not None:
         return None
-    pad = names.graph.producers.get(source.number)
-    if pad is None or pad.operation != "pad" or not isinstance(pad.operands[0], Ref) or not _of_zeros(names, pad):
-        return None
-    named = names.equation(source) is None
-    if named and ((alone and not absorbed(names, pad)) or not _stays(names, pad.operands[0])):
+    if names.equation(source) is None and ((alone and not absorbed(names, pad)) or not _stays(names, x)):
         return None
     try:
-        widths = pairs(names.statics.value(pad.operands[1] if len(pad.operands) > 1 else dict(pad.named)["pad_width"]))
-        padding = names.statics.value(between) if between is not None else None
-        layout = None if given["dimension_numbers"] is None else names.statics.value(given["dimension_numbers"])
-    except (NotStatic, KeyError):
+        widths = pairs(names.statics.value(_argument(pad, "pad_width") or NOTHING))
+        padding = names.statics.value(_argument(equation, "padding") or NOTHING)
+        layout = names.statics.value(_argument(equation, "dimension_numbers") or NOTHING)
+    except NotStatic:
         return None
     typed = names.type_of(source)
     if typed is None:
@@ -100,7 +97,7 @@ def _of_unpadded(names: Names, equation: Equation, *, alone: bool = True) -> Equ
         return None
     together = [(int(a) + widths[d][0], int(b) + widths[d][1]) for (a, b), d in zip(padding, space, strict=True)]
     term = constant(together)
-    operands = (pad.operands[0], *equation.operands[1:3], *((term,) if len(equation.operands) > 3 else ()))
+    operands = (x, *equation.operands[1:3], *((term,) if len(equation.operands) > 3 else ()))
     operands += equation.operands[4:]
     others = tuple((name, term if name == "padding" else part) for name, part in equation.named)
     return replace(equation, operands=operands, named=others)
@@ -108,13 +105,15 @@ def _of_unpadded(names: Names, equation: Equation, *, alone: bool = True) -> Equ
 
 _SPACE = "0123456789"
 
+_ZEROS: Mapping[str, str | int] = {"mode": "constant", "constant_values": 0}
+
 
 def _of_zeros(names: Names, pad: Equation) -> bool:
     """Whether zeros are put around."""
     given = dict(pad.named) | dict(zip(("mode", "constant_values"), pad.operands[2:], strict=False))
     try:
-        mode = names.statics.value(given["mode"]) if "mode" in given else "constant"
-        return mode == "constant" and ("constant_values" not in given or names.statics.value(given["constant_values"]) == 0)
+        mode, filling = (names.statics.value(given.get(name, Const(default))) for name, default in _ZEROS.items())
+        return mode == "constant" and filling == 0
     except NotStatic:
         return False
 
@@ -127,9 +126,8 @@ def _stays(names: Names, operand: Ref) -> bool:
 
 def _rolled(names: Names, equation: Equation) -> Equation | None:
     """The two parts of an array, the later one first, joined along a sharded dimension, as a roll."""
-    given = dict(equation.named)
-    axis = given["axis"] if "axis" in given else equation.operands[1] if len(equation.operands) > 1 else Const(0)
-    match equation.operands[0]:
+    axis = _argument(equation, "axis") or Const(0)
+    match _argument(equation, "arrays"):
         case Group(items=(Ref() as later, Ref() as former)):
             parts = [names.equation(later), names.equation(former)]
         case _:
@@ -147,7 +145,8 @@ def _rolled(names: Names, equation: Equation) -> Equation | None:
     if len(ranges) != 2 or None in ranges or not _lies_along(names, x, d):
         return None
     later_range, former_range = ranges
-    assert later_range is not None and former_range is not None
+    assert later_range is not None
+    assert former_range is not None
     if former_range != range(len(former_range)) or later_range != range(len(former_range), size):
         return None
     return replace(equation, operation="roll", operands=(x, Const(len(later_range))), named=(("axis", Const(d)),))
@@ -170,6 +169,18 @@ def _range(names: Names, index: Operand, d: int, rank: int, size: int) -> range 
         except NotStatic:
             return None
     return range(size)[slice(*bounds)]
+
+
+def _argument(equation: Equation, name: str) -> Operand | None:
+    signature = OPERATIONS[equation.operation].signature
+    return equation.argument(name, signature) if name in signature.parameters else None
+
+
+def _is_sharded(names: Names, x: Operand | None) -> bool:
+    """Whether an array is sharded, or may be since no line names it."""
+    if not isinstance(x, Ref) or names.equation(x) is not None:
+        return True
+    return any(names.binding(names.statics.spelling.named[x.number]).value.spec)
 
 
 def _lies_along(names: Names, x: Ref, d: int) -> bool:

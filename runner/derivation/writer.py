@@ -253,9 +253,7 @@ class Writer:
         if again:
             self._named_again(loop, [name for name, _ in carried])
 
-    def _summed_after(
-        self, loop: _Loop, scope: Scope, carried: Sequence[tuple[str, Value]]
-    ) -> dict[str, Accumulation]:
+    def _summed_after(self, loop: _Loop, scope: Scope, carried: Sequence[tuple[str, Value]]) -> dict[str, Accumulation]:
         """What each step only adds to, by its name; the scope's lines then leave the sums over devices out."""
         sums: dict[str, Accumulation] = {}
         if loop.form.steps < 2 or (loop.stack and self._read_by_name(loop, loop.carry)):
@@ -286,7 +284,8 @@ class Writer:
 
     def _summed(self, name: str, first: Value, end: Value, accumulation: Accumulation) -> Value:
         """What a repeat has added up, summed over the devices, and added to what it began with."""
-        assert isinstance(end.term, Name) and end.shape is not None
+        assert isinstance(end.term, Name)
+        assert end.shape is not None
         n, term = self.mesh.axis_size(accumulation.axes), accumulation.of(end.term)
         held = moves.local_bytes(self.mesh, end.shape, itemsize(end.dtype), end.spec)
         self.layouts.spend_once(term, held * (n - 1 if accumulation.scatters is not None else 2 * (n - 1) / n))
@@ -299,7 +298,7 @@ class Writer:
         return len(self.names.scopes) == 1 and any(f"{loop.name}.{name}" in known for name in names)
 
     def _named_again(self, loop: _Loop, carried: Sequence[str]) -> None:
-        """Give what a repeat of another name has come to the names that the graph has for it, by one step of a repeat."""
+        """Give the results of a repeat of another name the graph's names for them, by a repeat of one step."""
         scope, results = self.names.scopes[-1], tuple(f"{loop.name}.{name}" for name in carried)
         line = scope.line(loop.name)
         carry = tuple((name, scope.names[result].value.term) for name, result in zip(carried, results, strict=True))
@@ -308,6 +307,7 @@ class Writer:
         scope.lines.append(Repeated(line, form, loop.index, results, carry, (), (), body))
         for result in results:
             scope.names[result] = Binding(replace(scope.names[result].value, term=Name(result)))
+
     def _as_they_are(self, graph: Graph, within: Line) -> Iterator[Writing]:
         """The lines of what never runs, and so has no types."""
         spelling = self.names.statics.spelling

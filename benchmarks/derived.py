@@ -58,7 +58,8 @@ def drawn(seed: int, number: int) -> Config:
 def judged(config: Config) -> Judgement:
     """What became of a case: `right`, `wrong`, `left out`, `invalid`, or `bug`; and why.
 
-    `notes` are how many of the collectives that were written are ours and not the plan's; `types` those of its values.
+    `notes` are how many of the collectives that were written are ours and not the plan's; `types` those of its values;
+    `sent` is how many bytes a device sends.
     """
     try:
         return _judged(config)
@@ -81,7 +82,8 @@ def _judged(config: Config) -> Judgement:
         return {"status": "left out", "why": types.unsupported[Program.DERIVED], "types": nodes}
     context = Context(experiment, data.make(experiment, Path.cwd()), types.outputs, types.floats, None, None)
     verdict = derivation.check(context, types.derived, types.floats[Program.DERIVED])
-    told = {"notes": len(types.derivation.notes), "check_vma": types.derivation.check_vma, "types": nodes}
+    lines = types.derivation
+    told = {"notes": len(lines.notes), "check_vma": lines.check_vma, "sent": lines.sent_bytes, "types": nodes}
     if verdict.status != "passed":
         return {"status": "wrong", "why": verdict.reason, **told}
     return {"status": "right", "why": None, **told}

@@ -21,13 +21,17 @@ from typing import Any
 import jax
 
 from benchmarks.derived import DEVICES
+from runner.config import schema
 from runner.config.compose import compose
+from runner.config.folders import conf_folder
 from runner.experiment import expect
+from runner.experiment.imported import imports
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.experiment.reader import read
 from runner.programs import WRITERS
 from runner.programs.types import Types
+from runner.worker import functions
 from runner.worker.specs import structs
 from runner.worker.types import infer
 from tests import harness
@@ -124,10 +128,11 @@ def main() -> None:
     for name in names or sorted(path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml")):
         with tempfile.TemporaryDirectory() as scratch:
             plain = compose(name, Path(scratch)).plain
+            if imports(plain):
+                plain = functions.traced(schema.completed(plain), conf_folder() / "experiment", Path(scratch) / "trees")
             if expect.refusal(plain) or not plain["graph"] or not plain["per_device"]:
                 continue
-            experiment = read(plain)
-            found = both(experiment, ROOT)
+            found = both(read(plain), ROOT)
         if isinstance(found, str):
             print(f"| {name} | – | – | – | {found} | – |")
             continue

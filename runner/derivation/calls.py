@@ -82,7 +82,7 @@ class Call:
       whether the first of these is all that is read.
     - `labels`: of a contraction, those of its operands' dimensions and of the result's.
     - `trimmed`: the dimensions of which all that reads the result takes as much as the first operand has, by slices
-      that count from the edges.
+      that count from the edges; `starts`: where each of these slices begins, dimension by dimension.
     """
 
     name: str
@@ -92,6 +92,7 @@ class Call:
     alone: bool = False
     labels: Labels | None = None
     trimmed: frozenset[int] = field(default=frozenset())
+    starts: frozenset[tuple[int, ...]] = field(default=frozenset())
 
     @property
     def signature(self) -> inspect.Signature:

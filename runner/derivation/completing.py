@@ -25,8 +25,8 @@ def completed(layouts: Layouts, term: Term, choice: Choice, typed: Typed, deriva
         for dimension, over in scattered:
             n = mesh.axis_size(over)
             term = built("psum_scatter({x}, {over}, scatter_dimension={d}, tiled=True)", x=term, over=over, d=dimension)
+            layouts.spend_once(term, (n - 1) / n * held)
             term = built("{x} / {n}", x=term, n=n) if kind == "mean" else term
-            layouts.spend((n - 1) / n * held)
             held /= n
         scattered = ()
         if axes:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from runner.derivation.inlining import inlined
+from runner.derivation.invariants import hoisted
 from runner.derivation.laying import Layouts
 from runner.derivation.lines import statements
 from runner.derivation.ruling import Rulings
@@ -16,6 +17,7 @@ from runner.derivation.writer import Hints, Writer
 from runner.experiment.model import GRADIENTS, Experiment, Flat, Loop
 from runner.experiment.statements import read_statements
 from runner.language.check import Scope
+from runner.language.operations import OPERATIONS
 from runner.layout import Parts, Spec
 from runner.sharding.plan import Derivation, Plan
 
@@ -91,7 +93,8 @@ def derive(experiment: Experiment, types: Parts, hints: Hints, typing: Typing) -
     writer = Writer(experiment, types, hints, Rulings(), invarying=typing.invarying, casts=typing.casts)
     if typing.single:
         writer.singled()
-    lines = inlined(shared(writer.write(), writer.names.fresh), writer.layouts.moved)
+    fresh = writer.names.fresh
+    lines = inlined(shared(hoisted(writer.write(), fresh), fresh), writer.layouts.moved)
     return Derived(statements(lines), typing.check_vma, writer.layouts.cost, tuple(writer.names.notes))
 
 
@@ -116,11 +119,32 @@ def settled(experiment: Experiment, types: Parts, hints: Hints) -> Hints:
             break
         tried.add(asked)
         number, spec = asked
-        other = {**hints, number: spec}
-        layouts = written(other)
-        if layouts.cost < best.cost:
-            best, hints = layouts, other
+        for numbers in dict.fromkeys(((number,), _alike(experiment, types, number))):
+            other = {**hints, **dict.fromkeys(numbers, spec)}
+            layouts = written(other)
+            if layouts.cost < best.cost:
+                best, hints = layouts, other
+                break
     return hints
+
+
+def _alike(experiment: Experiment, types: Parts, number: int) -> tuple[int, ...]:
+    """A value, and those of its shape of which it is computed element by element: each lies best as the others do."""
+    producers, alike = experiment.computed("graph").producers, dict[int, None]()
+
+    def add(number: int) -> None:
+        equation = producers.get(number)
+        if number in alike or equation is None or len(alike) == _TRIALS:
+            return
+        alike[number] = None
+        row = OPERATIONS.get(equation.operation)
+        if row is not None and row.elementwise:
+            for each in equation.reads:
+                if types.get(each) == types.get(number):
+                    add(each)
+
+    add(number)
+    return tuple(alike)
 
 
 def section(statements: Iterable[Flat]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from runner.derivation.accumulating import added_up
 from runner.derivation.calls import NotStatic, is_number, itemsize
 from runner.derivation.completing import Derivative, completed
 from runner.derivation.facts import leaves
@@ -17,6 +18,7 @@ from runner.derivation.laying import Layouts
 from runner.derivation.registry import Write
 from runner.derivation.rules import assigned, followed
 from runner.derivation.ruling import Rulings
+from runner.derivation.simplifying import simplified
 from runner.derivation.site import Site
 from runner.derivation.terms import elements_of
 from runner.derivation.values import Unmade, Value
@@ -37,6 +39,7 @@ class Expressions:
         self.layouts, self.names, self.mesh = layouts, layouts.names, layouts.mesh
         self.differentiated = differentiated
         self._hints, self._rulings = hints, rulings
+        self._added_up = added_up(self.names.graph)
 
     def value(self, operand: Operand, goal: Spec | None = None, *, alone: bool = False) -> Value:
         """An operand as one device computes it, laid out as is cheapest on the way to `goal` or to the plan's.
@@ -59,6 +62,7 @@ class Expressions:
     def result(self, equation: Equation, goal: Spec | None = None, *, alone: bool = False) -> Value:
         """The same of what an equation gives."""
         names, statics = self.names, self.names.statics
+        equation = simplified(names, equation)
         if equation.spelled == "name":
             return self.value(equation.operands[0], goal, alone=alone)
         if (static := statics.of(equation)) is not None:
@@ -98,16 +102,18 @@ class Expressions:
         typed, operands = call.result, [values[place] for place in rule.operands]
         # With its neighbours' edges a block is no part of the whole: it stays as it lies.
         wanted = None if rule.edges else self._wanted(equation, call.elements or (typed,), goal)
+        scope = names.home(*(value.term for value in operands))
 
         def moving(at: int, spec: Spec) -> float:
-            return layouts.cost_of(operands[at], spec)
+            return layouts.cost_of(operands[at], spec, scope)
 
-        choice = ruled.choice(self.mesh, tuple(value.spec for value in operands), wanted, moving)
+        rounds = self._added_up.get(equation.results[0].number, 1)
+        choice = ruled.choice(self.mesh, tuple(value.spec for value in operands), wanted, moving, rounds)
         laid = [layouts.reshard(value, spec).term for value, spec in zip(operands, choice.operands, strict=True)]
         terms = dict(zip(rule.operands, laid, strict=True))
         partial = write(replace(site, assignment=choice.assignment, terms=terms))
         made = completed(layouts, partial, choice, typed, self._derivative(equation, typed))
-        layouts.spend(rule.sent(self.mesh, choice.assignment))
+        layouts.spend(rule.sent(self.mesh, choice.assignment), *laid)
         if call.elements:
             each = made.items if isinstance(made, Group) else elements_of(made, len(call.elements))
             specs = [choice.spec.padded(len(t.shape)) for t in call.elements]
@@ -119,12 +125,17 @@ class Expressions:
         value = Value(
             made, typed.shape, choice.spec, typed.dtype, make,
             below=rule.below, counts=rule.counts, halo=halo, free=make is not None,
+            turned=operands[0] if equation.spelled == ".T" and choice.operands[0] == operands[0].spec else None,
             made=equation.results[0].number if goal is None else None,
         )  # fmt: skip
         if wanted is not None and wanted != choice.spec:
             steps = moves.moves(self.mesh, typed.shape, itemsize(typed.dtype), choice.spec, wanted)
             if all(step.kind == "slice" for step in steps):
                 return layouts.reshard(value, wanted)
+            # Then what it is made of may as well lie so.
+            for operand in operands if goal is not None else ():
+                if operand.made is not None and operand.shape == typed.shape:
+                    layouts.asked.setdefault(operand.made, wanted)
         return value
 
     def _derivative(self, equation: Equation, typed: Typed) -> Derivative:

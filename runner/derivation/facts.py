@@ -71,7 +71,10 @@ def call_of(names: Names, equation: Equation, values: Mapping[str, Value], *, fr
     name = OPERATIONS[equation.operation].key if equation.operation in OPERATIONS else equation.operation
     (result,) = equation.results
     call = Call(name, given, names.type_at(result.number), names.elements_at(result.number), alone)
-    return replace(call, labels=_labels(call), trimmed=_trimmed(names, result.number, call) if free else frozenset())
+    trimmed = _trimmed(names, result.number, call) if free else frozenset[int]()
+    slices = names.readers(result.number) if trimmed else []
+    starts = frozenset(_start(statics, reader) for reader in slices)
+    return replace(call, labels=_labels(call), trimmed=trimmed, starts=starts)
 
 
 def _known(statics: Statics, operand: Operand, parts: tuple[Argument, ...] | None) -> Any:
@@ -120,6 +123,12 @@ def _trims(names: Names, reader: Equation, number: int, d: int, shape: tuple[int
     if typed is None or len(typed.shape) != len(shape) or not all(isinstance(item, Slice) for item in taken):
         return False
     return typed.shape[d] == shape[d] and d < len(taken) and _from_edges(names.statics, taken[d])
+
+
+def _start(statics: Statics, reader: Equation) -> tuple[int, ...]:
+    """Where the slice of a reader that trims begins in each dimension."""
+    between = (item.lower for item in items(reader.operands[1]) if isinstance(item, Slice))
+    return tuple(0 if lower == NOTHING else statics.value(lower) for lower in between)
 
 
 def _is(operand: Operand, number: int) -> bool:

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from runner.derivation.calls import itemsize
-from runner.derivation.scopes import Binding, Names
+from runner.derivation.scopes import Binding, Names, Scope
 from runner.derivation.terms import built, constant, gathered
 from runner.derivation.values import Unmade, Value
-from runner.graph.term import Const, Group, Name, Term
+from runner.graph.term import Apply, Const, Group, Name, Term
 from runner.language.printing import text
 from runner.layout import Spec
 from runner.sharding import moves
@@ -40,29 +40,33 @@ class Layouts:
         """Go back to how it was."""
         self.cost, self.moved, self.asked = copied
 
-    def spend(self, sent: float) -> None:
-        """Count bytes that a device sends."""
-        self.cost += sent * self.names.scopes[-1].steps
+    def spend(self, sent: float, *terms: Term) -> None:
+        """Count bytes that a device sends for what is computed of terms, as often as these change."""
+        self.cost += sent * self.names.home(*terms).steps
 
     def spend_once(self, term: Term, sent: float) -> None:
-        """Count them for a collective that a line of this scope may have already."""
-        said, names = text(term), self.names.scopes[-1].collectives
-        if said not in names:
-            names.add(said)
-            self.spend(sent)
+        """Count them for a collective that a line of its scope may have already."""
+        scope, said = self.names.home(term), text(term)
+        if said not in scope.collectives:
+            scope.collectives.add(said)
+            scope.sent[said] = sent * scope.steps
+            self.cost += sent * scope.steps
 
-    def cost_of(self, value: Value, spec: Spec) -> float:
-        """The bytes that a device sends to have a value in another layout."""
+    def cost_of(self, value: Value, spec: Spec, scope: Scope | None = None) -> float:
+        """The bytes that a device sends, for each step of `scope`, to have a value in another layout."""
         if value.shape is None or value.make is not None or value.spec == spec:
             return 0.0
         if value.halo:
             return math.inf
         binding = self.names.bound_to(value)
+        if binding is None and value.turned is not None:
+            return self.cost_of(value.turned, Spec(spec[::-1]), scope)
         if binding is not None and spec in binding[1].held:
             return 0.0
-        steps = 1 if binding is None else binding[0].steps
         sent = moves.sent(self.mesh, value.shape, itemsize(value.dtype), value.spec, spec)
-        return sent * steps / self.names.scopes[-1].steps
+        if binding is None and scope is None:
+            return sent
+        return sent * self.names.home(value.term).steps / (scope or self.names.scopes[-1]).steps
 
     def reshard(self, value: Value, spec: Spec) -> Value:
         """The same value in another layout; a name keeps what it costs to lay it out anew."""
@@ -76,19 +80,25 @@ class Layouts:
         binding = self.names.bound_to(value)
         if value.made is not None:
             self.asked.setdefault(value.made, spec)
+        if binding is None and value.turned is not None and isinstance(value.term, Apply):
+            turned = self.reshard(value.turned, Spec(spec[::-1]))
+            return replace(
+                value, term=replace(value.term, operands=(turned.term,)), spec=spec, turned=turned, made=None
+            )
         if binding is not None and spec in binding[1].held:
             return binding[1].held[spec]
         steps = moves.moves(self.mesh, value.shape, itemsize(value.dtype), value.spec, spec)
         moved = replace(value, term=self._moved(value, steps), spec=spec, make=None, made=None)
         communicates = any(step.kind != "slice" for step in steps)
         scope = self.names.scopes[-1] if binding is None else binding[0]
-        self.cost += sum(step.sent for step in steps) * scope.steps
+        if communicates:
+            self.spend_once(moved.term, sum(step.sent for step in steps))
         if binding is None or not communicates:
             return moved
         kind = next(step.kind for step in steps if step.kind != "slice")
         assert isinstance(value.term, Name)
         name = self.names.fresh(f"{value.term.name.replace('.', '_')}_{_MOVED[kind]}")
-        scope.put(name, moved.term)
+        self.names.put(name, moved.term, scope)
         self.moved.add(name)
         named = replace(moved, term=Name(name))
         binding[1].held[spec] = named

@@ -124,16 +124,24 @@ class Rule:
 
 
 def halo_sent(
-    shape: tuple[int, ...], dimensions: Dimensions, halo: Mapping[int, tuple[int, int]], width: int
+    shape: tuple[int, ...],
+    dimensions: Dimensions,
+    halo: Mapping[int, tuple[int, int]],
+    width: int,
+    *,
+    corners: bool = True,
 ) -> tuple[Sent, ...]:
-    """The edges of an array's blocks, one dimension after the other: those of the later ones have edges already."""
+    """The edges of an array's blocks, one dimension after the other.
+
+    `corners`: whether those of the later dimensions have the edges of the earlier ones already.
+    """
     of = [(size, factors, 0) for size, factors in zip(shape, dimensions, strict=True)]
     edged: list[Sent] = []
     for d, factors in enumerate(dimensions):
         edges = sum(map(sum, (halo[factor] for factor in factors if factor in halo)))
         if edges:
             edged.append(Sent("permute", factors, (*of[:d], (edges, (), 0), *of[d + 1 :]), width))
-            of[d] = (shape[d], factors, edges)
+            of[d] = (shape[d], factors, edges if corners else 0)
     return tuple(edged)
 
 
@@ -205,6 +213,7 @@ class Question:
 
     - `lying`: how the operands lie.
     - `shape` and `itemsize`: those of the result; `wanted`: the layout in which it has to end.
+    - `rounds`: in how many steps it is computed for each in which it is completed.
     """
 
     mesh: Mesh
@@ -213,6 +222,7 @@ class Question:
     shape: tuple[int, ...]
     itemsize: int
     wanted: Spec | None
+    rounds: int = 1
 
 
 def choices(asked: Question) -> tuple[Choice, ...]:
@@ -220,7 +230,7 @@ def choices(asked: Question) -> tuple[Choice, ...]:
     mesh, rule, wanted = asked.mesh, asked.rule, asked.wanted
     ways: list[Choice] = []
     for assignment, exchanged in _candidates(asked):
-        way = followed(mesh, rule, assignment, asked.shape, asked.itemsize, wanted)
+        way = followed(mesh, rule, assignment, asked.shape, asked.itemsize, wanted, asked.rounds)
         if way is not None:
             ways.append(replace(way, exchanged=exchanged) if exchanged else way)
     return tuple(ways)
@@ -294,9 +304,18 @@ def _exchanged(asked: Question) -> Iterator[dict[int, tuple[str, ...]]]:
 
 
 def followed(
-    mesh: Mesh, rule: Rule, assignment: Assignment, shape: tuple[int, ...], itemsize: int, wanted: Spec | None
+    mesh: Mesh,
+    rule: Rule,
+    assignment: Assignment,
+    shape: tuple[int, ...],
+    itemsize: int,
+    wanted: Spec | None,
+    rounds: int = 1,
 ) -> Choice | None:
-    """What an assignment asks of the operands, gives as the result and costs; None where it cannot be written."""
+    """What an assignment asks of the operands, gives as the result and costs; None where it cannot be written.
+
+    `rounds`: in how many steps it is computed for each in which it is completed.
+    """
     if not rule.possible(mesh, assignment):
         return None
     partial = layout(mesh, rule, rule.result, assignment)
@@ -319,13 +338,13 @@ def followed(
                 more = goal[len(spec[dimension]) :]
                 if more and goal[: len(spec[dimension])] == spec[dimension] and set(more) <= set(rest):
                     n = mesh.axis_size(more)
-                    cost += (n - 1) / n * held
+                    cost += (n - 1) / n * held / rounds
                     held /= n
                     spec = Spec((*spec[:dimension], goal, *spec[dimension + 1 :]))
                     scattered.append((dimension, more))
                     rest = tuple(axis for axis in rest if axis not in more)
         n = mesh.axis_size(rest)
-        cost += 2 * (n - 1) / n * held
+        cost += 2 * (n - 1) / n * held / rounds
         over[kind] = tuple(axis for axis in mesh.axes if axis in rest)
     if wanted is not None:
         cost += moves.sent(mesh, shape, itemsize, spec, wanted)

@@ -32,13 +32,21 @@ class Ruled:
     )
 
     def choice(
-        self, mesh: Mesh, lying: tuple[Spec, ...], wanted: Spec | None, moving: Callable[[int, Spec], float]
+        self,
+        mesh: Mesh,
+        lying: tuple[Spec, ...],
+        wanted: Spec | None,
+        moving: Callable[[int, Spec], float],
+        rounds: int = 1,
     ) -> Choice:
-        """The cheapest way to run it; `moving`: what a device sends to have an operand, by its number, in a layout."""
+        """The cheapest way to run it; `moving`: what a device sends to have an operand, by its number, in a layout.
+
+        `rounds`: in how many steps it is computed for each in which it is completed, which no other call changes.
+        """
         ways = self._ways.get((lying, wanted))
         if ways is None:
             typed = self.call.result
-            asked = Question(mesh, self.rule, lying, typed.shape, itemsize(typed.dtype), wanted)
+            asked = Question(mesh, self.rule, lying, typed.shape, itemsize(typed.dtype), wanted, rounds)
             ways = self._ways[lying, wanted] = choices(asked)
         return cheapest(ways, moving)
 
@@ -47,12 +55,12 @@ class Rulings:
     """The rules of the operations of one graph, as far as they were asked for."""
 
     def __init__(self) -> None:
-        self._rulings: dict[tuple[int, bool, bool, tuple[object, ...]], Ruled] = {}
+        self._rulings: dict[tuple[int, str, bool, bool, tuple[object, ...]], Ruled] = {}
 
     def of(self, names: Names, equation: Equation, values: Mapping[str, Value], *, free: bool, alone: bool) -> Ruled:
         """The rule of an operation; see `call_of`."""
         known = tuple((value.shape is None, value.below, value.counts, value.halo) for value in values.values())
-        key = equation.results[0].number, free, alone, known
+        key = equation.results[0].number, equation.operation, free, alone, known
         ruled = self._rulings.get(key)
         if ruled is None:
             ruled = self._rulings[key] = _ruled(call_of(names, equation, values, free=free, alone=alone))

@@ -15,6 +15,7 @@ from runner.graph.model import Equation, Graph, Operand, Ref, Repeat, walk
 from runner.graph.model import Value as GraphValue
 from runner.graph.spelling import Spelling
 from runner.graph.term import Name, Term
+from runner.graph.term import names as names_in
 from runner.language.operations import CONSTANTS
 from runner.layout import Parts, Spec
 from runner.programs.types import Typed
@@ -39,7 +40,11 @@ class Binding:
 class Scope:
     """The lines of a section or of a loop's body, as far as they are written.
 
-    `steps` is how often they run, `within` the loop; None for a section. `collectives` are those that are counted.
+    - `steps`: how often they run; `within`: the loop; None for a section.
+    - `collectives`: those that are counted, as long as a line that says the same is the same; `sent`: what a device
+      sends for each, in all steps.
+    - `changing`: the names that stand for something else in each step; `kept`: those that do so whatever they read,
+      since the loop carries or stacks them.
     """
 
     steps: int = 1
@@ -47,6 +52,9 @@ class Scope:
     lines: list[Writing] = field(default_factory=list[Writing])
     names: dict[str, Binding] = field(default_factory=dict[str, Binding])
     collectives: set[str] = field(default_factory=set[str])
+    changing: set[str] = field(default_factory=set[str])
+    kept: frozenset[str] = frozenset()
+    sent: dict[str, float] = field(default_factory=dict[str, float])
 
     def line(self, name: str) -> Line:
         """The identity of a line here."""
@@ -61,7 +69,10 @@ class Scope:
     def copied(self) -> Scope:
         """A scope that can be written on without this one."""
         names = {name: Binding(binding.value, dict(binding.held)) for name, binding in self.names.items()}
-        return Scope(self.steps, self.within, list(self.lines), names, set(self.collectives))
+        counted, changing = set(self.collectives), set(self.changing)
+        return Scope(
+            self.steps, self.within, list(self.lines), names, counted, changing, self.kept, dict(self.sent)
+        )  # fmt: skip
 
 
 class Names:
@@ -88,15 +99,35 @@ class Names:
         """Go back to how it was."""
         self.scopes, self.taken, self.notes = copied
 
+    def home(self, *terms: Term) -> Scope:
+        """The innermost of the scopes in whose steps terms change: what they stand for may be computed there."""
+        if len(self.scopes) == 1:
+            return self.scopes[0]
+        read = frozenset(name for term in terms for name in names_in(term))
+        return next((scope for scope in reversed(self.scopes) if scope.changing & read), self.scopes[0])
+
+    def put(self, name: str, term: Term, scope: Scope | None = None) -> None:
+        """Write a line, in this scope or in one around it."""
+        scope = self.scopes[-1] if scope is None else scope
+        (scope if name in scope.kept else self.home(term)).changing.add(name)
+        scope.put(name, term)
+
     def define(self, written: str, value: Value, name: str | None = None) -> Value:
         """Write a line and let `name` stand for it."""
-        self.scopes[-1].put(written, value.term)
+        self.put(written, value.term)
         known = Name(written)
         parts = zip(value.elements, elements_of(known, len(value.elements)), strict=True)
         elements = tuple(replace(part, term=term, make=None) for part, term in parts)
-        named = replace(value, term=known, make=None, elements=elements)
-        self.scopes[-1].names[name or written] = Binding(named)
+        named = replace(value, term=known, make=None, elements=elements, turned=None)
+        self.scopes[-1].names[name or written] = self._same(value) or Binding(named)
         return named
+
+    def _same(self, value: Value) -> Binding | None:
+        """Of an array by another name, what the section has by the first, so that all share its other layouts."""
+        bound = self.bound_to(value)
+        if bound is None or bound[0] is not self.scopes[0] or _name_of(value) in self._inner:
+            return None
+        return bound[1]
 
     def written(self, term: Term) -> str | None:
         """The name of a line of this scope that says the same, while it still stands for that."""
@@ -141,6 +172,41 @@ class Names:
         if grad is not None and result.name == grad.of:
             return False
         return bool(readers) and all(reader.operation == "stop_gradient" for reader in readers)
+
+    @cached_property
+    def unread(self) -> frozenset[int]:
+        """The values of lines that nothing reads, or only such lines."""
+        experiment = self.experiment
+        known = {*experiment.results, *experiment.constraints, *([experiment.grad.of] if experiment.grad else [])}
+        needed, unread = set[int](), set[int]()
+
+        def back(graph: Graph) -> None:
+            for equation in reversed(graph.equations):
+                results = {value.number for value in equation.results}
+                if equation.form or needed & results or known & {value.name for value in equation.results}:
+                    for body in equation.bodies:
+                        needed.update(body.outputs)
+                        back(body)
+                    needed.update(equation.reads)
+                else:
+                    unread.update(results)
+
+        back(self.graph)
+        return frozenset(unread)
+
+    def reads(self, equation: Equation) -> Iterator[int]:
+        """The numbers of what a line reads, in the equations that stand in it too."""
+        for number in equation.reads:
+            yield number
+            if number in self.statics.spelling.parts:
+                yield from self.reads(self.statics.spelling.parts[number])
+
+    @cached_property
+    def _inner(self) -> frozenset[str]:
+        """The names that have another meaning in the body of a repeat."""
+        bodies = [body for equation in walk(self.graph) for body in equation.bodies]
+        lines = (value.name for body in bodies for equation in body.equations for value in equation.results)
+        return frozenset((*lines, *(value.name for body in bodies for value in body.inputs)))
 
     @cached_property
     def _readers(self) -> Mapping[int, list[Equation]]:
@@ -188,6 +254,10 @@ class Names:
                 if binding.value.term is value.term:
                     return scope, binding
         return None
+
+
+def _name_of(value: Value) -> str | None:
+    return value.term.name if isinstance(value.term, Name) else None
 
 
 def _names(graph: Graph) -> Iterator[str]:

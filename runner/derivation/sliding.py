@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 from runner.derivation.calls import Call, NotStatic, is_number, itemsize
@@ -137,73 +138,114 @@ def flip(call: Call) -> Rule | None:
     return _sliding(call, Sent("permute", (axis,), held, itemsize(call.array.dtype)), permuted=True)
 
 
-def edges(site: Site, term: Term, d: int, over: tuple[str, ...], widths: tuple[int, int], fill: str = "0") -> Term:
-    """A block with so many elements of the blocks before and after it; at the ends of the whole, `fill`."""
+def edges(
+    site: Site,
+    term: Term,
+    d: int,
+    over: tuple[str, ...],
+    widths: tuple[int, int],
+    fill: str = "0",
+    *,
+    around: Sequence[tuple[int, int]] = (),
+) -> Term:
+    """A block with so many elements of the blocks before and after it; at the ends of the whole, `fill`.
+
+    `around`: by how much the block is longer in each dimension than the operand's, of which the elements then are.
+    """
     n = site.mesh.axis_size(over)
     x = site.named("of", term)
+    source = site.x if any(pair != (0, 0) for pair in around) else x
     parts = [x]
     for width, by, part in ((widths[0], 1, (-widths[0], None)), (widths[1], -1, (None, widths[1]))):
         if not width:
             continue
         # Nobody sends to the ends, and they receive zeros.
         perm = constant([[i, i + by] for i in range(n) if 0 <= i + by < n])
-        edge = built("ppermute({edge}, {over}, perm={perm})", edge=_part(x, d, *part), over=over, perm=perm)
+        edge = built("ppermute({edge}, {over}, perm={perm})", edge=_part(source, d, *part), over=over, perm=perm)
         if fill != "0":
             end = built("axis_index({over}) == {last}", over=over, last=0 if by > 0 else n - 1)
             edge = built("where({end}, " + fill + ", {edge})", end=end, edge=edge)
+        if source is not x:
+            edge = built("pad({edge}, {around})", edge=edge, around=constant(tuple(around)))
         edge = site.define("before" if by > 0 else "after", edge)
         parts = [edge, *parts] if by > 0 else [*parts, edge]
     return built("concatenate({parts}, axis={d})", parts=Group(tuple(parts), "list"), d=d)
 
 
 def _pad(site: Site) -> Term:
-    pairs, x = _pairs(site.call), site.x
+    widths, x = _pairs(site.call), site.x
     cut = [d for d in site.rule.edges if site.over(d)]
     if not cut:
         return site.rewritten()
-    for d in cut:
-        x = edges(site, x, d, site.over(d), pairs[d])
+    around = [(0, 0)] * len(widths)
+    if not _corners(site.call, site.rule.edges):
+        site = replace(site, terms=dict.fromkeys(site.terms, site.named("of", x)))
+        x = site.x
+    for d in (d for d in cut if any(site.rule.halo[d])):
+        x = edges(site, x, d, site.over(d), site.rule.halo[d], around=around)
+        if not _corners(site.call, site.rule.edges):
+            around[d] = site.rule.halo[d]
     site.ours("the exchange of edges")
-    rest = tuple((0, 0) if d in cut else pair for d, pair in enumerate(pairs))
+    edged = [site.rule.halo[d] if d in cut else (0, 0) for d in range(len(widths))]
+    rest = tuple((low - a, high - b) for (low, high), (a, b) in zip(widths, edged, strict=True))
     return built("pad({x}, {rest})", x=x, rest=constant(rest)) if any(pair != (0, 0) for pair in rest) else x
 
 
 @rule_for("pad", write=_pad)
 def pad(call: Call) -> Rule | None:
     """Zeros around: along a sharded dimension a device takes its neighbours' edges, if all readers slice them."""
-    shape, pairs = call.array.shape, _pairs(call)
+    shape, widths = call.array.shape, _pairs(call)
     if call.static("mode", "constant") != "constant":
         return None
-    padded = {d for d, pair in enumerate(pairs) if pair != (0, 0)}
-    kept = frozenset(d for d in padded & call.trimmed if min(pairs[d]) >= 0)
+    padded = {d for d, pair in enumerate(widths) if pair != (0, 0)}
+    kept = frozenset(d for d in padded & call.trimmed if min(widths[d]) >= 0)
     kept = kept if call.static("constant_values", 0) == 0 else frozenset[int]()
-    dimensions, halo = every(shape, but=padded - kept), {d: pairs[d] for d in kept}
+    dimensions, halo = every(shape, but=padded - kept), {d: _read(call, d) for d in kept}
     return Rule(
         {call.operand.place: dimensions},
         dimensions,
         dict(enumerate(shape)),
         permuted=kept,
-        least={d: max(pairs[d]) for d in kept},
+        least={d: max(halo[d]) for d in kept},
         halo=halo,
         edges=kept,
-        inside=halo_sent(shape, dimensions, halo, itemsize(call.array.dtype)),
+        inside=halo_sent(shape, dimensions, halo, itemsize(call.array.dtype), corners=_corners(call, kept)),
     )
+
+
+def _read(call: Call, d: int) -> tuple[int, int]:
+    """How much of what is put before and after a dimension is read: all readers take slices as long as it was."""
+    low, _ = _pairs(call)[d]
+    starts = [start[d] if d < len(start) else 0 for start in call.starts]
+    return max(0, *(low - start for start in starts)), max(0, *(start - low for start in starts))
+
+
+def _corners(call: Call, kept: Collection[int]) -> bool:
+    """Whether a reader of what is padded takes edges along two dimensions at once."""
+    widths = _pairs(call)
+    return any(sum(start[d] != widths[d][0] for d in kept if d < len(start)) > 1 for start in call.starts)
 
 
 def _pairs(call: Call) -> list[tuple[int, int]]:
     """What is put before and after each dimension."""
-    widths: Any = call.static("pad_width")
-    rank = len(call.array.shape)
+    rank, listed = len(call.array.shape), pairs(call.static("pad_width"))
+    listed = listed * rank if len(listed) == 1 else listed
+    if len(listed) != rank:
+        raise NotStatic
+    return listed
+
+
+def pairs(widths: Any) -> list[tuple[int, int]]:
+    """What `pad_width` says of each dimension, or once of all of them. Raises `NotStatic` for what it may not be."""
     if isinstance(widths, int):
-        return [(widths, widths)] * rank
+        return [(widths, widths)]
     if not is_sequence(widths) or len(widths) == 0:
         raise NotStatic
     if all(isinstance(each, int) for each in widths):
         if len(widths) > 2:
             raise NotStatic
-        return [(widths[0], widths[-1])] * rank
-    pairs: list[tuple[Any, ...]] = [tuple(each) for each in widths]
-    pairs = pairs * rank if len(pairs) == 1 else pairs
-    if len(pairs) != rank or any(len(pair) != 2 for pair in pairs):
+        return [(widths[0], widths[-1])]
+    listed: list[tuple[Any, ...]] = [tuple(each) for each in widths]
+    if any(len(pair) != 2 for pair in listed):
         raise NotStatic
-    return [(int(low), int(high)) for low, high in pairs]
+    return [(int(low), int(high)) for low, high in listed]

@@ -23,6 +23,7 @@ class Value:
       which it counts its places, from 0 on, if it does.
     - `halo`: the dimensions of which a device has its block and its neighbours' edges.
     - `elements`: of a tuple of arrays, each of them; `free`: no array entered it.
+    - `turned`: of `x.T`, the array that is transposed, which others may need in other layouts too.
     - `made`: of what an equation gives whose layout is free, its number in the graph.
     """
 
@@ -37,4 +38,5 @@ class Value:
     halo: frozenset[int] = frozenset()
     elements: tuple[Value, ...] = ()
     free: bool = False
+    turned: Value | None = None
     made: int | None = None

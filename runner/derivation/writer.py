@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from runner.derivation.accumulating import Accumulation, accumulated
+from runner.derivation.calls import is_number, itemsize
 from runner.derivation.expressions import Expressions, Hints
 from runner.derivation.laying import Layouts
 from runner.derivation.lines import Repeated, Writing, Written
 from runner.derivation.ruling import Rulings
 from runner.derivation.scopes import Binding, Names, NotDerived, Scope
+from runner.derivation.simplifying import absorbed
 from runner.derivation.terms import built, gathered
 from runner.derivation.values import Value
 from runner.experiment.lines import Choice, enclosed
@@ -20,8 +23,11 @@ from runner.graph.model import Equation, Graph, Operand, Repeat
 from runner.graph.source import Source
 from runner.graph.term import Apply, Const, Name, Term
 from runner.language import static
+from runner.language.parts import operator
+from runner.language.printing import text
 from runner.language.syntax import Expression, SyntaxFault
-from runner.layout import Parts, Spec
+from runner.layout import Layout, Parts, Spec
+from runner.programs.types import Typed
 from runner.sharding import moves
 
 _TRIALS = 24
@@ -42,6 +48,8 @@ class Writer:
         self.expressions = Expressions(self.layouts, hints, rulings, differentiated=experiment.grad is not None)
         self._singled: dict[str, Term] = {}
         self._enclosed = dict(enclosed(experiment.graph))
+        self._left_out: set[int] = set()
+        """The values that nothing reads, and that no line gives."""
 
     # What is written.
 
@@ -60,7 +68,7 @@ class Writer:
         for name, spec in experiment.results.items():
             if name in self._twice():
                 value = self.names.binding(name).value
-                self.names.scopes[0].put(name, self.layouts.reshard(value, self._plain(spec, value)).term)
+                self.names.put(name, self.layouts.reshard(value, self._plain(spec, value)).term)
         return self.names.scopes[0].lines
 
     def singled(self) -> None:
@@ -72,7 +80,7 @@ class Writer:
                     term = gathered(term, single, axis=d, tiled=True, to="invarying")
             if not isinstance(term, Name):
                 name = self.names.fresh(f"{array.name}_same")
-                self.names.scopes[0].put(name, term)
+                self.names.put(name, term)
                 self._singled[array.name] = Name(name)
 
     def _twice(self) -> set[str]:
@@ -91,9 +99,27 @@ class Writer:
             if isinstance(equation.form, Repeat):
                 self._loop(equation, equation.form)
                 continue
+            if absorbed(self.names, equation):
+                continue
             (value,) = equation.results
             again = bool(forced) and any(value.name == each.name for later in lines[at + 1 :] for each in later.results)
-            self._line(equation, value.name, {} if again else forced, inside)
+            if value.number in self.names.unread:
+                self._unread(equation, value.name, inside)
+            else:
+                self._line(equation, value.name, {} if again else forced, inside)
+
+    def _unread(self, equation: Equation, name: str, inside: bool) -> None:
+        """A line that nothing reads, which is left out where devices would send something for it."""
+        number = equation.results[0].number
+        if not self._left_out.isdisjoint(self.names.reads(equation)):
+            self._left_out.add(number)
+            return
+        names, layouts = self.names.copied(), self.layouts.copied()
+        self._line(equation, name, {}, inside)
+        if self.layouts.cost > layouts[0]:
+            self.names.restore(names)
+            self.layouts.restore(layouts)
+            self._left_out.add(number)
 
     def _line(self, equation: Equation, name: str, forced: Mapping[str, Spec], inside: bool) -> None:
         experiment, line = self.experiment, equation.source.line
@@ -175,7 +201,11 @@ class Writer:
         carried = [
             (n, self.layouts.reshard(first, spec)) for n, first, spec in zip(loop.carry, firsts, specs, strict=True)
         ]
-        scope = Scope(self.names.scopes[-1].steps * max(form.steps, 1), self.names.scopes[-1].line(loop.name))
+        inputs = frozenset((*loop.carry, *loop.over, loop.index))
+        scope = Scope(
+            self.names.scopes[-1].steps * max(form.steps, 1), self.names.scopes[-1].line(loop.name),
+            changing=set(inputs), kept=inputs.union(inner for _, inner in loop.stack),
+        )  # fmt: skip
         for name, value in carried:
             # What is known of its first numbers need not hold of the next.
             known = replace(value, term=Name(name), make=None, below=None, counts=None, free=False, made=None)
@@ -198,24 +228,85 @@ class Writer:
         scope = self.names.scopes.pop()
         ends = {name: scope.names[name].value for name, _ in carried}
         self.names.index = outer
-        carry = tuple((name, self._varying(value)) for name, value in carried)
+        sums = self._summed_after(loop, scope, carried)
+        starts = [(name, self._nothing(value, sums[name]) if name in sums else value) for name, value in carried]
+        carry = tuple((name, self._varying(value)) for name, value in starts)
         over = tuple((name, value.term) for name, value in zip(loop.over, overs, strict=True))
         stack = tuple((name, value.term.name) for name, value in stacked if isinstance(value.term, Name))
-        line = self.names.scopes[-1].line(loop.name)
+        again = self._read_by_name(loop, sums)
+        line = self.names.scopes[-1].line(self.names.fresh(f"{loop.name}_steps") if again else loop.name)
         lines = tuple(scope.lines) if form.steps else tuple(self._as_they_are(body, line))
-        results = tuple(value.name for value in loop.equation.results)
+        results = tuple(f"{line.name}.{value.name.rpartition('.')[2]}" for value in loop.equation.results)
+        self.names.scopes[-1].changing.update(results)
         self.names.scopes[-1].lines.append(Repeated(line, form, loop.index, results, carry, over, stack, lines))
         for name, value in stacked:
-            term = Name(f"{loop.name}.{name}")
+            term = Name(f"{line.name}.{name}")
             shape, spec = (form.steps, *(value.shape or ())), Spec(((), *value.spec))
             self.names.scopes[-1].names[f"{loop.name}.{name}"] = Binding(Value(term, shape, spec, value.dtype))
         for name, value in carried:
             if ends[name].shape != value.shape:
                 raise NotDerived(f"what the repeat '{loop.name}' carries changes its shape")
-            term = Name(f"{loop.name}.{name}")
-            self.names.scopes[-1].names[f"{loop.name}.{name}"] = Binding(
-                replace(ends[name], term=term, make=None, made=None)
-            )
+            end = replace(ends[name], term=Name(f"{line.name}.{name}"), make=None, made=None)
+            if name in sums:
+                end = self._summed(f"{loop.name}_{name}", value, end, sums[name])
+            self.names.scopes[-1].names[f"{loop.name}.{name}"] = Binding(end)
+        if again:
+            self._named_again(loop, [name for name, _ in carried])
+
+    def _summed_after(self, loop: _Loop, scope: Scope, carried: Sequence[tuple[str, Value]]) -> dict[str, Accumulation]:
+        """What each step only adds to, by its name; the scope's lines then leave the sums over devices out."""
+        sums: dict[str, Accumulation] = {}
+        if loop.form.steps < 2 or (loop.stack and self._read_by_name(loop, loop.carry)):
+            return sums
+        numbers = {*self.experiment.dims, *self.names.index, *([loop.index] if loop.form.unroll else [])}
+        for name, value in carried:
+            if value.shape is None or not is_number(Typed(value.shape, value.dtype)):
+                continue
+            found = accumulated(scope.lines, name, lambda term: _is_scalar(term, numbers))
+            if found is None or any(text(each) not in scope.sent for each in found.sums):
+                continue
+            for each in found.sums:
+                self.layouts.cost -= scope.sent.pop(text(each))
+            scope.lines = list(found.body)
+            sums[name] = found
+        return sums
+
+    def _nothing(self, value: Value, accumulation: Accumulation) -> Value:
+        """What a device adds its own to: zeros, as long as what it adds is before it is summed over the devices."""
+        assert value.shape is not None
+        shape = list(Layout(self.mesh, value.shape, value.spec).shard_shape)
+        if accumulation.scatters is not None:
+            shape[accumulation.scatters] *= self.mesh.axis_size(accumulation.axes)
+        term = built("zeros({shape}, {dtype})", shape=tuple(shape), dtype=Const(value.dtype))
+        over = tuple(axis for axis in self.mesh.axes if axis in {*value.spec.axes, *accumulation.axes})
+        term = built("pcast({x}, {over}, to='varying')", x=term, over=over)
+        return replace(value, term=term, make=None, free=False)
+
+    def _summed(self, name: str, first: Value, end: Value, accumulation: Accumulation) -> Value:
+        """What a repeat has added up, summed over the devices, and added to what it began with."""
+        assert isinstance(end.term, Name)
+        assert end.shape is not None
+        n, term = self.mesh.axis_size(accumulation.axes), accumulation.of(end.term)
+        held = moves.local_bytes(self.mesh, end.shape, itemsize(end.dtype), end.spec)
+        self.layouts.spend_once(term, held * (n - 1 if accumulation.scatters is not None else 2 * (n - 1) / n))
+        return self.names.define(self.names.fresh(name), replace(end, term=operator("add", first.term, term)))
+
+    def _read_by_name(self, loop: _Loop, names: Iterable[str]) -> bool:
+        """Whether what a repeat gives by one of these names is known by that name outside of the lines."""
+        experiment = self.experiment
+        known = {*experiment.results, *([] if experiment.grad is None else [experiment.grad.of])}
+        return len(self.names.scopes) == 1 and any(f"{loop.name}.{name}" in known for name in names)
+
+    def _named_again(self, loop: _Loop, carried: Sequence[str]) -> None:
+        """Give the results of a repeat of another name the graph's names for them, by a repeat of one step."""
+        scope, results = self.names.scopes[-1], tuple(f"{loop.name}.{name}" for name in carried)
+        line = scope.line(loop.name)
+        carry = tuple((name, scope.names[result].value.term) for name, result in zip(carried, results, strict=True))
+        body = tuple(Written(line.inside(name), Name(name)) for name in carried)
+        form = replace(loop.form, steps=1, carried=len(carried), unroll=True, checkpoint=None)
+        scope.lines.append(Repeated(line, form, loop.index, results, carry, (), (), body))
+        for result in results:
+            scope.names[result] = Binding(replace(scope.names[result].value, term=Name(result)))
 
     def _as_they_are(self, graph: Graph, within: Line) -> Iterator[Writing]:
         """The lines of what never runs, and so has no types."""
@@ -322,6 +413,19 @@ class _Loop:
 def _lines(graph: Graph) -> Iterator[Equation]:
     """The equations that are lines, in their order."""
     return (each for each in graph.equations if each.form is not None or each.results[0].name)
+
+
+def _is_scalar(term: Term, numbers: Container[str]) -> bool:
+    """Whether it is a number that is known by now or in each step of an unrolled loop."""
+    match term:
+        case Const(value=value):
+            return isinstance(value, int | float)
+        case Name(name=name):
+            return name in numbers
+        case Apply(operands=operands, spelled="operator"):
+            return all(_is_scalar(each, numbers) for each in operands)
+        case _:
+            return False
 
 
 def _number(value: Value) -> str:

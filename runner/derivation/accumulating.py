@@ -1,0 +1,183 @@
+"""The lines of a repeat's body in; the same, with what every step sums over the devices left to be summed once, out.
+
+A sum over devices of what steps add up is the sum of what each device adds up: it is sent once, not in every step.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from runner.derivation.lines import Repeated, Writing, Written
+from runner.derivation.sharing import collectives
+from runner.graph.model import Graph, Operand, Ref, Repeat, literal, walk
+from runner.graph.term import Apply, Name, Term, calls, names
+from runner.language.printing import text
+
+_SUMS = frozenset({"psum", "pmean", "psum_scatter"})
+"""The collectives that are linear in what each device has."""
+
+
+@dataclass(frozen=True)
+class Accumulation:
+    """What a repeat adds up: the body that adds up each device's own, and what sums that over the devices.
+
+    `sums` are the collectives that no longer stand in the body.
+    """
+
+    body: tuple[Writing, ...]
+    sums: tuple[Apply, ...]
+
+    def of(self, x: Term) -> Term:
+        """The sum over the devices."""
+        return _of(self.sums[0], x)
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The mesh axes over which it is summed."""
+        axes = literal(self.sums[0].operands[1])
+        return (axes,) if isinstance(axes, str) else tuple(axes)
+
+    @property
+    def scatters(self) -> int | None:
+        """The dimension of which each device gets a part of the sum; None where all get the whole."""
+        return literal(dict(self.sums[0].named).get("scatter_dimension"))
+
+
+def accumulated(body: Sequence[Writing], name: str, is_scalar: Callable[[Term], bool]) -> Accumulation | None:
+    """The accumulation by a name that a repeat carries; None where its steps do more than add sums over devices to it.
+
+    `is_scalar`: whether a term is a number that all devices have.
+    """
+    stripping = _Stripping(body, is_scalar)
+    line = stripping.read_once(name, reads=None)
+    if line is None or stripping.reads[name] != 1:
+        return None
+    term = stripping.increment(line.term, name)
+    sums = stripping.sums
+    if term is None or not sums or any(_of(each, Name(name)) != _of(sums[0], Name(name)) for each in sums):
+        return None
+    # What another line has too is sent in every step all the same.
+    standing = Counter(text(each) for line in body for each in _all_collectives(line))
+    if any(standing[text(each)] > 1 for each in sums):
+        return None
+    stripped = {**stripping.stripped, line.line: term}
+    lines = (replace(w, term=stripped[w.line]) if isinstance(w, Written) and w.line in stripped else w for w in body)
+    return Accumulation(tuple(lines), tuple(sums))
+
+
+@dataclass
+class _Stripping:
+    """Takes the sums over devices out of what is added in a body; `stripped` are lines without theirs."""
+
+    body: Sequence[Writing]
+    is_scalar: Callable[[Term], bool]
+    sums: list[Apply] = field(default_factory=list[Apply])
+    stripped: dict[object, Term] = field(default_factory=dict[object, Term])
+
+    def __post_init__(self) -> None:
+        self.reads = Counter[str]()
+        for line in self.body:
+            # What a repeat inside reads it reads more than once.
+            self.reads.update(names(line.term) if isinstance(line, Written) else [*line.names] * 2)
+            if isinstance(line, Repeated):
+                self.reads.update([inner for _, inner in line.stack])
+
+    def read_once(self, name: str, *, reads: int | None = 1) -> Written | None:
+        """The only line that defines a name, if it is read so often; None: however often it is."""
+        lines = [line for line in self.body if name in line.defines]
+        line = lines[0] if len(lines) == 1 else None
+        return line if isinstance(line, Written) and reads in (None, self.reads[name]) else None
+
+    def increment(self, term: Term, name: str) -> Term | None:
+        """`acc + psum(x)` without the sum."""
+        match term:
+            case Apply(operation="add", operands=(Name(name=read), more), spelled="operator") if read == name:
+                stripped = self.strip(more)
+                return None if stripped is None else replace(term, operands=(Name(name), stripped))
+            case Apply(operation="add", operands=(more, Name(name=read)), spelled="operator") if read == name:
+                stripped = self.strip(more)
+                return None if stripped is None else replace(term, operands=(stripped, Name(name)))
+            case Apply(operation="subtract", operands=(Name(name=read), more), spelled="operator") if read == name:
+                stripped = self.strip(more)
+                return None if stripped is None else replace(term, operands=(Name(name), stripped))
+            case _:
+                return None
+
+    def strip(self, term: Term) -> Term | None:
+        """A term that is linear in sums over devices, without these; None where it is not."""
+        match term:
+            case Apply() if calls(term, _SUMS):
+                self.sums.append(term)
+                return term.operands[0]
+            case Name(name=name) if (line := self.read_once(name)) is not None:
+                stripped = self.strip(line.term)
+                if stripped is None:
+                    return None
+                self.stripped[line.line] = stripped
+                return term
+            case Apply(operation="add" | "subtract" | "negative", operands=operands, spelled="operator"):
+                parts = [self.strip(each) for each in operands]
+                kept = tuple(each for each in parts if each is not None)
+                return replace(term, operands=kept) if len(kept) == len(parts) else None
+            case Apply(operation="multiply" | "divide", operands=(left, right), spelled="operator"):
+                if self.is_scalar(right):
+                    stripped = self.strip(left)
+                    return None if stripped is None else replace(term, operands=(stripped, right))
+                if term.operation == "multiply" and self.is_scalar(left):
+                    stripped = self.strip(right)
+                    return None if stripped is None else replace(term, operands=(left, stripped))
+                return None
+            case _:
+                return None
+
+
+def _of(collective: Apply, x: Term) -> Apply:
+    return replace(collective, operands=(x, *collective.operands[1:]))
+
+
+def _all_collectives(line: Writing) -> Iterator[Term]:
+    if isinstance(line, Written):
+        yield from collectives(line.term)
+    else:
+        yield from (each for inner in line.body for each in _all_collectives(inner))
+
+
+def added_up(graph: Graph) -> dict[int, int]:
+    """The values of a graph that repeats do nothing but add up: by their numbers, in how many steps.
+
+    Where such a value is a sum over devices, it is sent once and not in each step.
+    """
+    reads = Counter(number for equation in walk(graph) for number in equation.reads)
+    given = {number for equation in walk(graph) for body in equation.bodies for number in body.outputs}
+    producers = graph.producers
+
+    def summands(operand: Operand) -> Iterator[int]:
+        if not isinstance(operand, Ref) or reads[operand.number] != 1 or operand.number in given:
+            return
+        equation = producers.get(operand.number)
+        if equation is None:
+            return
+        yield operand.number
+        if equation.spelled == "name" or (equation.spelled == "operator" and equation.operation in _LINEAR):
+            for each in equation.operands[: 1 if equation.operation == "divide" else None]:
+                yield from summands(each)
+
+    steps: dict[int, int] = {}
+    for loop in walk(graph):
+        if not isinstance(loop.form, Repeat) or loop.form.steps < 2:
+            continue
+        (body,) = loop.bodies
+        for value, number in zip(body.inputs[: loop.form.carried], body.outputs, strict=False):
+            added = producers.get(number)
+            if added is None or added.spelled != "operator" or added.operation not in ("add", "subtract"):
+                continue
+            others = [each for each in added.operands if not (isinstance(each, Ref) and each.number == value.number)]
+            once = reads[value.number] == 1 and body.outputs.count(number) == 1 and not reads[number]
+            if once and len(others) == 1:
+                steps.update(dict.fromkeys(summands(others[0]), loop.form.steps))
+    return steps
+
+
+_LINEAR = frozenset({"add", "subtract", "negative", "multiply", "divide"})

@@ -122,6 +122,9 @@ class _Late:
         self._membership = membership
         self._worker: Any = None
 
+    def announce(self, announcement: str) -> None:
+        """Nothing: the process that will be it has imported JAX."""
+
     def submit(self, job: dict[str, Any]) -> None:
         """Start it, if it is not there, and hand it the job."""
         if self._worker is None:

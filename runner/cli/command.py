@@ -18,7 +18,7 @@ _READER_LEFT = 128 + 13
 _INTERRUPTED = 128 + signal.SIGINT
 """What a shell reports of a program that Ctrl-C ended."""
 
-_YOUNG = (100_000, 2, 2)
+_YOUNG = (300_000, 2, 2)
 """After how many new objects Python looks for garbage, and after how many looks it looks further: a command loads
 hundreds of modules, which leave none."""
 

@@ -76,9 +76,11 @@ class Point:
         return self._config
 
     def _begin(self, workers: Workers, progress: Progress | None, git: Callable[[], Git | None] | None) -> None:
+        config = self.configuration
+        workers.announce(config.plain)
+        # The worker reads the experiment meanwhile.
         from runner.flow.run import Running
 
-        config = self.configuration
         progress = progress or Progress(str(config.plain.get("name")))
         self._running = Running(
             config.plain, self.folder, lambda: config.sources, self.overrides, workers, progress, git

@@ -26,6 +26,9 @@ COMMAND = (sys.executable, "-m", "runner.worker")
 CLUSTER = "cluster"
 """The membership of a process that has to ask the cluster which one it is."""
 
+ANNOUNCED = "announced"
+"""The key of a line that is no job: the definition of an experiment whose job is likely to come."""
+
 _LAST_WORDS = 2000
 """How many characters of the worker's standard error are kept with an error."""
 
@@ -73,12 +76,19 @@ class Worker:
             self._listener = threading.Thread(target=self._listen, daemon=True)
             self._listener.start()
 
+    def announce(self, announcement: str) -> None:
+        """Tell the worker which job is likely to come, a line of JSON; it tells nothing of it."""
+        self._write(announcement)
+
     def submit(self, job: str) -> None:
         """Hand the worker a job, a line of JSON; it does one after the other."""
-        assert self._process.stdin is not None
         self.listen()
+        self._write(job)
+
+    def _write(self, line: str) -> None:
+        assert self._process.stdin is not None
         try:
-            self._process.stdin.write(job + "\n")
+            self._process.stdin.write(line + "\n")
             self._process.stdin.flush()
         except BrokenPipeError:
             # It died before its job came; `next` reports how.

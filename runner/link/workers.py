@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from runner.link import process
-from runner.link.process import Worker
+from runner.link.process import ANNOUNCED, Worker
 from runner.link.steps import Step
 from runner.link.together import Together
 
@@ -26,7 +26,7 @@ GROWTH = 1 << 30
 """Bytes by which a process may grow after its first job before another one takes its place."""
 
 _AHEAD = 16_384
-"""A job of at most so many characters is sent while the one before it is being done: a pipe has room for it."""
+"""A job of at most so many characters is sent while the process does something else: a pipe has room for it."""
 
 
 _STARTING = "JAX was starting"
@@ -124,6 +124,22 @@ class Workers:
         line.waiting.append(ticket)
         self._send(line)
         return self._events(line, ticket)
+
+    def announce(self, definition: Mapping[str, Any]) -> None:
+        """Tell a process that has had no job yet of an experiment whose job is likely to come.
+
+        It reads the experiment, while this process still imports what that takes, and imports JAX where it is valid.
+        """
+        idle = next((line for line in self._lines if line.kind is None and line.processes == 1), None)
+        if idle is None or not isinstance(idle.worker, Worker):
+            return
+        try:
+            text = json.dumps({ANNOUNCED: definition})
+        except (TypeError, ValueError):
+            # YAML has values that JSON has not, and no experiment either.
+            return
+        if len(text) <= _AHEAD:
+            idle.worker.announce(text)
 
     def close(self) -> None:
         """End all processes."""

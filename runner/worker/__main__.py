@@ -22,6 +22,7 @@ if __name__ == "__main__":
 
 import concurrent.futures
 import http.server
+import importlib.metadata
 import importlib.resources
 import json
 import multiprocessing.connection
@@ -36,22 +37,29 @@ from collections.abc import Callable
 import ml_dtypes
 import numpy.ma
 import numpy.random
+import opt_einsum
 import pygments.lexers
 
 from runner import programs, reference
+from runner.derivation import derive
 from runner.evidence import counts, groups, hlo, nodes
 from runner.experiment import reader
 from runner.link import handover, together, wire
 from runner.link.events import Died, Said, said
-from runner.link.process import CLUSTER
+from runner.link.process import ANNOUNCED, CLUSTER
 from runner.record import files
 from runner.sharding import plan, repairs
+from runner.why import notation
+from runner.worker import announced
 
 _PRELOADED = (
-    concurrent.futures, http.server, importlib.resources, multiprocessing.connection, statistics,
-    ml_dtypes, numpy.ma, numpy.random, pygments.lexers,
+    concurrent.futures, http.server, importlib.metadata, importlib.resources, multiprocessing.connection, statistics,
+    ml_dtypes, numpy.ma, numpy.random, opt_einsum, pygments.lexers,
 )  # fmt: skip
-_OURS = (programs, reference, counts, groups, hlo, nodes, reader, handover, together, wire, files, plan, repairs)
+_OURS = (
+    programs, reference, derive, counts, groups, hlo, nodes, reader, handover, together, wire, files, plan, repairs,
+    notation,
+)  # fmt: skip
 
 
 def main() -> None:
@@ -70,6 +78,11 @@ def main() -> None:
 
             emit(processes.called())
         for line in sys.stdin:
+            task = json.loads(line)
+            if ANNOUNCED in task:
+                if announced.is_valid(task[ANNOUNCED]):
+                    _import_jax(emit)
+                continue
             _import_jax(emit)
             from runner.worker import job, processes
 
@@ -78,7 +91,7 @@ def main() -> None:
                 gc.freeze()
                 gc.enable()
             processes.join(sys.argv[2:])
-            job.run(json.loads(line), emit)
+            job.run(task, emit)
     except Exception:
         # One of several processes would, on its way out, wait minutes for the others, which wait for it.
         traceback.print_exc()

@@ -1,0 +1,46 @@
+"""The definition of an experiment whose job is likely to come in; whether JAX may be imported for it out.
+
+The process that runs the experiment decides by the same functions whether it is valid. It has to import them first,
+while the worker has them and waits. Imports no JAX.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from runner import dtypes
+from runner.experiment import data, expect, memory
+from runner.experiment.imported import imports
+from runner.experiment.model import Experiment
+from runner.experiment.reader import read
+
+_BYTES = 1 << 20
+"""Arrays of at most so many bytes are made, to see whether they can be: the other process makes them as well."""
+
+
+def is_valid(definition: Mapping[str, Any]) -> bool:
+    """Whether an experiment is valid, and one worker on this machine runs it; False where that takes long to tell."""
+    try:
+        expect.refusal(definition)
+        if imports(definition):
+            return False
+        experiment = read(definition)
+        if not _is_small(experiment):
+            return False
+        memory.check(experiment)
+        data.make(experiment, Path.cwd())
+    except Exception:
+        # The other process comes to the same, and reports it.
+        return False
+    return True
+
+
+def _is_small(experiment: Experiment) -> bool:
+    target = experiment.target
+    if target.processes > 1 or target.cluster or target.topology is not None or data.loading(experiment) is not None:
+        return False
+    arrays = experiment.arrays
+    return sum(math.prod(array.shape) * dtypes.dtype(array.dtype).itemsize for array in arrays) <= _BYTES

@@ -1,0 +1,113 @@
+"""A worker reads an experiment before its job comes, and imports JAX only where that is valid."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.config.compose import compose
+from runner.config.folders import conf_folder
+from runner.link.process import ANNOUNCED, Worker
+from runner.link.workers import Workers
+from runner.worker import announced
+from tests.command import ROOT
+
+CASE3 = "case3_allreduce"
+
+
+def definition(*overrides: str) -> dict[str, Any]:
+    return compose(CASE3, conf_folder(), overrides).plain
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ((), True),
+        (("program=shard_map",), True),
+        # Each of these is refused by another part of reading.
+        (("arrays.A.spec=[null,w]",), False),
+        (('per_device.C="partial @ D"',), False),
+        (('arrays.A.init="arange(5)"',), False),
+        (('arrays.A.init="nothing()"',), False),
+        (("mesh.shape=[2,0]",), False),
+        # These are not looked at: they may be valid.
+        (("target.processes=2",), False),
+        (("target.topology=v5e:2x2",), False),
+        (("dims.I=1048576",), False),
+    ],
+)
+def test_what_is_refused_or_takes_long_to_tell_imports_no_jax(overrides: tuple[str, ...], expected: bool) -> None:
+    assert announced.is_valid(definition(*overrides)) is expected
+
+
+def test_an_announcement_that_is_no_experiment_imports_no_jax() -> None:
+    assert not announced.is_valid({"mesh": None})
+
+
+def imported(*lines: str) -> set[str]:
+    """The modules that a worker imports which gets these lines and then no more."""
+    process = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "runner.worker", str(os.getpid())],
+        input="".join(f"{line}\n" for line in lines),
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    assert process.returncode == 0, process.stderr
+    return {line.rpartition("|")[2].strip() for line in process.stderr.splitlines() if line.startswith("import time:")}
+
+
+def test_a_worker_imports_jax_for_a_valid_announcement_alone() -> None:
+    invalid = json.dumps({ANNOUNCED: definition("arrays.A.spec=[null,w]")})
+    valid = json.dumps({ANNOUNCED: definition("program=shard_map")})
+    refused = imported(invalid)
+    assert "jax" not in refused
+    assert "runner.experiment.reader" in refused
+    assert "jax" in imported(invalid, valid)
+
+
+class Listener(Worker):
+    """A worker that keeps what is announced to it."""
+
+    def __init__(self) -> None:
+        super().__init__((sys.executable, "-c", "import sys; sys.stdin.read()"))
+        self.announced: list[str] = []
+
+    def announce(self, announcement: str) -> None:
+        self.announced.append(announcement)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"name": "a"}, True),
+        # YAML's bytes are no JSON; a pipe has no room for what is large.
+        ({"name": b"a"}, False),
+        ({"name": "a" * 20_000}, False),
+    ],
+)
+def test_an_announcement_has_room_in_a_pipe_and_is_json(given: dict[str, Any], told: bool) -> None:
+    listener = Listener()
+    workers = Workers(listener)
+    try:
+        workers.announce(given)
+        assert listener.announced == ([json.dumps({ANNOUNCED: given})] if told else [])
+    finally:
+        workers.close()
+
+
+def test_a_worker_that_has_had_a_job_hears_no_announcement(tmp_path: Path) -> None:
+    listener = Listener()
+    workers = Workers(listener)
+    try:
+        workers.submit({"steps": []}, "cpu", 1.0)
+        workers.announce({"name": "a"})
+        assert listener.announced == []
+    finally:
+        workers.close()

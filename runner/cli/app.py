@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from runner.cli.arguments import asks_for_listing, folders, parsed
 from runner.link.process import Worker
+from runner.version import __version__
 
 if TYPE_CHECKING:
     from runner.cli.jobs import Task
@@ -23,9 +24,17 @@ def main(arguments: Sequence[str], task: Task | None = None) -> int:
     # A log that cannot be written is no reason for a traceback: the files beside it cannot be written either.
     logging.raiseExceptions = False
     known, overrides = parsed(arguments)
+    if known.version:
+        print(f"shardproof {__version__}")
+        return 0
     if known.config_dir and not Path(known.config_dir).is_dir():
         print(f"command line: --config-dir {known.config_dir}\n  there is no such folder", file=sys.stderr)
         return 2
+    if known.help:
+        from runner.cli import help
+
+        print(help.text(folders(known, overrides)))
+        return 0
     if asks_for_listing(known, overrides):
         from runner.show import report
 

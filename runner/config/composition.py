@@ -123,7 +123,7 @@ def _of_overrides(overrides: Sequence[str], folders: Sequence[Path]) -> str | No
     """What is wrong with the first override of the command line whose key or value cannot be."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
-    groups = _config_groups(folders)
+    groups = config_groups(folders)
     for override in OverridesParser.create().parse_overrides(list(overrides)):
         text, name = str(override.input_line), override.key_or_group
         if override.is_hydra_override() or override.is_delete() or override.is_sweep_override():
@@ -198,7 +198,7 @@ def _last(texts: Sequence[str], text: str) -> int:
     return len(texts) - 1 - texts[::-1].index(text)
 
 
-def _config_groups(folders: Sequence[Path]) -> set[str]:
+def config_groups(folders: Sequence[Path]) -> set[str]:
     """The folders of YAML files: another one, such as `functions`, is no config group."""
     return {entry.name for folder in folders for entry in folder.iterdir() if any(entry.rglob("*.yaml"))}
 
@@ -243,7 +243,7 @@ def _of_missing(missing: str, sources: Sources, folders: Sequence[Path]) -> str:
     if not there and group.startswith("experiment/"):
         return f"{where}\n  there is no config group '{group}'{_groups(group.rpartition('/')[2])}"
     if not there:
-        groups = sorted(_config_groups(folders) - {"hydra"})
+        groups = sorted(config_groups(folders) - {"hydra"})
         name = group or option
         return f"{where}\n  there is no config group '{name}'{nearest(name, groups) or shape.listed(groups)}"
     meant = _experiment_meant(option, folders) if group == "experiment" else nearest(option, there)

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.cli.arguments import asks_for_listing, folders, parsed
+from runner.cli.naming import with_experiment
+from runner.config.folders import InvalidName
 from runner.link.process import Worker
 from runner.version import __version__
 
@@ -27,6 +29,11 @@ def main(arguments: Sequence[str], task: Task | None = None) -> int:
     if known.version:
         print(f"shardproof {__version__}")
         return 0
+    try:
+        arguments, overrides = with_experiment(arguments, known, overrides)
+    except InvalidName as error:
+        print(error, file=sys.stderr)
+        return 2
     if known.config_dir and not Path(known.config_dir).is_dir():
         print(f"command line: --config-dir {known.config_dir}\n  there is no such folder", file=sys.stderr)
         return 2

@@ -18,6 +18,12 @@ _INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 _HYDRAS = ("multirun", "config_path", "config_name", "resolve", "package", "experimental_rerun")
 """The flags of what only Hydra's own command line does."""
 
+VALUED = (
+    *("--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn", "--cfg", "-c", "--package", "-p"),
+    "--experimental-rerun",
+)
+"""The flags that are followed by a value."""
+
 
 def parsed(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """The flags that decide what the command does before Hydra is imported, and the overrides.

@@ -11,6 +11,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,8 @@ def _of_form(form: Form, name: str = "") -> Schema:
 
 
 def _plain(form: Form) -> Schema:
+    if form.written:
+        return _merged([_plain(replace(form, written="")), {"type": "string", "pattern": form.written}])
     schema: Schema = {"enum": list(form.choices)} if form.choices else dict(_TYPES[form.kind])
     limits = {"minimum": form.least, "exclusiveMinimum": form.above}
     lengths = _LENGTHS.get(form.kind, ("minProperties", "maxProperties"))

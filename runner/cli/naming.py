@@ -51,6 +51,21 @@ def with_experiment(
     )
 
 
+def with_specs(arguments: Sequence[str]) -> list[str]:
+    """The arguments, in which a PartitionSpec as JAX has it is what Hydra has instead. Raises `InvalidName`."""
+    if not any("(" in argument or "None" in argument for argument in arguments):
+        return list(arguments)
+    from runner.config import specs
+
+    read: list[str] = []
+    for argument in arguments:
+        try:
+            read.append(specs.override(argument))
+        except specs.NoSpec as error:
+            raise InvalidName(f"command line: {argument}\n  {error}") from None
+    return read
+
+
 def _names(override: str) -> bool:
     """Whether an override is the name of an experiment, or of several, or a file."""
     if override.startswith(_GROUP):

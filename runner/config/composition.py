@@ -16,7 +16,8 @@ from typing import Any
 
 import yaml
 
-from runner.config import files, layers, quoting, shape
+from runner.config import files, layers, quoting, shape, specs
+from runner.config.folders import is_there
 from runner.config.shape import ShapeMisfit
 from runner.config.sources import Layer, Sources, key_place, listing, one_by_one, said, shown, text_place
 from runner.faults import Fault, Key, key_text, nearest
@@ -233,7 +234,15 @@ def _of_yaml(error: yaml.YAMLError, file: Path | None = None) -> str:
     context = getattr(error, "context", None)
     if context and not duplicate:
         message += f", {context}"
+    if mark is not None and not duplicate and _has_spec(file or Path(mark.name), mark.line):
+        message += "; between { and } a PartitionSpec is in quotes, \"P(None, 'x')\", or a list, [null, x]"
     return f"{where}\n  {message}"
+
+
+def _has_spec(file: Path, number: int) -> bool:
+    """Whether a line of a file, counted from 0, has a PartitionSpec of JAX's outside of quotes."""
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if is_there(file) else []
+    return number < len(lines) and specs.is_in(lines[number])
 
 
 def _of_missing(missing: str, sources: Sources, folders: Sequence[Path]) -> str:

@@ -154,7 +154,7 @@ WITHOUT_JAX = {
     "attribute": (
         edited("C: A @ B", "C: A.shape"),
         "experiment/mine.yaml:13:6  graph.C\n"
-        "  attribute '.shape' is not part of the language; only .T and the carries of a repeat are\n"
+        "  attribute '.shape' is not part of the language; write shape(A)\n"
         "    A.shape\n    ^^^^^^^",
     ),
     "private attribute": (
@@ -163,9 +163,8 @@ WITHOUT_JAX = {
         "    A.__class__\n    ^^^^^^^^^^^",
     ),
     "method": (
-        edited("C: A @ B", "C: A.sum()"),
-        "experiment/mine.yaml:13:6  graph.C\n  only operations can be called, by their name: sum(x), not x.sum()\n"
-        "    A.sum()\n    ^^^^^",
+        edited("C: A @ B", "C: A.exp()"),
+        "experiment/mine.yaml:13:6  graph.C\n  arrays have no method 'exp'; write exp(A)\n    A.exp()\n    ^^^^^",
     ),
     "lambda": (
         edited("C: A @ B", 'C: "(lambda: A)()"'),

@@ -12,7 +12,7 @@ import jax.scipy
 import numpy as np
 
 from runner.experiment import data
-from runner.language.__main__ import INSTEAD
+from runner.language.spellings import INSTEAD
 from runner.reference import interpret
 from tests import harness
 

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from runner.show import progress
-from runner.show.progress import Progress
+from runner.show.progress import Progress, SweepProgress
 
 
 def on_terminal(monkeypatch: pytest.MonkeyPatch, seconds: float) -> str:
@@ -44,9 +44,25 @@ def test_what_is_soon_done_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
     assert on_terminal(monkeypatch, 0.0) == "end"
 
 
-def test_elsewhere_nothing_is_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+def test_elsewhere_what_is_done_is_a_line_now_and_then_and_each_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress("mine", every=0.02) as shown:
+        shown.tell("the reference")
+        time.sleep(0.2)
+        shown.tell("auto (1 of 6)")
+        time.sleep(0.2)
+    assert capsys.readouterr() == ("", "mine: the reference, 0 s\nmine: auto (1 of 6), 0 s\n")
+
+
+def test_elsewhere_what_is_soon_done_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     with Progress("mine") as shown:
         shown.tell("the reference")
-        time.sleep(0.1)
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_sweeps_line_is_not_repeated_while_nothing_happens(capsys: pytest.CaptureFixture[str]) -> None:
+    with SweepProgress(3, every=0.02) as shown:
+        shown.running = 1
+        time.sleep(0.2)
+        shown.done, shown.running = 3, 0
+        time.sleep(0.2)
+    assert capsys.readouterr().err == "0 of 3 points done, 1 running\n3 of 3 points done, 0 running\n"

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from tests.command import ROOT
+from tests.test_machine import started
 
 SCRIPT = """
 import signal, sys, time
@@ -67,3 +70,17 @@ def test_what_is_ignored_stays_ignored_and_what_was_handled_is_handled_again() -
     assert ended("signal.raise_signal(signal.SIGHUP); print('on')", before=before) == (0, "on\n")
     after = "print(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, signal.set_wakeup_fd(-1))"
     assert ended("raise KeyboardInterrupt", after=after) == (130, "interrupted\nTrue -1\n")
+
+
+def test_a_sweep_that_is_interrupted_says_how_to_go_on(tmp_path: Path) -> None:
+    sweep = ("-m", "case3_allreduce", "program=auto", "seed=range(0,40)", "hydra.sweep.dir=swept")
+    process = started(*sweep, folder=tmp_path)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "swept" / "1" / "result.json").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    *_, how, last = err.splitlines()
+    assert re.fullmatch(r"\d+ of 40 points are done; to go on: python -m runner resume=swept", how)
+    assert last == "interrupted"

@@ -34,14 +34,14 @@ FAULTS = {
     "I % 0": ("division by zero", "I % 0"),
     "2 ** -1": ("sizes are integers: the exponent is at least 0", "2 ** -1"),
     "2 ** 1000": ("it makes an integer of about 2,000 bits, and no dtype has more than 64", "2 ** 1000"),
-    "1.5": ("a size is made of integers, dims and + - * // % ** only", "1.5"),
-    "True": ("a size is made of integers, dims and + - * // % ** only", "True"),
-    "'I'": ("a size is made of integers, dims and + - * // % ** only", "'I'"),
-    "I + sum(J)": ("a size is made of integers, dims and + - * // % ** only", "sum(J)"),
-    "I[0]": ("a size is made of integers, dims and + - * // % ** only", "I[0]"),
+    "1.5": ("a size is made of integers, dims and + - * // % ** << >> & | only", "1.5"),
+    "True": ("a size is made of integers, dims and + - * // % ** << >> & | only", "True"),
+    "'I'": ("a size is made of integers, dims and + - * // % ** << >> & | only", "'I'"),
+    "I + sum(J)": ("a size is made of integers, dims and + - * // % ** << >> & | only", "sum(J)"),
+    "I[0]": ("a size is made of integers, dims and + - * // % ** << >> & | only", "I[0]"),
     "axis_size('z')": ("mesh axis 'z' does not exist; the mesh has x, y", "'z'"),
     "axis_size(I)": ("axis_size takes the name of a mesh axis, in quotes", "I"),
-    "axis_index('x')": ("a size is made of integers, dims and + - * // % ** only", "axis_index('x')"),
+    "axis_index('x')": ("a size is made of integers, dims and + - * // % ** << >> & | only", "axis_index('x')"),
 }
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from runner.cli import resume
 from runner.cli.arguments import folders, parsed
 from runner.cli.jobs import Command, Task, require_plain, run_one
+from runner.cli.signals import Ended
 from runner.config.compose import InvalidConfiguration, beforehand, composed, refuse_too_much, register
 from runner.config.folders import conf_folder
 from runner.record import manifest
@@ -161,6 +162,10 @@ def _run_by_hydra(command: Command, arguments: list[str], known: argparse.Namesp
         if command.sweep is not None:
             command.sweep.finish()
     except InvalidConfiguration:
+        raise
+    except (KeyboardInterrupt, Ended):
+        if command.sweep is not None:
+            command.sweep.tell_how_to_go_on()
         raise
     except Exception as error:
         raise _refused(error, known, overrides) from error

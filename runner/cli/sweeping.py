@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from runner.cli.options import Options
 from runner.cli.point import LOG
+from runner.cli.subcommands import program
 from runner.cli.sweep import Results
+from runner.config import quoting
+from runner.config.sources import shown as shortened
 from runner.printable import printable
 from runner.record import consistent, manifest, measures, plain
 from runner.record import record as records
@@ -56,6 +59,13 @@ class Sweeping:
         if self.results.rows:
             self.results.leave(self.folder)
 
+    def tell_how_to_go_on(self) -> None:
+        """Say of a sweep that is interrupted how far it is, and what goes on with it."""
+        self._gather()
+        done = sum(status in measures.DONE for status in self.results.statuses.values())
+        resumed = quoting.for_shell(f"resume={shortened(self.folder)}")
+        print(f"{done} of {len(self.points)} points are done; to go on: {program()} {resumed}", file=sys.stderr)
+
     def _gather(self) -> None:
         """Read what points left that ran elsewhere, since a launcher may run them anywhere."""
         for number, overrides in self.points.items():
@@ -99,7 +109,6 @@ class Sweeping:
     def _leave_page(self) -> None:
         # Few sweeps ask for it.
         from runner.cli import report
-        from runner.config.sources import shown as shortened
 
         try:
             say(shortened(report.of_sweep(self.folder)))

@@ -7,43 +7,13 @@ from collections.abc import Sequence
 
 from runner.language.forms import CALLING
 from runner.language.operations import OPERATIONS, Operation
+from runner.language.spellings import INSTEAD, METHODS
 
 _TITLES = {
     "array": "Arrays: in `graph` and in `per_device`",
     "collective": "Collectives: in `per_device`",
     "static": "Static values: Python's own numbers, known while JAX traces",
 }
-
-
-INSTEAD = {
-    "x.at[i].apply(f)": "x.at[i].set(f(x[i]))",
-    "x[mask] = v": "where(mask, v, x)",
-    "a if c else b": "where(c, a, b)",
-    "a and b": "a & b",
-    "x.sum(axis=0)": "sum(x, axis=0)",
-    "jax.vmap(f)(x)": "f(x)",
-    "jnp.vectorize(f)(x)": "f(x)",
-    "jnp.block([[A, B], [B, A]])": "concatenate([concatenate([A, B], axis=1), concatenate([B, A], axis=1)])",
-    "jnp.cov(A)": "(A - mean(A, axis=1, keepdims=True)) @ (A - mean(A, axis=1, keepdims=True)).T / (shape(A)[1] - 1)",
-    "jnp.linalg.lstsq(A, B)[0]": "solve(A.T @ A, A.T @ B)",
-    "jnp.linalg.pinv(A)": "solve(A.T @ A, A.T)",
-    "jnp.linalg.multi_dot([A, B, A])": "A @ B @ A",
-    "jax.scipy.linalg.solve(A, B)": "solve(A, B)",
-    "jax.scipy.linalg.cho_solve((L, True), B)": "solve_triangular(L.T, solve_triangular(L, B, lower=True))",
-    "jax.scipy.stats.norm.logpdf(x)": "-(x ** 2) / 2 - log(2 * 3.141592653589793) / 2",
-    "jax.lax.select(c, a, b)": "where(c, a, b)",
-    "jax.lax.max(a, b)": "maximum(a, b)",
-    "jax.lax.dot(A, B)": "A @ B",
-    "jax.lax.reduce(A, 0.0, jax.lax.add, (0,))": "sum(A, axis=0)",
-    "jax.lax.pad(A, 0.0, [(0, 3, 0), (1, 0, 0)])": "pad(A, ((0, 3), (1, 0)))",
-    "jax.lax.rev(A, (0,))": "flip(A, axis=0)",
-    "jax.lax.convert_element_type(x, 'int32')": "astype(x, 'int32')",
-    "jax.lax.approx_max_k(x, 2)": "top_k(x, 2)",
-    "jax.image.resize(A, (6, 6), 'nearest')": "repeat(repeat(A, 2, axis=0), 2, axis=1)",
-    "jax.random.multivariate_normal(k, v, C)": "v + cholesky(C) @ normal(k, shape(v))",
-    "flax.linen.avg_pool(p, (2,), (2,))": "reduce_window(p, 0.0, 'add', (1, 2, 1), (1, 2, 1), 'VALID') / 2",
-}
-"""For what the language does not have, an expression that does it; `f` is a function of the experiment's own."""
 
 _NOT_HERE = """
 ## What is not in the language, and what to write instead
@@ -93,6 +63,8 @@ def markdown() -> str:
         "# The operations",
         "",
         "Names, argument names and meaning are JAX's. An argument that JAX has and this table does not is not allowed.",
+        "JAX's own spellings are read too, `jnp.sum(A)`, `jax.nn.relu(x)`, `lax.psum(x, 'x')`, `jnp.bfloat16`, and the",
+        f"methods of arrays {', '.join(f'`{name}`' for name in METHODS)}.",
         f"There are {len(OPERATIONS)}: {_counted()}; and {len(CALLING)} calls that take functions. This page is what "
         "`python -m runner.language` prints.",
     ]

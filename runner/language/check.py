@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, replace
 from runner.faults import nearest
 from runner.graph.source import Section
 from runner.graph.term import Apply, Const, Group, Lambda, Name, Term, calls, children, mapped, within
+from runner.language import spellings
 from runner.language.forms import CALLING
 from runner.language.operations import COMPUTATIONS, CONSTANTS, OPERATIONS, OUTSIDE, PADDINGS, Operation
-from runner.language.syntax import AT_ALONE, Expression
+from runner.language.syntax import AT_ALONE, NO_ATTRIBUTE, Expression
 from runner.layout import Mesh
 
 
@@ -131,8 +132,8 @@ def _check_carry(expression: Expression, term: Term, loop: str, carry: str, scop
             raise expression.fault(message, term)
         if carry == "at":
             raise expression.fault(AT_ALONE, term)
-        message = f"attribute '.{carry}' is not part of the language; only .T and the carries of a repeat are"
-        raise expression.fault(message, term)
+        message = spellings.attribute(loop, carry) if loop in scope.values else None
+        raise expression.fault(message or NO_ATTRIBUTE.format(carry), term)
     if carry in carries:
         return
     if loop == "grad":

@@ -12,7 +12,10 @@ from runner.language.operators import BY_NAME
 from runner.language.syntax import Expression
 from runner.layout import Mesh
 
-_OF_SIZES = ("add", "subtract", "multiply", "floor_divide", "remainder", "power")
+_OF_SIZES = (
+    *("add", "subtract", "multiply", "floor_divide", "remainder", "power"),
+    *("left_shift", "right_shift", "bitwise_and", "bitwise_or"),
+)
 
 _LONGEST = 100_000
 """The most elements of a comprehension."""
@@ -75,13 +78,17 @@ def evaluate(expression: Expression, sizes: Mapping[str, int], mesh: Mesh | None
                     raise expression.fault("division by zero", term)
                 if operation == "power" and second < 0:
                     raise expression.fault("sizes are integers: the exponent is at least 0", term)
+                if operation in ("left_shift", "right_shift") and second < 0:
+                    raise expression.fault("what a size is shifted by is at least 0", term)
                 return BY_NAME[operation].python(first, second)
+            case Apply(operation="bitwise_xor", spelled="operator"):
+                raise expression.fault("'^' is Python's exclusive or; a power is written **", term)
             case Apply(operation="divide", spelled="operator"):
                 raise expression.fault("sizes are integers: use // instead of /", term)
             case Apply(operation="axis_size", operands=(argument,), named=()) if mesh is not None:
                 return axis_size(argument)
             case _:
-                raise expression.fault("a size is made of integers, dims and + - * // % ** only", term)
+                raise expression.fault("a size is made of integers, dims and + - * // % ** << >> & | only", term)
 
     def axis_size(term: Term) -> int:
         assert mesh is not None

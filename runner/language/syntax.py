@@ -9,7 +9,7 @@ from functools import cached_property
 
 from runner.graph.source import Source
 from runner.graph.term import Apply, Listed, Name, Span, Term, characters, name_of, nesting, within
-from runner.language import forms, printing
+from runner.language import forms, printing, spellings
 from runner.language.operations import METHODS, combination
 from runner.language.operations.arguments import AT
 from runner.language.terms import OPERATORS, called, span, term
@@ -20,6 +20,8 @@ _DEEPEST = 100
 _TOO_DEEP = f"nested more than {_DEEPEST} levels deep; give a part of it a name"
 
 AT_ALONE = f"after x.at[index] comes what is done there: {', '.join(f'.{method}(…)' for method in METHODS)}"
+
+NO_ATTRIBUTE = "attribute '.{}' is not part of the language; only .T and the carries of a repeat are"
 
 _COMPREHENSION = "a comprehension is over one range: [(i, (i + 1) % n) for i in range(n)]"
 
@@ -120,6 +122,7 @@ def parse(text: str) -> Expression:
         raise SyntaxFault(_not_python(error.msg), start, max(end, start + 1)) from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise SyntaxFault(f"not a Python expression: {error}", 0, len(source)) from None
+    tree = spellings.plain(tree) if "." in source else tree
     _check(source, tree)
     if (at := _comment(source, tree)) is not None:
         raise SyntaxFault("a comment is not part of an expression; write it as a comment of the YAML", at, len(source))
@@ -228,10 +231,8 @@ def _check(text: str, node: ast.expr, depth: int = 0) -> None:
             if attribute == "at" and not isinstance(value, ast.Name):
                 raise _fault(text, AT_ALONE, node)
             if attribute != "T" and not isinstance(value, ast.Name):
-                message = (
-                    f"attribute '.{attribute}' is not part of the language; only .T and the carries of a repeat are"
-                )
-                raise _fault(text, message, node)
+                message = spellings.attribute(ast.unparse(value), attribute)
+                raise _fault(text, message or NO_ATTRIBUTE.format(attribute), node)
         case ast.Call():
             _check_call(text, node, depth)
         case _:
@@ -242,8 +243,9 @@ def _check(text: str, node: ast.expr, depth: int = 0) -> None:
 def _check_call(text: str, node: ast.Call, depth: int) -> None:
     call = called(node)
     if call is None:
-        _check(text, node.func, depth)
-        raise _fault(text, "only operations can be called, by their name: sum(x), not x.sum()", node.func)
+        if not isinstance(node.func, ast.Attribute):
+            _check(text, node.func, depth)
+        raise _fault(text, spellings.refusal(node.func, node), node.func)
     name, operands = call
     updates = isinstance(node.func, ast.Attribute)
     if updates and (method := name.removeprefix(AT)) not in METHODS:

@@ -1,6 +1,7 @@
 """What is being done in; a line of it on a terminal out, for whoever has waited two seconds.
 
-Of a sweep the line says how far it is. Where there is no terminal it is printed now and then, on lines of its own.
+Of a sweep the line says how far it is. Where there is no terminal it is printed every ten seconds, on lines of its own,
+unless nothing has happened since.
 """
 
 from __future__ import annotations
@@ -20,15 +21,18 @@ PATIENCE = 2.0
 _EVERY = 0.5
 """Seconds from one line to the next."""
 
+PIPED = 10.0
+"""The same where there is no terminal."""
+
 
 class _Line:
     """Under it a thread shows `text` again and again, on one line of a terminal.
 
-    - `every`: seconds between two lines where there is no terminal; None: nothing is shown there.
+    - `every`: seconds between two lines where there is no terminal.
     """
 
     def __init__(self, every: float | None = None) -> None:
-        self._every = every
+        self._every = PIPED if every is None else every
         self._started = time.monotonic()
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
@@ -37,6 +41,10 @@ class _Line:
         """What is shown."""
         raise NotImplementedError
 
+    def news(self) -> object:
+        """What has to differ for another line where there is no terminal."""
+        return self.text()
+
     @property
     def seconds(self) -> float:
         """Since when it is there."""
@@ -44,10 +52,8 @@ class _Line:
 
     def __enter__(self) -> Self:
         self._over.clear()
-        live = sys.stderr.isatty()
-        if live or self._every is not None:
-            self._thread = threading.Thread(target=self._show, args=(live,), daemon=True)
-            self._thread.start()
+        self._thread = threading.Thread(target=self._show, args=(sys.stderr.isatty(),), daemon=True)
+        self._thread.start()
         return self
 
     def __exit__(
@@ -59,11 +65,12 @@ class _Line:
 
     def _show(self, live: bool) -> None:
         first, later = (PATIENCE, _EVERY) if live else (self._every, self._every)
-        wait, shown = first, False
+        wait, shown, news = first, False, None
         while not self._over.wait(wait):
             if live:
                 _write(printable(self.text())[: shutil.get_terminal_size().columns - 1])
-            else:
+            elif self.news() != news:
+                news = self.news()
                 sys.stderr.write(self.text() + "\n")
                 sys.stderr.flush()
             wait, shown = later, live
@@ -72,16 +79,23 @@ class _Line:
 
 
 class Progress(_Line):
-    """Under it `tell` says what is being done: a terminal shows that, with the seconds, until the end."""
+    """Under it `tell` says what is being done: a terminal shows that, with the seconds, until the end.
 
-    def __init__(self, title: str) -> None:
-        super().__init__()
+    - `every`: seconds between two lines where there is no terminal.
+    """
+
+    def __init__(self, title: str, every: float | None = None) -> None:
+        super().__init__(every)
         self._title = title
         self._what = ""
 
     def tell(self, what: str) -> None:
         """What is being done from now on."""
         self._what = what
+
+    def news(self) -> object:
+        """What is being done: the seconds alone are no news."""
+        return self._what
 
     def text(self) -> str:
         """What is being done, and for how long this has been there."""
@@ -101,7 +115,7 @@ class SweepProgress(_Line):
     - `points`: how many there are; `every`: seconds between two lines where there is no terminal.
     """
 
-    def __init__(self, points: int, every: float = 10.0) -> None:
+    def __init__(self, points: int, every: float | None = None) -> None:
         super().__init__(every)
         self._points = points
         self.done = 0
@@ -110,6 +124,10 @@ class SweepProgress(_Line):
         self.ready = 0
         """Done points that cost no time here."""
         self.best = ""
+
+    def news(self) -> object:
+        """How far the sweep is: the time that is left alone is no news."""
+        return self.done, self.running, self.failed, self.best
 
     def text(self) -> str:
         """How far the sweep is."""

@@ -1,0 +1,173 @@
+"""A tree of Python in; the same as experiments write it out: `jnp.sum(A)` and `A.sum()` are both `sum(A)`.
+
+What JAX calls by the path of a row of the table of operations is that operation, and so is a method of its arrays that
+takes the same arguments. What a call of another function of JAX's is instead, a message says.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Mapping
+
+from runner import dtypes
+from runner.faults import nearest
+from runner.language.operations import OPERATIONS
+
+_MODULES = {
+    "jax.numpy": "jnp", "numpy": "jnp", "np": "jnp", "jnp": "jnp", "jax.lax": "jax.lax", "lax": "jax.lax",
+    "jax.nn": "jax.nn", "nn": "jax.nn", "jax.random": "jax.random", "jr": "jax.random", "jrandom": "jax.random",
+    "jax.scipy": "jax.scipy", "jsp": "jax.scipy", "jax": "jax", "math": "math", "torch": "torch", "tf": "tf",
+}  # fmt: skip
+"""The names that people give to modules, longest paths first, and what the table calls those of JAX's."""
+
+_BY_PATH = {operation.jax: operation.name for operation in OPERATIONS.values()}
+
+METHODS: Mapping[str, str] = {
+    name: name
+    for name in (
+        "sum", "mean", "max", "min", "prod", "std", "var", "argmax", "argmin", "any", "all", "cumsum", "cumprod",
+        "astype", "reshape", "transpose", "ravel", "squeeze", "swapaxes", "dot", "clip", "round", "conj", "repeat",
+        "take", "sort", "argsort", "diagonal", "trace", "ptp",
+    )
+} | {"flatten": "ravel"}  # fmt: skip
+"""The methods of JAX's arrays that are operations of the array and their arguments."""
+
+_SPREAD = ("reshape", "transpose")
+"""The methods that take a shape, or axes, one by one too."""
+
+_VALUES = {"pi": math.pi, "e": math.e, "newaxis": None}
+_DTYPES = {**{name: name for name in dtypes.NAMES}, "bool_": "bool"}
+
+INSTEAD = {
+    "x.at[i].apply(f)": "x.at[i].set(f(x[i]))",
+    "x[mask] = v": "where(mask, v, x)",
+    "a if c else b": "where(c, a, b)",
+    "a and b": "a & b",
+    "jax.vmap(f)(x)": "f(x)",
+    "jnp.vectorize(f)(x)": "f(x)",
+    "jnp.block([[A, B], [B, A]])": "concatenate([concatenate([A, B], axis=1), concatenate([B, A], axis=1)])",
+    "jnp.cov(A)": "(A - mean(A, axis=1, keepdims=True)) @ (A - mean(A, axis=1, keepdims=True)).T / (shape(A)[1] - 1)",
+    "jnp.linalg.lstsq(A, B)[0]": "solve(A.T @ A, A.T @ B)",
+    "jnp.linalg.pinv(A)": "solve(A.T @ A, A.T)",
+    "jnp.linalg.multi_dot([A, B, A])": "A @ B @ A",
+    "jax.scipy.linalg.solve(A, B)": "solve(A, B)",
+    "jax.scipy.linalg.cho_solve((L, True), B)": "solve_triangular(L.T, solve_triangular(L, B, lower=True))",
+    "jax.scipy.stats.norm.logpdf(x)": "-(x ** 2) / 2 - log(2 * 3.141592653589793) / 2",
+    "jax.lax.select(c, a, b)": "where(c, a, b)",
+    "jax.lax.max(a, b)": "maximum(a, b)",
+    "jax.lax.dot(A, B)": "A @ B",
+    "jax.lax.reduce(A, 0.0, jax.lax.add, (0,))": "sum(A, axis=0)",
+    "jax.lax.pad(A, 0.0, [(0, 3, 0), (1, 0, 0)])": "pad(A, ((0, 3), (1, 0)))",
+    "jax.lax.rev(A, (0,))": "flip(A, axis=0)",
+    "jax.lax.convert_element_type(x, 'int32')": "astype(x, 'int32')",
+    "jax.lax.approx_max_k(x, 2)": "top_k(x, 2)",
+    "jax.image.resize(A, (6, 6), 'nearest')": "repeat(repeat(A, 2, axis=0), 2, axis=1)",
+    "jax.random.multivariate_normal(k, v, C)": "v + cholesky(C) @ normal(k, shape(v))",
+    "flax.linen.avg_pool(p, (2,), (2,))": "reduce_window(p, 0.0, 'add', (1, 2, 1), (1, 2, 1), 'VALID') / 2",
+}
+"""For what the language does not have, an expression that does it; `f` is a function of the experiment's own."""
+
+
+def plain(tree: ast.expr) -> ast.expr:
+    """The tree with operations in the place of JAX's functions and of methods; the parts stand where they stood."""
+    try:
+        return _Plain().visit(tree)
+    except RecursionError:
+        # Whoever checks the tree says that it is too deep.
+        return tree
+
+
+class _Plain(ast.NodeTransformer):
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        path = _path(node.func)
+        name = _BY_PATH.get(path) if path else None
+        if name is not None:
+            node.func = ast.copy_location(ast.Name(name, ast.Load()), node.func)
+        elif path is None and isinstance(node.func, ast.Attribute) and _is_method(node.func):
+            node = _of_method(node, node.func)
+        return self.generic_visit(node)  # pyright: ignore[reportReturnType]
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        path = _path(node) or ""
+        module, _, name = path.rpartition(".")
+        if module == "jnp" and name in _DTYPES:
+            return ast.copy_location(ast.Constant(_DTYPES[name]), node)
+        if module == "jnp" and name in _VALUES:
+            return ast.copy_location(ast.Constant(_VALUES[name]), node)
+        if path == "jnp.inf":
+            return ast.copy_location(ast.Name("inf", ast.Load()), node)
+        return self.generic_visit(node)  # pyright: ignore[reportReturnType]
+
+
+def _of_method(node: ast.Call, method: ast.Attribute) -> ast.Call:
+    arguments = node.args
+    if method.attr in _SPREAD and len(arguments) > 1 and not any(isinstance(each, ast.Starred) for each in arguments):
+        shape = ast.Tuple(arguments, ast.Load())
+        shape.lineno, shape.col_offset = arguments[0].lineno, arguments[0].col_offset
+        shape.end_lineno, shape.end_col_offset = arguments[-1].end_lineno, arguments[-1].end_col_offset
+        arguments = [shape]
+    name = ast.copy_location(ast.Name(METHODS[method.attr], ast.Load()), method)
+    return ast.copy_location(ast.Call(name, [method.value, *arguments], node.keywords), node)
+
+
+def _is_method(function: ast.Attribute) -> bool:
+    """Whether it is a method of an array: `x.at[index].max` is an update."""
+    match function:
+        case ast.Attribute(value=ast.Subscript(value=ast.Attribute(attr="at"))):
+            return False
+        case _:
+            return function.attr in METHODS
+
+
+def _path(node: ast.expr) -> str | None:
+    """What the table calls a function of JAX's, `jnp.sum`; None for what is none."""
+    written = _dotted(node)
+    if written is None or "." not in written:
+        return None
+    for name, module in _MODULES.items():
+        if written.startswith(f"{name}."):
+            return f"{module}.{written.removeprefix(f'{name}.')}"
+    return None
+
+
+def _dotted(node: ast.expr) -> str | None:
+    match node:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(value=value, attr=attribute):
+            inner = _dotted(value)
+            return None if inner is None else f"{inner}.{attribute}"
+        case _:
+            return None
+
+
+def attribute(value: str, name: str) -> str | None:
+    """What is written for an attribute of an array, `x.shape`; None for one that there is not."""
+    operation = {"mT": "matrix_transpose"}.get(name, name)
+    known = ("shape", "ndim", "size", "real", "imag", "matrix_transpose")
+    return (
+        f"attribute '.{name}' is not part of the language; write {operation}({value})" if operation in known else None
+    )
+
+
+def refusal(function: ast.expr, call: ast.Call) -> str:
+    """Why no operation is called, and what is written instead."""
+    path = _path(function)
+    if path is not None:
+        written = ast.unparse(function)
+        instead = next((INSTEAD[theirs] for theirs in INSTEAD if theirs.startswith(f"{path}(")), None)
+        if instead is not None:
+            theirs = next(theirs for theirs in INSTEAD if theirs.startswith(f"{path}("))
+            return f"there is no {written}; for {theirs} write {instead}"
+        name = path.rpartition(".")[2]
+        if name in OPERATIONS:
+            return f"there is no {written}; {name} is {OPERATIONS[name].jax}"
+        meant = nearest(path, _BY_PATH) or nearest(name, OPERATIONS)
+        return f"there is no {written}{meant or '; docs/operations.md has the operations'}"
+    if isinstance(function, ast.Attribute) and function.attr in OPERATIONS:
+        arguments = [*map(ast.unparse, (function.value, *call.args)), *map(ast.unparse, call.keywords)]
+        return f"arrays have no method '{function.attr}'; write {function.attr}({', '.join(arguments)})"
+    if isinstance(function, ast.Attribute) and (meant := nearest(function.attr, METHODS)):
+        return f"arrays have no method '{function.attr}'{meant}"
+    return "only operations can be called, by their name: exp(x), not x.exp()"

@@ -51,7 +51,7 @@ class Line:
 
 @dataclass
 class Work:
-    """The lines in the order of the schedule, by the first that runs of each, and the sentences about what is not counted.
+    """The lines in the order of the schedule, as each is first met, and the sentences about what is not counted.
 
     - `ahead`: the bytes that asynchronous copies read and write, which belong to no line's time.
     """

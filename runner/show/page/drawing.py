@@ -26,6 +26,14 @@ def svg(box: Box, id: str, title: str, words: Sequence[str], *, interactive: boo
     )  # fmt: skip
 
 
-def figure(image: Markup, title: str, caption: Inside, *, data_name: str | None = None, kind: str | None = None) -> Markup:
+def figure(
+    image: Markup, title: str, caption: Inside, *, data_name: str | None = None, kind: str | None = None
+) -> Markup:
     """The image under its caption. It is scaled to the page, and scrolls where that would be too small."""
-    return tag("figure", tag("figcaption", caption) if caption else None, scrolling(image, title), data_name=data_name, class_=kind)
+    return tag(
+        "figure",
+        tag("figcaption", caption) if caption else None,
+        scrolling(image, title),
+        data_name=data_name,
+        class_=kind,
+    )

@@ -42,7 +42,10 @@ def _entries(record: Record) -> Iterator[tuple[str, str, str]]:
     meshed = {name: program for name, program in record.compiled.items() if Program(name).on_mesh}
     yield from _spread("a device sends", meshed, lambda program: program.bytes_sent, bytes_text)
     yield from _spread(
-        "memory of a device", meshed, lambda program: program.memory.needed_bytes if program.memory else None, bytes_text
+        "memory of a device",
+        meshed,
+        lambda program: program.memory.needed_bytes if program.memory else None,
+        bytes_text,
     )
     estimates = {name: program.estimate for name, program in meshed.items() if program.estimate}
     if estimates:

@@ -1,7 +1,7 @@
 """An estimate, the collectives and the lines of a program in; what is computed and sent when, as bars, out.
 
-Lines stand in the order of the compiled module's schedule. A collective stands with the lines that the schedule computes
-meanwhile, or alone: after the values that it takes are computed, before they are read.
+Lines stand in the order of the compiled module's schedule. A collective stands with the lines that the schedule
+computes meanwhile, or alone: after the values that it takes are computed, before they are read.
 """
 
 from __future__ import annotations

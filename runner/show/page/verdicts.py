@@ -56,7 +56,9 @@ def _programs(record: Record) -> Markup:
     rows = [[_sign(row[k], shown.head[k]) if k else row[k] for k in kept] for row in shown.rows]
     met = [name for name in LOOKS if any(cell.status == name for row in shown.rows for cell in row)]
     key = ", ".join(f"{look(name).mark} {name}" for name in met)
-    return table(f"What was checked of each program: {key}", Table([shown.head[k] for k in kept], rows), kind="verdicts")
+    return table(
+        f"What was checked of each program: {key}", Table([shown.head[k] for k in kept], rows), kind="verdicts"
+    )
 
 
 _TIMES = ("compile", "run")

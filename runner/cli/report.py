@@ -18,7 +18,7 @@ from urllib.parse import quote
 from runner.cli import subcommands
 from runner.config.sources import shown
 from runner.printable import json_text
-from runner.record import folders, manifest, measures, plain
+from runner.record import folders, manifest, measures, plain, sweeps
 from runner.record import record as records
 from runner.record.files import write_text
 from runner.record.folders import PAGE
@@ -145,7 +145,10 @@ def write_sweep(by_folder: dict[Path, Record], paths: Sequence[Path], page: Path
     text = json.dumps(vega.specification(name, swept), ensure_ascii=False, allow_nan=False)
     write_text(export, json_text(text) + "\n")
     notes = [f"{' '.join(line.strip() for line in message.splitlines())}" for message in unreadable]
-    write_text(page, sweep.page(name, swept, notes, quote(export.name)))
+    commands = [
+        command for home in dict.fromkeys(folder.parent for folder in by_folder) if (command := sweeps.read(home))
+    ]
+    write_text(page, sweep.page(name, swept, notes, quote(export.name), commands))
     return page
 
 

@@ -15,10 +15,8 @@ from runner.config import quoting
 from runner.config.compose import InvalidConfiguration
 from runner.record import manifest, plain
 from runner.record.files import write_text
+from runner.record.sweeps import FILE
 from runner.untyped import is_dict, is_list
-
-FILE = "sweep.json"
-"""Where in the folder of a sweep its command line is."""
 
 _WORD = "resume="
 _FOLDER = "hydra.sweep.dir="

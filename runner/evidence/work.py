@@ -51,7 +51,7 @@ class Line:
 
 @dataclass
 class Work:
-    """The lines in the order in which they are first met, and the sentences about what is not counted.
+    """The lines in the order of the schedule, as each is first met, and the sentences about what is not counted.
 
     - `ahead`: the bytes that asynchronous copies read and write, which belong to no line's time.
     """
@@ -76,24 +76,22 @@ class _Reader:
         self._ahead = 0.0
 
     def read(self, entry: Computation) -> Work:
-        for computation in self._run(entry, set()):
+        for computation, instruction in self._run(entry, set()):
             count = self._counts.of(computation.name).count
             if count is None:
                 self._unknown[f"how often {computation.name} runs is not known: it counts once"] = None
             elif isinstance(count, Range):
                 self._unknown[IN_BRANCHES] = None
-            times = 1 if count is None else executions.ends(count)[1]
-            for instruction in computation.instructions.values():
-                self._add(computation, instruction, times)
+            self._add(computation, instruction, 1 if count is None else executions.ends(count)[1])
         return Work(list(self._lines.values()), list(self._unknown), self._ahead)
 
-    def _run(self, computation: Computation, visited: set[str]) -> Iterator[Computation]:
-        """The computations that run by themselves, which those of fusions and reductions do not."""
+    def _run(self, computation: Computation, visited: set[str]) -> Iterator[tuple[Computation, Instruction]]:
+        """What runs, in the order of the schedule, with where it stands; not the insides of fusions and reductions."""
         if computation.name in visited:
             return
         visited.add(computation.name)
-        yield computation
         for instruction in computation.instructions.values():
+            yield computation, instruction
             if instruction.opcode in _CALLING:
                 for _, name in instruction.called:
                     if name in self._module.computations:

@@ -76,13 +76,14 @@ def look(status: str) -> Look:
 
 
 def style_sheet() -> str:
-    """The colours of a page as variables, and the rules for what has a status on it: badges and callouts."""
+    """The colours of a page as variables, and the rules for what has a status on it: badges, signs and callouts."""
     variables = "".join(
         f"--{name}:light-dark({','.join(hue.ink)});--{name}-bg:light-dark({','.join(hue.ground)});"
         for name, hue in HUES.items()
     )
     rules = "".join(
         f".badge.{status}{{color:var(--{look.hue});background:var(--{look.hue}-bg)}}"
+        f".sign.{status}{{color:var(--{look.hue})}}"
         f".callout.{status}{{border-left-color:var(--{look.hue})}}"
         for status, look in LOOKS.items()
         if look.hue

@@ -1,15 +1,17 @@
-"""The rows of a sweep in; what is best by each measure, and by how much, out."""
+"""The rows of a sweep in; the layout to take and why, and what is best by each measure and by how much, out."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from runner.record import measures
 from runner.record.folders import natural
 from runner.record.measures import Row
 from runner.show.page.frame import Part
 from runner.show.page.markup import Inside, Markup, table, tag
-from runner.show.page.measured import Sweep, text, title
+from runner.show.page.measured import Sweep, either, text, title
 from runner.show.table import Table
 
 _ALIKE = 3
@@ -20,33 +22,175 @@ _SIZES = 60
 
 
 def part(sweep: Sweep) -> Part:
-    """By each measure the best, and by how much; where sizes were swept for each of them, since they are no choice."""
-    sizes = [key for key in sweep.keys if key.startswith("dims.")]
+    """The layout to take, and why; then by each measure the best, and by how much.
+
+    Where sizes were swept it is told for each of them, since they are no choice.
+    """
+    sizes = sweep.sizes
     groups: dict[tuple[str, ...], list[Row]] = {}
-    for row in sweep.rows:
+    for row in sweep.rows if not sweep.candidates else sweep.candidates:
         groups.setdefault(tuple(row.keys[key] for key in sizes), []).append(row)
     best_of = {size: _best(sweep, groups[size]) for size in sorted(groups, key=lambda size: [natural(n) for n in size])}
     if not any(best_of.values()):
         sentence = "Nothing passed." if not sweep.passed else "No measure tells the points that passed apart."
         return Part("answer", "Answer", tag("p", sentence))
+    left = " vmap, which has one device, is left out." if len(sweep.candidates) < len(sweep.passed) else ""
     if len(groups) > 1:
         lead = f"For each size of {', '.join(sizes)} and by each measure the least, of what passed every check."
         shown: Inside = _by_size(sweep, sizes, best_of)
     else:
         lead = "By each measure the least, of what passed every check."
         shown = tag("div", [_card(sweep, best) for best in best_of[next(iter(groups))].values()], class_="answers")
-    return Part("answer", "Answer", [tag("p", lead, class_="lead"), shown])
+    take = _take(sweep, {size: groups[size] for size in best_of})
+    return Part("answer", "Answer", [take, tag("p", lead + left, class_="lead"), shown])
+
+
+def _take(sweep: Sweep, groups: Mapping[tuple[str, ...], Sequence[Row]]) -> Markup | None:
+    """One answer: the choice that costs least by the first measure that there is, of what fits into the memory."""
+    measure = next((name for name in _FIRST if name in sweep.ranked), None)
+    if measure is None:
+        return None
+    by_choice: dict[tuple[str, ...], list[tuple[tuple[str, ...], _Choice]]] = {}
+    large: list[str] = []
+    for size, rows in groups.items():
+        chosen = _chosen_of(sweep, rows, measure)
+        if chosen is not None:
+            by_choice.setdefault((sweep.choice(chosen.row), *chosen.programs), []).append((size, chosen))
+        elif any(not _fits(sweep, row) for row in rows):
+            large.append(_sized(sweep, size))
+    items = [_taken(sweep, measure, taken, everywhere=len(by_choice) == 1) for taken in by_choice.values()]
+    if large:
+        at = f" at {'; '.join(large)}" if sweep.sizes else ""
+        items.append([tag("p", f"Nothing that passed fits into the memory{at}.")])
+    if not items:
+        return None
+    if len(items) == 1:
+        return tag("div", items[0], class_="callout take")
+    title = tag("p", f"Which layout to take depends on {', '.join(sweep.sizes)}:", class_="title")
+    return tag(
+        "div", title, tag("ul", [tag("li", item) for item in items[:_SIZES]], class_="plain"), class_="callout take"
+    )
+
+
+_FIRST = ("estimate_s", "run_s", "bytes_sent", "memory_bytes")
+"""By which measure a layout is chosen: the first that the sweep has; the others decide between those that are alike."""
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """What is chosen: its row, and the programs that cost the same there.
+
+    - `alike`: how many other choices are as good by the measure; `next`: the best of the rest; `worst`: the last.
+    """
+
+    row: Row
+    programs: Sequence[str]
+    alike: int
+    next: Row | None
+    worst: Row
+
+
+def _chosen_of(sweep: Sweep, rows: Sequence[Row], measure: str) -> _Choice | None:
+    """What costs least; of what is alike in that the least by the other measures, then the first."""
+    order = [measure, *(name for name in _FIRST if name != measure and name in sweep.ranked)]
+
+    def cost(row: Row) -> tuple[float, ...]:
+        values = (row.measures.get(name) for name in order)
+        return tuple(math.inf if value is None else value for value in values)
+
+    known = [
+        row
+        for row in rows
+        if row.status in measures.ANSWERS and row.measures.get(measure) is not None and _fits(sweep, row)
+    ]
+    if not known:
+        return None
+    ordered = sorted(known, key=cost)
+    first = ordered[0]
+    same = [row for row in ordered if cost(row) == cost(first) and sweep.choice(row) == sweep.choice(first)]
+    tied = [row for row in ordered if row.measures.get(measure) == first.measures.get(measure)]
+    others = ordered[len(tied) :]
+    programs = list(dict.fromkeys(row.program for row in same if row.program))
+    alike = len({sweep.choice(row) for row in tied}) - 1
+    return _Choice(first, programs, alike, others[0] if others else None, ordered[-1])
+
+
+def _fits(sweep: Sweep, row: Row) -> bool:
+    """Whether nothing says that it is too large for the memory of the hardware."""
+    program = sweep.compiled(row)
+    return not (program and program.estimate and program.estimate.fits is False)
+
+
+def _sized(sweep: Sweep, size: Sequence[str]) -> str:
+    return " ".join(f"{key}={value}" for key, value in zip(sweep.sizes, size, strict=True))
+
+
+def _taken(
+    sweep: Sweep, measure: str, taken: Sequence[tuple[tuple[str, ...], _Choice]], *, everywhere: bool
+) -> list[Inside]:
+    """The sentence of one choice, for all sizes at which it is the best."""
+    (_, chosen), row = taken[-1], taken[-1][1].row
+    choice, way = sweep.choice(row), sweep.link(row)
+    named: Inside = tag("code", choice or sweep.name(row))
+    at = ""
+    if len(taken) > 1 and everywhere:
+        at = f", at every size of {', '.join(sweep.sizes)}"
+    elif sweep.sizes and any(row.keys[key] for key in sweep.sizes):
+        at = ", at " + "; ".join(_sized(sweep, size) for size, _ in taken)
+    offered = {row.program for row in sweep.candidates}
+    program = f", with program {either(chosen.programs)}" if chosen.programs else ""
+    program = ", with any program" if len(chosen.programs) == len(offered) > 1 else program
+    title = tag("p", "Take this layout: ", tag("a", named, href=way) if way else named, program, at, class_="title")
+    return [title, tag("p", _since(sweep, measure, taken[-1][0], chosen))]
+
+
+def _since(sweep: Sweep, measure: str, size: Sequence[str], chosen: _Choice) -> str:
+    """Why: by what, by how much, and what it costs otherwise."""
+
+    def value(row: Row, name: str = measure) -> str:
+        return text(name, row.measures.get(name))
+
+    row = chosen.row
+    lead = f"At {_sized(sweep, size)}" if sweep.sizes else "Since"
+    where = next(iter(measures.estimated([row])), "")
+    what = {
+        "estimate_s": f"a run on {where}, takes at least",
+        "run_s": "a run takes",
+        "bytes_sent": "a device sends",
+        "memory_bytes": "the memory that a device needs is",
+    }[measure]
+    sentence = f"{lead} {what} {value(row)}"
+    if chosen.next is not None:
+        sentence += f"; in the next best {value(chosen.next)}"
+        sentence += f", in the worst {value(chosen.worst)}" if value(chosen.worst) != value(chosen.next) else ""
+    sentence += "."
+    if chosen.alike:
+        several = f"{chosen.alike} other layouts are" if chosen.alike > 1 else "Another layout is"
+        sentence += f" {several} as good by this; none of them costs less otherwise."
+    costs = [
+        words
+        for name, words in (
+            ("bytes_sent", f"sends {value(row, 'bytes_sent')}"),
+            ("memory_bytes", f"needs {value(row, 'memory_bytes')} of memory"),
+        )
+        if name != measure and row.measures.get(name) is not None
+    ]
+    if costs:
+        program = sweep.compiled(row)
+        fits = program is not None and program.estimate is not None and program.estimate.fits
+        sentence += f" A device {' and '.join(costs)}" + (f", which {row.hardware} has" if fits else "") + "."
+    return sentence
 
 
 def _best(sweep: Sweep, rows: Sequence[Row]) -> dict[str, measures.Best]:
-    return {name: best for name in sweep.measures if (best := measures.best(list(rows), name))}
+    return {name: best for name in sweep.ranked if (best := measures.best(list(rows), name))}
 
 
 def _by_size(
     sweep: Sweep, sizes: Sequence[str], best_of: Mapping[tuple[str, ...], Mapping[str, measures.Best]]
 ) -> Markup:
     """A row for each size, a column for each measure."""
-    names = [name for name in sweep.measures if any(name in of for of in best_of.values())]
+    names = [name for name in sweep.ranked if any(name in of for of in best_of.values())]
 
     def cell(of: Mapping[str, measures.Best], name: str) -> Inside:
         best = of.get(name)
@@ -80,11 +224,12 @@ def _chosen(row: Row, sizes: Sequence[str]) -> list[str]:
 
 
 def _card(sweep: Sweep, best: measures.Best) -> Markup:
-    named = [link(sweep, row) for row in best.rows[:_ALIKE]]
-    more = len(best.rows) - _ALIKE
-    items = [tag("li", name) for name in named]
-    if more > 0:
-        items.append(tag("li", f"and {more} more, all alike"))
+    points: dict[int, list[Row]] = {}
+    for row in best.rows:
+        points.setdefault(row.point, []).append(row)
+    items = [tag("li", link(sweep, rows)) for rows in list(points.values())[:_ALIKE]]
+    if len(points) > _ALIKE:
+        items.append(tag("li", f"and {len(points) - _ALIKE} more points, all alike"))
     compared = [f"the next has {text(best.measure, best.of(best.next))}"] if best.next not in (None, best.worst) else []
     times = f", {_factor(best.of(best.worst) / best.value)} times that" if best.value else ""
     compared.append(f"the most {text(best.measure, best.of(best.worst))}{times}")
@@ -101,7 +246,8 @@ def _factor(value: float) -> str:
     return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
 
 
-def link(sweep: Sweep, row: Row) -> Inside:
-    """The name of a row, which leads to its point."""
-    way = sweep.link(row)
-    return sweep.name(row) if way is None else tag("a", sweep.name(row), href=way)
+def link(sweep: Sweep, rows: Sequence[Row]) -> Inside:
+    """The name of a point with one or several of its programs, which leads to it."""
+    way = sweep.link(rows[0])
+    name = sweep.name(rows[0], [row.program for row in rows if row.program])
+    return name if way is None else tag("a", name, href=way)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from runner.printable import escape
 from runner.show.page.scale import Scale
@@ -12,12 +13,24 @@ from runner.show.shapes import GLYPH, Box, number, text
 COLOURS = 6
 """So many series have a colour, a mark and a dash of their own: `c0` to `c5` in the style sheet."""
 
+_NAMED = 60
+"""So many places may have names beside them."""
+
+_JOINED = 4
+"""So many names stand at one place."""
+
+_SIZE = 10.5
+"""Of the names, in pixels."""
+
 _LEFT, _TOP, _BELOW, _RIGHT = 74, 14, 46, 20
 
 
 @dataclass(frozen=True)
 class Dot:
-    """A point of a scatter plot: the kind decides its mark and its colour; `id` joins it with its row."""
+    """A point of a scatter plot: the kind decides its mark and its colour; `id` joins it with its row.
+
+    `short` and `long` are what the chart calls it, if it is on the front at length.
+    """
 
     x: float
     y: float
@@ -25,6 +38,8 @@ class Dot:
     name: str
     link: str | None
     id: str
+    short: str = ""
+    long: str = ""
 
 
 @dataclass(frozen=True)
@@ -68,7 +83,49 @@ def scatter(dots: Sequence[Dot], x: Axis, y: Axis, width: float = 760, height: f
     on_front = {dot.id for dot in best}
     for dot in sorted(dots, key=lambda dot: dot.id in on_front):
         parts.append(_dot(dot, *place.of(dot.x, dot.y), first=dot.id in on_front))
+    parts += _labels(dots, on_front, place)
     return Box(width, height, "".join(parts))
+
+
+def _labels(dots: Sequence[Dot], best: Collection[str], place: _Place) -> Iterator[str]:
+    """Names beside the dots: all of it on the front, the short ones elsewhere, joined where several dots are one place.
+
+    A name that would cover another one or a dot, wherever it stands, is left out.
+    """
+    at: dict[tuple[float, float], list[Dot]] = {}
+    for dot in sorted(dots, key=lambda dot: dot.id not in best):
+        x, y = place.of(dot.x, dot.y)
+        at.setdefault((round(x), round(y)), []).append(dot)
+    taken = [(x - 6, y - 6, x + 6, y + 6) for x, y in at]
+    for k, ((x, y), several) in enumerate(at.items()):
+        if k >= _NAMED:
+            return
+        short = list(dict.fromkeys(dot.short for dot in several))
+        joined = ", ".join(short[:_JOINED]) + ("…" if len(short) > _JOINED else "")
+        names = [several[0].long, joined] if several[0].id in best and len(short) == 1 else [joined]
+        for name in filter(None, names):
+            width = len(name) * _SIZE * GLYPH
+            corners = [(x + 9, y + 5), (x - 9 - width, y - 6), (x + 9, y - 18), (x - width / 2, y - 21)]
+            if several[0].id not in best:
+                # Right of what is on the front is its line.
+                corners.insert(0, (x + 9, y - 6))
+            box = _room([(a, b, a + width, b + 13) for a, b in corners], [*taken[:k], *taken[k + 1 :]], place)
+            if box is not None:
+                taken.append(box)
+                yield text(name, box[0], box[1] + 10, "nm")
+                break
+
+
+_Corners: TypeAlias = tuple[float, float, float, float]
+
+
+def _room(boxes: Sequence[_Corners], taken: Sequence[_Corners], place: _Place) -> _Corners | None:
+    """The first of the boxes that is inside the chart and covers nothing: left, top, right, bottom; None if none."""
+    for left, top, right, bottom in boxes:
+        inside = left >= _LEFT and right <= place.width - 2 and top >= 0 and bottom <= place.height - _BELOW
+        if inside and not any(left < c and a < right and top < d and b < bottom for a, b, c, d in taken):
+            return left, top, right, bottom
+    return None
 
 
 def _dot(dot: Dot, x: float, y: float, *, first: bool) -> str:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from runner import executions
 from runner.estimate.model import Estimate
 from runner.record.model import Record
+from runner.record.told import lines_of, told
 from runner.show import estimates
+from runner.show.page import drawing, timeline
 from runner.show.page.frame import Part
 from runner.show.page.markup import Inside, Markup, joined, table, tag
 from runner.show.table import Table
-from runner.words import time_text
+from runner.words import listed, time_text
 
 _WIDEST = 14.0
 """How wide the bar of the longest is, in rem."""
@@ -19,18 +22,57 @@ _WIDEST = 14.0
 
 def part(record: Record) -> Part | None:
     """The section, where the experiment names hardware."""
-    estimate_of = {program: result.estimate for program, result in record.compiled.items() if result.estimate}
+    estimate_of = {name: program.estimate for name, program in told(record).compiled.items() if program.estimate}
     if not estimate_of:
         return None
-    inside: list[Inside] = [tag("p", *estimates.head(estimate_of), ".", class_="lead"), _bars(estimate_of)]
-    inside.append(table("The quickest first", Table(estimates.HEAD, estimates.rows(estimate_of))))
-    for program, estimate in estimate_of.items():
+    merged = _merged(estimate_of)
+    inside: list[Inside] = [tag("p", *estimates.head(estimate_of), ".", class_="lead"), _bars(merged)]
+    inside += list(_timelines(record))
+    inside.append(table("The quickest first", Table(estimates.HEAD, estimates.rows(merged))))
+    for programs, estimate in merged.items():
         rows = list(_rows(estimate))
         if rows:
             head = ("what", "does", "bound by", "takes", "hidden")
-            content = table(f"{program}, what takes longest first", Table(head, rows), kind="small")
-            inside.append(tag("details", tag("summary", f"What of {program} takes how long"), content))
+            content = table(f"{programs}, what takes longest first", Table(head, rows), kind="small")
+            inside.append(tag("details", tag("summary", f"What of {programs} takes how long"), content))
     return Part("estimates", "Estimates", inside)
+
+
+def _merged(estimate_of: Mapping[str, Estimate]) -> dict[str, Estimate]:
+    """Each distinct estimate once, under the names of its programs; instructions may have other names in each."""
+    alike: dict[str, tuple[list[str], Estimate]] = {}
+    for program, estimate in estimate_of.items():
+        unnamed = [replace(collective, instruction="") for collective in estimate.collectives]
+        alike.setdefault(repr(replace(estimate, collectives=unnamed)), ([], estimate))[0].append(program)
+    return {listed(programs): estimate for programs, estimate in alike.values()}
+
+
+def _timelines(record: Record) -> Iterator[Inside]:
+    """What is computed and sent when, of what was compiled for hardware: a simulated device has another schedule."""
+    if record.target is None or record.target.platform == "cpu":
+        return
+    programs_of: dict[tuple[timeline.Bar, ...], list[str]] = {}
+    for name, program in record.compiled.items():
+        if program.estimate is not None and program.collectives is not None:
+            bars = timeline.bars(program.estimate, program.collectives, record.lines.get(lines_of(name), ()))
+            programs_of.setdefault(tuple(bars), []).append(name)
+    drawn: list[Inside] = []
+    for number, (bars, programs) in enumerate(programs_of.items()):
+        if bars:
+            title = f"{listed(programs)}: what is computed and sent when"
+            image = drawing.svg(timeline.draw(bars), f"time-{number}", title, [bar.words for bar in bars])
+            drawn.append(drawing.figure(image, title, tag("h4", listed(programs))))
+    if drawn:
+        yield tag("h3", "What is computed and sent when")
+        yield tag("p", _TIMELINE, class_="lead")
+        yield drawn
+
+
+_TIMELINE = (
+    "Lines in the order of the schedule, each as long as its estimate; a loop's lines stand once, with the time of all "
+    "steps. A collective begins with the lines that the schedule computes meanwhile, or stands alone where its values "
+    "are ready."
+)
 
 
 def unknown(record: Record) -> dict[str, list[str]]:

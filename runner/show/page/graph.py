@@ -322,12 +322,15 @@ def _pill(shown: Pill) -> Box:
 
 
 def _path(points: Sequence[tuple[float, float]]) -> str:
-    """A smooth line through points, that leaves and arrives upright, with an arrow at its end."""
+    """A smooth line through points, upright at each of them, with an arrow at its end."""
     (x, y), *rest = points
     commands = [f"M{number(x)} {number(y)}"]
     for a, b in rest:
-        half = max((b - y) / 2, 8)
-        commands.append(f"C{number(x)} {number(y + half)} {number(a)} {number(b - half)} {number(a)} {number(b)}")
+        half = (b - y) / 2
+        if a == x:
+            commands.append(f"V{number(b)}" if b > y else "")
+        else:
+            commands.append(f"C{number(x)} {number(y + half)} {number(a)} {number(b - half)} {number(a)} {number(b)}")
         x, y = a, b
     tip = f"M{number(x - 4)} {number(y - 7)}L{number(x)} {number(y)}L{number(x + 4)} {number(y - 7)}"
     return f'<path class="ge" d="{"".join(commands)}"/><path class="gh" d="{tip}Z"/>'

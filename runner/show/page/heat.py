@@ -19,10 +19,10 @@ _PROGRAMS = 3
 def maps(sweep: Sweep, plot: Layouts) -> list[Markup]:
     """The tables, one for each program where these are few; none where nothing has the measure."""
     measure, keys = plot.measure, (plot.down, plot.across)
-    programs = sweep.programs
+    programs = list(dict.fromkeys(row.program or "" for row in sweep.candidates))
     groups = [[program] for program in programs] if len(programs) <= _PROGRAMS else [programs]
     least: dict[tuple[str, ...], float] = {}
-    for row in sweep.passed:
+    for row in sweep.candidates:
         if (value := row.measures.get(measure)) is not None:
             place = (*(row.keys[key] for key in keys), row.program or "" if len(groups) > 1 else "")
             least[place] = min(value, least.get(place, value))
@@ -70,7 +70,7 @@ def _map(
 def _cell(sweep: Sweep, measure: str, rows: Sequence[Row], known: Sequence[float]) -> Markup:
     answers = [row for row in rows if row.status in ANSWERS and row.measures.get(measure) is not None]
     if not answers:
-        return _without(sweep, rows)
+        return _without(sweep, measure, rows)
     best = min(answers, key=lambda row: _value(row, measure))
     value = _value(best, measure)
     paint = ramp(_place(value, known))
@@ -81,15 +81,17 @@ def _cell(sweep: Sweep, measure: str, rows: Sequence[Row], known: Sequence[float
     return tag("td", shown, style=f"background:{paint};color:{ink(paint)}", data_p=f"{number}.{best.program}")
 
 
-def _without(sweep: Sweep, rows: Sequence[Row]) -> Markup:
+def _without(sweep: Sweep, measure: str, rows: Sequence[Row]) -> Markup:
     """A cell where nothing passed, or whose measure is not known."""
     if not rows:
         return tag("td", "", class_="none", title="not in the sweep")
-    status = rows[0].status if all(row.status not in ANSWERS for row in rows) else "not known"
+    row = rows[0]
+    status = row.status if all(other.status not in ANSWERS for other in rows) else "not known"
+    why = f"{sweep.name(row)}: {sweep.lacking(row, measure)}"
     shown: Inside = [tag("span", look(status).mark, aria_hidden="true"), " ", status]
-    if (link := sweep.link(rows[0])) is not None:
-        shown = tag("a", shown, href=link, title=sweep.name(rows[0]))
-    return tag("td", shown, class_="none")
+    if (link := sweep.link(row)) is not None:
+        shown = tag("a", shown, href=link)
+    return tag("td", shown, class_="none", title=why)
 
 
 def _value(row: Row, measure: str) -> float:
@@ -104,6 +106,8 @@ def _place(value: float, known: Sequence[float]) -> float:
 
 
 def _legend(measure: str, low: float, high: float) -> Markup:
+    if low == high:
+        return tag("p", "Every value is ", text(measure, low), class_="told")
     colours = ",".join(ramp(k / 8) for k in range(9))
     bar = tag("span", class_="ramp", style=f"background:linear-gradient(90deg,{colours})", aria_hidden="true")
     return tag("p", text(measure, low), " ", bar, " ", text(measure, high), class_="told")

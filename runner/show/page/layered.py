@@ -2,6 +2,7 @@
 
 The method is Sugiyama, Tagawa and Toda's ("Methods for Visual Understanding of Hierarchical System Structures", 1981):
 layers, then an order within each that crosses few edges, then places. An edge over several layers has a stop in each.
+Edges run upright through layers and bend only in the room between two of them, so that none crosses a box.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ _SWEEPS = 12
 _BESIDE = 26.0
 _STOP = 10.0
 """How wide a stop of an edge is."""
+
+_PORTS = 18.0
+"""How far apart the edges of one box begin or end, where it is wide enough."""
 
 
 @dataclass(frozen=True)
@@ -65,16 +69,42 @@ def place(sizes: Mapping[Name, Size], edges: Sequence[Edge], between: float = 46
     _order(layers)
     centres = _centres(layers)
     left = min((x - layers.sizes[name][0] / 2 for name, x in centres.items()), default=0)
-    tops, height = _tops(layers, between)
-    middle = {name: (x - left, tops[name] + layers.sizes[name][1] / 2) for name, x in centres.items()}
+    across = {name: x - left for name, x in centres.items()}
+    height, spans = _spans(layers, between)
+    corners = {
+        name: (across[name] - w / 2, (spans[name][0] + spans[name][1] - h) / 2) for name, (w, h) in sizes.items()
+    }
+    leaving, arriving = _ports(edges, runs, across, sizes)
     paths: dict[Edge, list[Point]] = {}
     for edge, run in runs.items():
-        (xa, ya), (xb, yb) = middle[run[0]], middle[run[-1]]
-        ends = (xa, ya + sizes[run[0]][1] / 2), (xb, yb - sizes[run[-1]][1] / 2)
-        paths[edge] = [ends[0], *(middle[stop] for stop in run[1:-1]), ends[1]]
-    corners = {name: (middle[name][0] - w / 2, middle[name][1] - h / 2) for name, (w, h) in sizes.items()}
-    width = max((middle[name][0] + layers.sizes[name][0] / 2 for name in middle), default=0)
+        start, stop = run[0], run[-1]
+        xa, xb = leaving[edge], arriving[edge]
+        points = [(xa, corners[start][1] + sizes[start][1]), (xa, spans[start][1])]
+        points += [(across[name], y) for name in run[1:-1] for y in spans[name]]
+        points += [(xb, spans[stop][0]), (xb, corners[stop][1])]
+        paths[edge] = points
+    width = max((across[name] + layers.sizes[name][0] / 2 for name in across), default=0)
     return Placed(corners, paths, width, height)
+
+
+def _ports(
+    edges: Sequence[Edge], runs: Mapping[Edge, Sequence[Name]], across: Mapping[Name, float], sizes: Mapping[Name, Size]
+) -> tuple[dict[Edge, float], dict[Edge, float]]:
+    """Where along its box each edge begins, and where it ends: side by side, in the order of where they go."""
+
+    def spread(end: int, near: int) -> dict[Edge, float]:
+        of: dict[Name, list[Edge]] = {}
+        for edge in edges:
+            of.setdefault(edge[end], []).append(edge)
+        places: dict[Edge, float] = {}
+        for name, several in of.items():
+            several.sort(key=lambda edge: across[runs[edge][near]])
+            gap = min(_PORTS, sizes[name][0] / (len(several) + 1))
+            for k, edge in enumerate(several):
+                places[edge] = across[name] + gap * (k - (len(several) - 1) / 2)
+        return places
+
+    return spread(0, 1), spread(1, -2)
 
 
 def _depths(names: Sequence[Name], edges: Sequence[Edge]) -> dict[Name, int]:
@@ -169,13 +199,12 @@ def _apart(wanted: Sequence[float], weights: Sequence[float], room: Sequence[flo
     return [mean + offset for mean, offset in zip(flat, offsets, strict=True)]
 
 
-def _tops(layers: _Layers, between: float) -> tuple[dict[Name, float], float]:
-    """Where each box begins, in the middle of its layer, and where the last layer ends."""
-    tops: dict[Name, float] = {}
+def _spans(layers: _Layers, between: float) -> tuple[float, dict[Name, tuple[float, float]]]:
+    """The height of the whole, and from where to where the layer of each box and stop goes."""
+    spans: dict[Name, tuple[float, float]] = {}
     y = 0.0
     for row in layers.rows:
         tallest = max((layers.sizes[name][1] for name in row), default=0)
-        for name in row:
-            tops[name] = y + (tallest - layers.sizes[name][1]) / 2
+        spans |= dict.fromkeys(row, (y, y + tallest))
         y += tallest + between
-    return tops, y - between
+    return y - between, spans

@@ -9,12 +9,15 @@ from runner.show import figures, logical, svg, trees
 from runner.show.page import drawing
 from runner.show.page.frame import Part
 from runner.show.page.markup import Inside, Markup, table, tag
-from runner.show.pictures import ArrayPicture, MeshPicture, Picture, figure_colours, merge
+from runner.show.pictures import ArrayPicture, MeshPicture, Picture, alike, figure_colours, merge
 
 _CHOSEN = 128
 """Up to so many devices have a button each."""
 
 _ROOM = 560.0
+
+_NARROW = 400.0
+"""A wider picture takes two places of the grid."""
 
 
 def parts(record: Record) -> Iterator[Part]:
@@ -22,10 +25,11 @@ def parts(record: Record) -> Iterator[Part]:
     if record.pictures is None:
         return
     mesh, arrays = figures.read(record.pictures)
-    every = merge(arrays)
+    every = alike(arrays)
     paint = figure_colours(mesh, every)
     yield Part("mesh", "Mesh", [_mesh(mesh, paint), _chooser(mesh, paint)])
     lead = "A cell is a shard, labelled with every device that holds a copy and striped in the colours of all of these."
+    lead += " Arrays that lie alike share a picture." if len(every) < len(merge(arrays)) else ""
     drawn = [_array(picture, paint, k) for k, picture in enumerate(every)]
     if record.logical:
         rules = table("What the rules make of them", logical.table(record.logical), kind="small")
@@ -63,7 +67,8 @@ def _array(picture: ArrayPicture, paint: Mapping[int, str], number: int) -> Mark
 def _figure(picture: Picture, paint: Mapping[int, str], id: str, caption: Inside) -> Markup:
     box = svg.figure(picture, dict(paint), marked=True, room=_ROOM)
     image = drawing.svg(box, id, picture.name, picture.lines())
-    return drawing.figure(image, picture.name, caption, data_name=picture.name)
+    kind = "wide" if box.width > _NARROW else None
+    return drawing.figure(image, picture.name, caption, data_name=picture.name, kind=kind)
 
 
 def _chooser(mesh: MeshPicture, paint: Mapping[int, str]) -> Markup | None:

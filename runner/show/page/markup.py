@@ -55,10 +55,11 @@ def _attribute(key: str, value: str | bool | float | None) -> str:
 
 @dataclass(frozen=True)
 class Number:
-    """The cell of a number, with its `value`, by which a script sorts the rows."""
+    """The cell of a number, with its `value`, by which a script sorts the rows; `title` says why there is none."""
 
     text: str
     value: float | None
+    title: str | None = None
 
 
 def table(
@@ -91,14 +92,15 @@ def grid(
     def written(k: int, content: Cell | Number | Inside) -> Markup:
         style = "n" if k in shown.right else None
         inside: Inside = None
-        number = None
+        number = why = None
         if isinstance(content, Cell):
             inside = cell(content)
         elif isinstance(content, Number):
             inside, number = content.text, "" if content.value is None else f"{content.value:g}"
+            why = content.title
         else:
             inside = content
-        return tag("td" if k else "th", inside, scope=None if k else "row", class_=style, data_v=number)
+        return tag("td" if k else "th", inside, scope=None if k else "row", class_=style, data_v=number, title=why)
 
     titles = [
         tag("th", title, scope="col", class_="n" if k in shown.right else None) for k, title in enumerate(shown.head)

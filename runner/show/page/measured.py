@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from runner.experiment.forms import KINDS
+from runner.experiment.program import Program
 from runner.record import measures
 from runner.record.measures import ANSWERS, MEASURES, Row
-from runner.record.model import Record
-from runner.show.sweep import times_text
+from runner.record.model import CompiledProgram, Record
+from runner.show.sweep import brief, times_text
 from runner.words import bytes_text, time_text
 
 _WORDS = {
@@ -53,24 +54,67 @@ class Sweep:
         return [row for row in self.rows if row.status in ANSWERS and row.program is not None]
 
     @property
+    def candidates(self) -> list[Row]:
+        """What may be chosen: `vmap` has one device, which has nobody to send to, and so lays out nothing."""
+        return [row for row in self.passed if Program(row.program).on_mesh]
+
+    @property
     def measures(self) -> list[str]:
         """The measures that some row has."""
         return [name for name in MEASURES if any(row.measures.get(name) is not None for row in self.rows)]
+
+    @property
+    def ranked(self) -> list[str]:
+        """The measures by which one layout is better: not this machine's times, unless it has the devices itself."""
+        own = ("compile_s", "run_s") if self.simulated else ("compile_s",)
+        return [name for name in self.measures if name not in own]
+
+    @property
+    def simulated(self) -> bool:
+        """Whether some of the devices were simulated, whose times are those of this machine's processor."""
+        return any(t.platform == "cpu" for point in self.points.values() if (t := point.record.target))
+
+    @property
+    def sizes(self) -> list[str]:
+        """The keys that are sizes, which are no choice."""
+        return [key for key in self.keys if key.startswith("dims.")]
 
     @property
     def programs(self) -> list[str]:
         """The programs in the order in which they are met."""
         return list(dict.fromkeys(row.program for row in self.rows if row.program is not None))
 
-    def name(self, row: Row) -> str:
-        """What tells a row from the others: the point, the program, what was overridden."""
+    def name(self, row: Row, programs: Sequence[str] = ()) -> str:
+        """What tells a row from the others: the point, the program or several of it, what was overridden."""
         keys = " ".join(f"{key}={value}" for key, value in row.keys.items() if value)
-        parts = [
-            f"point {self.points[row.point].name}",
-            *([row.program] if row.program else []),
-            *([keys] if keys else []),
-        ]
-        return ", ".join(parts)
+        program = either(programs) if programs else row.program
+        return ", ".join(filter(None, [f"point {self.points[row.point].name}", program, keys]))
+
+    def choice(self, row: Row) -> str:
+        """What was chosen of what was swept, as the command line has it: all but sizes."""
+        experiments = len({other.experiment for other in self.rows}) > 1
+        named = [f"experiment={row.experiment}"] if experiments else []
+        sizes = self.sizes
+        return " ".join([*named, *(f"{key}={value}" for key, value in row.keys.items() if value and key not in sizes)])
+
+    def compiled(self, row: Row) -> CompiledProgram | None:
+        """The program of a row, if it was compiled."""
+        return self.points[row.point].record.compiled.get(row.program or "")
+
+    def lacking(self, row: Row, measure: str) -> str:
+        """Why a row has no value of a measure."""
+        if row.status not in ANSWERS and row.error:
+            return brief(row.error)
+        program, target = self.compiled(row), self.points[row.point].record.target
+        if program is None:
+            return "it was not compiled"
+        if measure == "bytes_sent":
+            return next(iter(program.collectives_unknown), "the collectives of the compiled module are not known")
+        if measure == "estimate_s":
+            return "no hardware is named"
+        if measure == "run_s":
+            return f"{target.topology} is not here: only compiled" if target and target.topology else "it was not run"
+        return "the backend does not say"
 
     def link(self, row: Row) -> str | None:
         """Where its point is shown."""
@@ -82,6 +126,12 @@ def gather(points: Sequence[Point]) -> Sweep:
     numbered = dict(enumerate(points))
     every = (measures.rows(k, point.record, point.overrides, point.same_as) for k, point in numbered.items())
     return Sweep(numbered, measures.varying([row for rows in every for row in rows]))
+
+
+def either(names: Sequence[str]) -> str:
+    """`a`, `a or b`, `a, b or c`."""
+    *first, last = names
+    return f"{', '.join(first)} or {last}" if first else last
 
 
 def title(measure: str) -> str:

@@ -21,28 +21,22 @@ _LINES = 120
 
 
 def parts(record: Record) -> Iterator[Part]:
-    """The sections of the graph and of the collectives, as far as the record has what they show."""
-    drawn = list(_graphs(record))
-    if drawn:
-        key = tag(
-            "ul",
-            [
-                tag("li", tag("span", class_=f"key {kind}"), words)
-                for kind, words in (
-                    ("written", "as written: a line asks for it"),
-                    ("inserted", "inserted by the compiler"),
-                    ("backward", "of the backward pass of the line"),
-                )
-            ],
-            class_="legend",
-        )
-        lead = (
-            "Values flow down. A collective stands on the edge whose value it moves, with what a device sends for it."
-        )
-        yield Part("graph", "Graph", [tag("p", lead, class_="lead"), key, drawn])
+    """The sections of the collectives and of the graph, as far as the record has what they show."""
     inside = list(_collectives(told(record)))
     if inside:
         yield Part("collectives", "Collectives", inside)
+    drawn = list(_graphs(record))
+    if drawn:
+        yield Part("graph", "Graph", drawn)
+
+
+_LEAD = "Values flow down. A collective stands on the edge whose value it moves, with what a device sends for it."
+
+_KEY = (
+    ("written", "as written: a line asks for it"),
+    ("inserted", "inserted by the compiler"),
+    ("backward", "of the backward pass of the line"),
+)
 
 
 def _graphs(record: Record) -> Iterator[Inside]:
@@ -51,24 +45,36 @@ def _graphs(record: Record) -> Iterator[Inside]:
     groups: dict[tuple[str, ...], list[str]] = {}
     drawn: dict[tuple[str, ...], graph.GraphDrawing] = {}
     captions: dict[tuple[str, ...], str] = {}
+    large: dict[int, list[str]] = {}
     for name, program in record.compiled.items():
         lines = record.lines.get(lines_of(name))
         if not Program(name).on_mesh or program.collectives is None or not lines:
             continue
         if len(lines) > _LINES:
-            yield tag("p", tag("b", name), f" has {len(lines)} lines, too many to be drawn; the table below has all.")
+            large.setdefault(len(lines), []).append(name)
             continue
         shown = graph.draw(lines, record.arrays, outputs, program.collectives)
         alike = (lines_of(name), *shown.words)
         groups.setdefault(alike, []).append(name)
         drawn[alike], captions[alike] = shown, _caption(lines_of(name), program.collectives)
+    if large:
+        sizes = "; ".join(f"{listed(names)}: {count}" for count, names in large.items())
+        yield tag(
+            "p", f"Not drawn, for more than {_LINES} lines ({sizes}); the table of collectives has what they send."
+        )
+    if not groups:
+        return
+    figures: list[Inside] = []
     for number, (alike, programs) in enumerate(groups.items()):
         caption = [tag("h3", listed(programs)), tag("span", captions[alike], class_="told")]
         shown = drawn[alike]
         title = f"{listed(programs)}: {captions[alike]}"
         image = drawing.svg(shown.box, f"graph-{number}", title, shown.words)
         words = tag("details", tag("summary", "In words"), tag("ul", [tag("li", word) for word in shown.words]))
-        yield [drawing.figure(image, title, caption), words]
+        figures.append(tag("div", drawing.figure(image, title, caption), words))
+    yield tag("p", _LEAD, class_="lead")
+    yield tag("ul", [tag("li", tag("span", class_=f"key {kind}"), said) for kind, said in _KEY], class_="legend")
+    yield tag("div", figures, class_="graphs")
 
 
 def _caption(name: str, moved: list[Collective]) -> str:

@@ -9,8 +9,8 @@ from runner.record.measures import Row
 from runner.show.page.measured import Sweep
 from runner.show.page.scale import Scale, of_sizes, scale
 
-_TIMES = ("estimate_s", "run_s")
-"""What of a program's time is drawn against its memory, the first that there is."""
+_COSTS = ("estimate_s", "run_s", "bytes_sent")
+"""What is drawn against memory, the first by which layouts are ranked."""
 
 _ACROSS = 40
 """A key with more values than that is not laid out."""
@@ -67,19 +67,19 @@ def layouts(sweep: Sweep) -> Layouts | None:
 
 
 def against(sweep: Sweep) -> Against | None:
-    """Time against memory; None where there are no two points of it."""
-    time = next((name for name in _TIMES if name in sweep.measures), None)
-    if time is None:
+    """Time, or where none tells anything what is sent, against memory; None where there are no two points of it."""
+    cost = next((name for name in _COSTS if name in sweep.ranked), None)
+    if cost is None:
         return None
     rows = [
         (row, x, y)
-        for row in sweep.passed
-        if (x := row.measures.get(time)) is not None and (y := row.measures.get("memory_bytes")) is not None
+        for row in sweep.candidates
+        if (x := row.measures.get(cost)) is not None and (y := row.measures.get("memory_bytes")) is not None
     ]
     if len(rows) < 2:
         return None
     scales = scale([x for _, x, _ in rows]), scale([y for _, _, y in rows])
-    return Against(time, "memory_bytes", rows, scales)
+    return Against(cost, "memory_bytes", rows, scales)
 
 
 def growths(sweep: Sweep) -> list[Growth]:

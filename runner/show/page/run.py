@@ -16,7 +16,7 @@ from runner.record.model import Record
 from runner.record.told import told
 from runner.show import values
 from runner.show.console import PLAIN
-from runner.show.page import estimated, layouts, moves, sources, traced, verdicts
+from runner.show.page import estimated, headline, layouts, moves, sources, traced, verdicts
 from runner.show.page.frame import Part, document
 from runner.show.page.markup import Inside, Markup, badge, scrolling, table, tag
 from runner.show.table import Table
@@ -37,10 +37,10 @@ def page(record: Record, folder: Path, way: str = "") -> str:
     """The page of a run; `way` leads from where it is to lie to the files in `folder`, and ends in a slash."""
     parts: list[Part | None] = [
         verdicts.part(told(record)),
-        *layouts.parts(told(record)),
         *moves.parts(record),
+        estimated.part(record),
+        *layouts.parts(told(record)),
         sources.part(record, folder, way),
-        estimated.part(told(record)),
         _outputs(record),
         traced.part(record),
         _unknown(record),
@@ -74,6 +74,7 @@ def _head(record: Record) -> list[Inside]:
         tag("h1", record.experiment or "no experiment", " ", badge(record.status, large=True)),
         tag("p", record.summary, class_="summary") if record.summary else None,
         tag("ul", [tag("li", fact) for fact in facts], class_="facts"),
+        headline.numbers(record),
         tag("pre", tag("code", command(record)), class_="command") if record.overrides else None,
     ]
 

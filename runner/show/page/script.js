@@ -13,7 +13,10 @@
       for (const [cell, devices] of cells) {
         const on = devices.has(device);
         cell.classList.toggle("on", on);
-        if (on && cell.dataset.i) found.push(`${cell.closest("[data-name]").dataset.name}${cell.dataset.i.startsWith("[") ? "" : " "}${cell.dataset.i}`);
+        if (!on || !cell.dataset.i) continue;
+        const name = cell.closest("[data-name]").dataset.name;
+        const near = cell.dataset.i.startsWith("[") && !name.includes(",");
+        found.push(`${name}${near ? "" : " "}${cell.dataset.i}`);
       }
       held.textContent = device === "" ? "" : `Device ${device}: ${found.join("  ") || "there is none of this number"}`;
     };

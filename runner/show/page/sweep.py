@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from runner.record import measures, outcome
 from runner.record.measures import Row
+from runner.record.sweeps import Command
 from runner.show.page import answers, chart, drawing, heat, plots
 from runner.show.page.chart import Axis, Dot, Series
 from runner.show.page.frame import Part, document
@@ -25,8 +26,17 @@ _LISTED = 24
 """So many points that failed alike are linked."""
 
 
-def page(name: str, sweep: Sweep, notes: Sequence[str] = (), exported: str | None = None) -> str:
-    """The page; `notes` are what the reader should know of how it was made, `exported` the Vega-Lite file beside it."""
+def page(
+    name: str,
+    sweep: Sweep,
+    notes: Sequence[str] = (),
+    exported: str | None = None,
+    commands: Sequence[Command] = (),
+) -> str:
+    """The page; `notes` are what the reader should know of how it was made, `exported` the Vega-Lite file beside it.
+
+    `commands` are those of the sweeps that are in it.
+    """
     parts: list[Part | None] = [
         answers.part(sweep),
         _heat(sweep),
@@ -39,10 +49,10 @@ def page(name: str, sweep: Sweep, notes: Sequence[str] = (), exported: str | Non
     foot: list[Inside] = ["Made by shardproof from the records of the points."]
     if exported:
         foot += [" The same data with its charts: ", tag("a", exported, href=exported), " (Vega-Lite)."]
-    return document(f"{name}: sweep", _head(name, sweep), [part for part in parts if part], flat(sweep), foot)
+    return document(f"{name}: sweep", _head(name, sweep, commands), [part for part in parts if part], flat(sweep), foot)
 
 
-def _head(name: str, sweep: Sweep) -> list[Inside]:
+def _head(name: str, sweep: Sweep, commands: Sequence[Command]) -> list[Inside]:
     points = sweep.points
     counts = Counter(point.record.status for point in points.values())
     first = next(iter(points.values())).record if points else None
@@ -54,7 +64,7 @@ def _head(name: str, sweep: Sweep) -> list[Inside]:
     facts = [f"{len(points)} point{'' if len(points) == 1 else 's'}, {len(sweep.rows)} rows"]
     if sweep.keys:
         facts.append("swept: " + ", ".join(sweep.keys))
-    facts += _where(sweep)
+    facts += dict.fromkeys(_where(sweep))
     facts += [f"estimates: the least time of a run on {hardware}" for hardware in measures.estimated(sweep.rows)]
     facts.append(times[0][:19].replace("T", " ") + " UTC" if times else "")
     return [
@@ -63,15 +73,22 @@ def _head(name: str, sweep: Sweep) -> list[Inside]:
         tag("p", next(iter(summaries)), class_="summary") if len(summaries) == 1 and first else None,
         tag("ul", items, class_="facts"),
         tag("ul", [tag("li", fact) for fact in facts if fact], class_="facts"),
+        [
+            [
+                tag("pre", tag("code", command.begun), class_="command"),
+                tag("p", "What is missing or did not pass runs with ", tag("code", command.resumed), class_="told"),
+            ]
+            for command in commands
+        ],
     ]
 
 
 def _where(sweep: Sweep) -> Iterator[str]:
-    targets = [point.record.target for point in sweep.points.values() if point.record.target]
-    kinds = dict.fromkeys((t.topology, t.platform, t.kind) for t in targets)
-    for topology, platform, kind in kinds:
-        simulated = "simulated " if platform == "cpu" else ""
-        yield f"compiled for {topology}, not here" if topology else f"on {simulated}{kind or platform} devices"
+    for target in (point.record.target for point in sweep.points.values()):
+        if target is not None:
+            simulated = "simulated " if target.platform == "cpu" else ""
+            here = f"on {simulated}{target.kind or target.platform} devices"
+            yield f"compiled for {target.topology}, not here" if target.topology else here
 
 
 def _heat(sweep: Sweep) -> Part | None:
@@ -84,32 +101,38 @@ def _heat(sweep: Sweep) -> Part | None:
 
 
 def _against(sweep: Sweep) -> Part | None:
-    """Time against memory."""
+    """Time against memory, or what is sent."""
     plot = plots.against(sweep)
     if plot is None:
         return None
-    programs = sweep.programs
+    programs = list(dict.fromkeys(row.program or "" for row, _, _ in plot.rows))
     dots = [
-        Dot(x, y, programs.index(row.program or ""), _dot_name(sweep, row, plot.x, x, y), sweep.link(row), _id(row))
+        Dot(
+            x, y, programs.index(row.program or ""), f"{sweep.name(row)}: {text(plot.x, x)}, {text(plot.y, y)}",
+            sweep.link(row), _id(row), sweep.points[row.point].name,
+            _long(sweep, row, several=len(programs) > 1),
+        )
         for row, x, y in plot.rows
-    ]
+    ]  # fmt: skip
     best = chart.front(dots)
     across, up = plot.scales
     box = chart.scatter(dots, _axis(plot.x, across), _axis(plot.y, up))
     label = f"{title(plot.x)} against memory of {len(dots)} programs"
     words = [f"on the front: {dot.name}" for dot in best]
-    lead = "Nothing that passed is both quicker and smaller than what stands on the line."
-    sizes = [key for key in sweep.keys if key.startswith("dims.")]
-    lead += f" All sizes of {', '.join(sizes)} are in it." if sizes else ""
+    less = "sends less and needs less memory" if plot.x == "bytes_sent" else "is both quicker and smaller"
+    lead = f"Nothing that passed {less} than what stands on the line. A dot has the number of its point."
+    lead += f" All sizes of {', '.join(sweep.sizes)} are in it." if sweep.sizes else ""
     items = [tag("li", tag("a", dot.name, href=dot.link) if dot.link else dot.name) for dot in best]
     inside: list[Inside] = [tag("p", lead, class_="lead"), _key([(name, k) for k, name in enumerate(programs)])]
     inside.append(drawing.figure(drawing.svg(box, "against", label, words, interactive=True), label, None))
     inside.append(tag("details", tag("summary", f"The front: {len(best)}"), tag("ul", items)))
-    return Part("against", "Time against memory", inside)
+    return Part("against", f"{'Bytes' if plot.x == 'bytes_sent' else 'Time'} against memory", inside)
 
 
-def _dot_name(sweep: Sweep, row: Row, time: str, x: float, y: float) -> str:
-    return f"{sweep.name(row)}: {text(time, x)}, {text('memory_bytes', y)}"
+def _long(sweep: Sweep, row: Row, *, several: bool) -> str:
+    """What a chart calls a row at length: its point, the program, and the values of the swept keys."""
+    values = " ".join(value for value in row.keys.values() if value)
+    return " ".join([sweep.points[row.point].name, *([row.program or ""] if several else []), *filter(None, [values])])
 
 
 def _id(row: Row) -> str:
@@ -211,7 +234,7 @@ def _failures(sweep: Sweep) -> Part | None:
         return None
     inside: list[Inside] = []
     for (status, reason), rows in sorted(reasons.items(), key=lambda item: -len(item[1])):
-        links = [tag("li", answers.link(sweep, row)) for row in rows[:_LISTED]]
+        links = [tag("li", answers.link(sweep, [row])) for row in rows[:_LISTED]]
         if len(rows) > _LISTED:
             links.append(tag("li", f"and {len(rows) - _LISTED} more, which the table has"))
         listed = tag("details", tag("summary", f"{len(rows)} of {len(sweep.rows)} rows"), tag("ul", links))
@@ -250,13 +273,21 @@ def _row(sweep: Sweep, row: Row, *, experiments: bool, messages: bool) -> list[C
     return [
         name,
         *([row.experiment or "–"] if experiments else []),
-        *(value or "–" for value in row.keys.values()),
-        row.program or "–",
+        *(value or _blank("not overridden") for value in row.keys.values()),
+        row.program or _blank("it came to no program"),
         status_cell(row.status),
-        moved(row),
-        *(Number(text(measure, value), value) for measure, value in measured.items()),
+        moved(row) if row.collectives is not None else _blank(sweep.lacking(row, "bytes_sent"), moved(row)),
+        *(
+            Number(text(measure, value), value, sweep.lacking(row, measure) if value is None else None)
+            for measure, value in measured.items()
+        ),
         *([brief(row.error)] if messages else []),
     ]
+
+
+def _blank(reason: str, sign: str = "–") -> Markup:
+    """A cell without a value, with the reason as its title."""
+    return tag("span", sign, title=reason)
 
 
 def _unknown(sweep: Sweep, notes: Sequence[str]) -> Part | None:
@@ -270,7 +301,7 @@ def _unknown(sweep: Sweep, notes: Sequence[str]) -> Part | None:
         if lacking:
             rows = "all rows" if len(lacking) == len(sweep.passed) else f"{len(lacking)} of {len(sweep.passed)} rows"
             lines.append(f"{title(name)}: not known of {rows} that passed")
-    if any(t.platform == "cpu" for p in sweep.points.values() if (t := p.record.target)):
+    if sweep.simulated:
         lines.append(
             "times are those of simulated devices on this machine's processor; they tell nothing of accelerators"
         )

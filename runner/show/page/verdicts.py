@@ -9,7 +9,7 @@ from runner.record.verdicts import OutputVerdict, SectionsVerdict, ValueOutput, 
 from runner.show import report
 from runner.show.page.frame import Part
 from runner.show.page.markup import Inside, Markup, badge, table, tag
-from runner.show.status import look
+from runner.show.status import LOOKS, look
 from runner.show.table import Cell, Table
 
 
@@ -22,9 +22,7 @@ def part(record: Record) -> Part:
         inside.append(callout("passed", "Refused, as expect.invalid has it", tag("pre", message)))
     inside += [callout(status, head, _lines(lines)) for status, head, lines in report.failures(record)]
     if record.programs:
-        programs = report.programs(record)
-        rows = [[_cell(cell) if k > 1 else cell for k, cell in enumerate(row)] for row in programs.rows]
-        inside.append(table("What was checked of each program", Table(programs.head, rows), kind="verdicts"))
+        inside.append(_programs(record))
     sections = record.checks.sections
     if sections is not None:
         status = tag(
@@ -51,12 +49,28 @@ def _lines(lines: list[str]) -> Markup | None:
     return tag("ul", [tag("li", line) for line in lines], class_="plain") if lines else None
 
 
-def _cell(cell: Cell) -> Cell | Markup:
-    if cell.status == "passed":
-        # A column of ticks, so that whatever is none stands out.
-        mark = tag("span", look(cell.status).mark, aria_hidden="true")
-        return tag("span", mark, tag("span", cell.text, class_="aloud"), class_="tick")
-    return tag("span", "–", title="not run") if cell.text == "–" else cell
+def _programs(record: Record) -> Markup:
+    """The table of programs, with signs for the statuses; times are in the table of what each program costs."""
+    shown = report.programs(record)
+    kept = [k for k, name in enumerate(shown.head) if name not in _TIMES]
+    rows = [[_sign(row[k], shown.head[k]) if k else row[k] for k in kept] for row in shown.rows]
+    met = [name for name in LOOKS if any(cell.status == name for row in shown.rows for cell in row)]
+    key = ", ".join(f"{look(name).mark} {name}" for name in met)
+    return table(
+        f"What was checked of each program: {key}", Table([shown.head[k] for k in kept], rows), kind="verdicts"
+    )
+
+
+_TIMES = ("compile", "run")
+
+
+def _sign(cell: Cell, column: str) -> Cell | Markup:
+    """A status as its sign, so that a column is narrow and what did not pass stands out; the word is its title."""
+    if cell.status not in LOOKS:
+        return cell
+    mark = tag("span", look(cell.status).mark, aria_hidden="true")
+    words = tag("span", cell.status, class_="aloud")
+    return tag("span", mark, words, class_=f"sign {cell.status.replace(' ', '-')}", title=f"{column}: {cell.status}")
 
 
 def _outputs(record: Record) -> Markup | None:

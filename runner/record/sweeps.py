@@ -1,0 +1,37 @@
+"""The folder of a sweep in; the command lines that began it, and that go on with it, out."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from runner.record import plain
+from runner.untyped import is_dict, is_list
+
+FILE = "sweep.json"
+"""Where in the folder of a sweep its command line is."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """The command that began a sweep, and the one that runs what is missing of it or did not pass."""
+
+    begun: str
+    resumed: str
+
+
+def read(folder: Path) -> Command | None:
+    """The commands of a sweep; None where its folder does not say how it was begun."""
+    try:
+        content = plain.read(folder / FILE)
+    except (OSError, plain.NotJson):
+        return None
+    arguments = content.get("arguments") if is_dict(content) else None
+    if not is_dict(content) or not is_list(arguments):
+        return None
+    home = Path(str(content.get("from", "")))
+    where = folder.resolve()
+    shown = where.relative_to(home) if home.is_absolute() and where.is_relative_to(home) else where
+    begun = " ".join(["python -m runner", *map(shlex.quote, map(str, arguments))])
+    return Command(begun, f"python -m runner {shlex.quote(f'resume={shown}')}")

@@ -17,7 +17,7 @@ from runner.experiment import data
 from runner.experiment.program import Program
 from runner.faults import InvalidExperiment
 from runner.layout import Typed
-from runner.link.target import Held, Output, ProgramRun
+from runner.link.target import DeviceShard, Output, ProgramRun
 from runner.record.verdicts import NotRun
 from runner.reference.arithmetic import ANY
 from tests.evidence import ran
@@ -52,7 +52,7 @@ def run(of: Context, program: str = "shard_map", **changes: Any) -> ProgramRun:
         part = right[promised.index(position)].astype(of.arrays["A"].dtype)
         part = changes.get(f"at{position}", lambda x: x)(part)
         copy = copies.setdefault(part.tobytes() + bytes(promised.block(position)), len(copies))
-        held.append(Held(position, IDS[position], promised.ranges(position), copy, part))
+        held.append(DeviceShard(position, IDS[position], promised.ranges(position), copy, part))
     operands = {
         array.name: [(IDS[position], array.layout.ranges(position)) for position in range(4)]
         for array in of.experiment.arrays

@@ -8,7 +8,7 @@ import numpy as np
 
 from runner.checks.compare import SAME, Beside, Difference, Tolerance, carried, difference
 from runner.checks.context import Context
-from runner.checks.kind import Kind, Needs
+from runner.checks.kind import CheckKind, Needs
 from runner.experiment.model import Section
 from runner.link.target import Output, ProgramRun, Ranges
 from runner.record.verdicts import AgreementVerdict, LeftOut, NotRun
@@ -105,7 +105,7 @@ def _beside(context: Context, name: str, sections: set[Section], ranges: Ranges,
 
 
 KINDS = (
-    Kind(
+    CheckKind(
         "agreement", AgreementVerdict | LeftOut | NotRun, Needs.OTHERS,
         lambda case: check(case.context, case.run, case.others, alike=case.alike),
     ),

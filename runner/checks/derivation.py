@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from runner.checks import oracles, sections
 from runner.checks.context import Context
-from runner.checks.kind import Kind, Needs
+from runner.checks.kind import CheckKind, Needs
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.record.verdicts import Judged, NotRun
@@ -44,7 +44,7 @@ def check(context: Context, derived: Experiment, floats: Floats) -> Judged | Not
 
 
 KINDS = (
-    Kind(
+    CheckKind(
         "derivation", Judged | NotRun, Needs.LINES, lambda case: check(case.context, *case.derived),
         applies=lambda _, program: program is Program.DERIVED,
     ),

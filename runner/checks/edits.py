@@ -75,7 +75,7 @@ Position: TypeAlias = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Site:
+class EditSite:
     """One expression of the file: where it stands (`("ring", "acc")`), what stands before it, its loop's index.
 
     - `term`, `before`: in the names of the function that it is a line of, if it is one.
@@ -145,7 +145,7 @@ class Edits:
         self.sites = _by_line(reading.sites(self._statements, terms, (), _Around(arrays)))
         self.loops = list(_loops(self._statements, ()))
 
-    def edit(self, site: Site, old: Term, new: Term, kind: str, mend: str, rank: float) -> Edit:
+    def edit(self, site: EditSite, old: Term, new: Term, kind: str, mend: str, rank: float) -> Edit:
         """The section with `new` in the place of `old`."""
         term = swapped(site.term, old, new)
         expression = Expression.of(term)
@@ -207,7 +207,7 @@ class _Reading:
         terms: Mapping[Line, Term] | None,
         position: Position,
         around: _Around,
-    ) -> Iterator[Site]:
+    ) -> Iterator[EditSite]:
         """The expressions of statements, each with those before it by the names that its own line knows.
 
         `terms` is what the section's lines say in its own names; None for the statements of a function.
@@ -227,13 +227,13 @@ class _Reading:
                 if terms is not None:
                     around.before.update((give.name, Before(terms[give.line])) for give in statement.gives)
 
-    def _site(self, node: Node, position: Position, around: _Around) -> Site:
+    def _site(self, node: Node, position: Position, around: _Around) -> EditSite:
         line, (key, _) = node.line, node.line.written(self.section)
         frame = self.experiment.given_frames[self.section].get(str(line))
         named = f"{self.section}.{line}" if key[0] == self.section else ".".join(map(str, key))
         path = (*line.loops, line.name)
         places = ((position, node),)
-        return Site(
+        return EditSite(
             path, node.expression.term, dict(around.before), around.index, str(frame or named), places, frame,
             around.given,
         )  # fmt: skip
@@ -246,9 +246,9 @@ def _loops(statements: Iterable[Statement], position: Position) -> Iterator[tupl
         yield from _loops(inside(statement), (*position, number))
 
 
-def _by_line(found: Iterable[Site]) -> list[Site]:
+def _by_line(found: Iterable[EditSite]) -> list[EditSite]:
     """The sites, those of one line of a function as one."""
-    sites: dict[object, Site] = {}
+    sites: dict[object, EditSite] = {}
     for site in found:
         line = (site.places[0][1].line.written("graph")[0], site.label, text(site.term))
         same = sites.get(line)
@@ -315,12 +315,12 @@ def _has_operands(term: Term) -> bool:
     return isinstance(term, Apply) and bool(term.operands)
 
 
-def is_reduced(site: Site, term: Term) -> bool:
+def is_reduced(site: EditSite, term: Term) -> bool:
     """Whether a part, or the line that it names, is a reduction over devices already."""
     return is_reduction(named_by(term, site))
 
 
-def named_by(term: Term, site: Site) -> Term:
+def named_by(term: Term, site: EditSite) -> Term:
     """What the line says that a part names, if it names one before its own; or the part."""
     before = site.before.get(term.name) if isinstance(term, Name) else None
     return term if before is None else before.term

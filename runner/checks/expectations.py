@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from runner.checks import communication
 from runner.checks.communication import CountsVerdict, LimitVerdict
-from runner.checks.kind import Kind, Needs
+from runner.checks.kind import CheckKind, Needs
 from runner.evidence.model import Collective
 from runner.evidence.words import described
 from runner.experiment.expect import CHECKED, Expectations
@@ -157,9 +157,9 @@ _OTHERS: Mapping[str, _Compare] = {
 """The comparisons of the expectations that are not of how much is communicated."""
 
 
-def _kind(name: str) -> Kind:
+def _kind(name: str) -> CheckKind:
     says = LimitVerdict if "max_" in name else CountsVerdict if name.endswith("collectives") else Judged
-    return Kind(
+    return CheckKind(
         name, says | NotRun, Needs.EVIDENCE,
         lambda case: _verdict(name, case.context.experiment, case.run.program, case.compiled),
         applies=lambda experiment, program: name in experiment.expected[program].named,

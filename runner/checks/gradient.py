@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from runner.checks.context import Context
-from runner.checks.kind import Kind, Needs
+from runner.checks.kind import CheckKind, Needs
 from runner.link.target import ProgramRun
 from runner.record.verdicts import Judged, NotRun
 from runner.reference.gradient import DIRECTIONS, RTOL
@@ -45,7 +45,7 @@ def check(context: Context, run: ProgramRun) -> GradientVerdict:
 
 
 KINDS = (
-    Kind(
+    CheckKind(
         "gradient", GradientVerdict | NotRun, Needs.VALUES, lambda case: check(case.context, case.run),
         applies=lambda experiment, program: experiment.alone(program.section).grad is not None,
     ),

@@ -67,7 +67,7 @@ def _of_file(case: Case) -> Verdict:
 
 
 @dataclass(frozen=True)
-class Kind:
+class CheckKind:
     """A kind of check.
 
     - `verdict`: the class of what it says, or a union of classes.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TypeGuard
 
-from runner.checks.edits import Edit, Edits, Site, is_collective, is_reduced, is_reduction, named_by
+from runner.checks.edits import Edit, Edits, EditSite, is_collective, is_reduced, is_reduction, named_by
 from runner.graph.term import Apply, Const, Name, Term, names, swapped, within
 from runner.language.operations import OPERATIONS, Does, Operation, OverAxes
 from runner.language.operators import COMPARISONS
@@ -34,7 +34,7 @@ def inserting(edits: Edits) -> Iterator[Edit]:
         yield from _other_names(edits, site)
 
 
-def _collectives_around(edits: Edits, site: Site) -> Iterator[Edit]:
+def _collectives_around(edits: Edits, site: EditSite) -> Iterator[Edit]:
     """A collective around the whole expression, or around a part of it whose result is partial."""
     term, name = site.term, site.label
     bare = _is_value(term)
@@ -144,7 +144,7 @@ def _added(edits: Edits) -> list[_Added]:
     return list(found.values())
 
 
-def _parts_around(edits: Edits, site: Site, added: Sequence[_Added]) -> Iterator[Edit]:
+def _parts_around(edits: Edits, site: EditSite, added: Sequence[_Added]) -> Iterator[Edit]:
     """What the graph adds or multiplies by, and lines that nothing reads, put back around the line or a product."""
     term = site.term
     there = set(names(term))
@@ -173,14 +173,14 @@ def _is_binary(term: Term) -> TypeGuard[Apply]:
     )
 
 
-def _unread(edits: Edits, site: Site) -> list[str]:
+def _unread(edits: Edits, site: EditSite) -> list[str]:
     """The lines before this one, at its level, that no line reads and no output is."""
     read = {name for other in edits.sites for name in names(other.term)}
     level = [other for other in edits.sites if other.path[:-1] == site.path[:-1] and other.label in site.before]
     return [other.label for other in level if other.label not in read | set(edits.experiment.results)]
 
 
-def _operands_back(edits: Edits, site: Site, added: Sequence[_Added]) -> Iterator[Edit]:
+def _operands_back(edits: Edits, site: EditSite, added: Sequence[_Added]) -> Iterator[Edit]:
     """`x - y` where the line has `x` or `y` alone; `axis_index('x') * rows` where it has `axis_index('x')`."""
     for part in parts(site.term):
         shown = text(part)
@@ -208,7 +208,7 @@ def _counts_devices(term: Term) -> bool:
     return operation is not None and operation.over is not None and operation.over.does == "index"
 
 
-def _sizes(edits: Edits, site: Site) -> list[Term]:
+def _sizes(edits: Edits, site: EditSite) -> list[Term]:
     """How long something may be: dims and lines that say so, and in Python, where sizes are numbers, any block."""
     if site.frame is not None:
         return [Const(length) for length in sorted({n for shape in edits.blocks.values() for n in shape if n > 1})]
@@ -221,7 +221,7 @@ def _is_size(term: Term) -> bool:
     return bool(calls) and all(operation is not None and operation.kind == "static" for operation in calls)
 
 
-def _put_back(edits: Edits, site: Site, part: Term, new: Term, what: str, operand: Term, rank: float) -> Edit:
+def _put_back(edits: Edits, site: EditSite, part: Term, new: Term, what: str, operand: Term, rank: float) -> Edit:
     mend = site.lacking(f"the {what} {site.text(operand)}", part, new)
     return edits.edit(site, part, new, "missing", mend, rank)
 
@@ -230,7 +230,7 @@ _COUNTS = {"iota": "size", "arange": "start"}
 """The operations that count from 0, and which of their arguments says how far."""
 
 
-def _of_this_device(edits: Edits, site: Site) -> Iterator[Edit]:
+def _of_this_device(edits: Edits, site: EditSite) -> Iterator[Edit]:
     """Where a device begins that counts from 0 as all do; its own key where it draws with that of all."""
     for part in parts(site.term):
         operation = called(part)
@@ -262,7 +262,7 @@ _NEAR = 6
 """So many lines back stands what a line should have read instead of what it reads."""
 
 
-def _other_names(edits: Edits, site: Site) -> Iterator[Edit]:
+def _other_names(edits: Edits, site: EditSite) -> Iterator[Edit]:
     """Another value than the one that a line reads: of a line shortly before, of what a repeat carries, an array."""
     before, read = [*site.before][-_NEAR:], set[str]()
     for part in within(site.term):

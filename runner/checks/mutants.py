@@ -22,7 +22,7 @@ from runner.checks.kind import Case
 from runner.checks.slips import changing
 from runner.experiment.model import Experiment, Section
 from runner.experiment.program import Program
-from runner.link.target import Held, Output, ProgramRun
+from runner.link.target import DeviceShard, Output, ProgramRun
 from runner.reference import PerDevice, interpret
 from runner.reference.arithmetic import Arithmetic
 from runner.reference.rounded import plain
@@ -141,7 +141,7 @@ class _Judge:
         for name in context.experiment.results:
             layout, dtype = context.layout(name), context.outputs[name][1]
             blocks = context.blocks(name)
-            held, copies = list[Held](), dict[bytes, int]()
+            held, copies = list[DeviceShard](), dict[bytes, int]()
             for position in range(context.experiment.mesh.size):
                 if self._section == "per_device":
                     part = np.asarray(drawn[name][position])[layout.within(position, blocks)]
@@ -150,7 +150,7 @@ class _Judge:
                 with np.errstate(all="ignore"):
                     part = np.asarray(part).astype(dtypes.dtype(dtype).numpy)
                 copy = copies.setdefault(part.tobytes(), len(copies))
-                held.append(Held(position, position, layout.ranges(position), copy, part))
+                held.append(DeviceShard(position, position, layout.ranges(position), copy, part))
             outputs[name] = Output(dtype, layout.shape, None, tuple(held))
         program = Program.SHARD_MAP if self._section == "per_device" else Program.AUTO
         return ProgramRun(program, outputs=outputs)

@@ -15,7 +15,7 @@ from runner.experiment.plain import located
 from runner.faults import InvalidExperiment
 from runner.language.syntax import fault_at
 from runner.layout import Typed
-from runner.reference import Misfit, Oracle, PerDevice, Rounding, gradient, interpret, measure
+from runner.reference import CollectiveMisfit, Oracle, PerDevice, Rounding, gradient, interpret, measure
 from runner.reference.arithmetic import Arithmetic, Floats
 from runner.reference.rounding import machine, of_float64
 
@@ -63,7 +63,7 @@ def _interpret(context: Context, drawn: Mapping[Section, Sequence[Arrays]] | Non
                     machine=machine(experiment),
                     drawn=(drawn or {}).get(section, ()),
                 )
-            except Misfit as error:
+            except CollectiveMisfit as error:
                 raise _located(section, error) from None
     context.graph, context.per_device = sections["graph"], sections["per_device"]
     if context.graph is not None and context.per_device is not None:
@@ -73,7 +73,7 @@ def _interpret(context: Context, drawn: Mapping[Section, Sequence[Arrays]] | Non
             context.uncast = {section: uncast(context, section) for section in both}
 
 
-def _located(section: Section, error: Misfit) -> InvalidExperiment:
+def _located(section: Section, error: CollectiveMisfit) -> InvalidExperiment:
     """What values do not allow, as a message about the line."""
     key, uses = error.source.line.written(section)
     return InvalidExperiment(located(key, error.source.text, fault_at(str(error), error.source), uses))

@@ -16,6 +16,7 @@ import numpy as np
 
 from runner.experiment.model import Experiment, Node
 from runner.graph.term import Apply, Const, Term
+from runner.language.operations import OPERATIONS
 from runner.language.parts import argument, place_of, with_argument
 from runner.language.syntax import Expression
 from runner.record.model import TracedBlock, TracedOrigins
@@ -27,8 +28,8 @@ DEVICES = 16
 BLOCKS = 64
 """Of results that fall into more blocks on a device neither."""
 
-REDUCED = {"psum": "+", "psum_scatter": "+", "pmean": "mean", "pmax": "max", "pmin": "min"}
-"""What becomes of values that meet."""
+_REDUCTIONS = {"sum": "+", "scatter": "+", "mean": "mean"}
+"""How the record writes what becomes of values that meet, by what the operation does."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def of_collective(
         return None
     # The union of marks is their sum, whatever the reduction.
     term = node.expression.term
-    statement = Node(node.line, Expression.of(_summing(term) if operation in REDUCED else _marked(term)))
+    statement = Node(node.line, Expression.of(_summing(term) if reduction(operation) else _marked(term)))
 
     def moved(operand: PerDevice) -> PerDevice:
         given = {**values, before: operand}
@@ -70,6 +71,14 @@ def of_collective(
         for marked, number in zip(bits, numbers, strict=True)
     ]
     return None if any(len(each) > BLOCKS for each in blocks) else blocks
+
+
+def reduction(operation: str) -> str | None:
+    """How an operation combines the values of devices: `+`, `mean`, `max` or `min`; None where it only moves them."""
+    over = OPERATIONS[operation].over
+    if over is None or over.does == "extreme":
+        return None if over is None else operation.removeprefix("p")
+    return _REDUCTIONS.get(over.does)
 
 
 def _marked(term: Term) -> Term:
@@ -120,7 +129,7 @@ def _cuts(marked: np.ndarray, axis: int) -> list[int]:
 def told(blocks: Sequence[Sequence[Block]], operation: str, device_ids: Sequence[int]) -> TracedOrigins:
     """As the record has them."""
     return TracedOrigins(
-        combined=REDUCED.get(operation),
+        combined=reduction(operation),
         blocks=[
             [
                 TracedBlock(

@@ -11,7 +11,7 @@ import numpy as np
 from runner import dtypes
 from runner.checks.compare import Tolerance, difference
 from runner.checks.context import Context
-from runner.checks.kind import Kind, Needs, excused_by_outputs
+from runner.checks.kind import CheckKind, Needs, excused_by_outputs
 from runner.faults import invalid
 from runner.link.target import ProgramRun
 from runner.record.verdicts import Judged, NotRun, OutputVerdict
@@ -135,7 +135,7 @@ def fit(context: Context) -> None:
 
 
 KINDS = (
-    Kind(
+    CheckKind(
         "values", PinnedVerdict | NotRun, Needs.VALUES, lambda case: check(case.context, case.run),
         applies=lambda experiment, _: bool(experiment.values), excused=excused_by_outputs, of_mutants=True,
         own_dims="the file pins them for its own dims",

@@ -14,7 +14,7 @@ from runner.checks import (
     sections,
     value,
 )
-from runner.checks.kind import Kind, Needs
+from runner.checks.kind import CheckKind, Needs
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 
@@ -22,12 +22,12 @@ FILES = (sections, refused, value, layout, replicas, agreement, gradient, pinned
 """The files, in the order in which a report has what they check."""
 
 
-def kinds() -> tuple[Kind, ...]:
+def kinds() -> tuple[CheckKind, ...]:
     """All kinds of checks."""
     return tuple(kind for file in FILES for kind in file.KINDS)
 
 
-def applying(experiment: Experiment, program: Program) -> tuple[Kind, ...]:
+def applying(experiment: Experiment, program: Program) -> tuple[CheckKind, ...]:
     """What is checked of one program of an experiment."""
     return tuple(kind for kind in kinds() if kind.needs is not Needs.FILE and kind.applies(experiment, program))
 

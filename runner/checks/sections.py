@@ -13,7 +13,7 @@ import numpy as np
 from runner import dtypes
 from runner.checks.compare import EXCUSED, SAME, Beside, Difference, Tolerance, carried, difference
 from runner.checks.context import Context
-from runner.checks.kind import Kind, Needs
+from runner.checks.kind import CheckKind, Needs
 from runner.experiment.model import Experiment
 from runner.record.verdicts import DecidingLine, NotRun, Outcome, SectionsOutput, SectionsVerdict, Undecided
 from runner.reference import PerDevice, magnitude
@@ -232,4 +232,4 @@ def _beside(context: Context, name: str, position: int) -> Beside | None:
     return Beside(np.asarray(low), np.asarray(high), others=tuple(others))
 
 
-KINDS = (Kind("sections", SectionsVerdict | NotRun, Needs.FILE, of_mutants=True),)
+KINDS = (CheckKind("sections", SectionsVerdict | NotRun, Needs.FILE, of_mutants=True),)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from runner.checks.edits import Edit, Edits, Site, is_collective, is_reduced, is_reduction, named_by
+from runner.checks.edits import Edit, Edits, EditSite, is_collective, is_reduced, is_reduction, named_by
 from runner.graph.model import literal
 from runner.graph.term import NOTHING, Apply, Const, Group, Name, Slice, Term
 from runner.language.operations import DIAGONAL, DIMENSIONS, OPERATIONS, Operation, OverAxes
@@ -51,7 +51,7 @@ class _Part:
     """A part of an expression, and where it stands."""
 
     edits: Edits
-    site: Site
+    site: EditSite
     term: Term
 
     @property

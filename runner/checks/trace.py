@@ -119,7 +119,7 @@ class _Comparison:
         self._oracle = measure(self.traced.experiment, "per_device", context.arrays, floats, drawn=context.drawn)
         self._shown = {value.node: value.name for value in self.traced.values}
 
-    def node(self, value: naming.Value) -> TracedNode | None:
+    def node(self, value: naming.NamedValue) -> TracedNode | None:
         """One line of the trace; None for what is no array."""
         described = self._described(value.node)
         if described is None:
@@ -143,7 +143,7 @@ class _Comparison:
         )
         return line if self._held is None else self._compared(value.node, self._held[value.node], line)
 
-    def _origins(self, value: naming.Value) -> TracedOrigins | None:
+    def _origins(self, value: naming.NamedValue) -> TracedOrigins | None:
         """Whose values a collective gives to whom; None for any other line, and for what is too much to draw."""
         if value.operation is None or value.before is None:
             return None

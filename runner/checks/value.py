@@ -19,10 +19,10 @@ from runner.checks.compare import (
     nearest,
 )
 from runner.checks.context import Context
-from runner.checks.kind import Kind, Needs
+from runner.checks.kind import CheckKind, Needs
 from runner.checks.whole import Whole, as_a_whole
 from runner.experiment.model import Section
-from runner.link.target import Held, Output, ProgramRun
+from runner.link.target import DeviceShard, Output, ProgramRun
 from runner.record.verdicts import (
     DecidingLine,
     Measure,
@@ -216,9 +216,9 @@ def _as_a_whole(context: Context, section: Section, name: str, output: Output, a
 
 def _differences(
     context: Context, section: Section, name: str, output: Output, allowed: Tolerance
-) -> list[tuple[Held, Difference]]:
+) -> list[tuple[DeviceShard, Difference]]:
     done: dict[tuple[int, int, int], Difference] = {}
-    differences: list[tuple[Held, Difference]] = []
+    differences: list[tuple[DeviceShard, Difference]] = []
     for part in output.held:
         expected = context.expected(section, name, part.position, part.ranges)
         # Slices of an oracle's value are new objects: of one object and one range they are the same.
@@ -251,7 +251,7 @@ def _known(
 
 
 KINDS = (
-    Kind(
+    CheckKind(
         "value", ValueVerdict | NotRun, Needs.VALUES, lambda case: check(case.context, case.run),
         excused=_excused, of_mutants=True,
     ),

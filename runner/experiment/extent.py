@@ -10,7 +10,7 @@ from typing import Any
 
 from runner.experiment.functions import Function
 from runner.experiment.lines import Flat, Loop
-from runner.experiment.written import Written, is_choice
+from runner.experiment.written import WrittenLine, is_choice
 from runner.faults import Fault, InvalidExperiment, invalid
 from runner.graph.source import Section
 from runner.graph.term import Name, calls, within
@@ -48,7 +48,7 @@ def check_functions(functions: Mapping[str, Function], section: Section) -> dict
     return known
 
 
-def check_calls(lines: Sequence[Written], section: Section, counts: Mapping[str, int]) -> None:
+def check_calls(lines: Sequence[WrittenLine], section: Section, counts: Mapping[str, int]) -> None:
     """Raise `InvalidExperiment` for the line with whose calls a section is too long."""
     together = 0
     for line in lines:

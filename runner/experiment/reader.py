@@ -17,7 +17,6 @@ from runner.experiment.functions import read_functions
 from runner.experiment.imported import read_imported
 from runner.experiment.layouts import check_blocks, read_array, read_manual, read_mesh, read_specs
 from runner.experiment.lines import Flat, flat
-from runner.experiment.mapping import lengths
 from runner.experiment.model import (
     Array,
     Experiment,
@@ -52,7 +51,7 @@ from runner.experiment.results import (
     undeclared,
 )
 from runner.experiment.rules import Specs, read_rules
-from runner.experiment.statements import check_functions, read_section
+from runner.experiment.statements import check_functions, lengths, read_section
 from runner.experiment.written import BOTH, all_names, of_section, spread, targets
 from runner.faults import invalid, nearest
 from runner.graph.source import SECTIONS, Section
@@ -337,9 +336,9 @@ def _expectable(
     outputs: Mapping[str, Spec],
     specs: Specs,
     dims: Mapping[str, int],
-) -> expect.Names:
+) -> expect.ExpectableKeys:
     gradients = grad.names if grad else ()
-    return expect.Names(
+    return expect.ExpectableKeys(
         programs=tuple(Program),
         platforms=PLATFORMS,
         lines={program: {*lines(sections[program.section]), *gradients} for program in Program},

@@ -19,7 +19,7 @@ BOTH = "both"
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenLine:
     """One line: the names that it gives, an expression or a repeat, and where that stands."""
 
     names: tuple[str, ...]
@@ -27,17 +27,17 @@ class Written:
     key: Key
 
 
-def of_section(config: Mapping[str, Any], section: Section) -> list[Written]:
+def of_section(config: Mapping[str, Any], section: Section) -> list[WrittenLine]:
     """The lines of a section: those of `both`, then its own."""
     return [*of(config[BOTH], (BOTH,), section, shared=True), *of(config[section], (section,), section, shared=False)]
 
 
-def of(config: Mapping[str, Any], key: Key, section: Section, *, shared: bool) -> list[Written]:
+def of(config: Mapping[str, Any], key: Key, section: Section, *, shared: bool) -> list[WrittenLine]:
     """The lines of one mapping as a section has them.
 
     Where it is `shared` by the sections, a line may be another one in each, or be a line of one of them only.
     """
-    lines: list[Written] = []
+    lines: list[WrittenLine] = []
     for name, value in config.items():
         names, at = targets(name, (*key, name)), (*key, name)
         if is_choice(value):
@@ -45,7 +45,7 @@ def of(config: Mapping[str, Any], key: Key, section: Section, *, shared: bool) -
             if section not in value:
                 continue
             value, at = value[section], (*at, section)
-        lines.append(Written(names, value, at))
+        lines.append(WrittenLine(names, value, at))
     return lines
 
 

@@ -31,7 +31,7 @@ from runner.flow.recording import lines, output_of, shards
 from runner.graph.source import SECTIONS
 from runner.layout import Layout
 from runner.link.events import Devices, Finished, Profiled, Ran, Traced, Types
-from runner.link.steps import Step, Work
+from runner.link.steps import Step, StepWork
 from runner.link.target import ProgramRun, program_run, read_gradients, traced_values
 from runner.record import record as records
 from runner.record.model import ArrayRecord, CompiledProgram, MeshShape, ProgramRecord, Record, Status, Trace
@@ -60,7 +60,7 @@ class Findings:
         self._runs: list[ProgramRun] = []
         self._verdicts: dict[Program, Checks] = {}
         self._profiles: dict[Program, planes.Profile] = {}
-        self._traced = Finished(step=Step(TRACED, Work.TRACE), error=f"program {TRACED} did not run")
+        self._traced = Finished(step=Step(TRACED, StepWork.TRACE), error=f"program {TRACED} did not run")
         self._held: dict[str, np.ndarray] | None = None
         """What the trace tells that the devices held of each value."""
         _describe(experiment, arrays, record)
@@ -105,7 +105,7 @@ class Findings:
         """Take in what one program did, and check it by itself; its outputs lie in `arrays`."""
         context, step = self._context, finished.step
         assert context is not None
-        if step.work is Work.TRACE:
+        if step.work is StepWork.TRACE:
             self._traced = finished
         match finished.found:
             case Traced() as traced:
@@ -118,11 +118,11 @@ class Findings:
                 run = program_run(step.program, ran, shapes, lambda name, at: layouts[name].ranges(at), arrays)
                 self._runs.append(run)
                 self._verdicts[run.program] = _checked(Case(context=context, run=run), Needs.LAYOUTS, Needs.VALUES)
-            case None if step.work is Work.PROFILE:
+            case None if step.work is StepWork.PROFILE:
                 self._profiles[step.program] = finished.error or ""
-            case None if step.work is Work.RUN and finished.unsupported is not None:
+            case None if step.work is StepWork.RUN and finished.unsupported is not None:
                 self._leave_out(step.program, finished.unsupported)
-            case None if step.work is Work.RUN:
+            case None if step.work is StepWork.RUN:
                 self._runs.append(ProgramRun(step.program, error=finished.error))
             case None:
                 pass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from runner.config.sources import Sources
 from runner.experiment.model import Experiment
-from runner.experiment.rules import Rule
+from runner.experiment.rules import LogicalAxisRule
 from runner.faults import key_text
 from runner.record.model import AppliedRule, LogicalSpec
 
@@ -15,7 +15,7 @@ def logical(experiment: Experiment, sources: Sources) -> dict[str, LogicalSpec]:
     used = {rule for spec in specs for rule in (*spec.rules, *spec.dropped) if rule is not None}
     places = sources.places({key_text(rule.key): rule.key for rule in used})
 
-    def applied(rule: Rule) -> AppliedRule:
+    def applied(rule: LogicalAxisRule) -> AppliedRule:
         key = key_text(rule.key)
         return AppliedRule(name=rule.name, axes=list(rule.axes), key=key, place=places.get(key))
 

@@ -27,7 +27,7 @@ from runner.flow import clock, functions
 from runner.link import scratch
 from runner.link.order import job, kind
 from runner.link.process import Worker
-from runner.link.steps import Step, Work
+from runner.link.steps import Step, StepWork
 from runner.link.workers import Workers
 from runner.printable import printable
 from runner.show.progress import Progress
@@ -352,6 +352,6 @@ def _steps(experiment: Experiment) -> Iterator[Step]:
     for program in experiment.programs:
         yield Step(program)
         if experiment.profile and runs:
-            yield Step(program, Work.PROFILE)
+            yield Step(program, StepWork.PROFILE)
     if experiment.trace and runs and TRACED in experiment.programs:
-        yield Step(TRACED, Work.TRACE)
+        yield Step(TRACED, StepWork.TRACE)

@@ -51,7 +51,7 @@ _TOO_MANY_DIMENSIONS = re.compile(r"\bdimensions?\b.*\b64\b")
 """What NumPy says where an array would have more dimensions than it has for one."""
 
 
-class Misfit(ValueError):
+class CollectiveMisfit(ValueError):
     """What the call of an `equation` is told to move does not fit what is there."""
 
     def __init__(self, message: str, equation: Equation) -> None:
@@ -221,7 +221,7 @@ class _Interpreter:
             if equation is None or not _TOO_MANY_DIMENSIONS.search(str(error)):
                 raise
             message = "it has more than 64 dimensions, and NumPy, which computes the reference, has 64 at most"
-            raise Misfit(message, equation) from None
+            raise CollectiveMisfit(message, equation) from None
 
     def _kind(self, source: Source | None) -> str:
         """The dtype that JAX says the floats have that are made or read there."""
@@ -362,7 +362,7 @@ class _Interpreter:
         try:
             result = operation.numpy(self.mesh, **arguments)
         except Misplaced as error:
-            raise Misfit(str(error), equation) from None
+            raise CollectiveMisfit(str(error), equation) from None
         if operation.kind == "static":
             return self._everywhere(result)
         # Entries that are one object must stay one object through widening.

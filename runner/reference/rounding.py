@@ -106,7 +106,7 @@ def row_step(shape: tuple[int, ...]) -> int:
 
 
 @dataclass(frozen=True)
-class Undecided:
+class UndecidedLine:
     """A line that decides what rounding may decide otherwise.
 
     `operation` is what it calls, `elements` how many of its results may be others, in all steps of a loop.
@@ -139,7 +139,7 @@ class Rounding:
     high: PerDevice | None = None
     others: tuple[PerDevice, ...] = ()
     hangs: PerDevice | None = None
-    places: tuple[Undecided, ...] = ()
+    places: tuple[UndecidedLine, ...] = ()
 
     def take_in(self, exact: PerDevice, drawn: PerDevice, whole: Callable[[PerDevice], np.ndarray | None]) -> None:
         """Add what one draw tells; `whole` puts together what the devices hold, where that is known."""
@@ -174,7 +174,7 @@ class Oracle:
 
     values: dict[str, PerDevice]
     rounding: dict[str, Rounding] = field(default_factory=dict[str, Rounding])
-    undecided: tuple[Undecided, ...] = ()
+    undecided: tuple[UndecidedLine, ...] = ()
     recorded: Recording = field(default_factory=Recording)
     work: int = 0
 
@@ -308,11 +308,11 @@ def _take_in(oracle: Oracle, rounding: Mapping[str, Rounding], drawn: Mapping[st
             known.take_in(oracle.values[name], drawn[name], lambda value, name=name: whole(name, value))
 
 
-def _undecided(recorded: Recording) -> tuple[Undecided, ...]:
+def _undecided(recorded: Recording) -> tuple[UndecidedLine, ...]:
     counts: Counter[tuple[str, str]] = Counter()
     for decision in recorded.decisions:
         counts[decision.line, decision.operation] += decision.undecided
-    return tuple(Undecided(*place, count) for place, count in counts.items() if count)
+    return tuple(UndecidedLine(*place, count) for place, count in counts.items() if count)
 
 
 def _enter(statements: Sequence[Flat], name: str) -> frozenset[str]:
@@ -331,7 +331,7 @@ def _take_otherwise(
     oracle: Oracle,
     rounding: Mapping[str, Rounding],
     recorded: Recording,
-    undecided: Sequence[Undecided],
+    undecided: Sequence[UndecidedLine],
     machine: Machine,
     kind: str | None = None,
 ) -> None:

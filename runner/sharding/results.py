@@ -1,7 +1,7 @@
 """A call and how its operands lie in; how its result lies where every dimension that stays keeps its axes out.
 
-Operands are those of a call as `operands` in `runner/programs/` numbers them: a `Held` for an array, and whatever else
-the call is given as it is.
+Operands are those of a call as `operands` in `runner/programs/` numbers them: an
+`OperandLayout` for an array, and whatever else the call is given as it is.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from runner.layout import Spec
 
 
 @dataclass(frozen=True)
-class Held:
+class OperandLayout:
     """An array: its spec, with an entry for each dimension, its whole shape, and how many bytes an element has."""
 
     spec: Spec
@@ -26,7 +26,7 @@ class Held:
 
 def specs(operands: Sequence[Any]) -> dict[int, Spec]:
     """How each operand that is an array lies."""
-    return {i: operand.spec for i, operand in enumerate(operands) if isinstance(operand, Held)}
+    return {i: operand.spec for i, operand in enumerate(operands) if isinstance(operand, OperandLayout)}
 
 
 def of_result(equation: Equation, operands: Sequence[Any]) -> Spec | None:

@@ -31,12 +31,13 @@ class Matching:
     def __init__(self, collectives: Sequence[Collective], plan: Planned) -> None:
         self._planned = plan.collectives or []
         self._inserted = [compiled for compiled in collectives if compiled.inserted]
-        self._matches = {id(compiled): self._match(compiled, compiled.nodes) for compiled in self._inserted}
-        self._taken = {id(each) for match in self._matches.values() for each in match.planned}
+        self._matches = [self._match(compiled, compiled.nodes) for compiled in self._inserted]
+        self._taken = [planned for match in self._matches for planned in match.planned]
 
     def of(self, compiled: Collective, lines: Sequence[str]) -> Match:
         """What a collective is; `lines` are those that it is between, where it stands in none."""
-        known = self._matches.get(id(compiled))
+        matches = zip(self._inserted, self._matches, strict=True)
+        known = next((match for inserted, match in matches if inserted is compiled), None)
         return known if known is not None and (known.planned or compiled.nodes) else self._match(compiled, lines)
 
     def instead(self, compiled: Collective, lines: Sequence[str]) -> list[PlannedCollective]:
@@ -44,7 +45,7 @@ class Matching:
         there = [
             each
             for each in self._planned
-            if id(each) not in self._taken and concerns(each, compiled, lines) and _directed(each, compiled)
+            if not _among(each, self._taken) and concerns(each, compiled, lines) and _directed(each, compiled)
         ]
         if compiled.kind == "collective-permute":
             # Values that are needed elsewhere are moved in the place of no sum.
@@ -84,7 +85,7 @@ class Matching:
                 for each in self._alike(compiled, part.nodes or compiled.nodes, part.gradient)
                 if each.bytes_in == part.bytes or _widened(each, compiled, part.bytes)
             ]
-            other = next((each for each in alike if not any(each is known for known in planned)), None)
+            other = next((each for each in alike if not _among(each, planned)), None)
             if other is None:
                 left.append(part)
             else:
@@ -116,6 +117,11 @@ class Matching:
             ):
                 rest |= set(other.axes or ())
         return theirs <= rest
+
+
+def _among(planned: PlannedCollective, taken: Sequence[PlannedCollective]) -> bool:
+    """Whether a planned collective itself, not one that is equal to it, is among others."""
+    return any(planned is known for known in taken)
 
 
 def concerns(planned: PlannedCollective, compiled: Collective, lines: Sequence[str]) -> bool:

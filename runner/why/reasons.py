@@ -17,7 +17,7 @@ from runner.sharding.plan import AskedCollective, Planned, PlannedCollective, Pl
 from runner.why import needs
 from runner.why.matching import Matching
 from runner.why.needs import Need
-from runner.why.written import Written, reason_of, unexplained
+from runner.why.written import ProgramLines, reason_of, unexplained
 from runner.words import bytes_text, listed
 
 
@@ -35,7 +35,7 @@ def explained(
     - `plan`: what Shardy plans of the program; `derived_by`: of derived lines, the plan of the graph.
     - `asked`: the collectives that the program asks for itself, where they are known.
     """
-    written = Written(experiment, program, collectives, derived_by, asked or ())
+    written = ProgramLines(experiment, program, collectives, derived_by, asked or ())
     inserted = _inserted(experiment, program, collectives, plan)
     return [
         replace(compiled, why=inserted(compiled) if compiled.inserted else written.reason(compiled))

@@ -25,7 +25,7 @@ _TRANSPOSED = {
 """What JAX differentiates a collective to."""
 
 
-class Written:
+class ProgramLines:
     """The lines that a program was written from, and what they ask for."""
 
     def __init__(

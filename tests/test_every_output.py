@@ -60,7 +60,7 @@ def run(program: str = "constraint") -> ProgramRun:
         ]
         outputs[name] = Output("float32", shape, None, tuple(held))
     operands = {array.name: [(IDS[i], array.layout.ranges(i)) for i in range(4)] for array in given().arrays}
-    return ProgramRun(Program(program), outputs=outputs, told=ran(IDS, operands=operands))
+    return ProgramRun(Program(program), outputs=outputs, event=ran(IDS, operands=operands))
 
 
 def changed(ran: ProgramRun, name: str, position: int, **fields: Any) -> ProgramRun:

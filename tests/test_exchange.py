@@ -105,7 +105,7 @@ def node_of(call: str) -> TracedNode:
         expression=call,
         collective=TracedCollective(operation=operation, axes=axes),
         before=TracedValue(name="A", shape=list(SHAPE), dtype="float32", values=[value.tolist() for value in before]),
-        origins=origins.told(found, operation, [4, 5, 6, 7]),
+        origins=origins.recorded(found, operation, [4, 5, 6, 7]),
         agrees=None,
         max_abs_error=None,
         devices=[],

@@ -63,7 +63,7 @@ def run(of: Context, program: str, **wrong: Any) -> ProgramRun:
             part = wrong.get(name, lambda part, position: part)(part, position)
             held.append(DeviceShard(position, position, ranges, hash(part.tobytes()), part))
         outputs[name] = Output("float32", (4, 2), None, tuple(held))
-    return ProgramRun(Program(program), outputs=outputs, told=ran(list(range(4)), operands={}))
+    return ProgramRun(Program(program), outputs=outputs, event=ran(list(range(4)), operands={}))
 
 
 def shifted(part: np.ndarray, position: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The files of this folder that check something in; the kinds of checks, in the order of a report, out."""
+"""The files of this folder that check something, and the kinds of checks in the order of a report."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 
 FILES = (sections, refused, value, layout, replicas, agreement, gradient, pinned, derivation, expectations)
-"""The files, in the order in which a report has what they check."""
+"""The files, in the order of their checks in a report."""
 
 
 def kinds() -> tuple[CheckKind, ...]:
@@ -28,10 +28,10 @@ def kinds() -> tuple[CheckKind, ...]:
 
 
 def applying(experiment: Experiment, program: Program) -> tuple[CheckKind, ...]:
-    """What is checked of one program of an experiment."""
+    """The checks that apply to one program of an experiment."""
     return tuple(kind for kind in kinds() if kind.needs is not Needs.FILE and kind.applies(experiment, program))
 
 
 def of_values() -> frozenset[str]:
-    """The names of those that need the experiment's values, here or at `verify_dims`."""
+    """The names of the checks that need the experiment's values, here or at `verify_dims`."""
     return frozenset(kind.name for kind in kinds() if kind.needs.values)

@@ -278,7 +278,7 @@ class _Reader:
         """
 
         def telling(instructions: Iterable[Instruction]) -> list[Metadata]:
-            return [each.metadata for each in instructions if self._origins.tells(each.metadata)]
+            return [instruction.metadata for instruction in instructions if self._origins.tells(instruction.metadata)]
 
         names = telling((place.instruction, place.start[1], *place.chain[-1:]))[:1] + telling(self._elements(place))
         # What reduces still has the name that the collective lost.

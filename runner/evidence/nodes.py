@@ -125,8 +125,8 @@ class Origins:
 
     def _of(self, metadata: Metadata) -> tuple[OperationOrigin, ...]:
         """The origins of an instruction; several where the compiler merged operations. Empty where it does not say."""
-        each = (self._origin(stack, metadata.frames) for stack in stacks(metadata.op_name))
-        origins = [origin for origin in each if origin is not None]
+        candidates = (self._origin(stack, metadata.frames) for stack in stacks(metadata.op_name))
+        origins = [origin for origin in candidates if origin is not None]
         return tuple(dict.fromkeys(origins))
 
     def lost(self, op_name: str) -> list[str]:
@@ -219,17 +219,17 @@ def _scopes(statements: Sequence[Flat], imported: Mapping[str, _Call], around: i
             continue
         known = here.setdefault(own, StackScope(call.line, imported={}))
         assert known.imported is not None
-        for each in _with_bodies(statement):
-            frame = call.function.frames.get(each.line.label)
+        for inner in _with_bodies(statement):
+            frame = call.function.frames.get(inner.line.label)
             if frame is not None:
-                known.imported.setdefault((frame.file, frame.line), []).append(each)
+                known.imported.setdefault((frame.file, frame.line), []).append(inner)
     return scopes
 
 
 def _with_bodies(statement: Flat) -> Iterator[Flat]:
     yield statement
-    for each in statement.body if isinstance(statement, Loop) else ():
-        yield from _with_bodies(each)
+    for inner in statement.body if isinstance(statement, Loop) else ():
+        yield from _with_bodies(inner)
 
 
 @dataclass(frozen=True)

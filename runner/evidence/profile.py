@@ -262,9 +262,9 @@ def _called(events: Sequence[Event], inside: Mapping[str, frozenset[str]], withi
         place = event.device, event.run
         first = bisect.bisect_left(starts[place], event.start)
         last = bisect.bisect_left(starts[place], event.done)
-        for other in executed[place][first:last]:
-            if events[other].instruction in inside[event.instruction]:
-                within[number].append((events[other].start, events[other].done))
+        for at in executed[place][first:last]:
+            if events[at].instruction in inside[event.instruction]:
+                within[number].append((events[at].start, events[at].done))
 
 
 def _covered(event: Event, parts: Iterable[tuple[int, int]]) -> int:

@@ -284,8 +284,8 @@ def _numbers(text: str | None) -> list[int]:
 
 def _precision(instruction: Instruction) -> str:
     """The precision of a product's operands, `default` where it says none."""
-    said = re.findall(r"\w+", instruction.attribute("operand_precision") or "")
-    return next((word for word in ("highest", "high") if word in said), "default")
+    precisions = re.findall(r"\w+", instruction.attribute("operand_precision") or "")
+    return next((word for word in ("highest", "high") if word in precisions), "default")
 
 
 def _bits(dtype: str, shapes: list[Shape]) -> int:

@@ -199,11 +199,11 @@ def refusal(config: Mapping[str, Any]) -> str | None:
     It is read by itself, since what else the configuration says may be what is refused. Raises `InvalidExperiment`.
     """
     expect: Mapping[str, Any] = config.get("expect") or {}
-    said = expect.get("invalid")
-    if said is None:
+    refusal = expect.get("invalid")
+    if refusal is None:
         return None
-    check(said, ("expect", "invalid"))
-    return said
+    check(refusal, ("expect", "invalid"))
+    return refusal
 
 
 # What is known to be wrong.
@@ -240,7 +240,9 @@ def _refuse_absent(value: Any, key: Key, names: ExpectableKeys) -> None:
 
 def _wrong(value: Any, key: Key, names: ExpectableKeys) -> dict[str, str]:
     if is_mapping(value):
-        return {_output(name, (*key, name), names): _versions(said, (*key, name)) for name, said in value.items()}
+        return {
+            _output(name, (*key, name), names): _versions(versions, (*key, name)) for name, versions in value.items()
+        }
     if is_list(value):
         return {_output(name, (*key, i), names): "" for i, name in enumerate(value)}
     return {_output(value, key, names): ""}
@@ -254,15 +256,15 @@ def _output(name: Any, key: Key, names: ExpectableKeys) -> str:
     return name
 
 
-def _versions(said: Any, key: Key) -> str:
+def _versions(versions: Any, key: Key) -> str:
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
     try:
-        if isinstance(said, str) and len(SpecifierSet(said)):
-            return said
+        if isinstance(versions, str) and len(SpecifierSet(versions)):
+            return versions
     except InvalidSpecifier:
         pass
-    raise invalid(key, f"{said!r} does not say with which versions of JAX, as '<0.12' or '>=0.10, !=0.11.1' does")
+    raise invalid(key, f"{versions!r} does not say with which versions of JAX, as '<0.12' or '>=0.10, !=0.11.1' does")
 
 
 def among(version: str, versions: str) -> bool:

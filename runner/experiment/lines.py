@@ -265,8 +265,8 @@ class Unit:
 
 def units(statements: Iterable[Statement]) -> tuple[Unit, ...]:
     """The single lines of the statements of a section, those of a choice together."""
-    each = enumerate(statements)
-    return tuple(Unit(position, together) for position, statement in each for together in _single(statement))
+    numbered = enumerate(statements)
+    return tuple(Unit(position, together) for position, statement in numbered for together in _single(statement))
 
 
 def rejoined(kept: Iterable[Unit], statements: Sequence[Statement]) -> tuple[Statement, ...]:

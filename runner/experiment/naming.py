@@ -147,8 +147,8 @@ class _Naming:
             carried = {name: inside[name] for name in carried}
             for name, inner in loop.stack:
                 steps[name].append(inside.get(inner, Name(inner)))
-        for name, each in steps.items():
-            stacked = Apply("stack", (Group(tuple(each), "list"),))
+        for name, values in steps.items():
+            stacked = Apply("stack", (Group(tuple(values), "list"),))
             says = f"{loop.stack_of(name)} of all {loop.steps} steps"
             meaning[f"{loop.name}.{name}"] = Name(self.define((stacked, None, (), None), f"{shown}.{name}", says))
         for name, value in carried.items():

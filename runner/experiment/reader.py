@@ -124,8 +124,8 @@ def read(config: Mapping[str, Any]) -> Experiment:
     programs, chosen = _programs(named, sections)
     target = _target(config["target"], mesh, programs)
     if config["profile"] and target.processes > 1:
-        others = "one" if target.processes == 2 else target.processes - 1
-        message = f"a profile is of one process, and would lack what the devices of the other {others} did"
+        count = "one" if target.processes == 2 else target.processes - 1
+        message = f"a profile is of one process, and would lack what the devices of the other {count} did"
         raise invalid(("profile",), message)
     # One device with the work of all says nothing of hardware that has them all.
     left_out = tuple(program for program in programs if target.topology and not chosen and not program.on_mesh)
@@ -265,12 +265,12 @@ def _target(config: Mapping[str, Any], mesh: Mesh, programs: tuple[Program, ...]
         raise invalid(key, f"{needed:,} devices are more than can be simulated here: {_SIMULATED:,} at most")
     if absent and mesh.size != absent.devices and any(program.on_mesh for program in programs):
         # libtpu refuses to compile for a part of some slices, such as 8x8 of v5e:16x16.
-        each = ", two on each chip" if absent.devices_per_chip == 2 else ""
+        per_chip = ", two on each chip" if absent.devices_per_chip == 2 else ""
         fits = ",".join(map(str, absent.mesh_shape(len(mesh.axes))))
         raise invalid(
             ("mesh", "shape"),
             f"the mesh {mesh} has {mesh.size} device{'s' if mesh.size > 1 else ''}, but {absent.name} has "
-            f"{absent.devices}{each}; a mesh takes all of them: mesh.shape=[{fits}]",
+            f"{absent.devices}{per_chip}; a mesh takes all of them: mesh.shape=[{fits}]",
         )
     if absent and mesh.devices is None and absent.over_network(mesh.shape) is None and mesh.size == absent.devices:
         message = f"the first axes of the mesh {mesh} do not divide into {slices} slices"

@@ -200,7 +200,7 @@ class Specs:
             axes: list[Any] = [] if entry is None else entry if is_list(entry) else [entry]
             for axis in axes:
                 self._check(axis, (*key, i), alone=len(axes) == 1)
-                used = [each for earlier in entries for each in ([earlier] if isinstance(earlier, str) else earlier)]
+                used = [axis for earlier in entries for axis in ([earlier] if isinstance(earlier, str) else earlier)]
                 if axis in used or axes.count(axis) > 1:
                     raise invalid((*key, i), _twice(axis, axis in self.mesh.axes))
             logical = len(axes) == 1 and axes[0] not in self.mesh.axes

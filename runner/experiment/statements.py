@@ -126,8 +126,8 @@ class _Reader:
         for position, (line, expression) in enumerate(zip(lines, parsed, strict=True)):
             later = {
                 name: known
-                for each, known in zip(lines[position:], parsed[position:], strict=True)
-                for name in each.names
+                for later_line, known in zip(lines[position:], parsed[position:], strict=True)
+                for name in later_line.names
             }
             local = replace(scope, later=later)
             if expression is not None:
@@ -352,13 +352,13 @@ class _Reader:
         inside.lengths = {known: size for known, size in inside.lengths.items() if known not in given}
         inside.static = {known: size for known, size in inside.static.items() if known not in given}
         lines = of(config["body"], (*key, "body"), scope.section, shared=key[0] in (BOTH, "functions"))
-        own = {given for each in lines for given in each.names}
+        own = {given for inner_line in lines for given in inner_line.names}
         inside.loops = {n: c for n, c in inside.loops.items() if n not in own}
         inner = frame.in_repeat(given, own)
         body = self.statements(lines, inside, inner, itself)
         carried = {name for name, _ in carry}
-        for each in lines:
-            for known in each.names:
+        for inner_line in lines:
+            for known in inner_line.names:
                 if known in scope.values and known not in carried:
                     message = f"'{known}' is a name outside the repeat already; carry it, or choose another name"
                     raise InvalidExperiment(replace(invalid((*key, "body", known), message).fault, uses=frame.uses))

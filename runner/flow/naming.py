@@ -1,4 +1,4 @@
-"""An experiment and its sources in; what the record says of its specs that are written with logical names out."""
+"""Takes an experiment and its sources; returns the record's entries for specs with logical names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from runner.record.model import AppliedRule, LogicalSpec
 
 
 def logical(experiment: Experiment, sources: Sources) -> dict[str, LogicalSpec]:
-    """Per key of a spec the mesh axes that came of it, and by which rules."""
+    """For each key of a spec with logical names, the mesh axes that it resolves to, and the rules that were applied."""
     specs = experiment.logical.values()
     used = {rule for spec in specs for rule in (*spec.rules, *spec.dropped) if rule is not None}
     places = sources.places({key_text(rule.key): rule.key for rule in used})

@@ -109,13 +109,13 @@ class ProgramRun:
     program: Program
     error: str | None = None
     outputs: dict[str, Output] = field(default_factory=dict[str, Output])
-    told: Ran | None = None
+    event: Ran | None = None
 
     @property
     def ran(self) -> Ran:
         """What the worker told of a program that no error ended."""
-        assert self.told is not None
-        return self.told
+        assert self.event is not None
+        return self.event
 
 
 _Awaited = TypeVar("_Awaited")
@@ -215,7 +215,7 @@ def program_run(
 
     `shapes` are the whole outputs' shapes.
     """
-    run = ProgramRun(program, told=ran)
+    run = ProgramRun(program, event=ran)
     position_of = {device: position for position, device in enumerate(ran.device_ids)}
     if ran.only_compiled:
         for name, output in ran.outputs.items():
@@ -244,9 +244,9 @@ def program_run(
     return run
 
 
-def _first_alike(raw: Sequence[np.ndarray], entry: int, others: Iterable[int]) -> int:
+def _first_alike(raw: Sequence[np.ndarray], entry: int, entries: Iterable[int]) -> int:
     """The first of some entries that is the same as another one, bit by bit; else that one."""
-    return next((other for other in others if handover.same_bits(raw[other], raw[entry])), entry)
+    return next((known for known in entries if handover.same_bits(raw[known], raw[entry])), entry)
 
 
 def traced_values(traced: Traced, arrays: Path) -> dict[str, np.ndarray]:

@@ -183,7 +183,7 @@ class _Interpreter:
             for steps, value in zip(stacked, ends[repeat.carried :], strict=True):
                 steps.append(value)
             del ends
-        together = (self._lift(lambda *each: OPERATIONS["stack"].numpy(each), None, *steps) for steps in stacked)
+        together = (self._lift(lambda *slices: OPERATIONS["stack"].numpy(slices), None, *steps) for steps in stacked)
         self.values |= zip((result.number for result in equation.results), (*carried, *together), strict=True)
 
     def _everywhere(self, value: Any) -> PerDevice:
@@ -252,7 +252,9 @@ class _Interpreter:
 
         def combine(*values: Any) -> Any:
             inside = _Interpreter(WHOLE, self.sizes, self.x64, self.arithmetic, Script(), own=True)
-            inside.values = {each.number: [value] for each, value in zip(body.inputs, values, strict=True)}
+            inside.values = {
+                value_of_body.number: [value] for value_of_body, value in zip(body.inputs, values, strict=True)
+            }
             inside.run(body, frozenset(body.outputs))
             return inside.values[body.outputs[0]][0]
 

@@ -94,9 +94,11 @@ def _lesser(spec: Spec) -> list[Spec]:
     return [Spec(kept) for kept in itertools.product(*((axes, ()) if axes else ((),) for axes in spec))]
 
 
-def _aligned(spec: Spec, shape: tuple[int, ...], other: tuple[int, ...]) -> Spec:
+def _aligned(spec: Spec, shape: tuple[int, ...], target: tuple[int, ...]) -> Spec:
     """`spec` of an array of `shape`, for an array of the shape `other` that broadcasts against it."""
     axes_of = {
-        -d: axes for d, axes in enumerate(reversed(spec), 1) if other[-d : -d + 1 or None] == shape[-d : -d + 1 or None]
+        -d: axes
+        for d, axes in enumerate(reversed(spec), 1)
+        if target[-d : -d + 1 or None] == shape[-d : -d + 1 or None]
     }
-    return Spec(axes_of.get(d, ()) for d in range(-len(other), 0))
+    return Spec(axes_of.get(d, ()) for d in range(-len(target), 0))

@@ -62,7 +62,7 @@ def _gathered(operands: Sequence[Any]) -> Spec | None:
             kept.append(((), True))
         elif part is ...:
             # It stands for the dimensions that nothing else in the index takes.
-            for _ in range(len(lying[0]) - sum(each is not None and each is not ... for each in operands[1:])):
+            for _ in range(len(lying[0]) - sum(operand is not None and operand is not ... for operand in operands[1:])):
                 kept.append((left.pop(0), True))
         elif isinstance(part, slice):
             axes = left.pop(0)
@@ -93,8 +93,8 @@ def _contracted(equation: Equation, operands: Sequence[Any]) -> Spec | None:
         return None
     inputs, output = labels
     kept: dict[str, tuple[str, ...]] = {}
-    for mine, spec in zip(inputs, specs(operands).values(), strict=True):
-        for label, axes in zip(mine, spec, strict=True):
+    for labels_of_operand, spec in zip(inputs, specs(operands).values(), strict=True):
+        for label, axes in zip(labels_of_operand, spec, strict=True):
             if label in output and not kept.get(label):
                 kept[label] = axes
     used: set[str] = set()

@@ -75,11 +75,6 @@ def dtype(name: str) -> DType:
     return DType(name, numpy, "float", float(finfo(numpy).eps))
 
 
-def accumulator_eps(name: str) -> float:
-    """The precision in which XLA adds up products of this dtype: float32 for anything narrower."""
-    return min(dtype(name).eps, dtype("float32").eps)
-
-
 def is_array(value: object) -> TypeGuard[np.ndarray]:
     """Whether a value is an array."""
     return isinstance(value, np.ndarray)

@@ -22,7 +22,7 @@ from runner.experiment.program import Program
 from runner.faults import InvalidExperiment
 from runner.flow import verification
 from runner.layout import Spec, Typed
-from runner.link.target import Output, Place, ProgramRun
+from runner.link.target import Output, ProgramRun, ShardPlace
 from runner.programs import WRITERS
 from runner.record.model import Record
 from runner.record.verdicts import FileChecks, NotRun, SectionsVerdict
@@ -291,17 +291,17 @@ def test_a_program_makes_no_data_and_simulates_no_device(program, tmp_path):
 def test_the_layout_check_reads_what_the_compiler_promises():
     experiment = harness.experiment(TEXT, outputs={"C": ["x", None]}, per_device={"C": "A @ B"}, program="constraint")
     context = Context(experiment, {}, {"C": Typed((64, 64), "float32")}, {}, None, None)
-    places = tuple(Place(p, p, context.layout("C").ranges(p)) for p in range(4))
+    places = tuple(ShardPlace(p, p, context.layout("C").ranges(p)) for p in range(4))
     operands = {a.name: [(p, a.layout.ranges(p)) for p in range(4)] for a in experiment.arrays}
 
-    def verdict(*compiled: Place) -> LayoutVerdict | NotRun:
+    def verdict(*compiled: ShardPlace) -> LayoutVerdict | NotRun:
         outputs = {"C": Output("float32", (64, 64), Spec.of(["x", None]), (), compiled)}
         return layout.check(
             context, ProgramRun(Program.CONSTRAINT, None, outputs, ran([0, 1, 2, 3], operands=operands))
         )
 
     assert verdict(*places) == LayoutVerdict(status="passed")
-    swapped = (Place(0, 0, places[2].ranges), *places[1:])
+    swapped = (ShardPlace(0, 0, places[2].ranges), *places[1:])
     assert verdict(*swapped).reason == "device 0 holds C[32:64, 0:64], not C[0:32, 0:64]"
 
 

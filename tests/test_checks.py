@@ -17,7 +17,7 @@ from runner.experiment import data
 from runner.experiment.program import Program
 from runner.faults import InvalidExperiment
 from runner.layout import Typed
-from runner.link.target import Held, Output, ProgramRun
+from runner.link.target import DeviceShard, Output, ProgramRun
 from runner.record.verdicts import NotRun
 from runner.reference.arithmetic import ANY
 from tests.evidence import ran
@@ -52,13 +52,13 @@ def run(of: Context, program: str = "shard_map", **changes: Any) -> ProgramRun:
         part = right[promised.index(position)].astype(of.arrays["A"].dtype)
         part = changes.get(f"at{position}", lambda x: x)(part)
         copy = copies.setdefault(part.tobytes() + bytes(promised.block(position)), len(copies))
-        held.append(Held(position, IDS[position], promised.ranges(position), copy, part))
+        held.append(DeviceShard(position, IDS[position], promised.ranges(position), copy, part))
     operands = {
         array.name: [(IDS[position], array.layout.ranges(position)) for position in range(4)]
         for array in of.experiment.arrays
     }
     output = Output(of.outputs["C"][1], (4, 4), None, tuple(held))
-    return ProgramRun(Program(program), outputs={"C": output}, told=ran(IDS, operands=operands))
+    return ProgramRun(Program(program), outputs={"C": output}, event=ran(IDS, operands=operands))
 
 
 def off_by_one(part: np.ndarray) -> np.ndarray:
@@ -473,7 +473,7 @@ def twice(given: Context) -> Context:
     for oracle in (given.graph, given.per_device):
         assert oracle is not None
         exact, rounding = oracle.values["C"], oracle.rounding["C"]
-        rounding.others = ([2 * each for each in exact],)
+        rounding.alternatives = ([2 * each for each in exact],)
         rounding.low, rounding.high = exact, [2 * each for each in exact]
         rounding.hangs = [np.ones(np.shape(each), bool) for each in exact]
     return given
@@ -524,7 +524,9 @@ def test_an_output_that_may_be_anything_is_weak_whatever_the_program_gave() -> N
     for oracle in (given.graph, given.per_device):
         assert oracle is not None
         exact = oracle.values["C"]
-        oracle.rounding["C"].others = tuple([share * each for each in exact] for share in (1.2, 1.4, 1.6, 1.8, 2.0))
+        oracle.rounding["C"].alternatives = tuple(
+            [share * each for each in exact] for share in (1.2, 1.4, 1.6, 1.8, 2.0)
+        )
     verdict = undecided(given, "shard_map")[1]
     assert verdict.status == "weak"
     assert verdict.power > 0.5
@@ -535,12 +537,12 @@ def test_sections_are_weak_where_too_much_only_lies_between() -> None:
     rounding = given.in_float64["graph"]["C"]
     assert given.graph is not None
     (exact,) = given.graph.values["C"]
-    rounding.others = tuple([share * exact] for share in (1.2, 1.4, 1.6, 1.8, 2.0))
+    rounding.alternatives = tuple([share * exact] for share in (1.2, 1.4, 1.6, 1.8, 2.0))
     rounding.low, rounding.high = [exact], [2 * exact]
     found = sections.check(given)
     assert (found.status, found.reason) == (
         "weak",
         "C: 32 of 32 elements only lie between what undecided decisions lead to",
     )
-    rounding.others = rounding.others[2:]
+    rounding.alternatives = rounding.alternatives[2:]
     assert sections.check(given).status == "failed"

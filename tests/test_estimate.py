@@ -14,7 +14,7 @@ from runner.estimate.estimate import estimate
 from runner.estimate.model import Estimate
 from runner.evidence import collectives, hlo, work
 from runner.evidence.nodes import Origins
-from runner.evidence.work import Line, Work
+from runner.evidence.work import LineWork, Work
 from runner.experiment import hardware
 from runner.experiment.hardware import Hardware, Torus
 from runner.experiment.program import Program
@@ -135,7 +135,7 @@ def test_what_lies_on_the_chip_costs_no_memory_and_what_is_copied_there_is_count
 
 
 def test_the_memory_is_no_quicker_for_being_read_ahead_of_time() -> None:
-    computing = Line(("C",), False, {("bfloat16", "default"): 2e14}, 0)
+    computing = LineWork(("C",), False, {("bfloat16", "default"): 2e14}, 0)
     found = estimate(V5E, MESH, Work([computing], ahead=16e11), [])
     assert found.compute == found.seconds == pytest.approx(2.0)
     assert (found.bytes, found.intensity, found.roof) == (16e11, pytest.approx(125.0), "memory")
@@ -143,15 +143,15 @@ def test_the_memory_is_no_quicker_for_being_read_ahead_of_time() -> None:
 
 
 def test_the_roof_is_what_takes_longest_if_all_else_were_free() -> None:
-    computing = Line(("C",), False, {("bfloat16", "default"): 2e14}, 4e11)
+    computing = LineWork(("C",), False, {("bfloat16", "default"): 2e14}, 4e11)
     size = 45_000_000_000
     found = made([computing], collective(count=1, bytes_in=size, bytes_out=size))
     assert (found.roof, made([computing]).roof) == ("flops", "flops")
     assert found.mfu == pytest.approx(1 / 2)
     assert made([computing]).mfu == pytest.approx(1.0)
     assert made([computing], collective(count=3, bytes_in=size, bytes_out=size)).roof == "links"
-    assert made([Line(("C",), False, {("bfloat16", "default"): 2e13}, 8e11)]).roof == "memory"
-    unknown = made([Line(("C",), False, {("int4", "default"): 1.0}, 8e11)])
+    assert made([LineWork(("C",), False, {("bfloat16", "default"): 2e13}, 8e11)]).roof == "memory"
+    unknown = made([LineWork(("C",), False, {("int4", "default"): 1.0}, 8e11)])
     assert (unknown.roof, unknown.mfu) == (None, None)
 
 
@@ -183,13 +183,13 @@ def test_a_loop_of_unknown_length_is_said() -> None:
     assert "runs is not known: it counts once" in counted_in(hlo.read(text), Origins(given, "graph")).unknown[0]
 
 
-def made(lines: list[Line], *found: Any, **more: Any) -> Estimate:
+def made(lines: list[LineWork], *found: Any, **more: Any) -> Estimate:
     return estimate(V5E, MESH, Work(lines), list(found), **more)
 
 
 def test_a_line_takes_the_longer_of_computing_and_memory() -> None:
-    computing = Line(("C",), False, {("bfloat16", "default"): 2e14}, 8e9)
-    moving = Line(("D",), False, {("bfloat16", "default"): 2e12}, 8e11)
+    computing = LineWork(("C",), False, {("bfloat16", "default"): 2e14}, 8e9)
+    moving = LineWork(("D",), False, {("bfloat16", "default"): 2e12}, 8e11)
     found = made([computing, moving])
     assert [(line.nodes, line.seconds, line.bound) for line in found.lines] == [
         (["C"], pytest.approx(1.0), "flops"),
@@ -199,12 +199,12 @@ def test_a_line_takes_the_longer_of_computing_and_memory() -> None:
 
 
 def test_precise_products_take_longer() -> None:
-    (line,) = made([Line(("C",), False, {("float32", "highest"): 4e13}, 0)]).lines
+    (line,) = made([LineWork(("C",), False, {("float32", "highest"): 4e13}, 0)]).lines
     assert line.seconds == pytest.approx(1.0)
 
 
 def test_a_dtype_of_unknown_speed_is_said() -> None:
-    found = made([Line(("C",), False, {("int4", "default"): 1.0}, 8e11)])
+    found = made([LineWork(("C",), False, {("int4", "default"): 1.0}, 8e11)])
     assert found.unknown == ["v5e does not say how fast it multiplies int4"]
     assert found.seconds == pytest.approx(1.0)
 
@@ -216,7 +216,7 @@ def test_collectives_add_up_over_their_runs_and_hide_behind_what_is_computed_mea
         kind="collective-permute", groups=[[0, 1], [1, 0], [2, 3], [3, 2]], bytes_in=size, bytes_out=size,
         overlapped=["C"], count=2, asynchronous=True,
     )  # fmt: skip
-    line = Line(("C",), False, {("bfloat16", "default"): 3e11}, 0)
+    line = LineWork(("C",), False, {("bfloat16", "default"): 3e11}, 0)
     found = made([line], plain, hidden)
     assert [one.seconds for one in found.collectives] == [pytest.approx(3e-3), pytest.approx(2e-3)]
     assert found.hidden == pytest.approx(1.5e-3)

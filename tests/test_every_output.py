@@ -18,7 +18,7 @@ from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.faults import InvalidExperiment
 from runner.layout import Layout
-from runner.link.target import Held, Output, ProgramRun
+from runner.link.target import DeviceShard, Output, ProgramRun
 from runner.programs import WRITERS
 from runner.record.verdicts import OutputVerdict
 from tests import harness
@@ -55,11 +55,12 @@ def run(program: str = "constraint") -> ProgramRun:
         lies, whole = promised(name), np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
         blocks = list(dict.fromkeys(lies.block(position) for position in range(4)))
         held = [
-            Held(i, IDS[i], lies.ranges(i), blocks.index(lies.block(i)), whole[lies.index(i)].copy()) for i in range(4)
+            DeviceShard(i, IDS[i], lies.ranges(i), blocks.index(lies.block(i)), whole[lies.index(i)].copy())
+            for i in range(4)
         ]
         outputs[name] = Output("float32", shape, None, tuple(held))
     operands = {array.name: [(IDS[i], array.layout.ranges(i)) for i in range(4)] for array in given().arrays}
-    return ProgramRun(Program(program), outputs=outputs, told=ran(IDS, operands=operands))
+    return ProgramRun(Program(program), outputs=outputs, event=ran(IDS, operands=operands))
 
 
 def changed(ran: ProgramRun, name: str, position: int, **fields: Any) -> ProgramRun:
@@ -107,7 +108,7 @@ def test_every_copy_that_differs_is_named() -> None:
 
 def copies_of(outputs: int, devices: int) -> ProgramRun:
     """Outputs of which no device holds what the first one does."""
-    held = tuple(Held(i, i, ((0, 2),), i, np.full(2, i)) for i in range(devices))
+    held = tuple(DeviceShard(i, i, ((0, 2),), i, np.full(2, i)) for i in range(devices))
     return ProgramRun(Program.AUTO, outputs={f"o{n}": Output("float32", (2,), None, held) for n in range(outputs)})
 
 

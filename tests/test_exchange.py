@@ -61,7 +61,7 @@ def blocks_of(call: str) -> tuple[list[np.ndarray], list[np.ndarray], str, list[
 @pytest.mark.parametrize("call", CALLS)
 def test_each_block_is_what_its_origin_says(call: str) -> None:
     before, after, operation, found = blocks_of(call)
-    combined = origins.REDUCED.get(operation)
+    combined = origins.reduction(operation)
     for device, blocks in enumerate(found):
         covered = np.zeros(after[device].shape, int)
         for block in blocks:
@@ -105,7 +105,7 @@ def node_of(call: str) -> TracedNode:
         expression=call,
         collective=TracedCollective(operation=operation, axes=axes),
         before=TracedValue(name="A", shape=list(SHAPE), dtype="float32", values=[value.tolist() for value in before]),
-        origins=origins.told(found, operation, [4, 5, 6, 7]),
+        origins=origins.recorded(found, operation, [4, 5, 6, 7]),
         agrees=None,
         max_abs_error=None,
         devices=[],

@@ -38,7 +38,7 @@ JAX = "0.13.0"
 def found(folder: Path, *finished: Finished, text: str = TEXT, **changes: Any) -> Any:
     """The record after a worker told what it `finished`."""
     given = experiment(text, **changes)
-    told = record.begun("test", ())
+    told = record.started("test", ())
     findings = Findings(given, data.make(given, folder), told)
     types = Types(
         unsupported={},

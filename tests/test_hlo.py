@@ -18,7 +18,7 @@ from runner.evidence import custom_calls, groups, hlo
 from runner.evidence.gather import gather
 from runner.evidence.hlo import Instruction, Metadata, Shape
 from runner.evidence.model import Between, Evidence
-from runner.evidence.nodes import Origin, Origins, asked, stacks
+from runner.evidence.nodes import OperationOrigin, Origins, asked, stacks
 from runner.executions import InBranch, Range
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
@@ -382,7 +382,7 @@ def test_what_spells_no_groups(text):
     ],
 )
 def test_a_name_stack_leads_to_its_line(experiment, stack, node, primitive, gradient):
-    assert Origins(experiment, "per_device").of(Metadata(stack)) == (Origin(node, primitive, gradient),)
+    assert Origins(experiment, "per_device").of(Metadata(stack)) == (OperationOrigin(node, primitive, gradient),)
 
 
 @pytest.mark.parametrize("stack", ["", "jit(test)/shard_map", "broadcast.5", "jit(test)/E/psum", "a"])

@@ -17,7 +17,7 @@ from runner.config.sources import Sources
 from runner.evidence import hlo, warnings
 from runner.evidence.hlo import Metadata
 from runner.evidence.model import Collective
-from runner.evidence.nodes import Origin, Origins
+from runner.evidence.nodes import OperationOrigin, Origins
 from runner.experiment.imported import KEY, Imported, Imports
 from runner.experiment.model import Experiment
 from runner.flow import run as flow
@@ -189,7 +189,7 @@ def experiment() -> Experiment:
     return imported.experiment(TEXT, LOSS)
 
 
-def origin(stack: str, *texts: str) -> tuple[Origin, ...]:
+def origin(stack: str, *texts: str) -> tuple[OperationOrigin, ...]:
     frames = tuple((str(FILE), line(text)) for text in texts)
     return Origins(experiment(), "graph").of(Metadata(stack, frames))
 
@@ -220,11 +220,11 @@ def test_an_operation_belongs_to_the_line_of_its_innermost_frame(
 
 
 def test_an_operation_without_a_frame_belongs_to_the_call() -> None:
-    assert origin("jit(test)/jvp(loss)/add") == (Origin("loss", "add", False),)
+    assert origin("jit(test)/jvp(loss)/add") == (OperationOrigin("loss", "add", False),)
 
 
 def test_a_frame_counts_within_the_call_alone() -> None:
-    assert origin("jit(test)/jvp(loss_x)/mul", Q) == (Origin("loss_x", "mul", False),)
+    assert origin("jit(test)/jvp(loss_x)/mul", Q) == (OperationOrigin("loss_x", "mul", False),)
     assert origin("jit(test)/jvp(other)/mul", Q) == ()
 
 

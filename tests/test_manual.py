@@ -15,7 +15,7 @@ from runner.experiment.enumeration import identity
 from runner.experiment.program import Program
 from runner.experiment.reader import read
 from runner.layout import Layout, Mesh, Spec
-from runner.link.target import Held, Output, ProgramRun
+from runner.link.target import DeviceShard, Output, ProgramRun
 from runner.reference import interpret
 from runner.reference.gradient import shares
 from tests.harness import config, consulted, experiment, refusal, run
@@ -181,12 +181,12 @@ def test_each_device_is_held_to_its_own_part_of_the_block(tmp_path: Path) -> Non
         outputs: dict[str, Output] = {}
         for name in context.outputs:
             of, own = context.layout(name), context.blocks(name)
-            held: list[Held] = []
+            held: list[DeviceShard] = []
             for position in range(8):
                 source = exchanged.get(position, position) if name == "t" else position
                 assert context.per_device is not None
                 part = np.asarray(context.per_device.values[name][source])[of.within(source, own)].astype(np.float32)
-                held.append(Held(position, position, of.ranges(position), source, part))
+                held.append(DeviceShard(position, position, of.ranges(position), source, part))
             outputs[name] = Output("float32", of.shape, None, tuple(held))
         return ProgramRun(Program.SHARD_MAP, outputs=outputs)
 

@@ -19,7 +19,7 @@ import pytest
 from runner import codec
 from runner.record import golden
 from runner.record.model import Record
-from runner.record.record import begun
+from runner.record.record import started
 from runner.record.verdicts import FileChecks, NotRun, SectionsVerdict, Verdict
 from tests.command import ROOT
 from tests.evidence import CHECKS, as_json, collective, died, on, output, program, record, value
@@ -561,7 +561,7 @@ def test_a_program_or_worker_that_died_fails_with_its_last_words(told: Project) 
     told.tell(programs={**FOUND, "auto": died("the process was ended by SIGABRT")}, status="error")
     said = told.pytest("--experiments", "my_conf", status=1)
     assert "auto: the process was ended by SIGABRT\n" in said
-    early = begun("mine", ())
+    early = started("mine", ())
     error = "the process ended with status 1"
     told.tell(programs={}, checks=early.checks, status="error", error=error, environment=early.environment)
     said = told.pytest("--experiments", "my_conf", status=1)

@@ -18,13 +18,13 @@ from runner.config.sources import Sources
 from runner.evidence import collectives, hlo, planes, profile
 from runner.evidence.model import Profile, ProfiledCollective, ProfiledNode, Seconds, Unattributed
 from runner.evidence.nodes import Origins
-from runner.evidence.planes import Event, Recorded, Taken
+from runner.evidence.planes import Capture, Event, Recorded
 from runner.evidence.profile import own_times
 from runner.experiment.program import Program
 from runner.experiment.reader import read
 from runner.flow import run, verification
 from runner.link.events import Profiled, RunTimes
-from runner.link.steps import Step, Work
+from runner.link.steps import Step, StepWork
 from runner.show import profile as table
 from runner.show import report
 from runner.words import time_text
@@ -108,7 +108,7 @@ def read_profile(*events: Event, runs: int = 1, module: str = MODULE, unknown: S
     experiment = harness.experiment(EXPERIMENT, mesh={"axes": ["x"], "shape": [4]})
     parsed, origins = hlo.read(module), Origins(experiment, "per_device")
     run_s = RunTimes(median=1.0, min=1.0, max=1.0, n=runs)
-    taken = Taken("profile/shard_map", runs, run_s, Recorded(events, tuple(unknown)))
+    taken = Capture("profile/shard_map", runs, run_s, Recorded(events, tuple(unknown)))
     return profile.read(taken, parsed, origins, collectives.read(parsed, origins, experiment.mesh))
 
 
@@ -404,7 +404,7 @@ def test_a_tpu_names_events_by_the_text_of_their_instructions_synthetic() -> Non
 
 def test_the_events_reach_the_parent_as_they_are(tmp_path: Path) -> None:
     recorded = Recorded((event("a", 0, 10, done=2**40), event("b", 5, 6, run=-1, name="é")), ("a sentence",))
-    taken = Taken("profile/auto", 1, RunTimes(median=0.1, min=0.1, max=0.1, n=1), recorded)
+    taken = Capture("profile/auto", 1, RunTimes(median=0.1, min=0.1, max=0.1, n=1), recorded)
     left = planes.leave(tmp_path / "profile_auto.bin", taken)
     assert planes.collect(codec.build(Profiled, evidence.as_json(left)), tmp_path) == taken
     assert list(tmp_path.iterdir()) == []
@@ -473,7 +473,7 @@ def test_a_profiler_that_fails_is_told_and_costs_no_values(tmp_path: Path) -> No
 
 
 PROFILED = asked(
-    *(Step(program, work) for program in (Program.AUTO, Program.VMAP) for work in (Work.RUN, Work.PROFILE))
+    *(Step(program, work) for program in (Program.AUTO, Program.VMAP) for work in (StepWork.RUN, StepWork.PROFILE))
 )
 
 
@@ -488,7 +488,7 @@ def test_a_profiler_that_ends_the_worker_ends_no_program(how: str) -> None:
 
 def test_a_program_that_ends_the_worker_is_not_tried_again_for_its_profile() -> None:
     body = f"{TYPES}say('started', step=steps[0]); os.abort()"
-    job = asked(Step(Program.AUTO), Step(Program.AUTO, Work.PROFILE), Step(Program.VMAP))
+    job = asked(Step(Program.AUTO), Step(Program.AUTO, StepWork.PROFILE), Step(Program.VMAP))
     events, _ = hear(body, TYPES + "finish(*steps)", job=job)
     assert [line for line in told(events) if line.startswith("started")] == ["started auto", "started vmap"]
 

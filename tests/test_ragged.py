@@ -21,7 +21,7 @@ from runner.experiment.program import Program
 from runner.faults import InvalidExperiment
 from runner.language.counterparts import collectives
 from runner.layout import Mesh
-from runner.link.steps import Work
+from runner.link.steps import StepWork
 from runner.record.verdicts import SectionsVerdict
 from runner.worker import lowered
 from tests import harness
@@ -260,7 +260,7 @@ def test_the_trace_says_which_rows_stay(tmp_path):
 def test_there_is_no_program_for_the_trace_either():
     outcome = harness.types(SENT)
     assert Program.SHARD_MAP in outcome.unsupported
-    assert Work.TRACE not in outcome.unsupported
+    assert StepWork.TRACE not in outcome.unsupported
 
 
 COMPILED = """HloModule jit_f, is_scheduled=true, num_partitions=4

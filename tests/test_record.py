@@ -404,5 +404,5 @@ def test_without_git_there_is_no_commit(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_the_versions_of_jax_are_left_to_the_worker() -> None:
-    found = record.begun("case", ()).environment
+    found = record.started("case", ()).environment
     assert (found.jax, found.jaxlib, found.runner) == (None, None, __version__)

@@ -13,7 +13,7 @@ import pytest
 from runner import codec
 from runner.layout import Layout, Mesh, Spec
 from runner.record.model import Record
-from runner.record.record import begun
+from runner.record.record import started
 from runner.show import pictures, report
 from tests import evidence
 from tests.evidence import as_json
@@ -83,7 +83,7 @@ def built(found: dict[str, Any]) -> Record:
     """The record that says this, and else what one of a run that passed says."""
     programs = {name: _program(program) for name, program in found.get("programs", {}).items()}
     checks = {name: _check(name, check) for name, check in found.get("checks", {}).items()}
-    nothing = as_json(begun(None, ()))
+    nothing = as_json(started(None, ()))
     environment = nothing["environment"] | found.get("environment", {})
     target = {"topology": None, **found["target"]} if "target" in found else None
     told = {"programs": programs, "checks": checks, "environment": environment, "target": target}

@@ -14,7 +14,7 @@ import pytest
 from benchmarks.operations_rounding import DTYPES, compared, expressions
 from runner.experiment import data
 from runner.language.operations import OPERATIONS
-from runner.reference import Oracle, Rounding, Undecided, measure
+from runner.reference import Oracle, Rounding, UndecidedLine, measure
 from runner.reference.machine import Machine
 from runner.reference.rounded import NEAREST, plain, rounded
 from runner.worker.types import infer
@@ -128,7 +128,7 @@ def test_a_decision_far_from_its_edge_is_decided() -> None:
     ],
 )
 def test_an_undecided_value_says_which_lines_decide(lines: dict[str, str], places: list[tuple[str, str, int]]) -> None:
-    assert list(measured(**lines)[1].places) == [Undecided(*place) for place in places]
+    assert list(measured(**lines)[1].places) == [UndecidedLine(*place) for place in places]
 
 
 def of_float8(line: str, init: Any) -> Rounding:
@@ -151,7 +151,7 @@ def test_what_is_rounded_between_exact_operands_and_a_choice_leaves_it_undecided
 
 def test_the_line_of_a_loop_that_decides_is_named_as_everywhere_with_all_its_steps() -> None:
     ring = {"repeat": 3, "carry": {"acc": "B * 0"}, "body": {"acc": "acc + floor(B * 10)"}}
-    assert measured(ring=ring, out="ring.acc")[1].places == (Undecided("ring.acc", "floor", 12),)
+    assert measured(ring=ring, out="ring.acc")[1].places == (UndecidedLine("ring.acc", "floor", 12),)
 
 
 CHOSEN = {

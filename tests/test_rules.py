@@ -14,7 +14,7 @@ from runner.config.compose import compose
 from runner.experiment import enumeration
 from runner.experiment.model import Experiment
 from runner.experiment.reader import read
-from runner.experiment.rules import Logical, Rule, Rules
+from runner.experiment.rules import Logical, LogicalAxisRule, Rules
 from runner.faults import InvalidExperiment
 from runner.flow import run as flow
 from runner.layout import Mesh, Spec
@@ -130,7 +130,7 @@ def test_the_first_rule_whose_axes_are_free_wins(rules: Any, names: list[str], s
 
 def assigned(rules: list[tuple[str, tuple[str, ...]]], names: list[Any], **rest: Any) -> Logical:
     mesh = Mesh(("a", "b", "c"), (2, 2, 2))
-    ordered = tuple(Rule(name, axes, ("rules", i)) for i, (name, axes) in enumerate(rules))
+    ordered = tuple(LogicalAxisRule(name, axes, ("rules", i)) for i, (name, axes) in enumerate(rules))
     return Rules(ordered, **rest).assign(names, mesh, ("here",))
 
 

@@ -17,7 +17,7 @@ from runner.graph.model import Equation
 from runner.language.syntax import parse
 from runner.layout import Mesh, Spec
 from runner.sharding.repairs import Repair, candidates, resharded
-from runner.sharding.results import Held, of_result
+from runner.sharding.results import OperandLayout, of_result
 
 MESH = Mesh(("x", "y"), (2, 4))
 
@@ -35,8 +35,8 @@ def spec(text: str) -> Spec:
     return Spec(() if entry == "." else tuple(entry) for entry in text.split())
 
 
-def held(text: str, size: int = 8, itemsize: int = 4) -> Held:
-    return Held(spec(text), (size,) * len(text.split()), itemsize)
+def held(text: str, size: int = 8, itemsize: int = 4) -> OperandLayout:
+    return OperandLayout(spec(text), (size,) * len(text.split()), itemsize)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_of_operands_what_leaves_the_fewest_bytes_on_a_device_is_resharded_first
 
 
 def test_no_dimension_is_sharded_that_the_devices_do_not_divide() -> None:
-    long, short = Held(spec("y"), (8,), 4), Held(spec("."), (6,), 4)
+    long, short = OperandLayout(spec("y"), (8,), 4), OperandLayout(spec("."), (6,), 4)
     found = list(candidates(equation("A + B"), [long, short], MESH, None))
     assert found == [Repair(operands={0: spec(".")})]
 

@@ -9,9 +9,9 @@ import pytest
 
 import runner.programs
 from runner.experiment.program import Program
-from runner.link.steps import Step, Work
+from runner.link.steps import Step, StepWork
 
-RUN, PROFILE, TRACE = (Step(Program.SHARD_MAP, work) for work in (Work.RUN, Work.PROFILE, Work.TRACE))
+RUN, PROFILE, TRACE = (Step(Program.SHARD_MAP, work) for work in (StepWork.RUN, StepWork.PROFILE, StepWork.TRACE))
 OTHER = Step(Program.VMAP)
 
 
@@ -23,9 +23,9 @@ def test_a_program_is_its_name_and_has_a_writer_of_that_name(program: Program) -
     assert Path(write.__code__.co_filename).name == f"{program}.py"
 
 
-@pytest.mark.parametrize("work", Work)
+@pytest.mark.parametrize("work", StepWork)
 @pytest.mark.parametrize("program", Program)
-def test_a_step_is_the_same_after_the_wire(program: Program, work: Work) -> None:
+def test_a_step_is_the_same_after_the_wire(program: Program, work: StepWork) -> None:
     step = Step(program, work)
     assert Step.from_json(json.loads(json.dumps(step.to_json()))) == step
 

@@ -36,8 +36,8 @@ from runner.link.events import (
     said,
 )
 from runner.link.process import Worker
-from runner.link.steps import Step, Work
-from runner.link.target import Held, Output, program_run
+from runner.link.steps import Step, StepWork
+from runner.link.target import DeviceShard, Output, program_run
 from runner.link.workers import Workers as Kept
 from tests.evidence import timing
 
@@ -112,7 +112,7 @@ def assert_gone(workers: Workers) -> None:
 
 def name(step: Step) -> str:
     """`auto`, `profile auto`."""
-    return step.program if step.work is Work.RUN else f"{step.work} {step.program}"
+    return step.program if step.work is StepWork.RUN else f"{step.work} {step.program}"
 
 
 def told(events: list[Event]) -> list[str]:
@@ -431,7 +431,7 @@ def test_without_a_layout_a_block_lies_where_the_experiment_says(tmp_path: Path)
 
 def test_a_block_is_taken_from_the_part_that_has_it_and_else_from_several() -> None:
     values = np.arange(8.0).reshape(4, 2)
-    held = tuple(Held(i, i, ((2 * i, 2 * i + 2), (0, 2)), i, values[2 * i : 2 * i + 2]) for i in range(2))
+    held = tuple(DeviceShard(i, i, ((2 * i, 2 * i + 2), (0, 2)), i, values[2 * i : 2 * i + 2]) for i in range(2))
     output = Output("float32", (4, 2), None, held)
     assert output.block(((3, 4), (0, 2))).tolist() == [[6, 7]]
     assert np.shares_memory(output.block(((3, 4), (0, 2))), values)
@@ -459,5 +459,5 @@ def test_nothing_is_handed_over_as_nothing(tmp_path: Path) -> None:
 
 
 def test_of_copies_the_first_device_counts() -> None:
-    held = tuple(Held(i, i, ((0, 1),), i, np.array([float(i)])) for i in range(2))
+    held = tuple(DeviceShard(i, i, ((0, 1),), i, np.array([float(i)])) for i in range(2))
     assert Output("float32", (1,), None, held).whole().tolist() == [0.0]

@@ -15,7 +15,7 @@ from runner.layout import Spec, Typed
 from runner.link import handover
 from runner.link.events import Compilation, Event, Finished, Log, OutputTold, Ran, Ranges, Traced
 from runner.link.process import Worker
-from runner.link.steps import Step, Work
+from runner.link.steps import Step, StepWork
 from runner.link.target import program_run, traced_values
 from runner.link.together import Together, folder, put_together
 from runner.link.workers import Workers
@@ -201,7 +201,7 @@ def test_what_only_the_first_did_is_what_it_told() -> None:
 def test_the_rows_of_a_trace_stand_in_the_order_of_the_mesh(tmp_path: Path) -> None:
     left(tmp_path / "trace.bin", [[0.0], [2.0]])
     left(folder(tmp_path, 1) / "trace.bin", [[1.0], [3.0]])
-    step = Step(Program.SHARD_MAP, Work.TRACE)
+    step = Step(Program.SHARD_MAP, StepWork.TRACE)
     parts = [
         Finished(step=step, found=Traced(device_ids=[0, 2, 1, 3], values={"y": Typed((1,), "bfloat16")}, rows=[rows]))
         for rows in ([0, 2], [1, 3])

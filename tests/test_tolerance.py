@@ -256,9 +256,9 @@ def test_a_cast_of_numbers_as_coarse_as_it_rounds_and_decides_nothing() -> None:
 
 # What may be otherwise.
 
-FEW = Beside(low=np.array([1.0, 3, 5, 7]), high=np.array([1.0, 3, 9, 9]), others=(np.array([1, 3, 9, 8]),))
-SEVERAL = replace(FEW, others=tuple(np.array([1, 3, other, 8]) for other in (9, 5, 7, 9, 8, 5)))
-MANY = replace(SEVERAL, others=(*SEVERAL.others, np.array([1, 3, 6, 9])))
+FEW = Beside(low=np.array([1.0, 3, 5, 7]), high=np.array([1.0, 3, 9, 9]), alternatives=(np.array([1, 3, 9, 8]),))
+SEVERAL = replace(FEW, alternatives=tuple(np.array([1, 3, other, 8]) for other in (9, 5, 7, 9, 8, 5)))
+MANY = replace(SEVERAL, alternatives=(*SEVERAL.alternatives, np.array([1, 3, 6, 9])))
 
 
 @pytest.mark.parametrize(

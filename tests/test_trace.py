@@ -20,7 +20,7 @@ from runner.experiment.reader import read
 from runner.faults import InvalidExperiment
 from runner.flow import run
 from runner.language import operations
-from runner.link.steps import Step, Work
+from runner.link.steps import Step, StepWork
 from runner.record import record
 from runner.record.model import FirstDifference, Record, TracedCollective, TracedValue
 from runner.reference import interpret
@@ -397,7 +397,7 @@ def test_without_trace_there_is_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["os.abort()", "time.sleep(60)"])
 def test_what_ends_shard_map_is_not_tried_again_for_its_trace(how: str) -> None:
-    job = asked(Step(Program.SHARD_MAP), Step(Program.VMAP), Step(Program.SHARD_MAP, Work.TRACE))
+    job = asked(Step(Program.SHARD_MAP), Step(Program.VMAP), Step(Program.SHARD_MAP, StepWork.TRACE))
     body = f"{TYPES}say('started', step=steps[0]); {how}"
     events, _ = hear(body, TYPES + "finish(*steps)", job=job, timeout=2.0)
     assert [line for line in told(events) if line.startswith("started")] == ["started shard_map", "started vmap"]

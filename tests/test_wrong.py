@@ -18,7 +18,7 @@ from runner.experiment.program import Program
 from runner.faults import InvalidExperiment, key_text
 from runner.flow import verification
 from runner.layout import Typed
-from runner.link.target import Held, Output, ProgramRun
+from runner.link.target import DeviceShard, Output, ProgramRun
 from runner.record import record
 from runner.record.verdicts import AgreementVerdict, Checks, LeftOut
 from runner.reference.arithmetic import ANY
@@ -61,9 +61,9 @@ def run(of: Context, program: str, **wrong: Any) -> ProgramRun:
             ranges = of.layout(name).ranges(position)
             part = of.expected("graph", name, position, ranges).astype(np.float32)
             part = wrong.get(name, lambda part, position: part)(part, position)
-            held.append(Held(position, position, ranges, hash(part.tobytes()), part))
+            held.append(DeviceShard(position, position, ranges, hash(part.tobytes()), part))
         outputs[name] = Output("float32", (4, 2), None, tuple(held))
-    return ProgramRun(Program(program), outputs=outputs, told=ran(list(range(4)), operands={}))
+    return ProgramRun(Program(program), outputs=outputs, event=ran(list(range(4)), operands={}))
 
 
 def shifted(part: np.ndarray, position: int) -> np.ndarray:

@@ -8,7 +8,7 @@ import numpy as np
 
 from runner.checks.compare import SAME, Beside, Difference, Tolerance, carried, difference
 from runner.checks.context import Context
-from runner.checks.kind import Kind, Needs
+from runner.checks.kind import CheckKind, Needs
 from runner.experiment.model import Section
 from runner.link.target import Output, ProgramRun, Ranges
 from runner.record.verdicts import AgreementVerdict, LeftOut, NotRun
@@ -19,11 +19,12 @@ from runner.words import listed
 def check(
     context: Context, run: ProgramRun, others: Sequence[ProgramRun], *, alike: bool = True
 ) -> AgreementVerdict | NotRun:
-    """Compare a program's outputs with those of every other program that ran, but for what is known to be wrong.
+    """Compare a program's outputs with those of every other program that ran.
 
-    `alike` is whether the two sections say the same: where they do not, programs of different sections differ.
+    Outputs that are known to be wrong are left out. `alike` is whether `graph` and `per_device` compute the same; if
+    not, only programs of the same section are compared.
     """
-    comparable = [other for other in others if alike or other.program.section == run.program.section]
+    comparable = [peer for peer in others if alike or peer.program.section == run.program.section]
     if not comparable:
         reason = (
             "no other program ran" if not others else "the other programs are of a section that says something else"
@@ -33,19 +34,19 @@ def check(
     apart: list[str] = []
     largest, compared = 0.0, False
     for name, output in run.outputs.items():
-        for other in comparable:
-            theirs, known = other.outputs.get(name), _sections(context, name, run, other)
-            # What no oracle knows has no tolerance.
-            if theirs is None or len(known) < 2 or {run.program, other.program} & {*left_out.get(name, ())}:
+        for peer in comparable:
+            peer_output, known = peer.outputs.get(name), _sections(context, name, run, peer)
+            # An output without an oracle has no tolerance.
+            if peer_output is None or len(known) < 2 or {run.program, peer.program} & {*left_out.get(name, ())}:
                 continue
             compared = True
-            if output.dtype != theirs.dtype:
-                apart.append(f"{name} is {output.dtype}, but {theirs.dtype} in {other.program}")
+            if output.dtype != peer_output.dtype:
+                apart.append(f"{name} is {output.dtype}, but {peer_output.dtype} in {peer.program}")
                 continue
-            measured = _apart(context, name, output, theirs, known)
+            measured = _apart(context, name, output, peer_output, known)
             largest = max(largest, measured.max_abs)
             if measured.wrong:
-                apart.append(f"{name} differs from {other.program} at {measured.wrong} of {measured.size} elements")
+                apart.append(f"{name} differs from {peer.program} at {measured.wrong} of {measured.size} elements")
     if not compared:
         reason = "; ".join(f"{name} of {listed(programs)}" for name, programs in left_out.items())
         if not reason:
@@ -55,39 +56,39 @@ def check(
         status="failed" if apart else "passed",
         reason="; ".join(apart) or None,
         max_abs_error=largest,
-        others=[other.program for other in comparable],
+        others=[peer.program for peer in comparable],
         left_out=left_out,
     )
 
 
-def _left_out(context: Context, run: ProgramRun, others: list[ProgramRun]) -> dict[str, list[str]]:
-    """For each output, the programs (this one included) that are known to give it wrong."""
-    known = {tried.program.value: context.known_wrong(tried.program) for tried in (run, *others)}
+def _left_out(context: Context, run: ProgramRun, runs: list[ProgramRun]) -> dict[str, list[str]]:
+    """For each output, the programs (this one included) for which it is known to be wrong."""
+    known = {tried.program.value: context.known_wrong(tried.program) for tried in (run, *runs)}
     wrong = {name: [program for program, outputs in known.items() if name in outputs] for name in run.outputs}
     return {name: programs for name, programs in wrong.items() if programs}
 
 
 def _sections(context: Context, name: str, *runs: ProgramRun) -> list[Section]:
-    """To which section's oracle each program's output is held."""
+    """The section whose oracle each program's output is compared with."""
     return [section for run in runs if (section := context.knows(run.program, name)) is not None]
 
 
-def _apart(context: Context, name: str, mine: Output, theirs: Output, sections: list[Section]) -> Difference:
-    """How far two programs' outputs are apart; each may be off its own section's oracle by that oracle's tolerance."""
+def _apart(context: Context, name: str, output: Output, peer_output: Output, sections: list[Section]) -> Difference:
+    """The difference of two programs' outputs; each may differ from its section's oracle by the tolerance."""
     allowed = sum((context.tolerance(section, name) for section in sections), Tolerance(0.0, 0.0))
     if len(set(sections)) > 1 and name in context.experiment.approximate:
         largest = magnitude(context.oracle(sections[0]).values[name])
         allowed += Tolerance(0.0, context.experiment.approximate[name] * largest)
     total = SAME
-    for ranges, part in mine.parts.items():
-        block = theirs.block(ranges)
+    for ranges, part in output.parts.items():
+        block = peer_output.block(ranges)
         beside = _beside(context, name, set(sections), ranges, block)
-        total = total.joined(difference(part, block, mine.dtype, allowed, beside))
+        total = total.joined(difference(part, block, output.dtype, allowed, beside))
     return total
 
 
 def _beside(context: Context, name: str, sections: set[Section], ranges: Ranges, block: np.ndarray) -> Beside | None:
-    """What else may stand in `ranges`, where the other program decided otherwise than this one or overflowed."""
+    """The other values that are possible in `ranges`, where the two programs decided differently or one overflowed."""
     at = tuple(slice(start, stop) for start, stop in ranges)
     low = high = block
     overflows = np.zeros(block.shape, bool)
@@ -105,7 +106,7 @@ def _beside(context: Context, name: str, sections: set[Section], ranges: Ranges,
 
 
 KINDS = (
-    Kind(
+    CheckKind(
         "agreement", AgreementVerdict | LeftOut | NotRun, Needs.OTHERS,
         lambda case: check(case.context, case.run, case.others, alike=case.alike),
     ),

@@ -1,4 +1,4 @@
-"""What a program asks for, what Shardy plans, or what was compiled in; whether it communicates as expected out."""
+"""Compares the collectives that are asked for, planned or compiled with what `expect` says of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from runner.sharding.plan import AskedCollective, PlannedCollective
 from runner.words import bytes_text
 
 OF = ("compiled", "lowered", "planned")
-"""What an expectation may be held to; without a word it is held to the compiled module."""
+"""What an expectation can be about, by the prefix of its key; without a prefix, the compiled module."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class LimitVerdict(Judged):
 
 @dataclass(frozen=True)
 class _One:
-    """A collective: its kind, how often it runs, what a device sends for it, its name and itself in words."""
+    """A collective: its kind, how often it runs, the bytes that a device sends for it, its name and its description."""
 
     kind: str
     count: Count
@@ -48,12 +48,12 @@ class _One:
     text: str
     why: str | None = None
     alone: bool = False
-    """Whether it is over axes of size 1, so that it moves nothing, and counts as nothing."""
+    """Whether all its axes have size 1, so that it moves nothing and is not counted."""
 
 
 @dataclass(frozen=True)
 class _Listed:
-    """The collectives, how a report says that one is missing (`no psum was compiled`), and what is not among them."""
+    """Collectives, the words for a missing one (`no psum was compiled`), and why the list may be incomplete."""
 
     collectives: Sequence[_One]
     participle: str
@@ -61,7 +61,7 @@ class _Listed:
 
 
 def counts(expected: Expectations, program: Program, compiled: CompiledProgram, of: str, *, none: bool) -> Verdict:
-    """Whether there are as many collectives of each kind as expected; with `none`, whether there are none."""
+    """Check that there are as many collectives of each kind as expected; with `none`, that there are none."""
     wanted: Mapping[str, int | Range] = {} if none else getattr(expected, _name(of, "collectives"))
     listed = _listed(program, compiled, of)
     if isinstance(listed, Verdict):
@@ -94,13 +94,13 @@ def counts(expected: Expectations, program: Program, compiled: CompiledProgram, 
 
 
 def _within(number: int | Range, wanted: int | Range) -> bool:
-    """Whether it runs as often as wanted, whichever branches are taken."""
+    """Whether the number of executions is as expected in every branch."""
     (least, most), (low, high) = executions.ends(number), executions.ends(wanted)
     return low <= least and most <= high
 
 
 def sent(expected: Expectations, program: Program, compiled: CompiledProgram, of: str) -> Verdict:
-    """Whether a device sends no more than expected."""
+    """Check that a device sends no more bytes than expected."""
     limit = getattr(expected, _name(of, "max_bytes_per_device"))
     listed = _listed(program, compiled, of)
     if isinstance(listed, Verdict):
@@ -140,7 +140,7 @@ def _name(of: str, name: str) -> str:
 
 
 def _as(kind: type[CountsVerdict] | type[LimitVerdict], verdict: Judged | NotRun) -> Verdict:
-    """A verdict that says why there is nothing to compare, as one of this kind."""
+    """The same verdict as an instance of `kind`, where there is nothing to compare."""
     if isinstance(verdict, NotRun):
         return verdict
     return kind(status=verdict.status, reason=verdict.reason, details=verdict.details)
@@ -159,7 +159,7 @@ def _one(
 
 
 def _listed(program: Program, compiled: CompiledProgram, of: str) -> _Listed | Judged | NotRun:
-    """The collectives; a verdict where they are not to be had. An expectation that nobody can check is not met."""
+    """The collectives to compare, or a verdict if they are unknown. An expectation that cannot be checked fails."""
     if of == "compiled":
         if compiled.collectives is None:
             unread = compiled.collectives_unknown or ["the backend does not tell the collectives"]

@@ -1,4 +1,4 @@
-"""Two arrays and a tolerance in; how far they are apart out."""
+"""Takes two arrays and a tolerance; returns how far they are apart."""
 
 from __future__ import annotations
 
@@ -13,39 +13,40 @@ from runner import dtypes
 from runner.reference import PerDevice, Rounding
 
 SAFE = {1: 3.0, 2: 3.0, 4: 4.0, 8: 4.0}
-"""How many times the largest rounding error that was measured a right program may be off, for each number of bytes.
+"""The tolerance in units of the largest measured rounding error, by the dtype's size in bytes.
 
-JAX's programs on CPUs were off by at most 0.9 times it in 16 bits, 1.6 in 8, and 2.4 in 32: `benchmarks/tolerance.py`.
+The error of JAX's programs on CPUs was at most 0.9 of these units in 16 bits, 1.6 in 8, and 2.4 in 32:
+`benchmarks/tolerance.py`.
 """
 
 UNITS = {1: 0.5, 2: 1.0, 4: 4.0, 8: 4.0}
-"""How many units in the last place a result may be off where no rounding was measured, for each number of bytes.
+"""The tolerance, in units in the last place, of results whose rounding was not measured, by the dtype's size in bytes.
 
 Elementary functions of two libraries differ by such units in float32; narrower results are rounded once, from float32.
 """
 
 FEW = 8
-"""With so few measured distances the largest may be lucky: the tolerance is doubled, and less so with more of them."""
+"""With this many measured distances the tolerance is doubled, since the next may be larger; with more, less so."""
 
 MANY = 64
-"""From so many elements on, errors that average out are told from mistakes that do not."""
+"""Outputs with at least this many elements are also checked as a whole: rounding averages out, a mistake does not."""
 
 EXCUSED = 0.05
-"""The share of an output's elements that may hang on undecided decisions and yet be none of what these lead to."""
+"""The share of an output's elements that may depend on decisions and have none of the values that these lead to."""
 
 OUTCOMES = 4
-"""Where decisions lead an element to more numbers than this, not all of them are known."""
+"""With more possible values of an element than this, the list of them is taken to be incomplete."""
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """|actual - expected| ≤ atol + rtol · |expected|; both 0 for exact dtypes."""
+    """|actual - expected| ≤ atol + rtol · |expected|; both are 0 for exact dtypes."""
 
     rtol: float
     atol: float
 
     def __add__(self, other: Tolerance) -> Tolerance:
-        """What two values may differ by when each is within its tolerance of a third."""
+        """The tolerance between two values that are each within their tolerance of a third."""
         return Tolerance(self.rtol + other.rtol, self.atol + other.atol)
 
 
@@ -53,21 +54,21 @@ NOTHING = Tolerance(0.0, 0.0)
 
 
 def of_bytes(dtype: str, of: Mapping[int, float]) -> float:
-    """What `of` says of a dtype with so many bytes."""
+    """The entry of `of` for a dtype's size in bytes."""
     kind = dtypes.dtype(dtype)
     return of[kind.itemsize // (2 if kind.kind == "complex" else 1)]
 
 
 def units(dtype: str, of: Mapping[int, float]) -> float:
-    """The units in the last place that `of` gives for a dtype, relative to a result."""
+    """The units in the last place that `of` gives for a dtype, relative to the result."""
     return of_bytes(dtype, of) * dtypes.dtype(dtype).eps
 
 
 def tolerance(dtype: str, rounding: Rounding) -> Tolerance:
-    """The tolerance of an output of `dtype`, of what rounding was measured to do to it.
+    """The tolerance of an output of `dtype`, made of the measured rounding errors.
 
-    rtol is a few units in the last place; atol is `SAFE` times the largest rounding error that was measured, and more
-    where few were: the next draw of so few may be larger.
+    rtol is a few units in the last place. atol is `SAFE` times the largest measured rounding error, and more where few
+    were measured, since the next may be larger.
     """
     if dtypes.dtype(dtype).exact:
         return NOTHING
@@ -76,48 +77,49 @@ def tolerance(dtype: str, rounding: Rounding) -> Tolerance:
 
 
 def lucky(measured: int) -> float:
-    """How many times the largest of so many distances the next may be."""
+    """The factor by which the next distance may exceed the largest of this many measured ones."""
     return 1 + FEW / max(measured, 1)
 
 
 @dataclass(frozen=True)
 class Beside:
-    """What else may be there, since decisions may be taken otherwise: the elements of `others`.
+    """The values that are right besides the oracle's, since decisions may fall otherwise: those in `alternatives`.
 
-    Elsewhere than where it `hangs` on decisions, others differ by rounding alone.
-
-    Where these are many, what none of them has may still lie between `low` and `high`; nothing finite need be where it
-    `overflows`, and if all does in all draws, so that rounding was `measured` nowhere, anything may be there.
+    - `low`, `high`: bounds of what an element can be if it has many possible values.
+    - `overflows`: the elements that may be infinite or NaN.
+    - `hangs`: the elements that depend on decisions; the others differ by rounding alone.
+    - `measured`: whether any draw was finite, so that rounding was measured. If none was, any value passes.
     """
 
     low: np.ndarray | None = None
     high: np.ndarray | None = None
     overflows: np.ndarray | None = None
-    others: tuple[np.ndarray, ...] = ()
+    alternatives: tuple[np.ndarray, ...] = ()
     hangs: np.ndarray | None = None
     measured: bool = True
 
     @classmethod
     def of(cls, rounding: Rounding, part: Callable[[PerDevice], np.ndarray]) -> Beside | None:
-        """What rounding allows in a `part` of what the devices hold; None where that is nothing else."""
+        """The values that rounding allows in a `part` of each device's; None if only the oracle's are right."""
         bounds = (rounding.low, rounding.high, rounding.overflows)
         if all(bound is None for bound in bounds):
             return None
         low, high, overflows = (None if bound is None else part(bound) for bound in bounds)
         hangs = None if rounding.hangs is None else part(rounding.hangs)
-        return cls(low, high, overflows, tuple(map(part, rounding.others)), hangs, rounding.elements > 0)
+        return cls(low, high, overflows, tuple(map(part, rounding.alternatives)), hangs, rounding.elements > 0)
 
 
 @dataclass(frozen=True)
 class Difference:
     """How far two arrays are apart.
 
-    `wrong` counts the elements beyond the tolerance, `first` is the first of them; `share` is the largest part of its
-    tolerance that an element within it used. `undecided` are those that hang on a decision which rounding may take
-    otherwise; of these, `between` are none of the many things that the decisions lead to, but lie between, and
-    `excused` do not even do that, or are none of few things: only a few elements may. `overflowing` are those that the
-    dtype cannot hold; where these are many (`MANY`), which of them is luck, and `unforeseen` are those that no draw had
-    among them.
+    - `wrong`: the number of elements outside the tolerance; `first`: the index of the first of them.
+    - `share`: the largest share of its tolerance that an element within it uses.
+    - `undecided`: the elements that depend on a decision that rounding can change. Of these `between` have none of the
+      many known values but lie between them; `excused` lie outside, or have none of a few known values. Only a few
+      elements may.
+    - `overflowing`: the elements beyond the dtype's range. Of those, `unforeseen` overflowed in no draw, although many
+      (`MANY`) did.
     """
 
     max_abs: float
@@ -133,21 +135,21 @@ class Difference:
     overflowing: int = 0
     unforeseen: int = 0
 
-    def joined(self, other: Difference) -> Difference:
-        """The worse of two, their counts added."""
+    def joined(self, addend: Difference) -> Difference:
+        """The larger of the two differences, with their counts added."""
         return Difference(
-            max(self.max_abs, other.max_abs),
-            max(self.max_rel, other.max_rel),
-            self.wrong + other.wrong,
-            self.size + other.size,
-            self.first if self.first is not None else other.first,
-            self.nans + other.nans,
-            max(self.share, other.share),
-            self.undecided + other.undecided,
-            self.between + other.between,
-            self.excused + other.excused,
-            self.overflowing + other.overflowing,
-            self.unforeseen + other.unforeseen,
+            max(self.max_abs, addend.max_abs),
+            max(self.max_rel, addend.max_rel),
+            self.wrong + addend.wrong,
+            self.size + addend.size,
+            self.first if self.first is not None else addend.first,
+            self.nans + addend.nans,
+            max(self.share, addend.share),
+            self.undecided + addend.undecided,
+            self.between + addend.between,
+            self.excused + addend.excused,
+            self.overflowing + addend.overflowing,
+            self.unforeseen + addend.unforeseen,
         )
 
 
@@ -155,7 +157,7 @@ SAME = Difference(0.0, 0.0, 0, 0, None, 0)
 
 
 _CHUNK = 1 << 14
-"""How many elements are compared at once, so that all that is computed of them stays in the cache."""
+"""The number of elements that are compared at once, so that intermediate arrays stay in the cache."""
 
 
 def difference(actual: Any, expected: Any, dtype: str, allowed: Tolerance, beside: Beside | None = None) -> Difference:
@@ -164,16 +166,16 @@ def difference(actual: Any, expected: Any, dtype: str, allowed: Tolerance, besid
     wanted = np.asarray(expected)
     got = np.asarray(actual)
     if got.shape != wanted.shape:
-        # Not to be broadcast: values of another shape are other values.
+        # A value of another shape is wrong; it must not be broadcast.
         return Difference(math.inf, math.inf, max(got.size, 1), max(got.size, 1), (0,) * got.ndim, 0)
     if beside is not None:
-        mine, theirs = _comparable(got.ravel(), wanted.ravel(), kind)
-        counted = _beside(mine, theirs, kind, allowed, beside)
+        actual_wide, expected_wide = _comparable(got.ravel(), wanted.ravel(), kind)
+        counted = _beside(actual_wide, expected_wide, kind, allowed, beside)
         first = None if counted.first is None else np.unravel_index(counted.first[0], got.shape)
         return replace(counted, first=None if first is None else tuple(map(int, first)))
     wide = _wide(kind)
     total, first = SAME, None
-    for mine, theirs in np.nditer(
+    for actual_wide, expected_wide in np.nditer(
         (got, wanted),
         ["external_loop", "buffered", "zerosize_ok"],
         order="C",
@@ -181,7 +183,7 @@ def difference(actual: Any, expected: Any, dtype: str, allowed: Tolerance, besid
         op_dtypes=[wide or got.dtype, wide or wanted.dtype],
         buffersize=_CHUNK,
     ):
-        here = _counted(mine, theirs, kind, allowed)
+        here = _counted(actual_wide, expected_wide, kind, allowed)
         if first is None and here.first is not None:
             first = np.unravel_index(total.size + here.first[0], got.shape)
         total = total.joined(here)
@@ -191,19 +193,19 @@ def difference(actual: Any, expected: Any, dtype: str, allowed: Tolerance, besid
 def nearest(
     actual: Any, expected: Any, dtype: str, allowed: Tolerance, beside: Beside | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Both arrays, wide enough to be subtracted; where something else may be, the expected one has what is there."""
+    """Both arrays, widened to be subtracted; where several values are right, the nearest is the expected one."""
     kind = dtypes.dtype(dtype)
-    mine, theirs = _comparable(np.asarray(actual), np.asarray(expected), kind)
+    wide, nearest_value = _comparable(np.asarray(actual), np.asarray(expected), kind)
     if beside is not None and beside.hangs is not None:
-        unknown = _led(mine, theirs, kind, allowed, beside)[2]
-        for other in beside.others:
+        unknown = _led(wide, nearest_value, kind, allowed, beside)[2]
+        for alternative in beside.alternatives:
             with np.errstate(all="ignore"):
-                nearer = beside.hangs & (np.abs(mine - other) < np.abs(mine - theirs))
-            theirs = dtypes.where(nearer, other.astype(theirs.dtype), theirs)
-        theirs = dtypes.where(unknown, mine, theirs)
+                nearer = beside.hangs & (np.abs(wide - alternative) < np.abs(wide - nearest_value))
+            nearest_value = dtypes.where(nearer, alternative.astype(nearest_value.dtype), nearest_value)
+        nearest_value = dtypes.where(unknown, wide, nearest_value)
     if beside is not None and beside.overflows is not None:
-        mine = dtypes.where(beside.overflows & ~np.isfinite(mine), theirs, mine)
-    return mine, theirs
+        wide = dtypes.where(beside.overflows & ~np.isfinite(wide), nearest_value, wide)
+    return wide, nearest_value
 
 
 def _wide(kind: dtypes.DType) -> type[np.inexact] | None:
@@ -215,29 +217,31 @@ def _comparable(got: np.ndarray, wanted: np.ndarray, kind: dtypes.DType) -> tupl
     return (got, wanted) if wide is None else (got.astype(wide, copy=False), wanted.astype(wide, copy=False))
 
 
-def _beside(mine: np.ndarray, theirs: np.ndarray, kind: dtypes.DType, allowed: Tolerance, beside: Beside) -> Difference:
-    """The difference of some elements in a row from the nearest of what is possible, where more than one thing is."""
+def _beside(
+    actual: np.ndarray, expected: np.ndarray, kind: dtypes.DType, allowed: Tolerance, beside: Beside
+) -> Difference:
+    """The difference of elements, in one dimension, from the nearest of the values that are right."""
     undecided = between = excused = overflowing = unforeseen = 0
     if beside.overflows is not None:
-        gone = beside.overflows.ravel() & ~(beside.measured & np.isfinite(mine))
+        gone = beside.overflows.ravel() & ~(beside.measured & np.isfinite(actual))
         overflowing = int(np.count_nonzero(gone))
         if overflowing > max(EXCUSED * gone.size, MANY):
-            gone |= ~np.isfinite(mine)
+            gone |= ~np.isfinite(actual)
             unforeseen = int(np.count_nonzero(gone)) - overflowing
             overflowing += unforeseen
-        # Not compared: the reference may be beyond the dtype as well, and overflows when it is.
-        mine, theirs = dtypes.where(gone, 0, mine), dtypes.where(gone, 0, theirs)
+        # Not compared: the reference may be beyond the dtype as well, and overflows when it is rounded to it.
+        actual, expected = dtypes.where(gone, 0, actual), dtypes.where(gone, 0, expected)
     if beside.low is not None and beside.high is not None:
-        theirs, several, unknown = _led(mine, theirs, kind, allowed, beside)
+        expected, several, unknown = _led(actual, expected, kind, allowed, beside)
         undecided = int(np.count_nonzero(several))
         if unknown.any():
             low, high = beside.low.ravel(), beside.high.ravel()
-            inside = ~_apart(mine, _between(mine, low, high), kind, allowed)[1]
-            inside[unknown] &= many(theirs[unknown], [o.ravel()[unknown] for o in beside.others], kind, allowed)
+            inside = ~_apart(actual, _between(actual, low, high), kind, allowed)[1]
+            inside[unknown] &= many(expected[unknown], [o.ravel()[unknown] for o in beside.alternatives], kind, allowed)
             between = int(np.count_nonzero(unknown & inside))
             excused = int(np.count_nonzero(unknown)) - between
-            theirs = dtypes.where(unknown, mine.astype(theirs.dtype), theirs)
-    counted = _counted(mine, theirs, kind, allowed)
+            expected = dtypes.where(unknown, actual.astype(expected.dtype), expected)
+    counted = _counted(actual, expected, kind, allowed)
     return replace(
         counted,
         undecided=undecided,
@@ -249,36 +253,38 @@ def _beside(mine: np.ndarray, theirs: np.ndarray, kind: dtypes.DType, allowed: T
 
 
 def _led(
-    mine: np.ndarray, theirs: np.ndarray, kind: dtypes.DType, allowed: Tolerance, beside: Beside
+    actual: np.ndarray, expected: np.ndarray, kind: dtypes.DType, allowed: Tolerance, beside: Beside
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What is expected, or else led to, where it is there; which elements are undecided, and which are none of this."""
+    """The expected values, replaced by an alternative where that fits; which elements are undecided; which fit none."""
     assert beside.low is not None
     assert beside.high is not None
-    shape = theirs.shape
+    shape = expected.shape
     several = _apart(beside.low.reshape(shape), beside.high.reshape(shape), kind, allowed)[1]
-    unknown = several & _apart(mine, theirs, kind, allowed)[1]
-    for other in beside.others:
+    unknown = several & _apart(actual, expected, kind, allowed)[1]
+    for alternative in beside.alternatives:
         if not unknown.any():
             break
-        other = other.reshape(shape).astype(theirs.dtype)
-        led = unknown & ~_apart(mine, other, kind, allowed)[1]
-        theirs, unknown = dtypes.where(led, other, theirs), unknown & ~led
-    return theirs, several, unknown
+        alternative = alternative.reshape(shape).astype(expected.dtype)
+        led = unknown & ~_apart(actual, alternative, kind, allowed)[1]
+        expected, unknown = dtypes.where(led, alternative, expected), unknown & ~led
+    return expected, several, unknown
 
 
-def many(expected: np.ndarray, others: Sequence[np.ndarray], kind: dtypes.DType, allowed: Tolerance) -> np.ndarray:
-    """Where so many different things were led to that there may be more: `OUTCOMES`."""
-    if not len(others):
+def many(
+    expected: np.ndarray, alternatives: Sequence[np.ndarray], kind: dtypes.DType, allowed: Tolerance
+) -> np.ndarray:
+    """Which elements have so many distinct alternatives that there may be more: `OUTCOMES`."""
+    if not len(alternatives):
         return np.ones(expected.shape, bool)
     wide = _wide(kind)
-    led = np.sort(np.stack([np.asarray(each, wide) for each in (expected, *others)]), axis=0)
+    led = np.sort(np.stack([np.asarray(values, wide) for values in (expected, *alternatives)]), axis=0)
     with np.errstate(all="ignore"):
         apart = _apart(led[1:], led[:-1], kind, allowed)[1]
     return 1 + np.count_nonzero(apart, axis=0) > OUTCOMES
 
 
 def _between(value: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """The number between two others that is nearest; of complex numbers part by part."""
+    """The number between `low` and `high` that is nearest to a value; of complex numbers part by part."""
     if value.dtype.kind == "c":
         return _between(np.real(value), np.real(low), np.real(high)) + 1j * _between(
             np.imag(value), np.imag(low), np.imag(high)
@@ -287,7 +293,7 @@ def _between(value: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray
 
 
 def _counted(got: np.ndarray, wanted: np.ndarray, kind: dtypes.DType, allowed: Tolerance) -> Difference:
-    """The difference of some elements in a row."""
+    """The difference of elements in one dimension."""
     if (got == wanted).all():
         return replace(SAME, size=got.size)
     apart, wrong, both_nan = _apart(got, wanted, kind, allowed)
@@ -312,9 +318,9 @@ def _counted(got: np.ndarray, wanted: np.ndarray, kind: dtypes.DType, allowed: T
 def _apart(
     got: np.ndarray, wanted: np.ndarray, kind: dtypes.DType, allowed: Tolerance
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The distance of each element, whether it is too far, whether both are NaN."""
+    """The distance of each element, whether it is beyond the tolerance, and whether both are NaN."""
     if kind.exact:
-        # Python's integers, since float64 cannot tell all those of 64 bits apart.
+        # Python's integers, since float64 cannot represent all integers of 64 bits.
         apart = np.abs(_exact(got) - _exact(wanted)).astype(np.float64)
         return apart, apart > 0, np.zeros(got.shape, bool)
     with np.errstate(all="ignore"):
@@ -323,7 +329,8 @@ def _apart(
             largest = float(dtypes.finfo(kind.numpy).max)
             beyond = np.abs(wanted) > largest
             if beyond.any():
-                # What the dtype cannot hold overflows in JAX too: without an infinity, to NaN or to the largest number.
+                # A value beyond the dtype's range overflows in JAX too: to NaN or the largest number where there is no
+                # infinity.
                 held = wanted.astype(kind.numpy).astype(wanted.dtype)
                 most = np.copysign(largest, wanted)
                 held = held if kind.infinite else dtypes.where(got == most, most, held)
@@ -335,12 +342,12 @@ def _apart(
 
 
 def carried(bound: Any, start: Any, end: Any, dtype: str) -> np.ndarray:
-    """A bound of elements of `dtype`, as far on as `end` is from `start`: not at all where these are one number."""
+    """`bound` moved by the distance from `start` to `end`, in `dtype`; unmoved where both are the same number."""
     kind = dtypes.dtype(dtype)
     wide = _wide(kind)
     bound, start, end = (
-        _exact(np.asarray(each)) if wide is None else np.asarray(each).astype(wide, copy=False)
-        for each in (bound, start, end)
+        _exact(np.asarray(bounds)) if wide is None else np.asarray(bounds).astype(wide, copy=False)
+        for bounds in (bound, start, end)
     )
     with np.errstate(all="ignore"):
         return dtypes.where(start == end, bound, bound + (end - start))

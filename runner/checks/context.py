@@ -1,4 +1,4 @@
-"""What every check of one run reads: the experiment, the oracles and what rounding does to their values."""
+"""What every check of a run reads: the experiment, the oracles, and what rounding does to their values."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Context:
     """The oracles of one run.
 
     - `outputs`: each output's whole shape and dtype; `floats`: the dtypes of the expressions of each section.
-    - `graph`, `per_device`: what each section computes, and what rounding does to it.
-    - `in_float64`: what float64's own rounding does to the outputs of each, where there are two.
-    - `uncast`: where a section casts floats, what the outputs of each are if no cast rounds.
+    - `graph`, `per_device`: the values of each section, and their rounding.
+    - `in_float64`: what float64's own rounding does to the outputs of each section, where there are two.
+    - `uncast`: where a section casts floats, the outputs of each section with casts that do not round.
     """
 
     experiment: Experiment
@@ -40,18 +40,17 @@ class Context:
     in_float64: Mapping[Section, Mapping[str, Rounding]] = field(default_factory=dict[Section, Mapping[str, Rounding]])
     uncast: Mapping[Section, Mapping[str, PerDevice]] = field(default_factory=dict[Section, Mapping[str, PerDevice]])
     released: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The outputs whose pinned values do not bind this run, and why."""
+    """The outputs whose pinned values do not apply to this run, each with the reason."""
     jax: str = ""
     """The version of JAX that ran."""
     drawn: Sequence[Arrays] = ()
-    """Where lines read gradients, the arrays with these as far off as rounding was measured to make them."""
+    """Where lines read gradients: the arrays, with gradients moved by their measured rounding errors."""
     known_as: Arrays | None = None
-    """Where one section reads gradients in the place of which the other has lines, the arrays with these as float64
-    rounds them otherwise."""
+    """Where only one section reads gradients: the arrays, with gradients moved by float64's rounding."""
     gradients: Gradients = field(default_factory=Gradients)
-    """The oracles of the gradients, whose values are among those of the two sections."""
+    """The oracles of the gradients, whose values are also in the two sections."""
     specs: Mapping[str, Spec] = field(init=False)
-    """How the experiment promises each output, whether an oracle knows it or not."""
+    """The layout that the experiment promises for each output, with or without an oracle."""
 
     def __post_init__(self) -> None:
         self.specs = self.experiment.outputs
@@ -61,19 +60,19 @@ class Context:
         return Layout(self.experiment.mesh, self.outputs[name][0], self.specs[name])
 
     def blocks(self, name: str) -> Layout:
-        """How an output lies for `per_device`, and for its oracle."""
+        """The layout of an output within `per_device` and its oracle."""
         return self.experiment.block(self.layout(name))
 
     def oracle(self, section: Section) -> Oracle:
-        """The oracle of a section that the experiment has."""
+        """The oracle of a section."""
         oracle = self.graph if section == "graph" else self.per_device
         assert oracle is not None
         return oracle
 
     def knows(self, program: Program, name: str) -> Section | None:
-        """The section whose oracle a program's output is held to: the one that it is written from.
+        """The section whose oracle a program's output is compared with: the one that the program is written from.
 
-        A gradient that has no oracle there is held to the other's. None where neither has one.
+        A gradient without an oracle in that section is compared with the other's. None where neither has one.
         """
         own = program.section
         sections: tuple[Section, ...] = (own, "graph") if own == "per_device" else (own,)
@@ -84,7 +83,7 @@ class Context:
         return None
 
     def known_wrong(self, program: Program) -> frozenset[str]:
-        """The outputs of a program that `expect.wrong` knows to be wrong with this JAX."""
+        """The outputs of a program that `expect.wrong` declares wrong for this version of JAX."""
         known = self.experiment.wrong.get(program, {})
         return frozenset(name for name, versions in known.items() if among(self.jax, versions))
 
@@ -97,11 +96,11 @@ class Context:
         return tolerance(self.outputs[name][1], self.rounding(section, name))
 
     def expected(self, section: Section, name: str, position: int, ranges: Ranges) -> np.ndarray:
-        """What a section's oracle says that the device at `position` holds in `ranges`."""
+        """The value that a section's oracle has in `ranges` on the device at `position`."""
         return self._part(section, name, self.oracle(section).values[name], position, ranges)
 
     def beside(self, section: Section, name: str, position: int, ranges: Ranges) -> Beside | None:
-        """What else may be there; None where nothing else may."""
+        """The other values that are right there; None if there are none."""
         return Beside.of(self.rounding(section, name), lambda value: self._part(section, name, value, position, ranges))
 
     def assembled(self, section: Section, name: str, value: PerDevice) -> np.ndarray:
@@ -109,7 +108,7 @@ class Context:
         return self.blocks(name).assembled(value) if section == "per_device" else np.asarray(value[0])
 
     def whole(self, section: Section, name: str, value: PerDevice) -> np.ndarray:
-        """An output of a section, or as many of its rows as enter its moments, as one array."""
+        """An output of a section as one array, or only the rows that enter its moments."""
         step = row_step(self.outputs[name][0])
         if section == "per_device":
             return self.blocks(name).assembled(value, step)

@@ -1,8 +1,8 @@
-"""Two sections that do not say the same in; the line from which per_device has what graph has nowhere, out.
+"""Finds the first line of per_device whose values graph does not have anywhere.
 
-It is what a diagnosis says where no edit mends the program. Each line on which a wrong output depends is looked for
-among graph's values: as blocks of one in any layout, or as partial values which a collective would make such blocks. A
-correct line may have no counterpart, so this is no verdict, but a place to begin.
+A diagnosis reports it where no edit mends the program. Each line that a wrong output depends on is looked for among
+graph's values, as blocks in any layout or as partial values that a collective would complete to such blocks. A correct
+line need not have a counterpart, so this is a place to begin, not a verdict.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from runner.layout import Layout, Mesh, Spec
 from runner.reference import PerDevice
 
 _ALIKE = 1e-9
-"""How far two values may be apart, of the largest element."""
+"""The largest difference of two equal values, relative to the largest element."""
 
 _Combine: TypeAlias = Callable[..., Any]
 _COMBINED: tuple[_Combine, ...] = (np.add.reduce, np.mean, np.maximum.reduce)
-"""What devices' partial values may be, combined: a sum, a mean, a maximum."""
+"""The ways to combine partial values of devices: a sum, a mean, a maximum."""
 
 
 def departure(
@@ -35,15 +35,16 @@ def departure(
     wrong: Iterable[str],
     seconds: float,
 ) -> str | None:
-    """From which line on the devices have what no line of `graph` has, in words; None where there is no such line.
+    """The line of per_device from which devices have values that no line of `graph` has, in words; None if there is
+    none.
 
-    `graph`, `per_device`: every value of each section; `wrong`: the outputs that differ. None, too, where the lines
-    could not be looked through within so many `seconds`.
+    `graph` and `per_device` have every value of each section; `wrong` are the outputs that differ. Also None if the
+    search is not done within `seconds`.
     """
     end = time.perf_counter() + seconds
     known = _Known(experiment.mesh, experiment.manual.axes, [np.asarray(value[0]) for value in graph.values()])
     lines = experiment.lines("per_device")
-    # What devices count has no counterpart where graph counts nothing.
+    # Indices and counts of devices have no counterpart where graph has none.
     right = {array.name for array in experiment.given} | indices(experiment, "per_device")
     giving = {name: at for at, line in enumerate(lines) for name in line.defines}
     away, waiting = set[int](), [*wrong]
@@ -64,14 +65,14 @@ def departure(
 
 @dataclass(frozen=True)
 class _Known:
-    """The values of a graph, of which devices of a mesh may have parts, over some of its axes."""
+    """The values of a graph, of which each device of a mesh may have a part, over some of its axes."""
 
     mesh: Mesh
     axes: Sequence[str]
     values: Sequence[np.ndarray]
 
     def has(self, held: PerDevice) -> bool:
-        """Whether what devices hold is part of one of the values, or is once it is combined over some axes."""
+        """Whether the devices' values are blocks of one of the values, as they are or combined over some axes."""
         parts = [np.asarray(part) for part in held]
         if any(part.shape != parts[0].shape or part.dtype.kind not in "biufc" for part in parts):
             return False
@@ -100,7 +101,7 @@ class _Known:
         )
 
     def _layouts(self, part: tuple[int, ...], whole: tuple[int, ...], axes: Sequence[str]) -> Iterator[Layout]:
-        """The layouts over some axes in which a device has a part of that shape."""
+        """The layouts over some axes in which a device's part has that shape."""
         if len(part) != len(whole) or any(n % k if k else n for n, k in zip(whole, part, strict=True)):
             return
         shards = [n // k if k else 1 for n, k in zip(whole, part, strict=True)]
@@ -113,11 +114,11 @@ class _Known:
                 for over in itertools.permutations(left, count):
                     if self.mesh.axis_size(over) == shards[dimension]:
                         rest = [axis for axis in left if axis not in over]
-                        yield from ((over, *others) for others in below(dimension + 1, rest))
+                        yield from ((over, *inner) for inner in below(dimension + 1, rest))
 
         yield from (Layout(self.mesh, whole, Spec(spec)) for spec in below(0, axes))
 
 
-def _alike(part: np.ndarray, other: np.ndarray) -> bool:
-    largest = float(np.max(np.abs(other), initial=0.0, where=np.isfinite(other)))
-    return bool(np.allclose(part, other, rtol=0.0, atol=_ALIKE * largest, equal_nan=True))
+def _alike(part: np.ndarray, value: np.ndarray) -> bool:
+    largest = float(np.max(np.abs(value), initial=0.0, where=np.isfinite(value)))
+    return bool(np.allclose(part, value, rtol=0.0, atol=_ALIKE * largest, equal_nan=True))

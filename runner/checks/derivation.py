@@ -1,4 +1,4 @@
-"""`derivation`: the lines of `derived`, interpreted device by device, against the graph, in float64."""
+"""`derivation`: compares the lines of `derived`, interpreted device by device, with the graph, in float64."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from runner.checks import oracles, sections
 from runner.checks.context import Context
-from runner.checks.kind import Kind, Needs
+from runner.checks.kind import CheckKind, Needs
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.record.verdicts import Judged, NotRun
@@ -15,24 +15,24 @@ from runner.reference.arithmetic import Arithmetic, Floats
 
 
 def check(context: Context, derived: Experiment, floats: Floats) -> Judged | NotRun:
-    """Whether the derived lines compute what the graph says, whatever JAX makes of either.
+    """Whether the derived lines compute what the graph says, independent of what JAX makes of either.
 
-    `floats` are the dtypes in them.
+    `floats` are the dtypes of their expressions.
     """
     absent = context.experiment.target.topology
     if absent is not None:
         return NotRun(reason=absent.not_here)
     if not context.experiment.reads_gradients:
-        # Where there is no oracle of the gradients, nothing can be said of what reads them.
+        # Without an oracle of the gradients, the lines that read them have no reference.
         derived = derived.forward
-    # What is derived is manual over all axes.
+    # The derived lines are manual over all axes.
     context = replace(context, experiment=derived)
     graph = oracles.uncast(context, "graph")
     arithmetic = Arithmetic(floats, casts=False)
     lines = interpret(derived, "per_device", context.arrays, keep=derived.results, arithmetic=arithmetic).values
     wrong = [name for name in derived.results if not sections.agree(context, name, graph[name], lines[name])]
     if wrong and context.graph is not None:
-        # Of what cancels there is nothing left but rounding, which says how far apart the two may be.
+        # Where terms cancel only rounding is left, which bounds the difference.
         lost = oracles.in_float64(context, "graph")
         wrong = [
             name for name in wrong
@@ -44,7 +44,7 @@ def check(context: Context, derived: Experiment, floats: Floats) -> Judged | Not
 
 
 KINDS = (
-    Kind(
+    CheckKind(
         "derivation", Judged | NotRun, Needs.LINES, lambda case: check(case.context, *case.derived),
         applies=lambda _, program: program is Program.DERIVED,
     ),

@@ -79,10 +79,10 @@ def _mend(context: Context, trial: Trial, refused: Refused | None, seconds: floa
     graph = _lines(context.experiment.lines("graph"))
     counting = indices(context.experiment, "per_device")
     # A mistake in a line of indices is less likely, and a collective around one mends by accident what is wrong.
-    proposed = [_proposed(each, start + seconds / 2) for each in (changing(edits), inserting(edits))]
+    proposed = [_proposed(candidates, start + seconds / 2) for candidates in (changing(edits), inserting(edits))]
     every = all(whole for _, whole in proposed)
     changed, putting_back = (
-        [replace(edit, rank=edit.rank + _INDICES * (edit.line in counting)) for edit in each] for each, _ in proposed
+        [replace(edit, rank=edit.rank + _INDICES * (edit.line in counting)) for edit in group] for group, _ in proposed
     )
     putting_back = [edit for edit in putting_back if edit.line not in counting or edit.kind != "collective"]
     # The first are few: they are all tried, however long the others take.
@@ -132,8 +132,10 @@ def _rank(edit: Edit) -> float:
 
 def _score(edit: Edit, graph: Mapping[str, str]) -> float:
     """The rank of an edit, the lower, the more alike the line that it gives and the graph's are."""
-    mine, theirs = (lines.get(edit.line, "") for lines in (_lines(edit.statements[edit.first : edit.first + 1]), graph))
-    alike = SequenceMatcher(None, mine, theirs).ratio() if mine and theirs else 0.0
+    edited_line, graph_line = (
+        lines.get(edit.line, "") for lines in (_lines(edit.statements[edit.first : edit.first + 1]), graph)
+    )
+    alike = SequenceMatcher(None, edited_line, graph_line).ratio() if edited_line and graph_line else 0.0
     return edit.rank - _LIKE * (alike == 1.0) - 0.5 * alike
 
 
@@ -164,9 +166,9 @@ class Trial:
         exact, uncast = _arithmetic(context, casts=True), _arithmetic(context, casts=False)
         # A collective too many in a loop grows what it carries at every step.
         self._most = most(context)
-        other = moved(context.experiment, context.arrays, 1)
+        arrays = moved(context.experiment, context.arrays, 1)
         self._cases = [_case(context.experiment, context.arrays, uncast)]
-        self._cases += [_case(context.experiment, other, uncast, moved=True)]
+        self._cases += [_case(context.experiment, arrays, uncast, moved=True)]
         if context.uncast:
             self._cases.insert(0, _case(context.experiment, context.arrays, exact))
 

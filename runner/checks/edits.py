@@ -1,8 +1,8 @@
-"""A section of an experiment in; its expressions, and the section with one of them edited, out.
+"""Takes a section of an experiment; returns its expressions, and the section with one of them edited.
 
-A program is broken with edits (`runner/cli/mutate.py`) and, as most of them undo each other, mended
-(`runner/checks/diagnosis.py`): `runner/checks/slips.py` has those that change what is there, `runner/checks/mends.py`
-those that put back what is missing.
+A program is broken with edits (`runner/cli/mutate.py`) and, as most edits undo each other, mended
+(`runner/checks/diagnosis.py`). `runner/checks/slips.py` has the edits that change what is there,
+`runner/checks/mends.py` those that put back what is missing.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from runner.language.syntax import Expression
 
 @dataclass(frozen=True)
 class Edit:
-    """One change of a line of the file, which several lines of a section may stand for.
+    """An edit of a line of the file, which may stand for several lines of a section.
 
-    - `line`: where it is (`ring.acc`); `frame`: in the user's file, of a line that comes of Python.
-    - `written`: gives the single lines of the section after it; `first`: the first of them that changes.
-    - `kind`: what is changed; `before`, `after`: the part and what stands in its place.
-    - `mend`: what it says of a program that it mends; `rank`: the lower, the likelier that is what somebody means.
-    - `key`, `text`: where the file has the line, and what stands there instead.
+    - `line`: its name (`ring.acc`); `frame`: its place in the user's file, for a line read from Python.
+    - `written`: returns the single lines of the edited section; `first`: the first of them that changes.
+    - `kind`: the kind of edit; `before`, `after`: the part and its replacement.
+    - `mend`: the message if the edit mends the program; `rank`: the lower, the likelier is the mistake.
+    - `key`, `text`: the key of the line in the file, and its new text.
     """
 
     line: str
@@ -49,20 +49,21 @@ class Edit:
 
     @cached_property
     def statements(self) -> tuple[Flat, ...]:
-        """The single lines of the section after it: of a long section, most edits are never asked for them."""
+        """The single lines of the edited section; computed on request, since a long section has many edits."""
         return self.written()
 
     @property
     def place(self) -> str:
-        """What readers know its line by."""
+        """The name that users know the line by."""
         return self.line if self.frame is None else str(self.frame)
 
 
 @dataclass(frozen=True)
 class Before:
-    """What a name stands for that is given before a line.
+    """The line that gives a name.
 
-    `frame` is where the user's file has it, and `whole` what it says with all that the same line of that file has.
+    `frame` is its place in the user's file, and `whole` its expression with the other parts of the same Python line
+    written out.
     """
 
     term: Term
@@ -71,17 +72,17 @@ class Before:
 
 
 Position: TypeAlias = tuple[int, ...]
-"""Where a statement stands in a section: its number, then its number in what stands there, and so on."""
+"""The position of a statement in a section: its number, then its number within the enclosing statement, and so on."""
 
 
 @dataclass(frozen=True)
-class Site:
-    """One expression of the file: where it stands (`("ring", "acc")`), what stands before it, its loop's index.
+class EditSite:
+    """An expression of the file: its path (`("ring", "acc")`), the lines before it, and the index of its loop.
 
-    - `term`, `before`: in the names of the function that it is a line of, if it is one.
-    - `named`: what messages call it; `places`: every line of the section that it is, with its position.
-    - `frame`: where the user's file has it, if it comes of Python.
-    - `given`: the names that no line before it gives: parameters, what a repeat carries.
+    - `term`, `before`: in the names of the function that the line belongs to, if any.
+    - `named`: its name in messages; `places`: every line of the section that it stands for, with its position.
+    - `frame`: its place in the user's file, for a line read from Python.
+    - `given`: the names that no line before it gives: parameters, and what a repeat carries.
     """
 
     path: tuple[str, ...]
@@ -99,15 +100,15 @@ class Site:
 
     @property
     def label(self) -> str:
-        """What the lines around it in the file call it."""
+        """The name that the lines around it in the file have for it."""
         return self.places[0][1].line.label
 
     def text(self, term: Term) -> str:
-        """A part as readers know it: what the same line of Python has is written out, and not called by our names."""
+        """The text of a part for messages: values of the same Python line are written out."""
         return text(self.written_out(term))
 
     def written_out(self, term: Term) -> Term:
-        """A part with what the same line of Python has in the place of its names."""
+        """A part in which the names of other values of the same Python line are replaced by their expressions."""
 
         def same_line(name: str) -> Term | None:
             before = self.before.get(name)
@@ -116,18 +117,19 @@ class Site:
         return term if self.frame is None else substituted(term, same_line)
 
     def lacking(self, what: str, part: Term, new: Term) -> str:
-        """That something is left out, and what the line says with `new` in the place of a part."""
-        said = self.text(swapped(self.term, part, new))
+        """The message that something is missing, with the line as it reads with `new` in the place of `part`."""
+        edited = self.text(swapped(self.term, part, new))
         if self.frame is not None:
-            return f"{what} is left out in {self.frame}: with {said} it equals the graph"
-        return f"{what} is left out: with {self.named}: {said} it equals the graph"
+            return f"{what} is left out in {self.frame}: with {edited} it equals the graph"
+        return f"{what} is left out: with {self.named}: {edited} it equals the graph"
 
 
 class Edits:
     """The edits of one section of an experiment.
 
     - `sites`: its expressions; `loops`: its repeats, with their positions.
-    - `combinations`: the axes of more than one device, each and all; `blocks`: the shapes of the arrays on a device.
+    - `combinations`: the mesh axes of more than one device, singly and all together; `blocks`: the shapes of the arrays
+      on a device.
     """
 
     def __init__(self, experiment: Experiment, section: Section) -> None:
@@ -145,7 +147,7 @@ class Edits:
         self.sites = _by_line(reading.sites(self._statements, terms, (), _Around(arrays)))
         self.loops = list(_loops(self._statements, ()))
 
-    def edit(self, site: Site, old: Term, new: Term, kind: str, mend: str, rank: float) -> Edit:
+    def edit(self, site: EditSite, old: Term, new: Term, kind: str, mend: str, rank: float) -> Edit:
         """The section with `new` in the place of `old`."""
         term = swapped(site.term, old, new)
         expression = Expression.of(term)
@@ -158,7 +160,7 @@ class Edits:
         )  # fmt: skip
 
     def stepped(self, position: Position, loop: Loop[Statement], by: int) -> Edit:
-        """The section with the loop at a position taking more steps, or fewer."""
+        """The section in which the loop at `position` takes `by` more steps."""
         steps, name = loop.steps + by, str(loop.line)
         after = f"{steps} step{'s' if steps != 1 else ''}"
         what = "one step short" if by > 0 else "one step long"
@@ -173,13 +175,15 @@ class Edits:
     def _with(
         self, edited: Sequence[tuple[Position, Node | Loop[Statement]]]
     ) -> tuple[Callable[[], tuple[Flat, ...]], int]:
-        """What gives the lines of the section with other statements at some positions; the first that changes."""
+        """A function that returns the lines of the edited section, and the position of the first change."""
 
         def written() -> tuple[Flat, ...]:
             changed: dict[int, Statement] = {}
             for (number, *rest), statement in edited:
                 changed[number] = _changed(changed.get(number, self._statements[number]), rest, statement)
-            lines = (flat((changed[i],)) if i in changed else each for i, each in enumerate(self._lines))
+            lines = (
+                flat((changed[i],)) if i in changed else single_lines for i, single_lines in enumerate(self._lines)
+            )
             return tuple(itertools.chain.from_iterable(lines))
 
         return written, min(self._first[(*statement.line.loops, statement.name)[0]] for _, statement in edited)
@@ -187,7 +191,7 @@ class Edits:
 
 @dataclass(frozen=True)
 class _Around:
-    """What the lines of a section, of a function or of a repeat know: names that are given, and those of lines."""
+    """The names in scope for the lines of a section, a function or a repeat, and the lines that give them."""
 
     given: tuple[str, ...] = ()
     before: dict[str, Before] = field(default_factory=dict[str, Before])
@@ -207,10 +211,10 @@ class _Reading:
         terms: Mapping[Line, Term] | None,
         position: Position,
         around: _Around,
-    ) -> Iterator[Site]:
-        """The expressions of statements, each with those before it by the names that its own line knows.
+    ) -> Iterator[EditSite]:
+        """The expressions of statements, each with the names in scope.
 
-        `terms` is what the section's lines say in its own names; None for the statements of a function.
+        `terms` has the section's lines in the section's names; None for the statements of a function.
         """
         for number, statement in enumerate(statements):
             here = (*position, number)
@@ -227,13 +231,13 @@ class _Reading:
                 if terms is not None:
                     around.before.update((give.name, Before(terms[give.line])) for give in statement.gives)
 
-    def _site(self, node: Node, position: Position, around: _Around) -> Site:
+    def _site(self, node: Node, position: Position, around: _Around) -> EditSite:
         line, (key, _) = node.line, node.line.written(self.section)
         frame = self.experiment.given_frames[self.section].get(str(line))
         named = f"{self.section}.{line}" if key[0] == self.section else ".".join(map(str, key))
         path = (*line.loops, line.name)
         places = ((position, node),)
-        return Site(
+        return EditSite(
             path, node.expression.term, dict(around.before), around.index, str(frame or named), places, frame,
             around.given,
         )  # fmt: skip
@@ -246,27 +250,27 @@ def _loops(statements: Iterable[Statement], position: Position) -> Iterator[tupl
         yield from _loops(inside(statement), (*position, number))
 
 
-def _by_line(found: Iterable[Site]) -> list[Site]:
-    """The sites, those of one line of a function as one."""
-    sites: dict[object, Site] = {}
-    for site in found:
+def _by_line(sites_found: Iterable[EditSite]) -> list[EditSite]:
+    """The sites, with the calls of one function's line merged into one site."""
+    sites: dict[object, EditSite] = {}
+    for site in sites_found:
         line = (site.places[0][1].line.written("graph")[0], site.label, text(site.term))
         same = sites.get(line)
         sites[line] = site if same is None else replace(same, places=(*same.places, *site.places))
     return list(sites.values())
 
 
-def _changed(statement: Statement, position: Sequence[int], other: Statement) -> Statement:
-    """A statement with another one at a position inside of it."""
+def _changed(statement: Statement, position: Sequence[int], replacement: Statement) -> Statement:
+    """A statement in which the statement at `position` inside it is replaced."""
     if not position:
-        return other
+        return replacement
     parts = list(inside(statement))
-    parts[position[0]] = _changed(parts[position[0]], position[1:], other)
+    parts[position[0]] = _changed(parts[position[0]], position[1:], replacement)
     return with_inside(statement, parts)
 
 
 def indices(experiment: Experiment, section: Section) -> frozenset[str]:
-    """The lines that no array's values enter: sizes, positions, counts of devices."""
+    """The lines that do not depend on any array: sizes, positions, numbers of devices."""
     data = {array.name for array in experiment.given}
 
     def visit(statements: Iterable[Flat], path: str) -> set[str]:
@@ -279,7 +283,7 @@ def indices(experiment: Experiment, section: Section) -> frozenset[str]:
                     data.add(statement.name)
                 continue
             data.update(line.name for line, first in statement.firsts() if not data.isdisjoint(_read(first.term)))
-            # What one step computes, the next one reads.
+            # What one step computes is read by the next.
             visit(statement.body, path)
             without |= visit(statement.body, f"{path}{statement.name}.")
             last = (*((name, name) for name, _ in statement.carry), *statement.stack)
@@ -290,7 +294,7 @@ def indices(experiment: Experiment, section: Section) -> frozenset[str]:
 
 
 def _read(term: Term) -> Iterator[str]:
-    """The names whose values an expression reads, not their shapes alone."""
+    """The names whose values an expression reads; those of which it reads only the shape are left out."""
     name, operation = name_of(term), called(term)
     if name is not None:
         yield name
@@ -315,12 +319,12 @@ def _has_operands(term: Term) -> bool:
     return isinstance(term, Apply) and bool(term.operands)
 
 
-def is_reduced(site: Site, term: Term) -> bool:
-    """Whether a part, or the line that it names, is a reduction over devices already."""
+def is_reduced(site: EditSite, term: Term) -> bool:
+    """Whether a part, or the line that it names, is already a reduction over devices."""
     return is_reduction(named_by(term, site))
 
 
-def named_by(term: Term, site: Site) -> Term:
-    """What the line says that a part names, if it names one before its own; or the part."""
+def named_by(term: Term, site: EditSite) -> Term:
+    """The expression of the line that a part names, if that line stands before; otherwise the part itself."""
     before = site.before.get(term.name) if isinstance(term, Name) else None
     return term if before is None else before.term

@@ -1,4 +1,4 @@
-"""The checks of `expect`: what the compiler did against what the experiment promises of it."""
+"""The checks of `expect`: compares what the compiler did with what the experiment promises."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from runner.checks import communication
 from runner.checks.communication import CountsVerdict, LimitVerdict
-from runner.checks.kind import Kind, Needs
+from runner.checks.kind import CheckKind, Needs
 from runner.evidence.model import Collective
 from runner.evidence.words import described
 from runner.experiment.expect import CHECKED, Expectations
@@ -21,7 +21,7 @@ from runner.words import bytes_text
 
 
 def check(experiment: Experiment, program: Program, compiled: CompiledProgram) -> dict[str, Verdict]:
-    """One verdict for each expectation that binds the program, by the names of `Checks`."""
+    """One verdict for each expectation of the program, by the names of `Checks`."""
     return {name: _verdict(name, experiment, program, compiled) for name in experiment.expected[program].named}
 
 
@@ -35,10 +35,10 @@ def _verdict(name: str, experiment: Experiment, program: Program, compiled: Comp
     if what == "max_bytes_per_device":
         verdict = communication.sent(expected, program, program_told(compiled, places), of)
     elif what in ("collectives", "no_collectives"):
-        told = program_told(compiled, places)
-        verdict = communication.counts(expected, program, told, of, none=what == "no_collectives")
+        named_program = program_told(compiled, places)
+        verdict = communication.counts(expected, program, named_program, of, none=what == "no_collectives")
     elif what in _OVERLAPS and compiled.collectives is None:
-        # An expectation that nobody can check is not met.
+        # An expectation that cannot be checked fails.
         unread = compiled.collectives_unknown or ["the backend does not tell the collectives"]
         return Judged(status="failed", reason=unread[0], details=unread[1:])
     else:
@@ -48,12 +48,12 @@ def _verdict(name: str, experiment: Experiment, program: Program, compiled: Comp
 
 
 def _of(name: str) -> str:
-    """What an expectation is about: for `lowered_collectives` what the program asks for, otherwise what is compiled."""
+    """The subject of an expectation: for `lowered_collectives` the lowered module, by default the compiled one."""
     return next((of for of in communication.OF if name.startswith(f"{of}_")), "compiled")
 
 
 def _incomplete(verdict: Verdict, compiled: CompiledProgram) -> Verdict:
-    """A verdict on the compiled collectives, of which some may not have been found."""
+    """The verdict on a list of compiled collectives that may be incomplete."""
     missing = compiled.collectives_missing
     if verdict.status != "passed" or not missing:
         return verdict
@@ -103,7 +103,7 @@ def _overlap(lines: Iterable[str], wanted: bool, compiled: CompiledProgram, expe
             for collective in there
             if _otherwise(collective, wanted)
         ]
-    # Nobody knows whose these are: perhaps a line's that is expected to overlap.
+    # Their lines are unknown: one may be a line that is expected to overlap.
     strays = [collective for collective in collectives if not collective.nodes and _otherwise(collective, wanted)]
     wrong += [f"{described(collective)}: {_meanwhile(collective)}" for collective in strays]
     reason = f"expected {'to' if wanted else 'not to'} overlap with computation"
@@ -137,11 +137,11 @@ def _layouts(expected: Expectations, compiled: CompiledProgram, experiment: Expe
 
 
 def _same(expected: Spec, actual: Spec, mesh: Mesh, shape: tuple[int, ...]) -> bool:
-    """Whether both give every device the same index range."""
+    """Whether both layouts give every device the same index range."""
     if len(expected) > len(shape):
         return False
-    mine, theirs = Layout(mesh, shape, expected), Layout(mesh, shape, actual)
-    return all(mine.block(i) == theirs.block(i) for i in range(mesh.size))
+    promised, compiled = Layout(mesh, shape, expected), Layout(mesh, shape, actual)
+    return all(promised.block(i) == compiled.block(i) for i in range(mesh.size))
 
 
 _Compare = Callable[[Expectations, CompiledProgram, Experiment], Verdict]
@@ -154,12 +154,12 @@ _OTHERS: Mapping[str, _Compare] = {
     "not_overlapped": _not_overlapped,
     "layouts": _layouts,
 }
-"""The comparisons of the expectations that are not of how much is communicated."""
+"""The comparisons of the expectations that are not about collectives or bytes."""
 
 
-def _kind(name: str) -> Kind:
+def _kind(name: str) -> CheckKind:
     says = LimitVerdict if "max_" in name else CountsVerdict if name.endswith("collectives") else Judged
-    return Kind(
+    return CheckKind(
         name, says | NotRun, Needs.EVIDENCE,
         lambda case: _verdict(name, case.context.experiment, case.run.program, case.compiled),
         applies=lambda experiment, program: name in experiment.expected[program].named,

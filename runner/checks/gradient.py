@@ -1,11 +1,11 @@
-"""`gradient`: whether the oracles of the gradients are what they are taken for; `value` holds the gradients to them."""
+"""`gradient`: whether the oracles of the gradients are right; the `value` check compares programs with them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from runner.checks.context import Context
-from runner.checks.kind import Kind, Needs
+from runner.checks.kind import CheckKind, Needs
 from runner.link.target import ProgramRun
 from runner.record.verdicts import Judged, NotRun
 from runner.reference.gradient import DIRECTIONS, RTOL
@@ -25,9 +25,9 @@ class GradientVerdict(Judged):
 
 
 def check(context: Context, run: ProgramRun) -> GradientVerdict:
-    """Which oracle each section's gradients have, and how far directional differences are from it.
+    """Check the oracle of each section's gradients against directional differences.
 
-    `apart` is in units of what is allowed, `rtol` of <g, v> and the rounding of the difference: at most 1 confirms.
+    `apart` is in units of the tolerance, `rtol` of <g, v> plus the rounding of the difference: at most 1 passes.
     """
     gradients = context.gradients
     sections = ("graph", "per_device") if run.program.section == "per_device" else ("graph",)
@@ -45,7 +45,7 @@ def check(context: Context, run: ProgramRun) -> GradientVerdict:
 
 
 KINDS = (
-    Kind(
+    CheckKind(
         "gradient", GradientVerdict | NotRun, Needs.VALUES, lambda case: check(case.context, case.run),
         applies=lambda experiment, program: experiment.alone(program.section).grad is not None,
     ),

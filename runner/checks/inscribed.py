@@ -1,7 +1,7 @@
-"""A line and what it is edited to say in; what the file says then, out.
+"""Takes a line and its edited expression; returns the text that the file would have.
 
-A section has the calls within an expression as statements before the line. So the file says them where the line has
-their names.
+In a section, calls within an expression are statements before the line. In the file they stand in the place of the
+names of these.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from runner.graph.term import Name, Term, substituted, swapped, within
 
 
 def in_file(node: Node, edited: Term) -> Term:
-    """What the file says where a line is `edited`: calls that are lines of their own, and what stands around it."""
+    """The term of the line in the file if `node` is `edited`: with calls written out, and the text around it kept."""
     try:
         written = read_expression(node.expression.text, node.line.key).term
     except InvalidExperiment:
         return edited
-    # Two parts in one place are a part and what holds it alone.
+    # Where a part and the only part inside it have the same columns, the outer one counts.
     parts = {part.at: part for part in reversed([*within(written)])}
     line = node.expression.term
     read = {part.name: parts[part.at] for part in within(line) if isinstance(part, Name) and part.at in parts}
     calls = {name: part for name, part in read.items() if not isinstance(part, Name)}
-    said = substituted(edited, calls.get)
-    return swapped(written, parts[line.at], said) if line.at in parts else said
+    term = substituted(edited, calls.get)
+    return swapped(written, parts[line.at], term) if line.at in parts else term

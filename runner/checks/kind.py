@@ -1,8 +1,8 @@
-"""What a check says of itself in; what flow, records, terminals, pages and pytest know of it out.
+"""What a check declares of itself, for flow, records, terminals, pages and pytest.
 
 Each file of this folder that checks something ends in its `KINDS`, and stands in the list of `registry.py`. Nothing
 else names it: its column, its words below the tables, its callout on the page, its item of pytest and its part of the
-JSON Schema come of it.
+JSON Schema are made from that.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Needs(Enum):
-    """What has to be there before a check can say anything."""
+    """What has to be known before a check can run."""
 
     FILE = "the file: `flow` asks it by itself, of no program"
     LAYOUTS = "the layouts that the compiler tells of one program"
@@ -32,16 +32,16 @@ class Needs(Enum):
 
     @property
     def values(self) -> bool:
-        """Whether something has to be computed, which absent hardware cannot do."""
+        """Whether it needs computed values, which there are none of for absent hardware."""
         return self in (Needs.VALUES, Needs.OTHERS, Needs.LINES)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What a check of a program is given; of what comes later than it `needs` there is none.
+    """What a check of a program receives; fields that are known later than its `needs` are empty.
 
-    - `others`: the other programs that ran; `alike`: whether `graph` and `per_device` say the same.
-    - `derived`: the experiment with the derived lines, and the dtypes in them; `compiled`: the `CompiledProgram`.
+    - `others`: the other programs that ran; `alike`: whether `graph` and `per_device` compute the same.
+    - `derived`: the experiment with the derived lines, and their dtypes; `compiled`: the `CompiledProgram`.
     """
 
     context: Context
@@ -53,7 +53,7 @@ class Case:
 
 
 def excused_by_outputs(_: Context, verdict: Any, wrong: frozenset[str]) -> Verdict:
-    """`known` where only outputs failed that are known to be wrong."""
+    """`known` if the only outputs that failed are known to be wrong."""
     failed = {name for name, output in verdict.outputs.items() if output.status == "failed"}
     return replace(verdict, status="known") if verdict.status == "failed" and failed <= wrong else verdict
 
@@ -67,14 +67,14 @@ def _of_file(case: Case) -> Verdict:
 
 
 @dataclass(frozen=True)
-class Kind:
+class CheckKind:
     """A kind of check.
 
-    - `verdict`: the class of what it says, or a union of classes.
-    - `applies`: whether it is made of a program of an experiment at all.
-    - `excused`: its verdict where some outputs are known to be wrong (`expect.wrong`).
-    - `of_mutants`: whether it may notice a mutant from nothing but what each device would hold.
-    - `own_dims`: why it does not bind a verification at other sizes.
+    - `verdict`: the class of its verdict, or a union of classes.
+    - `applies`: whether it is made for a program of an experiment.
+    - `excused`: the verdict where some outputs are known to be wrong (`expect.wrong`).
+    - `of_mutants`: whether it can notice a mutant from the devices' values alone.
+    - `own_dims`: why it does not apply to a verification at other sizes.
     """
 
     name: str

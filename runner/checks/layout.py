@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from runner.checks.context import Context
-from runner.checks.kind import Kind, Needs
+from runner.checks.kind import CheckKind, Needs
 from runner.layout import Layout
 from runner.link.target import ProgramRun
 from runner.record.verdicts import Judged, NotRun
@@ -49,4 +49,4 @@ def _text(ranges: tuple[tuple[int, int], ...] | None) -> str:
     return " nothing" if ranges is None else "[" + ", ".join(f"{a}:{b}" for a, b in ranges) + "]"
 
 
-KINDS = (Kind("layout", LayoutVerdict | NotRun, Needs.LAYOUTS, lambda case: check(case.context, case.run)),)
+KINDS = (CheckKind("layout", LayoutVerdict | NotRun, Needs.LAYOUTS, lambda case: check(case.context, case.run)),)

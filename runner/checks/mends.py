@@ -1,7 +1,7 @@
-"""What may be missing from a per-device program, put back.
+"""The edits that put back what may be missing from a per-device program.
 
-That is collectives, the terms and scales of the graph, what tells a device which part is its own, and the value that a
-line should have read.
+That is: collectives, terms and scales of the graph, the device's own part or key, and the value that a line should have
+read.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TypeGuard
 
-from runner.checks.edits import Edit, Edits, Site, is_collective, is_reduced, is_reduction, named_by
+from runner.checks.edits import Edit, Edits, EditSite, is_collective, is_reduced, is_reduction, named_by
 from runner.graph.term import Apply, Const, Name, Term, names, swapped, within
 from runner.language.operations import OPERATIONS, Does, Operation, OverAxes
 from runner.language.operators import COMPARISONS
@@ -25,7 +25,7 @@ from runner.words import quoted
 def inserting(edits: Edits) -> Iterator[Edit]:
     """The edits that put something back."""
     added = _added(edits)
-    # Of two sites at which one edit helps, the one nearer the outputs is the likelier mistake.
+    # Where one edit helps at two sites, the site nearer the outputs is the likelier mistake.
     for site in reversed(edits.sites):
         yield from _collectives_around(edits, site)
         yield from _parts_around(edits, site, added)
@@ -34,14 +34,14 @@ def inserting(edits: Edits) -> Iterator[Edit]:
         yield from _other_names(edits, site)
 
 
-def _collectives_around(edits: Edits, site: Site) -> Iterator[Edit]:
-    """A collective around the whole expression, or around a part of it whose result is partial."""
+def _collectives_around(edits: Edits, site: EditSite) -> Iterator[Edit]:
+    """A collective around the whole expression, or around a part of it with a partial result."""
     term, name = site.term, site.label
     bare = _is_value(term)
     # A carry that a loop gives as it got it was to be moved; what is reduced where it is read was meant to be partial.
     unmoved = len(site.path) > 1 and term == Name(name)
     reduced_later = any(
-        is_reduction(part) and part.operands[0] == Name(name) for other in edits.sites for part in parts(other.term)
+        is_reduction(part) and part.operands[0] == Name(name) for edited in edits.sites for part in parts(edited.term)
     )
     collected = [inner for part in parts(term) if is_collective(part) for inner in _scaled(part.operands[0])]
     for part in parts(term):
@@ -65,14 +65,14 @@ def _collectives_around(edits: Edits, site: Site) -> Iterator[Edit]:
                 is_reduced(site, part)
                 or is_collective(part)
                 or _scales(part)
-                or any(part is each for each in collected)
+                or any(part is known for known in collected)
             )
             rank += 3.0 if again or (whole and reduced_later) else 0.0
             yield edits.edit(site, part, new, "collective", mend, rank)
 
 
 def _scaled(term: Term) -> Iterator[Term]:
-    """A part and what it adds up or scales: a collective of `sum(x) / B` is one of `sum(x)` too."""
+    """A part and the parts that it adds up or scales: a collective around `sum(x) / B` is also one around `sum(x)`."""
     yield term
     if _is_binary(term):
         for operand in term.operands:
@@ -85,13 +85,13 @@ def _scales(term: Term) -> bool:
 
 
 def _is_value(term: Term) -> TypeGuard[Name]:
-    """Whether a part is the name of an array, of a line or of a size, and not of what a repeat gives."""
+    """Whether a part is the name of an array, a line or a size; not of a result of a repeat."""
     return isinstance(term, Name) and not term.carried
 
 
 @cache
 def _collectives() -> list[tuple[Operation, OverAxes, Apply]]:
-    """Each way to call a collective on something."""
+    """The calls of every collective."""
     return [
         (operation, operation.over, _call(f"{operation.name}(_, _, {rest})"))
         for operation in OPERATIONS.values()
@@ -107,7 +107,7 @@ def _call(written: str) -> Apply:
 
 
 def _wrapped(edits: Edits, part: Term, meant: str | None, *, whole: bool) -> Iterator[tuple[Term, str, Does, str]]:
-    """A part with each collective around it, the collective's name, what it does, and the axes."""
+    """A part in each collective: the new term, the collective's name, what it does, and its axes."""
     for axes, (operation, over, call) in itertools.product(edits.combinations, _collectives()):
         if (operation.reduces and not (whole or meant)) or (over.does == "permute" and len(axes) > 1):
             continue
@@ -117,7 +117,7 @@ def _wrapped(edits: Edits, part: Term, meant: str | None, *, whole: bool) -> Ite
 
 @dataclass(frozen=True)
 class _Added:
-    """What is added, subtracted, multiplied or divided by somewhere; `own`: in the program itself, not in its graph."""
+    """A term that is added, subtracted, multiplied or divided by; `own`: by the program itself, not by its graph."""
 
     left: Term
     operation: str
@@ -133,33 +133,43 @@ _WHAT = {"add": "term", "subtract": "term", "multiply": "scale", "divide": "scal
 
 
 def _added(edits: Edits) -> list[_Added]:
-    found: dict[str, _Added] = {}
+    collectives: dict[str, _Added] = {}
     for own, sites in ((False, Edits(edits.experiment, "graph").sites), (True, edits.sites)):
         for part in (part for site in sites for part in parts(site.term)):
             match part:
                 case Apply(operation=operation, operands=(left, right), spelled="operator") if operation in _WHAT:
-                    found.setdefault(text(part), _Added(left, operation, right, own))
+                    collectives.setdefault(text(part), _Added(left, operation, right, own))
                 case _:
                     pass
-    return list(found.values())
+    return list(collectives.values())
 
 
-def _parts_around(edits: Edits, site: Site, added: Sequence[_Added]) -> Iterator[Edit]:
-    """What the graph adds or multiplies by, and lines that nothing reads, put back around the line or a product."""
+def _parts_around(edits: Edits, site: EditSite, added: Sequence[_Added]) -> Iterator[Edit]:
+    """Terms and factors of the graph, and lines that nothing reads, put back around the line or a product."""
     term = site.term
     there = set(names(term))
     around = [part for part in parts(term) if part is term or is_reduction(part) or _meant(part)]
     operands: dict[tuple[str, str], tuple[_Added, Term]] = {}
-    for each in added:
-        for side in (each.right,) if each.operation in ("subtract", "divide") else (each.right, each.left):
-            # A product of what the graph multiplies by may lack one factor.
+    for collective in added:
+        for side in (
+            (collective.right,)
+            if collective.operation in ("subtract", "divide")
+            else (collective.right, collective.left)
+        ):
+            # One factor of a product of the graph may be missing.
             for operand in (side, *(side.operands if _is_binary(side) else ())):
-                operands.setdefault((each.operation, text(operand)), (each, operand))
-    for each, operand in operands.values():
-        for part in around if not each.own else [term]:
-            rank = (1.0 if each.what == "scale" else 1.2) + (0.0 if part is term else 0.5) + (1.5 if each.own else 0.0)
+                operands.setdefault((collective.operation, text(operand)), (collective, operand))
+    for collective, operand in operands.values():
+        for part in around if not collective.own else [term]:
+            rank = (
+                (1.0 if collective.what == "scale" else 1.2)
+                + (0.0 if part is term else 0.5)
+                + (1.5 if collective.own else 0.0)
+            )
             rank += 2.0 * (not there.isdisjoint(names(operand)))
-            yield _put_back(edits, site, part, operator(each.operation, part, operand), each.what, operand, rank)
+            yield _put_back(
+                edits, site, part, operator(collective.operation, part, operand), collective.what, operand, rank
+            )
     for name in _unread(edits, site):
         yield _put_back(edits, site, term, operator("add", Name(name), term), "term", Name(name), 0.8)
 
@@ -173,25 +183,29 @@ def _is_binary(term: Term) -> TypeGuard[Apply]:
     )
 
 
-def _unread(edits: Edits, site: Site) -> list[str]:
-    """The lines before this one, at its level, that no line reads and no output is."""
-    read = {name for other in edits.sites for name in names(other.term)}
-    level = [other for other in edits.sites if other.path[:-1] == site.path[:-1] and other.label in site.before]
-    return [other.label for other in level if other.label not in read | set(edits.experiment.results)]
+def _unread(edits: Edits, site: EditSite) -> list[str]:
+    """The earlier lines of the same level that no line reads and that are no outputs."""
+    read = {name for other_site in edits.sites for name in names(other_site.term)}
+    level = [
+        other_site
+        for other_site in edits.sites
+        if other_site.path[:-1] == site.path[:-1] and other_site.label in site.before
+    ]
+    return [other_site.label for other_site in level if other_site.label not in read | set(edits.experiment.results)]
 
 
-def _operands_back(edits: Edits, site: Site, added: Sequence[_Added]) -> Iterator[Edit]:
+def _operands_back(edits: Edits, site: EditSite, added: Sequence[_Added]) -> Iterator[Edit]:
     """`x - y` where the line has `x` or `y` alone; `axis_index('x') * rows` where it has `axis_index('x')`."""
     for part in parts(site.term):
         shown = text(part)
-        for each in () if isinstance(part, Const) else added:
-            rank = 1.8 if each.own else 0.8
-            if text(each.left) == shown:
-                new = operator(each.operation, part, each.right)
-                yield _put_back(edits, site, part, new, each.what, each.right, rank)
-            if text(each.right) == shown:
-                new = operator(each.operation, each.left, part)
-                yield _put_back(edits, site, part, new, each.what, each.left, rank)
+        for collective in () if isinstance(part, Const) else added:
+            rank = 1.8 if collective.own else 0.8
+            if text(collective.left) == shown:
+                new = operator(collective.operation, part, collective.right)
+                yield _put_back(edits, site, part, new, collective.what, collective.right, rank)
+            if text(collective.right) == shown:
+                new = operator(collective.operation, collective.left, part)
+                yield _put_back(edits, site, part, new, collective.what, collective.left, rank)
         if _counts_devices(part):
             for operation in ("add", "subtract") if site.index is not None else ():
                 index = Name(site.index or "")
@@ -201,37 +215,37 @@ def _operands_back(edits: Edits, site: Site, added: Sequence[_Added]) -> Iterato
 
 
 def _counts_devices(term: Term) -> bool:
-    """Whether a part begins with the device's index: `axis_index('x')`, `axis_index('x') + i`."""
+    """Whether a part starts with the device's index: `axis_index('x')`, `axis_index('x') + i`."""
     while _is_binary(term):
         term = term.operands[0]
     operation = called(term)
     return operation is not None and operation.over is not None and operation.over.does == "index"
 
 
-def _sizes(edits: Edits, site: Site) -> list[Term]:
-    """How long something may be: dims and lines that say so, and in Python, where sizes are numbers, any block."""
+def _sizes(edits: Edits, site: EditSite) -> list[Term]:
+    """The sizes that a line can use: dims, lines that give sizes, and in Python those of blocks."""
     if site.frame is not None:
         return [Const(length) for length in sorted({n for shape in edits.blocks.values() for n in shape if n > 1})]
     return [Name(name) for name in (*edits.experiment.dims, *(n for n, b in site.before.items() if _is_size(b.term)))]
 
 
 def _is_size(term: Term) -> bool:
-    """Whether a line says how large something is: `shape(A)[0]`, `M // axis_size('x')`."""
+    """Whether a line gives a size: `shape(A)[0]`, `M // axis_size('x')`."""
     calls = [called(part) for part in within(term) if isinstance(part, Apply) and part.spelled == "call"]
     return bool(calls) and all(operation is not None and operation.kind == "static" for operation in calls)
 
 
-def _put_back(edits: Edits, site: Site, part: Term, new: Term, what: str, operand: Term, rank: float) -> Edit:
+def _put_back(edits: Edits, site: EditSite, part: Term, new: Term, what: str, operand: Term, rank: float) -> Edit:
     mend = site.lacking(f"the {what} {site.text(operand)}", part, new)
     return edits.edit(site, part, new, "missing", mend, rank)
 
 
 _COUNTS = {"iota": "size", "arange": "start"}
-"""The operations that count from 0, and which of their arguments says how far."""
+"""The operations that count from 0, each with the argument that says how far."""
 
 
-def _of_this_device(edits: Edits, site: Site) -> Iterator[Edit]:
-    """Where a device begins that counts from 0 as all do; its own key where it draws with that of all."""
+def _of_this_device(edits: Edits, site: EditSite) -> Iterator[Edit]:
+    """The device's offset for what counts from 0 on all devices; its own key for what draws with a common one."""
     for part in parts(site.term):
         operation = called(part)
         if operation is None or not isinstance(part, Apply):
@@ -250,7 +264,7 @@ def _of_this_device(edits: Edits, site: Site) -> Iterator[Edit]:
 
 
 def _length(call: Apply) -> Term | None:
-    """How far a call counts from 0; None where it does something else."""
+    """How far a call counts from 0; None for other calls."""
     at = _COUNTS.get(call.operation)
     place = None if at is None else place_of(call, at)
     if place is None or (call.operation == "arange" and len(call.operands) > 1):
@@ -259,11 +273,11 @@ def _length(call: Apply) -> Term | None:
 
 
 _NEAR = 6
-"""So many lines back stands what a line should have read instead of what it reads."""
+"""The number of lines back at which the value may stand that a line should have read."""
 
 
-def _other_names(edits: Edits, site: Site) -> Iterator[Edit]:
-    """Another value than the one that a line reads: of a line shortly before, of what a repeat carries, an array."""
+def _other_names(edits: Edits, site: EditSite) -> Iterator[Edit]:
+    """Another value for a name: of one of the preceding lines, of what a repeat carries, or of an array."""
     before, read = [*site.before][-_NEAR:], set[str]()
     for part in within(site.term):
         if not _is_value(part) or part.name in edits.experiment.dims or part.name in read:
@@ -274,8 +288,8 @@ def _other_names(edits: Edits, site: Site) -> Iterator[Edit]:
             if name == part.name or (None not in shapes and shapes[0] != shapes[1]):
                 continue
             new = Name(name)
-            meant, said = site.text(new), site.text(swapped(site.term, part, new))
-            mend = f"{site.named}: {site.text(part)} stands where {meant} is meant: with {said} it equals the graph"
+            meant, replaced = site.text(new), site.text(swapped(site.term, part, new))
+            mend = f"{site.named}: {site.text(part)} stands where {meant} is meant: with {replaced} it equals the graph"
             yield edits.edit(site, part, new, "value", mend, 4.5)
 
 
@@ -285,6 +299,6 @@ def _is_product(term: Term) -> bool:
 
 
 def _meant(term: Term) -> str | None:
-    """The collective that completes a part whose result may be partial."""
+    """The collective that completes a part with a partial result."""
     operation = called(term)
     return None if operation is None else operation.completed_by

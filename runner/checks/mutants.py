@@ -1,9 +1,9 @@
-"""An experiment's oracles in; it broken in every way that people break one, and which checks notice each, out.
+"""Takes an experiment's oracles; returns its mutants, and the checks that notice each.
 
-A mutant is a single edit (`runner/checks/slips.py`) of `per_device`, or of `graph` where there is no `per_device`.
-What it computes is interpreted: in float64 for the comparison of the sections, and as the target rounds for the checks
-of values, which hold it to the oracle of the file as it is. So a mutant stands for a mistake in the file, and for a
-program that is wrong in that way.
+A mutant is a single edit (`runner/checks/slips.py`) of `per_device`, or of `graph` where there is no `per_device`. It
+is interpreted in float64 for the comparison of the sections, and as the target rounds for the checks of values, which
+compare it with the oracle of the file as it is. So a mutant stands for a mistake in the file and for a program that is
+wrong in that way.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from runner.checks.kind import Case
 from runner.checks.slips import changing
 from runner.experiment.model import Experiment, Section
 from runner.experiment.program import Program
-from runner.link.target import Held, Output, ProgramRun
+from runner.link.target import DeviceShard, Output, ProgramRun
 from runner.reference import PerDevice, interpret
 from runner.reference.arithmetic import Arithmetic
 from runner.reference.rounded import plain
@@ -31,10 +31,10 @@ from runner.reference.rounding import machine
 
 @dataclass(frozen=True)
 class Mutant:
-    """One edit and what became of it.
+    """An edit and its outcome.
 
-    - `noticed`: the checks that fail; `refused`: why it computes nothing, as NumPy or the runner says it.
-    - `equivalent`: why no check could notice it. Where all three are empty, it survived.
+    - `noticed`: the checks that fail; `refused`: why it computes nothing, in NumPy's or the runner's words.
+    - `equivalent`: why no check could notice it. If all three are empty, it survived.
     """
 
     edit: Edit
@@ -51,12 +51,12 @@ class Mutant:
 
 
 def broken(experiment: Experiment) -> Section:
-    """The section that is broken."""
+    """The section that is mutated."""
     return "per_device" if experiment.per_device else "graph"
 
 
 def mutants(context: Context) -> list[Mutant]:
-    """Every mutant of an experiment, in the order of its lines; an edit that gives the same text twice is one."""
+    """Every mutant of an experiment, in the order of its lines; edits that give the same text are one."""
     section = broken(context.experiment)
     judge = _Judge(context, section)
     edits = {(edit.line, edit.before, edit.after): edit for edit in changing(Edits(context.experiment, section))}
@@ -94,7 +94,7 @@ class _Judge:
     def _interpreted(
         self, edit: Edit, arithmetic: Arithmetic, known: Mapping[str, PerDevice] | None
     ) -> dict[str, PerDevice]:
-        """All values in float64, which start from those of the lines before the edit; or what a target rounds."""
+        """All values in float64, starting from those of the lines before the edit, or as the target rounds."""
         context, first = self._context, edit.first if known is not None else 0
         statements = edit.statements[first:]
         with np.errstate(all="ignore"):
@@ -128,20 +128,20 @@ class _Judge:
         return all(comparison.agree for comparison in compared)
 
     def _like_graph_before_casts(self, edit: Edit) -> bool:
-        """Whether `sections`, from which casts hide nothing, sees no difference where no cast rounds."""
+        """Whether the `sections` check sees no difference with casts that do not round."""
         if not self._context.uncast:
             return True
         uncast = oracles.uncast(self._context, self._section, edit.statements)
         return self._like_graph(uncast, before_casts=True)
 
     def _run(self, drawn: Mapping[str, PerDevice]) -> ProgramRun:
-        """What a program would leave on its devices that computes as the mutant does."""
+        """The devices' values of a program that computes what the mutant does."""
         context = self._context
         outputs: dict[str, Output] = {}
         for name in context.experiment.results:
             layout, dtype = context.layout(name), context.outputs[name][1]
             blocks = context.blocks(name)
-            held, copies = list[Held](), dict[bytes, int]()
+            held, copies = list[DeviceShard](), dict[bytes, int]()
             for position in range(context.experiment.mesh.size):
                 if self._section == "per_device":
                     part = np.asarray(drawn[name][position])[layout.within(position, blocks)]
@@ -150,7 +150,7 @@ class _Judge:
                 with np.errstate(all="ignore"):
                     part = np.asarray(part).astype(dtypes.dtype(dtype).numpy)
                 copy = copies.setdefault(part.tobytes(), len(copies))
-                held.append(Held(position, position, layout.ranges(position), copy, part))
+                held.append(DeviceShard(position, position, layout.ranges(position), copy, part))
             outputs[name] = Output(dtype, layout.shape, None, tuple(held))
         program = Program.SHARD_MAP if self._section == "per_device" else Program.AUTO
         return ProgramRun(program, outputs=outputs)

@@ -1,4 +1,4 @@
-"""An experiment, its arrays and its types in; the oracles of a run, as every check reads them, out."""
+"""Takes an experiment, its arrays and its types; returns the oracles of a run, which every check reads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from runner.experiment.plain import located
 from runner.faults import InvalidExperiment
 from runner.language.syntax import fault_at
 from runner.layout import Typed
-from runner.reference import Misfit, Oracle, PerDevice, Rounding, gradient, interpret, measure
+from runner.reference import CollectiveMisfit, Oracle, PerDevice, Rounding, gradient, interpret, measure
 from runner.reference.arithmetic import Arithmetic, Floats
 from runner.reference.rounding import machine, of_float64
 
@@ -27,12 +27,12 @@ def consult(
     floats: Mapping[str, Floats],
     released: Mapping[str, str] = MappingProxyType({}),
 ) -> Context:
-    """Interpret both sections, in float64 and as the target rounds; nothing without `arrays`.
+    """Interpret both sections, in float64 and as the target rounds; neither without `arrays`.
 
-    `outputs` gives each output's whole shape and dtype, `floats` the dtypes in each section's expressions. Where lines
-    read gradients, those that need none are interpreted, until `consult_gradients` tells the gradients.
+    `outputs` has each output's whole shape and dtype, `floats` the dtypes of each section's expressions. Lines that
+    need gradients are left to `consult_gradients`.
 
-    Raises `InvalidExperiment` for a line whose values tell it to move what is not there.
+    Raises `InvalidExperiment` for a line whose values do not fit the collective that it calls.
     """
     context = Context(experiment, arrays or {}, outputs, floats, None, None, released=released)
     if arrays is not None and experiment.reads_gradients:
@@ -45,7 +45,7 @@ def consult(
 
 
 def _interpret(context: Context, drawn: Mapping[Section, Sequence[Arrays]] | None = None) -> None:
-    """Interpret both sections; `drawn` are the arrays of their rounded interpretations, where these are others."""
+    """Interpret both sections; `drawn` are the arrays for their rounded interpretations, where these differ."""
     experiment, arrays = context.experiment, context.arrays
     sections: dict[Section, Oracle | None] = {"graph": None, "per_device": None}
     for section in sections:
@@ -63,7 +63,7 @@ def _interpret(context: Context, drawn: Mapping[Section, Sequence[Arrays]] | Non
                     machine=machine(experiment),
                     drawn=(drawn or {}).get(section, ()),
                 )
-            except Misfit as error:
+            except CollectiveMisfit as error:
                 raise _located(section, error) from None
     context.graph, context.per_device = sections["graph"], sections["per_device"]
     if context.graph is not None and context.per_device is not None:
@@ -73,21 +73,21 @@ def _interpret(context: Context, drawn: Mapping[Section, Sequence[Arrays]] | Non
             context.uncast = {section: uncast(context, section) for section in both}
 
 
-def _located(section: Section, error: Misfit) -> InvalidExperiment:
-    """What values do not allow, as a message about the line."""
+def _located(section: Section, error: CollectiveMisfit) -> InvalidExperiment:
+    """A misfit of a collective's values, as a message about the line."""
     key, uses = error.source.line.written(section)
     return InvalidExperiment(located(key, error.source.text, fault_at(str(error), error.source), uses))
 
 
 def in_float64(context: Context, section: Section) -> dict[str, Rounding]:
-    """What float64's own rounding does to each output of a section that was interpreted."""
+    """What float64's own rounding does to each output of an interpreted section."""
     oracle, floats = context.oracle(section), context.floats.get(section, {})
     keep, experiment = context.experiment.results, context.experiment
     return of_float64(experiment, section, context.arrays, floats, oracle, keep, context.known_as)
 
 
 def uncast(context: Context, section: Section, statements: Iterable[Flat] | None = None) -> dict[str, PerDevice]:
-    """The outputs of a section, or of `statements` in its place, if no cast rounds."""
+    """The outputs of a section, or of `statements` in its place, with casts that do not round."""
     arithmetic = Arithmetic(context.floats.get(section, {}), casts=False)
     keep = context.experiment.results
     return interpret(context.experiment, section, context.arrays, statements, keep=keep, arithmetic=arithmetic).values
@@ -99,9 +99,9 @@ def _whole(context: Context, section: Section, name: str, value: PerDevice) -> n
 
 
 def consult_gradients(context: Context, by_jax: Arrays, draws: Sequence[Arrays], error: str | None = None) -> None:
-    """Add the gradients: JAX's of the unsharded graph, or those of differences.
+    """Add the gradients: JAX's of the unsharded graph, or differences.
 
-    `draws` are what rounding was measured to do to JAX's; `error` is why there are none.
+    `draws` are the measured roundings of JAX's; `error` is why there are none.
     """
     sections: dict[Section, Oracle | None] = {"graph": context.graph, "per_device": context.per_device}
     context.gradients = gradient.consult(context.experiment, context.arrays, sections, context.floats, by_jax, draws)
@@ -112,7 +112,7 @@ def consult_gradients(context: Context, by_jax: Arrays, draws: Sequence[Arrays],
 
 
 def _interpret_after(context: Context, by_jax: Arrays, draws: Sequence[Arrays]) -> None:
-    """Interpret the lines that read the gradients, given these; where there are none, such lines have no oracle."""
+    """Interpret the lines that read the gradients. Without gradients, these lines have no oracle."""
     experiment, before = context.experiment, (context.graph, context.per_device)
     known = {name: by_jax[array] for name, array in _gradients(experiment).items() if array in by_jax}
     lost: dict[str, float] = {}
@@ -122,7 +122,7 @@ def _interpret_after(context: Context, by_jax: Arrays, draws: Sequence[Arrays]) 
                 known[name] = _assembled(experiment, name, context.per_device.values[name])
                 lost[name] = context.per_device.rounding[name].error
     if len(known) < len(_gradients(experiment)):
-        # The check of the gradients says why; nothing can be said of what reads them.
+        # The check of the gradients says why; lines that read them cannot be checked.
         context.experiment = experiment.forward
         return
     exact = {name: value for name, value in context.arrays.items() if name not in known}
@@ -131,7 +131,7 @@ def _interpret_after(context: Context, by_jax: Arrays, draws: Sequence[Arrays]) 
     if not lost:
         apart = [{name: draw[array] for name, array in _gradients(experiment).items()} for draw in draws]
     most = apart or [{name: np.full(value.shape, lost.get(name, 0.0)) for name, value in known.items()}]
-    # An element may be off to the other side as well, and JAX's draws are much alike.
+    # An element may also be off in the other direction; JAX's draws resemble each other.
     rng = np.random.default_rng(0)
     turned = [
         {name: rng.choice([-1.0, 1.0], off.shape) * off for name, off in shift.items()}
@@ -140,9 +140,9 @@ def _interpret_after(context: Context, by_jax: Arrays, draws: Sequence[Arrays]) 
     beside = [{name: known[name] + shift[name] for name in known} for shift in (*apart, *turned)]
     context.drawn = drawn = [exact | shift for shift in beside]
     if experiment.apart:
-        # What stands in its place in the other section is not off with it.
+        # The lines of the other section that take its place do not have its error.
         context.known_as = exact | {name: known[name] + most[-1][name] for name in known}
-    # The first is per_device's alone where it adds up shares.
+    # Where per_device adds up shares, only its own gradient is a share.
     _interpret(context, {"graph": drawn[1:] if gradient.shares(experiment) > 1 else drawn, "per_device": drawn})
     for oracle, own in zip((context.graph, context.per_device), before, strict=True):
         for name in _gradients(experiment):
@@ -151,7 +151,7 @@ def _interpret_after(context: Context, by_jax: Arrays, draws: Sequence[Arrays]) 
 
 
 _SIGNS = 4
-"""How often a gradient is taken as far off as it was measured to be, each element up or down."""
+"""The number of draws in which each element of a gradient is moved up or down by its measured error."""
 
 
 def _gradients(experiment: Experiment) -> dict[str, str]:
@@ -160,13 +160,13 @@ def _gradients(experiment: Experiment) -> dict[str, str]:
 
 
 def _assembled(experiment: Experiment, name: str, held: PerDevice) -> np.ndarray:
-    """A gradient put together of what the devices hold."""
+    """A gradient assembled from the devices' values."""
     shape = experiment.array(_gradients(experiment)[name]).shape
     return experiment.blocks(shape, name).assembled(held)
 
 
 def doubts(context: Context) -> list[str]:
-    """Why a comparison with the reference may prove little: PyTorch's and our own experience of false passes."""
+    """The reasons why a comparison with the reference may prove little; from PyTorch's experience and our own."""
     reasons: list[str] = []
     for name in context.outputs:
         oracle = next((o for o in (context.graph, context.per_device) if o is not None and name in o.values), None)
@@ -193,10 +193,10 @@ def doubts(context: Context) -> list[str]:
 
 
 def _constants(experiment: Experiment, section: Section) -> list[str]:
-    """The results that no array enters."""
+    """The results that do not depend on any array."""
     depends = {array.name for array in experiment.given}
     for statement in experiment.lines(section):
-        # A loop's results depend on what any of its lines reads.
+        # A loop's results depend on everything that its lines read.
         if statement.names & depends:
             depends |= statement.defines
     return [name for name in experiment.results if experiment.section(section) and name not in depends]

@@ -1,8 +1,8 @@
-"""One collective of a trace in; which device each block of its result comes from, on every device, out.
+"""Takes one collective of a trace; returns, for every device, the device that each block of its result comes from.
 
-The collective is interpreted once more on marks in the place of its operand: each device holds the bit that is its own.
-What moves carries its bit along, and what is summed has the bits of all that were added. And once on the numbers of the
-operand's elements, which tell from where in it a block comes.
+The collective is interpreted again on marks in place of its operand: each device holds a bit of its own. What moves
+keeps its bit, and a sum has the bits of all its terms. It is interpreted once more on the numbers of the operand's
+elements, which show where in the operand a block comes from.
 """
 
 from __future__ import annotations
@@ -16,27 +16,28 @@ import numpy as np
 
 from runner.experiment.model import Experiment, Node
 from runner.graph.term import Apply, Const, Term
+from runner.language.operations import OPERATIONS
 from runner.language.parts import argument, place_of, with_argument
 from runner.language.syntax import Expression
 from runner.record.model import TracedBlock, TracedOrigins
 from runner.reference import PerDevice, interpret
 
 DEVICES = 16
-"""On more devices nothing is drawn, so nothing is asked."""
+"""The largest number of devices for which origins are recorded, since no more are drawn."""
 
 BLOCKS = 64
-"""Of results that fall into more blocks on a device neither."""
+"""The largest number of blocks of a result on a device for which origins are recorded."""
 
-REDUCED = {"psum": "+", "psum_scatter": "+", "pmean": "mean", "pmax": "max", "pmin": "min"}
-"""What becomes of values that meet."""
+_REDUCTIONS = {"sum": "+", "scatter": "+", "mean": "mean"}
+"""How the record writes what becomes of values that meet, by what the operation does."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """Part of a result on one device: a half-open range per dimension, and the positions of whose operands it is made.
+    """A part of a result on one device: its half-open ranges, and the positions of the devices that it comes from.
 
-    No position: nobody sent anything, and it is zeros. `part` are the ranges of the operand that it comes from; None
-    where it is the whole operand, or no block of it.
+    Without positions no device sent it, and it is zeros. `part` has the ranges of the operand that it comes from; None
+    if that is the whole operand, or no block of it.
     """
 
     ranges: tuple[tuple[int, int], ...]
@@ -47,7 +48,7 @@ class Block:
 def of_collective(
     experiment: Experiment, node: Node, operation: str, before: str, values: Mapping[str, PerDevice]
 ) -> list[list[Block]] | None:
-    """For each device the blocks of the result of `node`; None where they are too many to be drawn.
+    """The blocks of the result of `node` on each device; None if there are too many to draw.
 
     `before` names the operand among the `values` of the named code.
     """
@@ -56,7 +57,7 @@ def of_collective(
         return None
     # The union of marks is their sum, whatever the reduction.
     term = node.expression.term
-    statement = Node(node.line, Expression.of(_summing(term) if operation in REDUCED else _marked(term)))
+    statement = Node(node.line, Expression.of(_summing(term) if reduction(operation) else _marked(term)))
 
     def moved(operand: PerDevice) -> PerDevice:
         given = {**values, before: operand}
@@ -69,11 +70,19 @@ def of_collective(
         _blocks(np.asarray(marked), np.asarray(number), shape, size)
         for marked, number in zip(bits, numbers, strict=True)
     ]
-    return None if any(len(each) > BLOCKS for each in blocks) else blocks
+    return None if any(len(of_device) > BLOCKS for of_device in blocks) else blocks
+
+
+def reduction(operation: str) -> str | None:
+    """How an operation combines the values of devices: `+`, `mean`, `max` or `min`; None where it only moves them."""
+    over = OPERATIONS[operation].over
+    if over is None or over.does == "extreme":
+        return None if over is None else operation.removeprefix("p")
+    return _REDUCTIONS.get(over.does)
 
 
 def _marked(term: Term) -> Term:
-    """A call with no marks in what it writes into: rows of it that stay are nobody's."""
+    """A call in which the array that it writes into has no marks: rows that it keeps come from no device."""
     at = place_of(term, "output") if isinstance(term, Apply) else None
     if not isinstance(term, Apply) or at is None:
         return term
@@ -87,40 +96,40 @@ def _summing(term: Term) -> Term:
 
 
 def _blocks(marked: np.ndarray, numbers: np.ndarray, shape: tuple[int, ...], size: int) -> list[Block]:
-    """The parts of an array between any two neighbours that differ."""
+    """The parts of an array between neighbouring elements that differ."""
     cuts = [_cuts(marked, axis) for axis in range(marked.ndim)]
-    found: list[Block] = []
-    for ranges in itertools.product(*(itertools.pairwise(each) for each in cuts)):
+    blocks: list[Block] = []
+    for ranges in itertools.product(*(itertools.pairwise(bounds) for bounds in cuts)):
         bits = int(marked[tuple(start for start, _ in ranges)]) if marked.size else 0
         positions = tuple(p for p in range(size) if bits >> p & 1)
         here = numbers[tuple(slice(*bounds) for bounds in ranges)]
-        # A sum of equal numbers is as many times the number as were added.
+        # A sum of equal numbers is the number times the count of terms.
         part = _part(here // len(positions), shape) if positions and here.size else None
-        found.append(Block(tuple(ranges), positions, part))
-    return found
+        blocks.append(Block(tuple(ranges), positions, part))
+    return blocks
 
 
 def _part(numbers: np.ndarray, shape: tuple[int, ...]) -> tuple[tuple[int, int], ...] | None:
-    """The ranges of an array of `shape` that elements with these numbers are."""
+    """The ranges of an array of `shape` that the elements with these numbers fill; None if whole or no block."""
     if not shape:
         return None
     at = np.unravel_index(numbers.ravel(), shape)
-    part = tuple((int(each.min()), int(each.max()) + 1) for each in at)
+    part = tuple((int(indices.min()), int(indices.max()) + 1) for indices in at)
     inside = math.prod(stop - start for start, stop in part)
     whole = part == tuple((0, n) for n in shape)
     return None if whole or inside != np.unique(numbers).size else part
 
 
 def _cuts(marked: np.ndarray, axis: int) -> list[int]:
-    others = tuple(k for k in range(marked.ndim) if k != axis)
-    changes = (np.diff(marked, axis=axis) != 0).any(axis=others)
+    other_axes = tuple(k for k in range(marked.ndim) if k != axis)
+    changes = (np.diff(marked, axis=axis) != 0).any(axis=other_axes)
     return [0, *(int(k) + 1 for k in np.flatnonzero(changes)), marked.shape[axis]]
 
 
-def told(blocks: Sequence[Sequence[Block]], operation: str, device_ids: Sequence[int]) -> TracedOrigins:
-    """As the record has them."""
+def recorded(blocks: Sequence[Sequence[Block]], operation: str, device_ids: Sequence[int]) -> TracedOrigins:
+    """The blocks as the record has them."""
     return TracedOrigins(
-        combined=REDUCED.get(operation),
+        combined=reduction(operation),
         blocks=[
             [
                 TracedBlock(
@@ -128,8 +137,8 @@ def told(blocks: Sequence[Sequence[Block]], operation: str, device_ids: Sequence
                     source=[device_ids[p] for p in block.positions],
                     part=None if block.part is None else [list(bounds) for bounds in block.part],
                 )
-                for block in each
+                for block in of_device
             ]
-            for each in blocks
+            for of_device in blocks
         ],
     )

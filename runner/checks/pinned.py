@@ -11,7 +11,7 @@ import numpy as np
 from runner import dtypes
 from runner.checks.compare import Tolerance, difference
 from runner.checks.context import Context
-from runner.checks.kind import Kind, Needs, excused_by_outputs
+from runner.checks.kind import CheckKind, Needs, excused_by_outputs
 from runner.faults import invalid
 from runner.link.target import ProgramRun
 from runner.record.verdicts import Judged, NotRun, OutputVerdict
@@ -36,17 +36,17 @@ class PinnedVerdict(Judged):
 
 
 _PRINTED_EPS = 16
-"""Printed numbers come from other machines, whose transcendental functions differ in the last bits."""
+"""The precision of printed numbers: other machines' transcendental functions differ in the last bits."""
 
 
 _CHANGES_VALUES = ("dims", "arrays", "functions", "both", "graph", "per_device", "seed")
-"""The keys whose override makes an experiment compute something else than its file pins."""
+"""The keys whose override changes what an experiment computes, so that its pinned numbers no longer apply."""
 
 
 def released(outputs: Iterable[str], overrides: Sequence[str]) -> dict[str, str]:
-    """The outputs whose pinned numbers do not bind a run with these overrides, and why.
+    """The outputs whose pinned numbers do not apply to a run with these overrides, and why.
 
-    What the overrides pin themselves, they pin for this run.
+    Numbers that the overrides pin themselves do apply.
     """
     keys = [key for override in overrides for key in _keys(*override.lstrip("+~").partition("=")[::2])]
     changed = [key for key in keys if key[0] in _CHANGES_VALUES]
@@ -60,7 +60,7 @@ def released(outputs: Iterable[str], overrides: Sequence[str]) -> dict[str, str]
 def _keys(key: str, value: str) -> Iterator[tuple[str, ...]]:
     """The keys that an override sets: `expect={values:{C:[1]}}` sets `expect.values.C`."""
     parts, text = tuple(key.split(".")), value.strip()
-    # Only what is pinned may be given as a mapping; the others are looked at as a whole.
+    # Only pinned values may be given as a mapping; other keys are looked at as a whole.
     if parts[0] != "expect" or len(parts) > 2 or not text.startswith("{"):
         yield parts
         return
@@ -70,7 +70,7 @@ def _keys(key: str, value: str) -> Iterator[tuple[str, ...]]:
 
 
 def _items(text: str) -> Iterator[str]:
-    """The parts of a list between commas that stand in no brackets and in no quotes."""
+    """The items of a list: its text, split at commas outside of brackets and quotes."""
     part, depth, quote = "", 0, ""
     for character in text:
         quote = "" if character == quote else quote or (character if character in "'\"" else "")
@@ -121,12 +121,12 @@ def check(context: Context, run: ProgramRun) -> PinnedVerdict | NotRun:
 
 
 def _bound(context: Context) -> dict[str, Any]:
-    """The pinned numbers that bind the run."""
+    """The pinned numbers that apply to the run."""
     return {name: value for name, value in context.experiment.values.items() if name not in context.released}
 
 
 def fit(context: Context) -> None:
-    """Raise `InvalidExperiment` for a pinned block that cannot lie in its output."""
+    """Raise `InvalidExperiment` for a pinned block that does not fit into its output."""
     for name, value in _bound(context).items():
         pinned, shape = np.shape(value), context.outputs[name][0]
         if len(pinned) != len(shape) or any(p > n for p, n in zip(pinned, shape, strict=True)):
@@ -135,7 +135,7 @@ def fit(context: Context) -> None:
 
 
 KINDS = (
-    Kind(
+    CheckKind(
         "values", PinnedVerdict | NotRun, Needs.VALUES, lambda case: check(case.context, case.run),
         applies=lambda experiment, _: bool(experiment.values), excused=excused_by_outputs, of_mutants=True,
         own_dims="the file pins them for its own dims",

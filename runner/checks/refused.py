@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runner.checks.kind import Kind, Needs
+from runner.checks.kind import CheckKind, Needs
 from runner.faults import Fault, key_text
 from runner.record.verdicts import RefusalVerdict
 
@@ -31,4 +31,4 @@ def _words(text: str) -> str:
     return " ".join(text.split())
 
 
-KINDS = (Kind("invalid", RefusalVerdict, Needs.FILE),)
+KINDS = (CheckKind("invalid", RefusalVerdict, Needs.FILE),)

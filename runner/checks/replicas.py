@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from runner.checks.context import Context
-from runner.checks.kind import Kind, Needs, excused_by_outputs
-from runner.link.target import Held, ProgramRun
+from runner.checks.kind import CheckKind, Needs, excused_by_outputs
+from runner.link.target import DeviceShard, ProgramRun
 from runner.record.verdicts import Judged, NotRun, OutputVerdict
 from runner.words import on_devices
 
@@ -27,7 +27,7 @@ def check(context: Context, run: ProgramRun) -> ReplicasVerdict:
     outputs: dict[str, OutputVerdict] = {}
     for name, output in run.outputs.items():
         before = len(wrong)
-        groups: dict[tuple[tuple[int, int], ...], list[Held]] = {}
+        groups: dict[tuple[tuple[int, int], ...], list[DeviceShard]] = {}
         for held in output.held:
             groups.setdefault(held.ranges, []).append(held)
         for ranges, members in groups.items():
@@ -46,7 +46,7 @@ def check(context: Context, run: ProgramRun) -> ReplicasVerdict:
 
 
 KINDS = (
-    Kind(
+    CheckKind(
         "replicas", ReplicasVerdict | NotRun, Needs.VALUES, lambda case: check(case.context, case.run),
         excused=excused_by_outputs, of_mutants=True,
     ),

@@ -1,6 +1,6 @@
-"""`sections`: the two oracles against each other, in float64: what the file says twice, it says alike.
+"""`sections`: compares the two oracles in float64, since `graph` and `per_device` say the same thing twice.
 
-It needs no program: it holds whatever JAX does, and also where JAX can express none of them.
+It needs no program: it holds whatever JAX does, and where JAX can express neither.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from runner import dtypes
 from runner.checks.compare import EXCUSED, SAME, Beside, Difference, Tolerance, carried, difference
 from runner.checks.context import Context
-from runner.checks.kind import Kind, Needs
+from runner.checks.kind import CheckKind, Needs
 from runner.experiment.model import Experiment
 from runner.record.verdicts import DecidingLine, NotRun, Outcome, SectionsOutput, SectionsVerdict, Undecided
 from runner.reference import PerDevice, magnitude
@@ -21,7 +21,7 @@ from runner.reference.rounding import SAFETY_OF_FLOAT64
 from runner.words import listed, on_devices
 
 TERMS = 1e-12
-"""What the order of sums may change in float64, of the largest element."""
+"""How much the order of a sum may change in float64, relative to the largest element."""
 
 
 @dataclass(frozen=True)
@@ -39,19 +39,19 @@ class Comparison:
 
     @property
     def agree(self) -> bool:
-        """Whether every element is near enough, but for the few that hang on undecided decisions."""
+        """Whether every element is within the tolerance, but for the few that depend on undecided decisions."""
         return not self.wrong and self.excused <= EXCUSED * self.size
 
     @property
     def status(self) -> Literal["passed", "weak", "failed"]:
-        """Weak where too many elements are none of what decisions were seen to lead to, though they lie between."""
+        """The status; weak if too many elements lie between the known values of their decisions."""
         if not self.agree:
             return "failed"
         return "weak" if self.between + self.excused > EXCUSED * self.size else "passed"
 
 
 def lacking(experiment: Experiment) -> str | None:
-    """Why there is nothing to compare, if there is not."""
+    """Why there is nothing to compare; None if there is."""
     if experiment.graph and experiment.per_device:
         return None
     if len(experiment.sections) < 2:
@@ -63,10 +63,10 @@ def lacking(experiment: Experiment) -> str | None:
 
 
 def check(context: Context) -> SectionsVerdict:
-    """Compare every output of `per_device`, on every device, with the one of `graph`."""
+    """Compare every output of `per_device`, on every device, with `graph`'s."""
     compared = {name: compare(context, name) for name in context.experiment.results}
     if context.uncast:
-        # Casts hide what is smaller than a step of theirs.
+        # A cast hides differences that are smaller than its step.
         before = {name: compare(context, name, before_casts=True) for name in compared}
         compared |= {name: result for name, result in before.items() if compared[name].agree and not result.agree}
     outputs = {
@@ -121,9 +121,9 @@ def _apart(name: str, result: Comparison) -> str:
 def compare(
     context: Context, name: str, per_device: PerDevice | None = None, *, before_casts: bool = False
 ) -> Comparison:
-    """Hold an output of `per_device`, or what another program would have in its place, to the graph's.
+    """Compare an output of `per_device`, or the values of another program in its place, with the graph's.
 
-    `before_casts` compares what both would be if no cast rounded.
+    `before_casts` compares the values that both would have if casts did not round.
     """
     layout, dtype = context.blocks(name), context.outputs[name][1]
     graph = context.uncast["graph"][name] if before_casts else context.oracle("graph").values[name]
@@ -149,9 +149,9 @@ def compare(
 
 
 def agree(context: Context, name: str, wanted: PerDevice, actual: PerDevice, lost: float = 0.0) -> bool:
-    """Whether two values of `name` agree in float64, of whatever arrays; the graph has one for all devices.
+    """Whether two values of `name` agree in float64, for any arrays; the graph has one value for all devices.
 
-    `lost` is what float64's rounding was measured to do to it, where it was.
+    `lost` is the measured rounding of float64, where it is known.
     """
     layout, dtype = context.blocks(name), dtypes.dtype(context.outputs[name][1])
     wide = None if dtype.exact else np.complex128 if dtype.kind == "complex" else np.float64
@@ -169,7 +169,7 @@ def agree(context: Context, name: str, wanted: PerDevice, actual: PerDevice, los
                 np.asarray(value[0])[layout.index(position)] if len(value) == 1 else np.asarray(value[position])
                 for value in (actual, wanted)
             )
-            # Complex numbers are none of what a real output has.
+            # A real output never equals a complex number.
             fits = a.shape == b.shape and (dtype.kind == "complex" or not np.iscomplexobj(a))
             done[key] = fits and not difference(a, b, kind, allowed).wrong
         if not done[key]:
@@ -178,7 +178,7 @@ def agree(context: Context, name: str, wanted: PerDevice, actual: PerDevice, los
 
 
 ROUGH = 1e-9
-"""How far two values of arrays that were made up may be apart, of the largest element."""
+"""How far two values computed from generated arrays may be apart, relative to the largest element."""
 
 
 def _allowed(context: Context, name: str, graph: PerDevice, per_device: PerDevice) -> Tolerance:
@@ -192,7 +192,7 @@ def _allowed(context: Context, name: str, graph: PerDevice, per_device: PerDevic
     finite = np.isfinite(whole)
     root = float(np.sqrt(np.mean(whole**2, where=finite))) if finite.any() else 0.0
     atol += context.experiment.approximate.get(name, 0.0) * root
-    # A section that ends with a cast gives what the dtype holds, where the other one does not say so.
+    # A section that ends with a cast has values of the dtype; the other section may not.
     ends = {
         context.oracle("graph").casts and _held(graph, dtype),
         context.oracle("per_device").casts and _held(per_device, dtype),
@@ -202,7 +202,7 @@ def _allowed(context: Context, name: str, graph: PerDevice, per_device: PerDevic
 
 
 def _held(values: list[np.ndarray], dtype: dtypes.DType) -> bool:
-    """Whether the dtype holds every element exactly."""
+    """Whether the dtype represents every element exactly."""
     with np.errstate(all="ignore"):
         return all(
             np.array_equal(np.asarray(value).astype(dtype.numpy).astype(np.asarray(value).dtype), value, equal_nan=True)
@@ -211,7 +211,7 @@ def _held(values: list[np.ndarray], dtype: dtypes.DType) -> bool:
 
 
 def _beside(context: Context, name: str, position: int) -> Beside | None:
-    """What else than graph's elements may be there, since either section may have decided otherwise."""
+    """The other values that are right besides graph's, since the two sections may decide differently."""
     layout = context.blocks(name)
     graph, per_device = (context.in_float64[section][name] for section in ("graph", "per_device"))
     if graph.low is None and per_device.low is None:
@@ -225,11 +225,11 @@ def _beside(context: Context, name: str, position: int) -> Beside | None:
         own = context.oracle("per_device").values[name][position]
         low = carried(low, own, per_device.low[position], dtype)
         high = carried(high, own, per_device.high[position], dtype)
-    others = [np.asarray(other[0])[at] for other in graph.others]
-    # Where per_device decided as graph did not, graph's is as far off to the other side.
+    alternatives = [np.asarray(value[0])[at] for value in graph.alternatives]
+    # Where per_device decided differently, graph's alternative lies as far to the other side.
     own = context.oracle("per_device").values[name][position]
-    others += [carried(expected, other[position], own, dtype) for other in per_device.others]
-    return Beside(np.asarray(low), np.asarray(high), others=tuple(others))
+    alternatives += [carried(expected, value[position], own, dtype) for value in per_device.alternatives]
+    return Beside(np.asarray(low), np.asarray(high), alternatives=tuple(alternatives))
 
 
-KINDS = (Kind("sections", SectionsVerdict | NotRun, Needs.FILE, of_mutants=True),)
+KINDS = (CheckKind("sections", SectionsVerdict | NotRun, Needs.FILE, of_mutants=True),)

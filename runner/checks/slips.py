@@ -1,4 +1,4 @@
-"""The edits of a section in; those that change, leave out or double what is there, as people do by mistake, out.
+"""The edits of a section that change, leave out or double what is there, as people do by mistake.
 
 A collective doubled, of another kind, over another axis, in the other direction, on another dimension, before instead
 of after; a loop one step short or long; another edge of a mask; another scale, term or sign.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from runner.checks.edits import Edit, Edits, Site, is_collective, is_reduced, is_reduction, named_by
+from runner.checks.edits import Edit, Edits, EditSite, is_collective, is_reduced, is_reduction, named_by
 from runner.graph.model import literal
 from runner.graph.term import NOTHING, Apply, Const, Group, Name, Slice, Term
 from runner.language.operations import DIAGONAL, DIMENSIONS, OPERATIONS, Operation, OverAxes
@@ -40,7 +40,7 @@ def changing(edits: Edits) -> Iterator[Edit]:
         for term in parts(site.term):
             yield from _of_term(_Part(edits, site, term))
     for position, loop in edits.loops:
-        # The steps of a scan are as many as there are slices.
+        # A scan takes as many steps as there are slices.
         for by in () if loop.scans else (1, -1):
             if loop.steps + by >= 0:
                 yield edits.stepped(position, loop, by)
@@ -51,7 +51,7 @@ class _Part:
     """A part of an expression, and where it stands."""
 
     edits: Edits
-    site: Site
+    site: EditSite
     term: Term
 
     @property
@@ -59,11 +59,11 @@ class _Part:
         return self.text(self.term)
 
     def text(self, term: Term) -> str:
-        """The same as a reader knows it, or what stands in its place."""
+        """The text of a part, or of its replacement, for messages."""
         return self.site.text(term)
 
     def edit(self, new: Term, kind: str, meaning: str, rank: float) -> Edit:
-        """The section with `new` in its place; `meaning` says of a program that this mends what was wrong with it."""
+        """The section with `new` in place of the part; `meaning` is the message if this mends a program."""
         mend = f"{self.site.named}: {meaning} it equals the graph"
         return self.edits.edit(self.site, self.term, new, kind, mend, rank)
 
@@ -79,8 +79,8 @@ def _of_term(part: _Part) -> Iterator[Edit]:
             yield from _dimensions(part, call, operation)
             yield from _before_instead(part, call)
         case Apply(operation=name, operands=(left, right), spelled="operator") if name in _EDGES:
-            for other in _EDGES[name]:
-                new = operator(other, left, right)
+            for edge in _EDGES[name]:
+                new = operator(edge, left, right)
                 rank = 3.5 if name in ("equal", "not_equal") else 5.0
                 yield part.edit(new, "edge", f"{shown} has the wrong edge: with {part.text(new)}", rank)
             for by in (1, -1):
@@ -105,10 +105,12 @@ def _of_collective(part: _Part, call: Apply, operation: Operation, over: OverAxe
         return
     shown, name, now = part.shown, operation.name, text(argument(call, at))
     for axes in part.edits.combinations:
-        other = axes_of(axes)
-        if text(other) != now:
+        new_axes = axes_of(axes)
+        if text(new_axes) != now:
             instead = f"over {quoted(axes)} instead of {now}"
-            yield part.edit(with_argument(call, at, other), "axis", f"{shown} runs over the wrong axis: {instead}", 3)
+            yield part.edit(
+                with_argument(call, at, new_axes), "axis", f"{shown} runs over the wrong axis: {instead}", 3
+            )
     if not is_collective(call):
         return
     operand = call.operands[0]
@@ -123,11 +125,11 @@ def _of_collective(part: _Part, call: Apply, operation: Operation, over: OverAxe
 
 
 def _other_reductions(part: _Part, call: Apply, operation: Operation) -> Iterator[Edit]:
-    for other in OPERATIONS.values():
-        if other.reduces and other.name != operation.name:
-            new = replace(call, operation=other.name)
-            does = {row.over.does for row in (operation, other) if row.over is not None}
-            meaning = f"{part.shown} is a {operation.name} where a {other.name} is meant: with {other.name}"
+    for other_row in OPERATIONS.values():
+        if other_row.reduces and other_row.name != operation.name:
+            new = replace(call, operation=other_row.name)
+            does = {row.over.does for row in (operation, other_row) if row.over is not None}
+            meaning = f"{part.shown} is a {operation.name} where a {other_row.name} is meant: with {other_row.name}"
             yield part.edit(new, "kind", meaning, 1.0 if does == {"sum", "mean"} else 2.5)
 
 
@@ -153,7 +155,7 @@ def _other_ways(part: _Part, call: Apply) -> Iterator[Edit]:
 
 
 def _exchanged(part: _Part, call: Apply, operation: Operation) -> Iterator[Edit]:
-    """Two arguments that are easily taken for each other, in each other's place."""
+    """Two arguments that are easily confused, swapped."""
     if operation.pair is None:
         return
     names = list(operation.signature.parameters)
@@ -164,8 +166,8 @@ def _exchanged(part: _Part, call: Apply, operation: Operation) -> Iterator[Edit]
     if set(operation.pair) <= set(DIMENSIONS):
         yield part.edit(new, "dimension", f"{part.shown} splits what it should join: with both exchanged", 4)
     elif operation.over is not None:
-        told = " and ".join(operation.pair)
-        yield part.edit(new, "argument", f"{told} of {part.shown} are the wrong way round: exchanged,", 4)
+        names_of_pair = " and ".join(operation.pair)
+        yield part.edit(new, "argument", f"{names_of_pair} of {part.shown} are the wrong way round: exchanged,", 4)
     else:
         yield part.edit(new, "edge", f"the branches of {part.shown} are the wrong way round: exchanged,", 6)
 
@@ -200,11 +202,11 @@ def _before_instead(part: _Part, call: Apply) -> Iterator[Edit]:
 
 def _inside_instead(part: _Part, name: str, left: Term, right: Term) -> Iterator[Edit]:
     """psum(x) + b as psum(x + b)."""
-    for reduced, other in ((left, right), (right, left)) if name in ("add", "subtract") else ():
+    for reduced, addend in ((left, right), (right, left)) if name in ("add", "subtract") else ():
         if is_reduction(reduced):
             summed = reduced.operands[0]
-            inside = operator(name, summed, other) if reduced is left else operator(name, other, summed)
-            meaning = f"{part.text(other)} is added after the {reduced.operation}; added before it,"
+            inside = operator(name, summed, addend) if reduced is left else operator(name, addend, summed)
+            meaning = f"{part.text(addend)} is added after the {reduced.operation}; added before it,"
             yield part.edit(with_argument(reduced, 0, inside), "order", meaning, 4)
 
 
@@ -244,21 +246,21 @@ def _dimensions(part: _Part, call: Apply, operation: Operation) -> Iterator[Edit
     if gathers and "axis" not in dict(call.named):
         call = replace(call, named=(*call.named, ("axis", Const(0))))
     for i, (name, now) in enumerate(zip(operation.signature.parameters, call.operands, strict=False)):
-        for value in _others(now, name):
+        for value in _neighbours(now, name):
             new = with_argument(call, i, Const(value))
             yield part.edit(new, "dimension", f"{shown} works on the wrong dimension: with {part.text(new)}", 5)
     for name, now in call.named:
-        for value in _others(now, name):
+        for value in _neighbours(now, name):
             what = "has the wrong diagonal" if name == DIAGONAL else "works on the wrong dimension"
             new = with_argument(call, name, Const(value))
             yield part.edit(new, "dimension", f"{shown} {what}: with {name}={value}", 5)
 
 
-def _others(value: Term, argument: str) -> list[int]:
+def _neighbours(value: Term, argument: str) -> list[int]:
     now = literal(value) if argument in (*DIMENSIONS, DIAGONAL) else None
     if not isinstance(now, int) or isinstance(now, bool):
         return []
-    return [now + 1, now - 1] if argument == DIAGONAL else [other for other in (0, 1, 2, -1) if other != now]
+    return [now + 1, now - 1] if argument == DIAGONAL else [axis for axis in (0, 1, 2, -1) if axis != now]
 
 
 def _shifted_index(index: Term) -> Iterator[Term]:
@@ -283,5 +285,5 @@ def _shifted_index(index: Term) -> Iterator[Term]:
 
 
 def _is_plain(call: Apply) -> bool:
-    """Whether a call is of one array alone, such as `tanh(x)`."""
+    """Whether a call has one array and nothing else: `tanh(x)`."""
     return not is_collective(call) and len(call.operands) == 1

@@ -1,4 +1,4 @@
-"""What every device held of every value, and the SPMD interpreter's, in; the trace and the first difference out."""
+"""Compares every device's values with the SPMD interpreter's; returns the trace and the first difference."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from runner.reference.arithmetic import ANY
 from runner.words import on_devices
 
 RECORDED = 256
-"""Values of up to this many elements on each device are in the record."""
+"""The largest number of elements of a value, on each device, that the record has."""
 
 
 def take(
@@ -43,9 +43,9 @@ def take(
 ) -> Trace:
     """The trace of one run.
 
-    `held` is what each device held of each value of the named code, by position; None where no program told it, for
-    this `reason`: the values are the SPMD interpreter's then. `run` is what program `shard_map` did, `process_of` which
-    of several processes has a device.
+    `held` is each device's part of each value of the named code, by position; None where no program returned it, for
+    this `reason`: the values are then the SPMD interpreter's. `run` is the run of program `shard_map`; `process_of`
+    gives the process of each device, where there are several.
     """
     mesh = context.experiment.mesh
     assert context.per_device is not None
@@ -119,7 +119,7 @@ class _Comparison:
         self._oracle = measure(self.traced.experiment, "per_device", context.arrays, floats, drawn=context.drawn)
         self._shown = {value.node: value.name for value in self.traced.values}
 
-    def node(self, value: naming.Value) -> TracedNode | None:
+    def node(self, value: naming.NamedValue) -> TracedNode | None:
         """One line of the trace; None for what is no array."""
         described = self._described(value.node)
         if described is None:
@@ -143,14 +143,14 @@ class _Comparison:
         )
         return line if self._held is None else self._compared(value.node, self._held[value.node], line)
 
-    def _origins(self, value: naming.Value) -> TracedOrigins | None:
-        """Whose values a collective gives to whom; None for any other line, and for what is too much to draw."""
+    def _origins(self, value: naming.NamedValue) -> TracedOrigins | None:
+        """The devices between which a collective moves values; None for other lines, and if too many to draw."""
         if value.operation is None or value.before is None:
             return None
         statements = self.traced.experiment.per_device
         node = next(s for s in statements if isinstance(s, Node) and s.name == value.node)
         blocks = origins.of_collective(self.traced.experiment, node, value.operation, value.before, self._oracle.values)
-        return None if blocks is None else origins.told(blocks, value.operation, self._device_ids)
+        return None if blocks is None else origins.recorded(blocks, value.operation, self._device_ids)
 
     def _described(self, node: str) -> TracedValue | None:
         if self._held is not None:
@@ -180,13 +180,13 @@ class _Comparison:
         )
 
     def _apart(self, node: str, held: np.ndarray, expected: list[Any]) -> tuple[Difference, list[int]]:
-        """The worst difference on any device, and the positions of the devices where it is too large."""
+        """The largest difference on any device, and the positions of the devices where it is beyond the tolerance."""
         dtype, rounding = held.dtype.name, self._oracle.rounding[node]
         allowed = tolerance(dtype, rounding)
         total, wrong = SAME, list[int]()
-        for position, (mine, theirs) in enumerate(zip(held, expected, strict=True)):
+        for position, (actual, wanted) in enumerate(zip(held, expected, strict=True)):
             apart = difference(
-                mine, theirs, dtype, allowed, Beside.of(rounding, lambda value, at=position: np.asarray(value[at]))
+                actual, wanted, dtype, allowed, Beside.of(rounding, lambda value, at=position: np.asarray(value[at]))
             )
             total = total.joined(apart)
             if apart.wrong:
@@ -194,10 +194,10 @@ class _Comparison:
         return total, wrong
 
     def same_outputs(self, run: ProgramRun) -> bool:
-        """Whether the traced code gives what the program gave, bit by bit. Other fusions may round otherwise."""
+        """Whether the traced code gives what the program gave, bit by bit. Other fusions may round differently."""
         assert self._held is not None
         for name, output in run.outputs.items():
-            # What reads a gradient that has no oracle is no line of the comparison.
+            # Lines that read a gradient without an oracle are not compared.
             node = self.traced.results.get(name)
             if node is None or node not in self._held:
                 continue
@@ -212,7 +212,7 @@ def _is_numbers(value: Any) -> bool:
 
 
 def _plain(values: list[np.ndarray]) -> list[Any] | None:
-    """Nested lists, one per device, of what is small enough to be recorded."""
+    """Nested lists, one for each device, of values that are small enough to be recorded."""
     if values[0].size > RECORDED:
         return None
     return [codec.one_nan(_widened(value).tolist()) for value in values]

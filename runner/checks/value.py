@@ -1,4 +1,4 @@
-"""`value`: what every device holds, against the oracle of the section that the program was written from."""
+"""`value`: compares what every device holds with the oracle of the section that the program is written from."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from runner.checks.compare import (
     nearest,
 )
 from runner.checks.context import Context
-from runner.checks.kind import Kind, Needs
+from runner.checks.kind import CheckKind, Needs
 from runner.checks.whole import Whole, as_a_whole
 from runner.experiment.model import Section
-from runner.link.target import Held, Output, ProgramRun
+from runner.link.target import DeviceShard, Output, ProgramRun
 from runner.record.verdicts import (
     DecidingLine,
     Measure,
@@ -37,7 +37,7 @@ from runner.reference import Rounding
 from runner.reference.rounding import row_step
 
 WEAK = 0.1
-"""A check that would not have noticed a mistake of this share of an output's root mean square is too blunt."""
+"""A check that would miss a mistake of this share of an output's root mean square is weak."""
 
 
 def check(context: Context, run: ProgramRun) -> ValueVerdict:
@@ -53,7 +53,7 @@ def check(context: Context, run: ProgramRun) -> ValueVerdict:
 
 
 def together(outputs: Mapping[str, ValueOutput | OutputVerdict], diagnosis: Sequence[str] = ()) -> ValueVerdict:
-    """The check of a program from the verdicts on its outputs: the worst of them is the check's."""
+    """The check of a program from the verdicts on its outputs: it has the worst of their statuses."""
     status = _worst([verdict.status for verdict in outputs.values()])
     compared = {name: verdict for name, verdict in outputs.items() if isinstance(verdict, ValueOutput)}
     weak = "; ".join(f"{name}: {verdict.reason}" for name, verdict in outputs.items() if verdict.status == "weak")
@@ -74,7 +74,7 @@ def together(outputs: Mapping[str, ValueOutput | OutputVerdict], diagnosis: Sequ
 
 
 def _worst(statuses: list[Outcome]) -> Outcome:
-    # Without an output nothing was run.
+    # Without outputs, nothing ran.
     order: tuple[Outcome, ...] = ("failed", "weak", "known", "passed", "not_run")
     return min([*statuses, order[-1]], key=order.index)
 
@@ -134,7 +134,7 @@ def _verdict(context: Context, section: Section, name: str, output: Output) -> V
 
 
 def _blunt(total: Difference, power: float | None, dtype: str) -> str | None:
-    """Why a check that passed proves too little, if it does."""
+    """Why a check that passed proves too little; None if it proves enough."""
     if _overflows(total):
         lacks = "" if dtypes.dtype(dtype).infinite else f": {dtype} has no infinity, and NaN in its place"
         return f"{total.overflowing} of {total.size} elements are beyond its dtype, and were not compared{lacks}"
@@ -144,7 +144,7 @@ def _blunt(total: Difference, power: float | None, dtype: str) -> str | None:
 
 
 def _overflows(total: Difference) -> bool:
-    """Whether so much is beyond the dtype that what is left proves little."""
+    """Whether so many elements are beyond the dtype's range that the rest proves little."""
     return total.unforeseen > 0 or total.overflowing > EXCUSED * total.size
 
 
@@ -167,7 +167,7 @@ def _outside(measure: str, measured: Measure) -> str:
 
 
 def _of_elements(context: Context, section: Section, name: str, allowed: Tolerance) -> float | None:
-    """The smallest error of an element that is noticed, as a share of the root mean square; None where that is 0."""
+    """The smallest error of an element that is noticed, as a share of the root mean square; None if that is 0."""
     expected = context.whole(section, name, context.oracle(section).values[name])
     if not expected.size:
         return None
@@ -184,19 +184,19 @@ def _of_elements(context: Context, section: Section, name: str, allowed: Toleran
 
 
 def _width(context: Context, section: Section, name: str, allowed: Tolerance) -> float:
-    """How far half of the elements may be off where decisions lead to many values; 0 where fewer hang on one."""
+    """How far half of the elements may be off because of decisions with many values; 0 if fewer depend on one."""
     rounding, kind = context.rounding(section, name), dtypes.dtype(context.outputs[name][1])
     if rounding.low is None or rounding.high is None:
         return 0.0
     low, high = (context.whole(section, name, bound) for bound in (rounding.low, rounding.high))
     if 2 * np.count_nonzero(low != high) <= low.size:
         return 0.0
-    expected, *others = (
-        context.whole(section, name, held) for held in (context.oracle(section).values[name], *rounding.others)
+    expected, *alternatives = (
+        context.whole(section, name, held) for held in (context.oracle(section).values[name], *rounding.alternatives)
     )
     with np.errstate(all="ignore"):
         off = np.maximum(*(np.abs(_floating(bound) - _floating(expected)) for bound in (low, high)))
-    return float(np.median(dtypes.where(many(expected, others, kind, allowed), off, 0.0)))
+    return float(np.median(dtypes.where(many(expected, alternatives, kind, allowed), off, 0.0)))
 
 
 def _floating(value: np.ndarray) -> np.ndarray:
@@ -216,12 +216,12 @@ def _as_a_whole(context: Context, section: Section, name: str, output: Output, a
 
 def _differences(
     context: Context, section: Section, name: str, output: Output, allowed: Tolerance
-) -> list[tuple[Held, Difference]]:
+) -> list[tuple[DeviceShard, Difference]]:
     done: dict[tuple[int, int, int], Difference] = {}
-    differences: list[tuple[Held, Difference]] = []
+    differences: list[tuple[DeviceShard, Difference]] = []
     for part in output.held:
         expected = context.expected(section, name, part.position, part.ranges)
-        # Slices of an oracle's value are new objects: of one object and one range they are the same.
+        # Slices of an oracle's value are new objects; those of one object and one range are equal.
         values = context.oracle(section).values[name]
         key = (part.copy, id(values[part.position if section == "per_device" else 0]), hash(part.ranges))
         if key not in done:
@@ -251,7 +251,7 @@ def _known(
 
 
 KINDS = (
-    Kind(
+    CheckKind(
         "value", ValueVerdict | NotRun, Needs.VALUES, lambda case: check(case.context, case.run),
         excused=_excused, of_mutants=True,
     ),

@@ -1,4 +1,4 @@
-"""A whole output, what is expected and what rounding was measured to do in; what does not average out of it, out."""
+"""Compares what does not average out of a whole output with what rounding was measured to do."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from runner.reference import Rounding
 from runner.reference.rounding import moments
 
 COMMON = {1: 0.03125, 2: 0.25, 4: 2.0, 8: 2.0}
-"""How many of these units may be common to all elements, so that they do not average out."""
+"""The error, in these units, that may be common to all elements, so that it does not average out."""
 
 ROUGH = {1: 0.0, 2: 0.0, 4: 1.0, 8: 1.0}
-"""How many the root mean square of the errors may be off where no rounding was measured."""
+"""The root mean square of the errors, in units, where no rounding was measured."""
 
 COMMON_TO_SOME = {1: 0.125, 2: 0.125, 4: 2.0, 8: 2.0}
-"""How many may be common to all elements that share an index."""
+"""The error, in units, that may be common to all elements that share an index."""
 
 GROUP = 16
-"""Means along a dimension are taken over at least so many elements."""
+"""Means along a dimension are taken over at least this many elements."""
 
 ERRORS = 5.0
-"""Standard errors by which a slope or a mean may be off."""
+"""The number of standard errors by which a slope or a mean may be off."""
 
 LIKE = {1: 1.5, 2: 1.5, 4: 3.0, 8: 3.0}
-"""How many times the root mean square of the measured rounding errors that of a right program's may be.
+"""How many times the measured rounding error's root mean square that of a right program may be.
 
 JAX's on CPUs was at most 0.9 times it in bfloat16 and 1.8 times in float32, where sums are added up in any order.
 """
@@ -35,9 +35,9 @@ JAX's on CPUs was at most 0.9 times it in bfloat16 and 1.8 times in float32, whe
 
 @dataclass(frozen=True)
 class Whole:
-    """What an output is held to as a whole, and how far it was off.
+    """What an output as a whole is compared with, and how far off it was.
 
-    - `measured`, `least`, `most`: of each measure what was found, and between what it may lie.
+    - `measured`, `least`, `most`: of each measure its value, and its bounds.
     - `power`: the smallest mistake that would have been noticed, as a share of the root mean square.
     """
 
@@ -48,7 +48,7 @@ class Whole:
 
     @property
     def outside(self) -> list[str]:
-        """The measures that lie outside."""
+        """The measures that are outside their bounds."""
         return [name for name, value in self.measured.items() if not self.least[name] <= value <= self.most[name]]
 
 
@@ -67,7 +67,7 @@ def as_a_whole(actual: np.ndarray, expected: np.ndarray, dtype: str, rounding: R
     drawn = rounding.about
     common, like = units(dtype, COMMON), of_bytes(dtype, LIKE)
     deviation = like * max(draw.deviation for draw in drawn)
-    # What many elements share, such as a sum by which all are divided, is rounded to either side.
+    # What many elements share, such as a sum by which all are divided, is rounded in one direction.
     slopes = [lucky(len(drawn)) * side * draw.slope for draw in drawn for side in (-1, 1)]
     measures = {"slope": (errors.slope, slopes, common + ERRORS * deviation / math.sqrt(errors.weight))}
     means = [lucky(len(drawn)) * abs(draw.mean) for draw in drawn]
@@ -75,13 +75,13 @@ def as_a_whole(actual: np.ndarray, expected: np.ndarray, dtype: str, rounding: R
     for axis, along in enumerate(errors.along):
         per_index = size // max(len(along), 1)
         if per_index >= GROUP:
-            # Where the elements of an index err more than others, they are held to their own errors.
+            # Where the elements of an index have larger errors than the others, they are compared with their own.
             apart = np.maximum(deviation, like * np.max([draw.apart[axis] for draw in drawn], axis=0))
             margins = units(dtype, COMMON_TO_SOME) + (ERRORS + 1) * apart / math.sqrt(per_index)
             largest = lucky(len(drawn) * len(along)) * max(float(np.max(np.abs(d.along[axis]))) for d in drawn)
             worst = int(np.argmax(np.abs(along) / (largest + margins)))
             measures[f"means along dimension {axis}"] = (abs(along[worst]), [largest], float(margins[worst]))
-    # The measured root mean square is itself one of so many elements.
+    # The measured root mean square is itself an estimate from this many elements.
     spread = like * max(draw.spread for draw in drawn) * (1 + ERRORS / math.sqrt(2 * size)) + units(dtype, ROUGH)
     measures["spread"] = (errors.spread, [], spread)
     least = {name: min(0.0, *where, 0.0) - margin for name, (_, where, margin) in measures.items()}

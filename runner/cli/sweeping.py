@@ -142,7 +142,7 @@ class Sweeping:
 
 def _lost(overrides: Sequence[str], why: str) -> Record:
     """The record of a point that left none that can be read."""
-    lost = records.begun(None, overrides)
+    lost = records.started(None, overrides)
     lost.status, lost.error = "error", why
     return lost
 

@@ -9,7 +9,7 @@ from runner import dtypes, executions
 from runner.estimate.links import GROUPS, Coordinates, Links, TransferTime
 from runner.estimate.model import CollectiveTime, Estimate, LineTime, Roof, bottleneck
 from runner.evidence.model import Collective
-from runner.evidence.work import IN_BRANCHES, Line, Work
+from runner.evidence.work import IN_BRANCHES, LineWork, Work
 from runner.executions import Range
 from runner.experiment.hardware import Hardware
 from runner.experiment.model import Experiment
@@ -123,7 +123,7 @@ def _roof(multiplying: float | None, moving: float | None, communication: float)
     return longest if roofs[longest] else None
 
 
-def _line(hardware: Hardware, line: Line, unknown: list[str]) -> LineTime:
+def _line(hardware: Hardware, line: LineWork, unknown: list[str]) -> LineTime:
     computing: float | None = 0.0
     for (dtype, precision), flops in line.flops.items():
         peak = hardware.peak(dtype, precision)

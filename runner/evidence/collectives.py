@@ -15,7 +15,7 @@ from runner.evidence.counts import Counts
 from runner.evidence.flow import MOVES, Flow
 from runner.evidence.hlo import Computation, Instruction, Metadata, Module, size_of
 from runner.evidence.model import Between, Collective
-from runner.evidence.nodes import Origin, Origins, again, asked, backward, stacks
+from runner.evidence.nodes import OperationOrigin, Origins, again, asked, backward, stacks
 from runner.evidence.opcodes import (
     DONE,
     HEAVY,
@@ -278,7 +278,7 @@ class _Reader:
         """
 
         def telling(instructions: Iterable[Instruction]) -> list[Metadata]:
-            return [each.metadata for each in instructions if self._origins.tells(each.metadata)]
+            return [instruction.metadata for instruction in instructions if self._origins.tells(instruction.metadata)]
 
         names = telling((place.instruction, place.start[1], *place.chain[-1:]))[:1] + telling(self._elements(place))
         # What reduces still has the name that the collective lost.
@@ -292,11 +292,11 @@ class _Reader:
         users = place.computation.users.get(instruction.name, ())
         return sorted((user for user in users if user.opcode == "get-tuple-element"), key=Instruction.index)
 
-    def _differentiated(self, place: _Place) -> list[Origin]:
+    def _differentiated(self, place: _Place) -> list[OperationOrigin]:
         """The lines whose cotangents it sums where `shard_map`'s transpose asks for the sum, which is in no line."""
         operands = place.instruction.operands
         parts = [(user.op_name, operands[user.index() : user.index() + 1]) for user in self._elements(place)]
-        origins: list[Origin] = []
+        origins: list[OperationOrigin] = []
         for name, taken in parts or [(name.op_name, operands) for name in self._names(place)]:
             lost = self._origins.lost(name)
             if lost:
@@ -403,5 +403,5 @@ class _Reader:
         yield from (origin.node for origin in heavy)
 
 
-def _nodes(origins: Iterable[Origin]) -> list[str]:
+def _nodes(origins: Iterable[OperationOrigin]) -> list[str]:
     return list(dict.fromkeys(origin.node for origin in origins))

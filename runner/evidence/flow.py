@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from runner.evidence.hlo import Computation, Instruction, Module
-from runner.evidence.nodes import Origin, Origins
+from runner.evidence.nodes import OperationOrigin, Origins
 from runner.experiment.forms import KINDS
 
 MOVES = frozenset(
@@ -25,9 +25,9 @@ class Flow:
         self._module = module
         self._origins = origins
 
-    def producers(self, computation: Computation, operands: Iterable[str]) -> list[Origin]:
+    def producers(self, computation: Computation, operands: Iterable[str]) -> list[OperationOrigin]:
         """The lines whose values these are, through whatever has no line of its own."""
-        lines: dict[Origin, None] = {}
+        lines: dict[OperationOrigin, None] = {}
         front = [(computation, name) for name in operands]
         seen: set[tuple[str, str]] = set()
         while front:
@@ -79,10 +79,10 @@ class Flow:
             return [(computation, source.operands[index])]
         return [(computation, element.operands[0])]
 
-    def consumers(self, computation: Computation, instruction: Instruction) -> list[Origin]:
+    def consumers(self, computation: Computation, instruction: Instruction) -> list[OperationOrigin]:
         """The lines that take its result, inside of fusions and loops too; none where it is returned."""
-        lines: dict[Origin, None] = {}
-        around: dict[Origin, None] = {}
+        lines: dict[OperationOrigin, None] = {}
+        around: dict[OperationOrigin, None] = {}
         # The result, or the element of a tuple that holds it.
         front: list[tuple[Computation, Instruction, int | None]] = [(computation, instruction, None)]
         seen: set[tuple[str, str, int | None]] = set()
@@ -131,6 +131,6 @@ class Flow:
         return parameters
 
 
-def _computing(origins: Iterable[Origin]) -> list[Origin]:
+def _computing(origins: Iterable[OperationOrigin]) -> list[OperationOrigin]:
     """The lines but for those of loops that only hand on slices, whose values these are or into which they go."""
     return [origin for origin in origins if origin.primitive is not None]

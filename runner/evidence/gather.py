@@ -19,7 +19,7 @@ def gather(
     experiment: Experiment,
     program: Program,
     folder: Path,
-    said: str | None,
+    messages: str | None,
     unreadable: str | None = None,
     taken: Profile | None = None,
     reshards: Mapping[str, Reshard] | None = None,
@@ -45,7 +45,7 @@ def gather(
     else:
         why = f": {unreadable}" if unreadable else ""
         communication = _nothing(f"the backend does not show the compiled module{why}")
-    heard = None if said is None else warnings.read(said, origins, module.stack_frames)
+    heard = None if messages is None else warnings.read(messages, origins, module.stack_frames)
     heard = heard and [replace(warning, reshard=(reshards or {}).get(warning.text)) for warning in heard]
     evidence = Evidence(
         collectives=listed,

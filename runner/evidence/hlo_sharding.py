@@ -59,7 +59,7 @@ def _candidates(mesh: Mesh, tiles: tuple[int, ...]) -> Iterator[Spec]:
             for axes in itertools.permutations(left, count):
                 if mesh.axis_size(axes) == sizes[0]:
                     rest = tuple(axis for axis in left if axis not in axes)
-                    yield from ((axes, *others) for others in cut(rest, sizes[1:]))
+                    yield from ((axes, *inner) for inner in cut(rest, sizes[1:]))
 
     large = tuple(axis for axis in mesh.axes if mesh.sizes[axis] > 1)
     yield from map(Spec, cut(large, tiles))

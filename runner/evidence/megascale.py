@@ -94,6 +94,6 @@ def groups(text: str, ids: Sequence[int]) -> np.ndarray | None:
         rows = [[part * _SLICE + chip for part in slices] for chip in range(first, last + 1)]
     else:
         rows = [[int(number) for number in re.findall(r"\d+", row)] for row in re.findall(r"\{([\d,>-]+)\}", text)]
-    if not rows or len({len(row) for row in rows}) > 1 or not all(one in position for row in rows for one in row):
+    if not rows or len({len(row) for row in rows}) > 1 or not all(device in position for row in rows for device in row):
         return None
-    return np.array([[position[one] for one in row] for row in rows])
+    return np.array([[position[device] for device in row] for row in rows])

@@ -38,7 +38,7 @@ Source: jax/_src/lax/parallel.py, where those that begin an asynchronous one end
 
 
 @dataclass(frozen=True)
-class Origin:
+class OperationOrigin:
     """Where an operation comes from: its line (`C`, `ring.lhs`, an array), and what JAX made of it.
 
     - `primitive`: empty of an array; None of what only hands slices to the steps of a loop of the user's Python.
@@ -90,7 +90,7 @@ def again(stack: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Scope:
+class StackScope:
     """A scope that may stand in a name stack.
 
     - `line`: that of what stands in none of the scopes `inside` of it.
@@ -98,7 +98,7 @@ class Scope:
     """
 
     line: str
-    inside: dict[str, Scope] = field(default_factory=dict[str, "Scope"])
+    inside: dict[str, StackScope] = field(default_factory=dict[str, "StackScope"])
     imported: dict[Location, list[Flat]] | None = None
 
 
@@ -108,7 +108,7 @@ class Origins:
     def __init__(self, experiment: Experiment, section: Section) -> None:
         gradients = experiment.grad.names if experiment.grad else ()
         self._scopes = _scopes(experiment.lines(section), _imported(experiment, section))
-        self._scopes |= {name: Scope(name) for name in gradients}
+        self._scopes |= {name: StackScope(name) for name in gradients}
         names = Names(experiment)
         self._arrays = {names[array.name]: array.name for array in experiment.arrays}
         self._automatic = frozenset(experiment.automatic if section == "per_device" else ())
@@ -123,10 +123,10 @@ class Origins:
         """The array that is a parameter of the program by this name."""
         return self._arrays.get(name)
 
-    def _of(self, metadata: Metadata) -> tuple[Origin, ...]:
+    def _of(self, metadata: Metadata) -> tuple[OperationOrigin, ...]:
         """The origins of an instruction; several where the compiler merged operations. Empty where it does not say."""
-        each = (self._origin(stack, metadata.frames) for stack in stacks(metadata.op_name))
-        origins = [origin for origin in each if origin is not None]
+        candidates = (self._origin(stack, metadata.frames) for stack in stacks(metadata.op_name))
+        origins = [origin for origin in candidates if origin is not None]
         return tuple(dict.fromkeys(origins))
 
     def lost(self, op_name: str) -> list[str]:
@@ -137,9 +137,9 @@ class Origins:
         """Whether a name leads to a line, or to a collective that the program asks for."""
         return bool(self.of(metadata)) or bool(self.lost(metadata.op_name))
 
-    def _origin(self, stack: str, frames: Sequence[Location]) -> Origin | None:
+    def _origin(self, stack: str, frames: Sequence[Location]) -> OperationOrigin | None:
         if stack in self._arrays:
-            return Origin(self._arrays[stack], "", False)
+            return OperationOrigin(self._arrays[stack], "", False)
         parts = stack.split("/")
         scope, scopes = None, self._scopes
         skip = False
@@ -156,11 +156,13 @@ class Origins:
         if scope is None:
             return None
         if scope.imported is None:
-            return Origin(scope.line, parts[-1], backward(stack))
+            return OperationOrigin(scope.line, parts[-1], backward(stack))
         return _traced(scope, scope.imported, stack, frames)
 
 
-def _traced(scope: Scope, lines: Mapping[Location, Sequence[Flat]], stack: str, frames: Sequence[Location]) -> Origin:
+def _traced(
+    scope: StackScope, lines: Mapping[Location, Sequence[Flat]], stack: str, frames: Sequence[Location]
+) -> OperationOrigin:
     """The line of the user's Python in whose innermost frame an operation was traced; without one, that of the call.
 
     Of several lines there it is one that calls such an operation: the first, in the backward pass the last.
@@ -168,12 +170,12 @@ def _traced(scope: Scope, lines: Mapping[Location, Sequence[Flat]], stack: str, 
     primitive, gradient = stack.rpartition("/")[2], backward(stack)
     there = next((lines[frame] for frame in frames if frame in lines), ())
     if not there:
-        return Origin(scope.line, primitive, gradient)
+        return OperationOrigin(scope.line, primitive, gradient)
     of = [line for line in there if not isinstance(line, Loop)]
     fitting = [line for line in of if any(_fits(part, primitive) for part in within(line.expression.term))] or of
     if not fitting:
-        return Origin(str(there[-1].line), None, gradient)
-    return Origin(str(fitting[-1 if gradient else 0].line), primitive, gradient)
+        return OperationOrigin(str(there[-1].line), None, gradient)
+    return OperationOrigin(str(fitting[-1 if gradient else 0].line), primitive, gradient)
 
 
 _PRODUCTS = frozenset({"dot_general", "ragged_dot_general", "conv_general_dilated"})
@@ -200,34 +202,34 @@ def _unwrapped(part: str) -> str:
     return match.group(1) if match else part
 
 
-def _scopes(statements: Sequence[Flat], imported: Mapping[str, _Call], around: int = 0) -> dict[str, Scope]:
+def _scopes(statements: Sequence[Flat], imported: Mapping[str, _Call], around: int = 0) -> dict[str, StackScope]:
     """The scopes of some lines, without as many as are `around` them; `imported` has the calls of some, by paths."""
-    scopes: dict[str, Scope] = {}
+    scopes: dict[str, StackScope] = {}
     for statement in statements:
         line, call = statement.line, imported.get(statement.line.path)
         *outer, own = line.scopes[around : None if call is None else call.depth]
         here = scopes
         for scope in outer:
             # What is a scope of no line belongs to the first line inside it.
-            here = here.setdefault(scope, Scope(str(line))).inside
+            here = here.setdefault(scope, StackScope(str(line))).inside
         if call is None:
             body = _scopes(statement.body, imported, len(line.scopes) - 1) if isinstance(statement, Loop) else {}
-            known = here.get(own, Scope(""))
-            here[own] = Scope(str(line), {**known.inside, **body})
+            known = here.get(own, StackScope(""))
+            here[own] = StackScope(str(line), {**known.inside, **body})
             continue
-        known = here.setdefault(own, Scope(call.line, imported={}))
+        known = here.setdefault(own, StackScope(call.line, imported={}))
         assert known.imported is not None
-        for each in _with_bodies(statement):
-            frame = call.function.frames.get(each.line.label)
+        for inner in _with_bodies(statement):
+            frame = call.function.frames.get(inner.line.label)
             if frame is not None:
-                known.imported.setdefault((frame.file, frame.line), []).append(each)
+                known.imported.setdefault((frame.file, frame.line), []).append(inner)
     return scopes
 
 
 def _with_bodies(statement: Flat) -> Iterator[Flat]:
     yield statement
-    for each in statement.body if isinstance(statement, Loop) else ():
-        yield from _with_bodies(each)
+    for inner in statement.body if isinstance(statement, Loop) else ():
+        yield from _with_bodies(inner)
 
 
 @dataclass(frozen=True)

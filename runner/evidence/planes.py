@@ -97,7 +97,7 @@ class Recorded:
 
 
 @dataclass(frozen=True)
-class Taken:
+class Capture:
     """A profile of `runs` runs, each of which took `run_s` seconds; the trace lies in `folder` of the run folder."""
 
     folder: str
@@ -106,7 +106,7 @@ class Taken:
     recorded: Recorded
 
 
-Profile = Taken | str
+Profile = Capture | str
 """A profile, or why there is none."""
 
 
@@ -130,7 +130,7 @@ def read(planes: Iterable[RecordedPlane]) -> Recorded:
     return Recorded(tuple(events), tuple(unknown))
 
 
-def leave(path: Path, taken: Taken) -> Profiled:
+def leave(path: Path, taken: Capture) -> Profiled:
     """Write the events to `path`; return what else `collect` needs."""
     recorded = taken.recorded
     names = list(dict.fromkeys(text for event in recorded.events for text in event[_NUMBERS:]))
@@ -147,13 +147,13 @@ def leave(path: Path, taken: Taken) -> Profiled:
     )
 
 
-def collect(left: Profiled, folder: Path) -> Taken:
+def collect(left: Profiled, folder: Path) -> Capture:
     """The profile whose events `leave` left in `folder`."""
     (raw,) = handover.collect(folder / left.file)
     names = left.names
     table = raw.view(np.int64).reshape(-1, len(Event._fields)).tolist()
     events = tuple(Event._make([*row[:_NUMBERS], *(names[number] for number in row[_NUMBERS:])]) for row in table)
-    return Taken(left.folder, left.runs, left.run_s, Recorded(events, tuple(left.unknown)))
+    return Capture(left.folder, left.runs, left.run_s, Recorded(events, tuple(left.unknown)))
 
 
 def _on_device(plane: RecordedPlane) -> bool:

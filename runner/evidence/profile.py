@@ -16,7 +16,7 @@ from runner.evidence import planes
 from runner.evidence.collectives import Collectives
 from runner.evidence.hlo import Instruction, Module
 from runner.evidence.model import Collective, Profile, ProfiledCollective, ProfiledNode, Seconds, Unattributed
-from runner.evidence.nodes import Origin, Origins
+from runner.evidence.nodes import OperationOrigin, Origins
 from runner.evidence.planes import Event
 from runner.executions import ends, text
 
@@ -62,7 +62,7 @@ class _Times:
 
 
 class _Reader:
-    def __init__(self, taken: planes.Taken, module: Module, origins: Origins, collectives: Collectives) -> None:
+    def __init__(self, taken: planes.Capture, module: Module, origins: Origins, collectives: Collectives) -> None:
         self._taken = taken
         self._events = taken.recorded.events
         self._module = module
@@ -144,9 +144,9 @@ class _Reader:
         calling = [i for i in self._instructions.values() if i.opcode in _CALLS]
         return {i.name: frozenset().union(*(of_computation(name) for _, name in i.called)) for i in calling}
 
-    def _lines(self, instruction: Instruction) -> tuple[Origin, ...]:
+    def _lines(self, instruction: Instruction) -> tuple[OperationOrigin, ...]:
         """The lines that an instruction works for: of a fusion, those of all that is fused."""
-        origins: list[Origin] = []
+        origins: list[OperationOrigin] = []
         if instruction.opcode == "fusion":
             for inner in self._module.inside(instruction):
                 if inner.opcode not in _FREE:
@@ -262,9 +262,9 @@ def _called(events: Sequence[Event], inside: Mapping[str, frozenset[str]], withi
         place = event.device, event.run
         first = bisect.bisect_left(starts[place], event.start)
         last = bisect.bisect_left(starts[place], event.done)
-        for other in executed[place][first:last]:
-            if events[other].instruction in inside[event.instruction]:
-                within[number].append((events[other].start, events[other].done))
+        for at in executed[place][first:last]:
+            if events[at].instruction in inside[event.instruction]:
+                within[number].append((events[at].start, events[at].done))
 
 
 def _covered(event: Event, parts: Iterable[tuple[int, int]]) -> int:

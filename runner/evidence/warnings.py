@@ -18,13 +18,13 @@ _SHARDING = re.compile(r"spmd|shard|sdy|partition|replicat|rematerializ", re.IGN
 _REMATERIALIZATION = "involuntary full rematerialization"
 
 
-def read(said: str, origins: Origins, stack_frames: hlo.StackFrames = hlo.NO_FRAMES) -> list[CompilerWarning]:
+def read(messages: str, origins: Origins, stack_frames: hlo.StackFrames = hlo.NO_FRAMES) -> list[CompilerWarning]:
     """The warnings, each once, with the number of `times` that it was said; `stack_frames` are the module's.
 
     `kind` is "involuntary full rematerialization", or "sharding" for all others.
     """
     by_text: dict[str, CompilerWarning] = {}
-    for line in said.splitlines():
+    for line in messages.splitlines():
         warning = _LINE.match(line)
         if warning is None or not (_SHARDING.search(warning.group(1)) or _SHARDING.search(warning.group(2))):
             continue

@@ -27,7 +27,7 @@ def collective(entry: Collective) -> str:
     return f"{entry.kind} of {subject(entry)}{over}"
 
 
-def told(entry: Collective, names: Mapping[str, str]) -> Collective:
+def renamed(entry: Collective, names: Mapping[str, str]) -> Collective:
     """A collective with what readers know its lines by in the stead of their names, where they do."""
 
     def all_of(lines: Sequence[str]) -> list[str]:

@@ -36,7 +36,7 @@ _AHEAD = ("copy-start", "slice-start", "dynamic-slice-start")
 
 
 @dataclass
-class Line:
+class LineWork:
     """What the instructions of one line do on one device, over all of their executions.
 
     - `nodes`: the lines; several where one instruction serves them all, none where the module does not say.
@@ -56,7 +56,7 @@ class Work:
     - `ahead`: the bytes that asynchronous copies read and write, which belong to no line's time.
     """
 
-    lines: list[Line] = field(default_factory=list[Line])
+    lines: list[LineWork] = field(default_factory=list[LineWork])
     unknown: list[str] = field(default_factory=list[str])
     ahead: float = 0.0
 
@@ -71,7 +71,7 @@ class _Reader:
         self._module = module
         self._origins = origins
         self._counts = Counts(module)
-        self._lines: dict[tuple[tuple[str, ...], bool], Line] = {}
+        self._lines: dict[tuple[tuple[str, ...], bool], LineWork] = {}
         self._unknown: dict[str, None] = {}
         self._ahead = 0.0
 
@@ -123,7 +123,7 @@ class _Reader:
                 if instruction.opcode == "fusion":
                     yield from self._inside(instruction)
 
-    def _line(self, instruction: Instruction, inside: list[Instruction]) -> Line:
+    def _line(self, instruction: Instruction, inside: list[Instruction]) -> LineWork:
         """The line of an instruction; a fusion's is the line of its product, where it has one."""
         products = [fused for fused in inside if fused.opcode in ("dot", "convolution")]
         origins = [origin for fused in products for origin in self._origins.of(fused.metadata)]
@@ -133,7 +133,7 @@ class _Reader:
             tuple(dict.fromkeys(origin.node for origin in origins)),
             bool(origins) and all(origin.gradient for origin in origins),
         )
-        return self._lines.setdefault(key, Line(*key))
+        return self._lines.setdefault(key, LineWork(*key))
 
     def _count(self, computation: Computation, instruction: Instruction, flops: dict[Kind, float]) -> None:
         """Add what one instruction multiplies and adds."""
@@ -280,8 +280,8 @@ def _numbers(text: str | None) -> list[int]:
 
 def _precision(instruction: Instruction) -> str:
     """The precision of a product's operands, `default` where it says none."""
-    said = re.findall(r"\w+", instruction.attribute("operand_precision") or "")
-    return next((word for word in ("highest", "high") if word in said), "default")
+    precisions = re.findall(r"\w+", instruction.attribute("operand_precision") or "")
+    return next((word for word in ("highest", "high") if word in precisions), "default")
 
 
 def _bits(dtype: str, shapes: list[Shape]) -> int:

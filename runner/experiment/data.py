@@ -63,7 +63,7 @@ _NO_ARITHMETIC = COMPARISONS | {"matmul"}
 
 
 @dataclass(frozen=True)
-class Source:
+class ArraySource:
     """NumPy's source of one array, given `np`, `ml_dtypes` and `rng`.
 
     - `values`: an expression; `shaped`, `typed`: what gives the values the array's shape and dtype, where they need it.
@@ -79,7 +79,7 @@ class Source:
         return f"{self.values}{self.shaped}{self.typed}"
 
 
-def source(array: Array, sizes: dict[str, int], folder: Path) -> Source:
+def source(array: Array, sizes: dict[str, int], folder: Path) -> ArraySource:
     """What makes `array`; `folder` is where `load('file.npy')` looks.
 
     Raises `InvalidExperiment` for what no `init` can have.
@@ -89,10 +89,10 @@ def source(array: Array, sizes: dict[str, int], folder: Path) -> Source:
     if not isinstance(array.init, Expression):
         shape = literal_shape(array.init, key)
         if not shape:
-            return Source(f"np.full({array.shape}, {_literal(array.init)}, dtype={dtype})")
+            return ArraySource(f"np.full({array.shape}, {_literal(array.init)}, dtype={dtype})")
         if shape != array.shape:
             raise invalid(key, f"the values have shape {list(shape)}, but '{array.name}' has shape {list(array.shape)}")
-        return Source(f"np.array({_literal(array.init)}, dtype={dtype})")
+        return ArraySource(f"np.array({_literal(array.init)}, dtype={dtype})")
     try:
         bounds.check(array.init, sizes)
         term = _emit(array.init, array.init.term, array, sizes, folder)
@@ -101,8 +101,8 @@ def source(array: Array, sizes: dict[str, int], folder: Path) -> Source:
     typed = f".astype({dtype})"
     made = [part.operation for part in within(term) if calls(part, _SOURCES)]
     if not made:
-        return Source(f"np.full({array.shape}, {text(term)})", "", typed)
-    return Source(
+        return ArraySource(f"np.full({array.shape}, {text(term)})", "", typed)
+    return ArraySource(
         text(term) if calls(term, _SOURCES) else f"({text(term)})",
         "" if calls(array.init.term, _SHAPED) else f".reshape({array.shape})",
         typed,
@@ -161,7 +161,7 @@ _REFUSALS = (ValueError, TypeError, ArithmeticError, OSError, EOFError)
 """How NumPy refuses a value; the last is a file without an array in it."""
 
 
-def _run(made_by: Source, array: Array, namespace: dict[str, Any]) -> np.ndarray:
+def _run(made_by: ArraySource, array: Array, namespace: dict[str, Any]) -> np.ndarray:
     key = ("arrays", array.name, "init")
     shown = array.init.text if isinstance(array.init, Expression) else None
 
@@ -190,7 +190,7 @@ def _run(made_by: Source, array: Array, namespace: dict[str, Any]) -> np.ndarray
     return value
 
 
-def _natural_size(made_by: Source, namespace: dict[str, Any]) -> int | None:
+def _natural_size(made_by: ArraySource, namespace: dict[str, Any]) -> int | None:
     """How many values the expression makes before it is reshaped, if it makes any."""
     if not made_by.shaped:
         return None

@@ -83,7 +83,7 @@ class _Differing:
             self._mark(result.number, [output])
 
     def _mark(self, number: int, moved_by: Iterable[int]) -> None:
-        if any(each in self.floats for each in moved_by):
+        if any(moved in self.floats for moved in moved_by):
             self.floats.add(number)
 
     def _repeat(self, equation: Equation, repeat: Repeat) -> None:

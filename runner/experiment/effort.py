@@ -64,8 +64,8 @@ def effort(experiment: Experiment, types: Mapping[str, Shapes], flops: float = 0
             largest = max(largest, devices * widest)
             if node.line.path in multiplying:
                 # Of matrices of m×k, k×n and m×n the product of the sizes is (m·k·n)².
-                others = [*read[:2], 1, 1][:2]
-                products += times * devices * 2 * math.sqrt(max(size, 1) * math.prod(map(float, others)))
+                sizes_of_matrix = [*read[:2], 1, 1][:2]
+                products += times * devices * 2 * math.sqrt(max(size, 1) * math.prod(map(float, sizes_of_matrix)))
             sizes[node.name] = size
     operands = sum(
         math.prod(array.shape) + experiment.mesh.size * math.prod(array.layout.shard_shape)

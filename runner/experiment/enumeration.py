@@ -90,7 +90,7 @@ def _entries(shape: Sequence[int], mesh: Mesh, left: tuple[str, ...]) -> Iterato
         for axes in itertools.permutations(left, count):
             if shape[0] % math.prod(mesh.sizes[axis] for axis in axes) == 0:
                 rest = tuple(axis for axis in left if axis not in axes)
-                yield from ([axes, *others] for others in _entries(shape[1:], mesh, rest))
+                yield from ([axes, *inner] for inner in _entries(shape[1:], mesh, rest))
 
 
 _LAYOUTS = ("arrays", "outputs", "constraints")

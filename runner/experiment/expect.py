@@ -58,7 +58,7 @@ _NOTHING = Expectations()
 
 
 @dataclass(frozen=True)
-class Names:
+class ExpectableKeys:
     """What the keys below an expectation may be."""
 
     programs: Collection[Program]
@@ -77,13 +77,13 @@ class Names:
 
 
 def read(
-    config: Mapping[str, Any], programs: Collection[Program], platform: str, names: Names
+    config: Mapping[str, Any], programs: Collection[Program], platform: str, names: ExpectableKeys
 ) -> dict[Program, Expectations]:
     """What each of `programs` is held to on `platform`. Raises `InvalidExperiment` for what cannot be meant."""
     return {program: _of(config, program, platform, names) for program in programs}
 
 
-def _of(config: Mapping[str, Any], program: Program, platform: str, names: Names) -> Expectations:
+def _of(config: Mapping[str, Any], program: Program, platform: str, names: ExpectableKeys) -> Expectations:
     def closest(name: str, read: Callable[[Any, Key], Value], of: str | None = None) -> Value | None:
         held: Mapping[str, Any] = config if of is None else config.get(of) or {}
         key = ("expect",) if of is None else ("expect", of)
@@ -119,7 +119,7 @@ def _of(config: Mapping[str, Any], program: Program, platform: str, names: Names
 
 
 def _closest(
-    value: Any, key: Key, program: Program, platform: str, names: Names, read: Callable[[Any, Key], Value]
+    value: Any, key: Key, program: Program, platform: str, names: ExpectableKeys, read: Callable[[Any, Key], Value]
 ) -> Value | None:
     """What `value` says for the program on the platform; None where it says nothing."""
     plain = _plain(value, names)
@@ -137,7 +137,7 @@ def _closest(
     return value_for
 
 
-def _plain(value: Any, names: Names) -> Any:
+def _plain(value: Any, names: ExpectableKeys) -> Any:
     """What stands beside the programs and platforms; None where there are only such."""
     if not is_mapping(value):
         return value
@@ -145,12 +145,12 @@ def _plain(value: Any, names: Names) -> Any:
     return rest if rest or not value else None
 
 
-def _counts(value: Any, key: Key, names: Names) -> dict[str, int | Range]:
+def _counts(value: Any, key: Key, names: ExpectableKeys) -> dict[str, int | Range]:
     check(value, key, FORMS["counts"])
     return {kind: _count(count, (*key, kind), names, f"{kind}s") for kind, count in value.items()}
 
 
-def _count(value: Any, key: Key, names: Names, what: str) -> int | Range:
+def _count(value: Any, key: Key, names: ExpectableKeys, what: str) -> int | Range:
     if not is_mapping(value):
         return _size(value, key, names, what)
     least, most = (_size(value.get(end, 0), (*key, end), names, what) for end in RANGE.keys)
@@ -164,14 +164,14 @@ def _flag(value: Any, key: Key) -> bool:
     return value
 
 
-def _size(value: Any, key: Key, names: Names, what: str) -> int:
+def _size(value: Any, key: Key, names: ExpectableKeys, what: str) -> int:
     size = names.size(value, key)
     if size < 0:
         raise invalid(key, f"{size} is not a number of {what}")
     return size
 
 
-def _lines(value: Any, key: Key, names: Names, program: Program) -> tuple[str, ...]:
+def _lines(value: Any, key: Key, names: ExpectableKeys, program: Program) -> tuple[str, ...]:
     check(value, key, FORMS["some-lines"])
     every = {line for lines in names.lines.values() for line in lines}
     for i, line in enumerate(value):
@@ -181,7 +181,7 @@ def _lines(value: Any, key: Key, names: Names, program: Program) -> tuple[str, .
     return tuple(line for line in value if line in names.lines[program])
 
 
-def _layouts(value: Any, key: Key, names: Names) -> dict[str, Spec]:
+def _layouts(value: Any, key: Key, names: ExpectableKeys) -> dict[str, Spec]:
     check(value, key, FORMS["layouts"])
     for name in value:
         if name not in names.values:
@@ -199,18 +199,18 @@ def refusal(config: Mapping[str, Any]) -> str | None:
     It is read by itself, since what else the configuration says may be what is refused. Raises `InvalidExperiment`.
     """
     expect: Mapping[str, Any] = config.get("expect") or {}
-    said = expect.get("invalid")
-    if said is None:
+    refusal = expect.get("invalid")
+    if refusal is None:
         return None
-    check(said, ("expect", "invalid"))
-    return said
+    check(refusal, ("expect", "invalid"))
+    return refusal
 
 
 # What is known to be wrong.
 
 
 def known_wrong(
-    config: Mapping[str, Any], programs: Collection[Program], platform: str, names: Names
+    config: Mapping[str, Any], programs: Collection[Program], platform: str, names: ExpectableKeys
 ) -> dict[Program, dict[str, str]]:
     """Per program the outputs that are known to be wrong on `platform`, each with versions of JAX: "" is all of them.
 
@@ -225,7 +225,7 @@ def known_wrong(
     return {program: of(program) for program in programs}
 
 
-def _refuse_absent(value: Any, key: Key, names: Names) -> None:
+def _refuse_absent(value: Any, key: Key, names: ExpectableKeys) -> None:
     """Raise `InvalidExperiment` where a program is named that the experiment cannot have."""
     for branch in value if is_mapping(value) else ():
         if branch in names.sections:
@@ -238,15 +238,17 @@ def _refuse_absent(value: Any, key: Key, names: Names) -> None:
             _refuse_absent(value[branch], (*key, branch), names)
 
 
-def _wrong(value: Any, key: Key, names: Names) -> dict[str, str]:
+def _wrong(value: Any, key: Key, names: ExpectableKeys) -> dict[str, str]:
     if is_mapping(value):
-        return {_output(name, (*key, name), names): _versions(said, (*key, name)) for name, said in value.items()}
+        return {
+            _output(name, (*key, name), names): _versions(versions, (*key, name)) for name, versions in value.items()
+        }
     if is_list(value):
         return {_output(name, (*key, i), names): "" for i, name in enumerate(value)}
     return {_output(value, key, names): ""}
 
 
-def _output(name: Any, key: Key, names: Names) -> str:
+def _output(name: Any, key: Key, names: ExpectableKeys) -> str:
     if not isinstance(name, str) or name not in names.outputs:
         known = (*names.outputs, *names.programs, *names.platforms)
         hint = nearest(str(name), known) or f"; the outputs are {', '.join(names.outputs)}"
@@ -254,15 +256,15 @@ def _output(name: Any, key: Key, names: Names) -> str:
     return name
 
 
-def _versions(said: Any, key: Key) -> str:
+def _versions(versions: Any, key: Key) -> str:
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
     try:
-        if isinstance(said, str) and len(SpecifierSet(said)):
-            return said
+        if isinstance(versions, str) and len(SpecifierSet(versions)):
+            return versions
     except InvalidSpecifier:
         pass
-    raise invalid(key, f"{said!r} does not say with which versions of JAX, as '<0.12' or '>=0.10, !=0.11.1' does")
+    raise invalid(key, f"{versions!r} does not say with which versions of JAX, as '<0.12' or '>=0.10, !=0.11.1' does")
 
 
 def among(version: str, versions: str) -> bool:

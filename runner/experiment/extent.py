@@ -10,7 +10,7 @@ from typing import Any
 
 from runner.experiment.functions import Function
 from runner.experiment.lines import Flat, Loop
-from runner.experiment.written import Written, is_choice
+from runner.experiment.written import WrittenLine, is_choice
 from runner.faults import Fault, InvalidExperiment, invalid
 from runner.graph.source import Section
 from runner.graph.term import Name, calls, within
@@ -48,7 +48,7 @@ def check_functions(functions: Mapping[str, Function], section: Section) -> dict
     return known
 
 
-def check_calls(lines: Sequence[Written], section: Section, counts: Mapping[str, int]) -> None:
+def check_calls(lines: Sequence[WrittenLine], section: Section, counts: Mapping[str, int]) -> None:
     """Raise `InvalidExperiment` for the line with whose calls a section is too long."""
     together = 0
     for line in lines:
@@ -70,8 +70,8 @@ def _count(
         chain = f"{' → '.join(path[:2])} → … → {path[-1]}"
         message = f"calls of functions nest more than {DEEPEST} deep: {chain}; write some of them as one"
         raise invalid(functions[path[0]].key, message)
-    called = [each for value in functions[name].lines.values() for each in _called(value, section, functions)]
-    count = len(functions[name].lines) + sum(_count(each, functions, section, known, path) for each in called)
+    called = [callee for value in functions[name].lines.values() for callee in _called(value, section, functions)]
+    count = len(functions[name].lines) + sum(_count(callee, functions, section, known, path) for callee in called)
     known[name] = count
     return count
 
@@ -104,9 +104,9 @@ def check_repeats(statements: Sequence[Flat], section: Section) -> None:
         unrolled, steps = _unrolled(statement), _steps(statement)
         key, uses = statement.line.written(section)
         if unrolled > UNROLLED:
-            each = f"{statement.steps:,} steps" if len(statement.body) == 1 else f"{unrolled:,} lines"
+            extent = f"{statement.steps:,} steps" if len(statement.body) == 1 else f"{unrolled:,} lines"
             message = (
-                f"'{statement.name}' is unrolled: each program would trace and compile its {each} one by one, and "
+                f"'{statement.name}' is unrolled: each program would trace and compile its {extent} one by one, and "
                 f"{UNROLLED:,} lines are the most; unroll: false compiles one step"
             )
             raise InvalidExperiment(Fault(key, message, uses=uses))

@@ -358,7 +358,9 @@ def _misfit(value: object, key: Key, form: Form, name: str = "") -> Fault | None
         return Fault(key, _filled(form.refusal, value, key) + hint)
     if is_list(value):
         inner = form.parts or (form.of,) * len(value)
-        return _first((item, (*key, i), each) for i, (item, each) in enumerate(zip(value, inner, strict=True)))
+        return _first(
+            (item, (*key, i), form_of_item) for i, (item, form_of_item) in enumerate(zip(value, inner, strict=True))
+        )
     if is_mapping(value):
         return _misfit_of_keys(value, key, form, name) or _first(
             (item, (*key, part), form.keys.get(part, form.of)) for part, item in value.items()
@@ -368,11 +370,13 @@ def _misfit(value: object, key: Key, form: Form, name: str = "") -> Fault | None
 
 def _misfit_of_any(value: object, key: Key, form: Form) -> Fault | None:
     """Of what is a list or a mapping, and may be, what is wrong inside of it."""
-    faults = [(each, _misfit(value, key, each)) for each in form.forms if isinstance(each, Form)]
+    faults = [
+        (alternative, _misfit(value, key, alternative)) for alternative in form.forms if isinstance(alternative, Form)
+    ]
     if len(faults) < len(form.forms) or any(fault is None for _, fault in faults):
         return None
     container = "list" if is_list(value) else "mapping" if is_mapping(value) else None
-    inside = next((fault for each, fault in faults if each.kind == container), None)
+    inside = next((fault for alternative, fault in faults if alternative.kind == container), None)
     return inside if inside is not None and inside.message else Fault(key, _filled(form.refusal, value, key))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from runner.experiment.checkpoints import read_checkpoint
 from runner.experiment.lines import Checkpoint
 from runner.experiment.plain import check_name, located
-from runner.experiment.written import Written, all_names, is_choice, of, targets
+from runner.experiment.written import WrittenLine, all_names, is_choice, of, targets
 from runner.faults import InvalidExperiment, Key, invalid
 from runner.graph.source import Section
 from runner.graph.term import Apply, Const, Group, Name, Term
@@ -54,12 +54,12 @@ class Function:
         """The names of what it is called with."""
         return tuple(self.signature.parameters)
 
-    def body(self, section: Section) -> list[Written]:
+    def body(self, section: Section) -> list[WrittenLine]:
         """Its lines in a section, but for the last."""
         rest = {name: value for name, value in self.lines.items() if name != RESULT}
         return of(rest, self.key, section, shared=True)
 
-    def result(self, section: Section) -> Written:
+    def result(self, section: Section) -> WrittenLine:
         """The line that says what it gives."""
         written = of({RESULT: self.lines[RESULT]}, self.key, section, shared=True)
         if not written:

@@ -182,8 +182,8 @@ class _Reader:
         call, calls = choice.call, tuple(branch.call for branch in choice.branches)
         ((_, on),) = call.arguments
         around = list(map(_is_expression, choice.branches))
-        bodies = [self._body(branch, around=each) for branch, each in zip(choice.branches, around, strict=True)]
-        given = tuple(None if each else read for (_, read), each in zip(bodies, around, strict=True))
+        bodies = [self._body(branch, around=inside) for branch, inside in zip(choice.branches, around, strict=True)]
+        given = tuple(None if inside else read for (_, read), inside in zip(bodies, around, strict=True))
         form = Choice(call, calls, given, self._taken(choice.gives))
         operands, graphs = (Ref(self.names[on]),), tuple(body for body, _ in bodies)
         self._put_results(Equation(call.function, operands, (), form.taken[0], form=form, bodies=graphs), choice)

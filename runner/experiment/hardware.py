@@ -165,8 +165,10 @@ def _placed(hardware: Hardware, mesh: Mesh, wanted: Iterable[Any] | None, known:
         return hardware
     chips = mesh.size // (slices * links.per_chip)
     if chips * slices * links.per_chip != mesh.size:
-        each = f" of {slices} slices" if slices > 1 else ""
-        raise invalid(KEY, f"the mesh {mesh} has {mesh.size} devices, which do not fill chips{each} of {hardware.name}")
+        slices_text = f" of {slices} slices" if slices > 1 else ""
+        raise invalid(
+            KEY, f"the mesh {mesh} has {mesh.size} devices, which do not fill chips{slices_text} of {hardware.name}"
+        )
     shape = known
     if wanted is not None:
         check(wanted, (*KEY, "shape"))

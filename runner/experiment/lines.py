@@ -53,7 +53,7 @@ class Node(Named):
         return self.expression.names
 
 
-class Composed:
+class Compound:
     """What has statements inside."""
 
     @cached_property
@@ -63,7 +63,7 @@ class Composed:
 
 
 @dataclass(frozen=True)
-class Invocation(Composed):
+class Invocation(Compound):
     """A call of a function of the experiment's own, or of a lambda between which a choice is made.
 
     - `call`: what is called, with which of the names around it, and what these lines call what it gives.
@@ -82,7 +82,7 @@ class Invocation(Composed):
 
 
 @dataclass(frozen=True)
-class Choice(Composed):
+class Choice(Compound):
     """A call of `cond` or `switch`.
 
     - `call`: its argument is what the choice hangs on; `branches`: in JAX's order.
@@ -103,7 +103,7 @@ Inside = TypeVar("Inside", bound="Statement", covariant=True)
 
 
 @dataclass(frozen=True)
-class Loop(Composed, Generic[Inside]):
+class Loop(Compound, Generic[Inside]):
     """A repeat: `body` runs `steps` times over the carried values, then `name.carry` are names.
 
     - `over`: for a name in the body the values of which it is a slice in each step, along their first dimension.
@@ -265,8 +265,8 @@ class Unit:
 
 def units(statements: Iterable[Statement]) -> tuple[Unit, ...]:
     """The single lines of the statements of a section, those of a choice together."""
-    each = enumerate(statements)
-    return tuple(Unit(position, together) for position, statement in each for together in _single(statement))
+    numbered = enumerate(statements)
+    return tuple(Unit(position, together) for position, statement in numbered for together in _single(statement))
 
 
 def rejoined(kept: Iterable[Unit], statements: Sequence[Statement]) -> tuple[Statement, ...]:

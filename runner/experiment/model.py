@@ -301,11 +301,11 @@ class Experiment:
 
     def _divide(self, statements: tuple[Statement, ...]) -> tuple[tuple[Statement, ...], tuple[Statement, ...]]:
         """Statements before and after the gradients: of a call that these part, the lines; a choice stays whole."""
-        each = units(statements)
-        needing = entered_by(each, self.grad.names if self.grad else ())
+        statement_units = units(statements)
+        needing = entered_by(statement_units, self.grad.names if self.grad else ())
         parted = set(needing)
-        before = [unit for unit in each if unit not in parted]
-        entered = set(entered_by(each, (array.name for array in self.arrays)))
+        before = [unit for unit in statement_units if unit not in parted]
+        entered = set(entered_by(statement_units, (array.name for array in self.arrays)))
         read = frozenset[str]().union(*(unit.names for unit in needing))
         again: list[Unit] = []
         for unit in reversed(before):
@@ -409,11 +409,11 @@ class Experiment:
     @cached_property
     def frames(self) -> Mapping[Section, Mapping[str, Frame]]:
         """Where the lines of functions of Python stand in the user's files, by section and name."""
-        found: dict[Section, dict[str, Frame]] = {}
+        of_sections: dict[Section, dict[str, Frame]] = {}
         for section in SECTIONS:
             frames = imported.frames(self.section(section), self.imports)
-            found[section] = {str(line): frame for line, frame in frames.items()}
-        return found
+            of_sections[section] = {str(line): frame for line, frame in frames.items()}
+        return of_sections
 
     def places(self, section: Section) -> dict[str, str]:
         """What readers know names by that no file has: the path of a leaf, the place of a line in a file of Python."""
@@ -422,13 +422,13 @@ class Experiment:
     @cached_property
     def given_frames(self) -> Mapping[Section, Mapping[str, Frame]]:
         """The same as `frames`, and those of lines that only name another one: what a call of such a function gives."""
-        found: dict[Section, dict[str, Frame]] = {section: {**frames} for section, frames in self.frames.items()}
-        for section, places in found.items():
+        of_sections: dict[Section, dict[str, Frame]] = {section: {**frames} for section, frames in self.frames.items()}
+        for section, places in of_sections.items():
             for line in self.lines(section):
                 named = line.expression.term if isinstance(line, Node) else None
                 if isinstance(named, Name) and named.name in places:
                     places.setdefault(line.name, places[named.name])
-        return found
+        return of_sections
 
     def place(self, section: Section, line: str) -> str:
         """What readers know a line by: the user's line of Python that it comes of, or its key."""
@@ -440,6 +440,9 @@ class Experiment:
         if any(array.dtype in dtypes.WIDE for array in self.arrays):
             return True
         named = (
-            literal(each) for section in SECTIONS for equation in walk(self.computed(section)) for each in equation.flat
+            literal(operand)
+            for section in SECTIONS
+            for equation in walk(self.computed(section))
+            for operand in equation.flat
         )
         return any(isinstance(name, str) and name in dtypes.WIDE for name in named)

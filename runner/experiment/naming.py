@@ -45,7 +45,7 @@ ELEMENTS = 1_000_000
 
 
 @dataclass(frozen=True)
-class Value:
+class NamedValue:
     """One line of a trace.
 
     - `name`: as it is shown: `C`, `C/psum#0` for a collective inside an expression, `C/psum#0/before` for the operand
@@ -64,7 +64,7 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Traced:
+class NamedCode:
     """The named code as an `experiment` without outputs, and its `values` in the order in which they are computed.
 
     `results` gives for each output of the original its name in the named code, `stepped` the `jax.lax.fori_loop`s whose
@@ -72,13 +72,13 @@ class Traced:
     """
 
     experiment: Experiment
-    values: tuple[Value, ...]
+    values: tuple[NamedValue, ...]
     results: Mapping[str, str]
     stepped: tuple[str, ...] = ()
     whole: tuple[str, ...] = ()
 
 
-def named(experiment: Experiment) -> Traced:
+def named(experiment: Experiment) -> NamedCode:
     """The per-device code of `experiment` with its loops unrolled and a name for each collective and its operand."""
     loops = [statement for statement in experiment.lines("per_device") if isinstance(statement, Loop)]
     try:
@@ -94,7 +94,7 @@ def named(experiment: Experiment) -> Traced:
     gradients = {name: experiment.outputs[name] for name in (experiment.grad.names if experiment.grad else ())}
     code = replace(experiment, per_device=tuple(naming.statements), outputs=gradients, programs=(TRACED,))
     results = {name: name_of(meaning[name]) or name if name in meaning else name for name in experiment.outputs}
-    return Traced(code, tuple(naming.values), results, tuple(dict.fromkeys(naming.stepped)), whole)
+    return NamedCode(code, tuple(naming.values), results, tuple(dict.fromkeys(naming.stepped)), whole)
 
 
 def too_large(elements: int) -> str:
@@ -117,7 +117,7 @@ class _Naming:
         self._taken = {*experiment.dims, *(array.name for array in experiment.arrays)}
         self._taken |= {name for statement in experiment.lines("per_device") for name in _all_names(statement)}
         self.statements: list[Flat] = []
-        self.values: list[Value] = []
+        self.values: list[NamedValue] = []
         self.stepped: list[str] = []
 
     def run(self, statements: tuple[Flat, ...], meaning: dict[str, Term], prefix: str) -> None:
@@ -132,7 +132,7 @@ class _Naming:
             else:
                 self.statements.append(statement)
                 results = [f"{statement.name}.{name}" for name in statement.results]
-                self.values += [Value(name, name, f"after {statement.steps} steps") for name in results]
+                self.values += [NamedValue(name, name, f"after {statement.steps} steps") for name in results]
 
     def _steps(self, loop: Loop[Flat], meaning: dict[str, Term], shown: str) -> None:
         if not loop.unroll:
@@ -147,8 +147,8 @@ class _Naming:
             carried = {name: inside[name] for name in carried}
             for name, inner in loop.stack:
                 steps[name].append(inside.get(inner, Name(inner)))
-        for name, each in steps.items():
-            stacked = Apply("stack", (Group(tuple(each), "list"),))
+        for name, values in steps.items():
+            stacked = Apply("stack", (Group(tuple(values), "list"),))
             says = f"{loop.stack_of(name)} of all {loop.steps} steps"
             meaning[f"{loop.name}.{name}"] = Name(self.define((stacked, None, (), None), f"{shown}.{name}", says))
         for name, value in carried.items():
@@ -175,7 +175,7 @@ class _Naming:
         term, operation, axes, before = what
         node = node or self._free(shown)
         self.statements.append(Node(Line(node), Expression(text(term), placed(term, None))))
-        self.values.append(Value(shown, node, says, operation, axes, before))
+        self.values.append(NamedValue(shown, node, says, operation, axes, before))
         return node
 
     def _free(self, shown: str) -> str:

@@ -52,7 +52,9 @@ def folded(paths: Iterable[str]) -> list[str]:
                 known = alike.get((head, None, tail))
                 alike[head, None, tail] = (*head, (*known[depth], *names) if known else names, *tail)
             patterns = dict.fromkeys(alike.values())
-    return ["/".join(names[0] if len(names) == 1 else f"{{{','.join(names)}}}" for names in each) for each in patterns]
+    return [
+        "/".join(names[0] if len(names) == 1 else f"{{{','.join(names)}}}" for names in pattern) for pattern in patterns
+    ]
 
 
 @cache

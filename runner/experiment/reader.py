@@ -17,7 +17,6 @@ from runner.experiment.functions import read_functions
 from runner.experiment.imported import read_imported
 from runner.experiment.layouts import check_blocks, read_array, read_manual, read_mesh, read_specs
 from runner.experiment.lines import Flat, flat
-from runner.experiment.mapping import lengths
 from runner.experiment.model import (
     Array,
     Experiment,
@@ -52,7 +51,7 @@ from runner.experiment.results import (
     undeclared,
 )
 from runner.experiment.rules import Specs, read_rules
-from runner.experiment.statements import check_functions, read_section
+from runner.experiment.statements import check_functions, lengths, read_section
 from runner.experiment.written import BOTH, all_names, of_section, spread, targets
 from runner.faults import invalid, nearest
 from runner.graph.source import SECTIONS, Section
@@ -125,8 +124,8 @@ def read(config: Mapping[str, Any]) -> Experiment:
     programs, chosen = _programs(named, sections)
     target = _target(config["target"], mesh, programs)
     if config["profile"] and target.processes > 1:
-        others = "one" if target.processes == 2 else target.processes - 1
-        message = f"a profile is of one process, and would lack what the devices of the other {others} did"
+        count = "one" if target.processes == 2 else target.processes - 1
+        message = f"a profile is of one process, and would lack what the devices of the other {count} did"
         raise invalid(("profile",), message)
     # One device with the work of all says nothing of hardware that has them all.
     left_out = tuple(program for program in programs if target.topology and not chosen and not program.on_mesh)
@@ -266,12 +265,12 @@ def _target(config: Mapping[str, Any], mesh: Mesh, programs: tuple[Program, ...]
         raise invalid(key, f"{needed:,} devices are more than can be simulated here: {_SIMULATED:,} at most")
     if absent and mesh.size != absent.devices and any(program.on_mesh for program in programs):
         # libtpu refuses to compile for a part of some slices, such as 8x8 of v5e:16x16.
-        each = ", two on each chip" if absent.devices_per_chip == 2 else ""
+        per_chip = ", two on each chip" if absent.devices_per_chip == 2 else ""
         fits = ",".join(map(str, absent.mesh_shape(len(mesh.axes))))
         raise invalid(
             ("mesh", "shape"),
             f"the mesh {mesh} has {mesh.size} device{'s' if mesh.size > 1 else ''}, but {absent.name} has "
-            f"{absent.devices}{each}; a mesh takes all of them: mesh.shape=[{fits}]",
+            f"{absent.devices}{per_chip}; a mesh takes all of them: mesh.shape=[{fits}]",
         )
     if absent and mesh.devices is None and absent.over_network(mesh.shape) is None and mesh.size == absent.devices:
         message = f"the first axes of the mesh {mesh} do not divide into {slices} slices"
@@ -337,9 +336,9 @@ def _expectable(
     outputs: Mapping[str, Spec],
     specs: Specs,
     dims: Mapping[str, int],
-) -> expect.Names:
+) -> expect.ExpectableKeys:
     gradients = grad.names if grad else ()
-    return expect.Names(
+    return expect.ExpectableKeys(
         programs=tuple(Program),
         platforms=PLATFORMS,
         lines={program: {*lines(sections[program.section]), *gradients} for program in Program},

@@ -53,7 +53,7 @@ def check_constraints(
         for i, axes in enumerate(spec):
             for axis in axes:
                 if axis not in automatic:
-                    left = ", ".join(each for each in mesh.axes if each in automatic)
+                    left = ", ".join(axis for axis in mesh.axes if axis in automatic)
                     message = f"'{name}' stands in per_device alone, which is manual over '{axis}': its values are"
                     raise invalid(("constraints", name, i), f"{message} blocks, laid out over {left}")
 
@@ -73,7 +73,7 @@ def check_inside(key: Key, names: Iterable[str], statements: Sequence[Statement]
         if python is None and key != ("outputs",):
             continue
         # What a branch gives nobody has before the choice is made.
-        if line in [give.line for give in call.gives] and not any(isinstance(each, Choice) for each in outer):
+        if line in [give.line for give in call.gives] and not any(isinstance(statement, Choice) for statement in outer):
             continue
         gives = str(around[0].gives[0].line)
         frame = None if python is None else python.frames.get(line.label)

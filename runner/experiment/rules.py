@@ -21,7 +21,7 @@ KEY = "rules"
 
 
 @dataclass(frozen=True)
-class Rule:
+class LogicalAxisRule:
     """A logical name, and the mesh axes that a dimension of that name is split over where they are free."""
 
     name: str
@@ -48,8 +48,8 @@ class Logical:
 
     written: Spec
     spec: Spec
-    rules: tuple[Rule | None, ...]
-    dropped: tuple[Rule, ...]
+    rules: tuple[LogicalAxisRule | None, ...]
+    dropped: tuple[LogicalAxisRule, ...]
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Rules:
     - `allowed`: the logical names of which no rule need be left.
     """
 
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[LogicalAxisRule, ...] = ()
     axes: tuple[str, ...] = ()
     allowed: frozenset[str] = frozenset()
 
@@ -77,8 +77,8 @@ class Rules:
         axes_of: dict[int, tuple[str, ...]] = {
             i: entry for i, entry in enumerate(entries) if not isinstance(entry, str)
         }
-        by: dict[int, Rule] = {}
-        dropped: list[Rule] = []
+        by: dict[int, LogicalAxisRule] = {}
+        dropped: list[LogicalAxisRule] = []
         at = {entry: i for i, entry in enumerate(entries) if isinstance(entry, str)}
         for rule in self.rules:
             i = at.get(rule.name)
@@ -100,7 +100,11 @@ class Rules:
 
 
 def _of_dropped(
-    rule: Rule, dimension: int, axes_of: Mapping[int, tuple[str, ...]], by: Mapping[int, Rule], key: Key
+    rule: LogicalAxisRule,
+    dimension: int,
+    axes_of: Mapping[int, tuple[str, ...]],
+    by: Mapping[int, LogicalAxisRule],
+    key: Key,
 ) -> InvalidExperiment:
     """The refusal of a spec whose dimension would be left whole since a rule is dropped."""
     i, axis = next((i, axis) for axis in rule.axes for i, axes in axes_of.items() if axis in axes)
@@ -155,8 +159,8 @@ def _mesh_axes(value: Sequence[str] | None, mesh: Mesh) -> tuple[str, ...]:
     return tuple(value)
 
 
-def _rules(value: Sequence[Any], key: Key, axes: Sequence[str], mesh: Mesh) -> tuple[Rule, ...]:
-    rules: list[Rule] = []
+def _rules(value: Sequence[Any], key: Key, axes: Sequence[str], mesh: Mesh) -> tuple[LogicalAxisRule, ...]:
+    rules: list[LogicalAxisRule] = []
     for i, (name, over) in enumerate(value):
         at = (*key, i)
         named: list[Any] = [] if over is None else over if is_list(over) else [over]
@@ -166,7 +170,7 @@ def _rules(value: Sequence[Any], key: Key, axes: Sequence[str], mesh: Mesh) -> t
                 raise invalid((*at, 1), there + nearest(axis, axes))
         if len(set(named)) < len(named):
             raise invalid((*at, 1), f"a mesh axis stands twice in the rule for '{name}'")
-        rules.append(Rule(name, tuple(named), at))
+        rules.append(LogicalAxisRule(name, tuple(named), at))
     return tuple(rules)
 
 
@@ -196,7 +200,7 @@ class Specs:
             axes: list[Any] = [] if entry is None else entry if is_list(entry) else [entry]
             for axis in axes:
                 self._check(axis, (*key, i), alone=len(axes) == 1)
-                used = [each for earlier in entries for each in ([earlier] if isinstance(earlier, str) else earlier)]
+                used = [axis for earlier in entries for axis in ([earlier] if isinstance(earlier, str) else earlier)]
                 if axis in used or axes.count(axis) > 1:
                     raise invalid((*key, i), _twice(axis, axis in self.mesh.axes))
             logical = len(axes) == 1 and axes[0] not in self.mesh.axes

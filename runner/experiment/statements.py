@@ -1,14 +1,16 @@
-"""The text of `graph` or `per_device` in; its checked statements out.
+"""Reads the text of `graph` or `per_device` into checked statements.
 
-A call `y: swiglu(h, w)` is an `Invocation`, which has the function's lines with what is known without arrays written
-out. Its arguments have names, which lines before it give them where the file does not. Each line has the name that no
-other line of the section has (`runner/experiment/lines.py`: `flat`), which begins with the call's.
+A call `y: swiglu(h, w)` becomes an `Invocation` with the lines of the function, in which static arguments are written
+out; an argument that has no name gets a line before the call. `h: cond(p, f, g, x)` becomes a `Choice` between the
+calls `g(x)` and `f(x)`, with a line `h: where(p, …, …)` for readers that compute both branches. `y: map(f, xs)` becomes
+a `Loop` over the slices of `xs` and a line with what it stacks. Each line has a name that no other line of the section
+has, which begins with that of the call (`runner/experiment/lines.py`: `flat`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from runner.experiment.checkpoints import read_checkpoint
@@ -16,19 +18,37 @@ from runner.experiment.combiners import combined
 from runner.experiment.forms import choices
 from runner.experiment.frames import Frame, Place, cycle, free, together
 from runner.experiment.functions import RESULT, Function, bind, is_static
-from runner.experiment.mapping import Maps
-from runner.experiment.model import Call, Invocation, Line, Loop, Node, Statement
+from runner.experiment.model import Array, Call, Choice, Invocation, Line, Loop, Node, Section, Statement
 from runner.experiment.plain import located, read_expression
 from runner.experiment.repeats import check_repeat, known_without_arrays, read_steps
-from runner.experiment.written import BOTH, Written, of
+from runner.experiment.written import BOTH, WrittenLine, of
 from runner.faults import Fault, InvalidExperiment, Key, invalid, nearest
-from runner.graph.term import Apply, Const, Group, Lambda, Name, Term, calls, heads, mapped
-from runner.language import bounds
+from runner.graph.term import (
+    Apply,
+    Const,
+    Group,
+    Lambda,
+    Name,
+    Term,
+    calls,
+    children,
+    heads,
+    mapped,
+    name_of,
+    names,
+    substituted,
+)
+from runner.language import bounds, forms, static
 from runner.language.check import Scope, check
 from runner.language.forms import CALLING, is_choice, is_map
+from runner.language.operations import CONSTANTS
 from runner.language.parts import at_index
 from runner.language.syntax import Expression, SyntaxFault
+from runner.layout import Mesh
 from runner.untyped import is_mapping
+
+_MAP = "map(f, xs), or map(lambda x: x @ w, xs)"
+"""How a call of `map` is written."""
 
 
 def read_statements(
@@ -43,7 +63,7 @@ def read_statements(
 
 
 def read_section(
-    lines: Sequence[Written], scope: Scope, dims: Mapping[str, int], functions: Mapping[str, Function]
+    lines: Sequence[WrittenLine], scope: Scope, dims: Mapping[str, int], functions: Mapping[str, Function]
 ) -> tuple[Statement, ...]:
     """The statements of a section; `scope` grows by their names."""
     taken = {*dims, *scope.values, *functions, *_everywhere(lines)}
@@ -68,7 +88,14 @@ def check_functions(functions: Mapping[str, Function], scope: Scope, dims: Mappi
             reader.statements([*function.body(section), function.result(section)], inside, frame, None)
 
 
-def _everywhere(lines: Iterable[Written]) -> Iterable[str]:
+def lengths(arrays: Iterable[Array], section: Section, seen: Mesh) -> dict[str, int]:
+    """How many slices each array has along its first dimension, as the lines of a section see it, and the mesh."""
+    blocks = {a.name: replace(a.layout, spec=a.layout.spec.over(seen.axes)) for a in arrays}
+    shapes = {a.name: a.shape if section == "graph" else blocks[a.name].shard_shape for a in arrays}
+    return {name: shape[0] for name, shape in shapes.items() if shape}
+
+
+def _everywhere(lines: Iterable[WrittenLine]) -> Iterable[str]:
     """The names that lines give, in their repeats too."""
     for line in lines:
         yield from line.names
@@ -77,22 +104,30 @@ def _everywhere(lines: Iterable[Written]) -> Iterable[str]:
             carry, over, body = (line.value.get(entry) for entry in ("carry", "over", "body"))
             yield from map(str, (*(carry if is_mapping(carry) else ()), *(over if is_mapping(over) else ())))
             if is_mapping(body):
-                yield from _everywhere([Written((str(name),), value, ()) for name, value in body.items()])
+                yield from _everywhere([WrittenLine((str(name),), value, ()) for name, value in body.items()])
 
 
-class _Reader(Maps):
-    """Reads the lines of one section."""
+@dataclass
+class _Reader:
+    """Reads the lines of one section.
+
+    - `taken`: the names of the section that no line of a function can be given.
+    """
+
+    dims: Mapping[str, int]
+    functions: Mapping[str, Function]
+    taken: set[str]
 
     def statements(
-        self, lines: Sequence[Written], scope: Scope, frame: Frame, within: Line | None
+        self, lines: Sequence[WrittenLine], scope: Scope, frame: Frame, within: Line | None
     ) -> tuple[Statement, ...]:
         parsed = [None if isinstance(line.value, Mapping) else read_expression(line.value, line.key) for line in lines]
         statements: list[Statement] = []
         for position, (line, expression) in enumerate(zip(lines, parsed, strict=True)):
             later = {
                 name: known
-                for each, known in zip(lines[position:], parsed[position:], strict=True)
-                for name in each.names
+                for later_line, known in zip(lines[position:], parsed[position:], strict=True)
+                for name in later_line.names
             }
             local = replace(scope, later=later)
             if expression is not None:
@@ -109,7 +144,7 @@ class _Reader(Maps):
     # A line: the calls in it first, then what is left of it.
 
     def _line(
-        self, line: Written, expression: Expression, scope: Scope, frame: Frame, within: Line | None
+        self, line: WrittenLine, expression: Expression, scope: Scope, frame: Frame, within: Line | None
     ) -> list[Statement]:
         term = frame.filled(expression, line.key, scope)
         place = Place(line.key, expression.text, scope, frame, within, line.names[0])
@@ -297,7 +332,7 @@ class _Reader(Maps):
 
     # Repeats.
 
-    def _loop(self, line: Written, scope: Scope, frame: Frame, within: Line | None) -> list[Statement]:
+    def _loop(self, line: WrittenLine, scope: Scope, frame: Frame, within: Line | None) -> list[Statement]:
         """A repeat, after the calls in what it begins with."""
         config, key, name = line.value, line.key, line.names[0]
         check_repeat(config, key, name, self.dims)
@@ -317,13 +352,13 @@ class _Reader(Maps):
         inside.lengths = {known: size for known, size in inside.lengths.items() if known not in given}
         inside.static = {known: size for known, size in inside.static.items() if known not in given}
         lines = of(config["body"], (*key, "body"), scope.section, shared=key[0] in (BOTH, "functions"))
-        own = {given for each in lines for given in each.names}
+        own = {given for inner_line in lines for given in inner_line.names}
         inside.loops = {n: c for n, c in inside.loops.items() if n not in own}
         inner = frame.in_repeat(given, own)
         body = self.statements(lines, inside, inner, itself)
         carried = {name for name, _ in carry}
-        for each in lines:
-            for known in each.names:
+        for inner_line in lines:
+            for known in inner_line.names:
                 if known in scope.values and known not in carried:
                     message = f"'{known}' is a name outside the repeat already; carry it, or choose another name"
                     raise InvalidExperiment(replace(invalid((*key, "body", known), message).fault, uses=frame.uses))
@@ -355,3 +390,230 @@ class _Reader(Maps):
             )
             self._check(expression, here, None)
             yield name, expression
+
+    # Choices.
+
+    def _choice(self, call: Apply, given: tuple[str, ...], place: Place, before: list[Statement]) -> list[Statement]:
+        """The choice; the lines of its operands go to `before`."""
+        asked = forms.read(call)
+        if isinstance(asked, str):
+            raise place.fault(asked, call)
+        outer = place.frame
+        label = given[0] if len(given) == 1 else self._fresh(together(given), place)
+        hidden = {name for case in asked.cases for name in self._hides(case)} | set(given if given[1:] else ())
+        on = self._held(asked.on, f"{label}_{'on' if asked.name == 'cond' else 'index'}", hidden, place, before)
+        operands = [
+            operand if is_static(operand, self.dims) else self._held(operand, f"{label}_x", hidden, place, before)
+            for operand in asked.operands
+        ]
+        names = outer.names | {name: self._name(name, outer) for name in given}
+        # What a branch computes is there in the branch alone.
+        frame = replace(outer, own=outer.own | set(given), names=names, scopes=(*outer.scopes, label))
+        inside = replace(place, frame=frame, scope=place.scope.nested())
+        branches: list[Invocation] = []
+        for i, case in enumerate(asked.cases):
+            word, scope = case.name if isinstance(case, Name) else asked.words[i], f"branch_{i}_fun"
+            results = tuple(self._fresh(f"{name}_{word}", inside) for name in given)
+            if isinstance(case, Lambda):
+                branches.append(self._lambda(case, operands, f"{label}_{word}", results, inside, scope, place.scope))
+            else:
+                function = self._function(case, place)
+                self._gives(function, given, place, case)
+                handed = Apply(function.name, tuple(operands), at=call.at)
+                (branch,) = self._call(function, handed, results, inside, before, scope)
+                assert isinstance(branch, Invocation)
+                branches.append(branch)
+        taken = [
+            tuple(Name(branch.call.results[i], case.at) for branch, case in zip(branches, asked.cases, strict=True))
+            for i in range(len(given))
+        ]
+        gives = [
+            self._node(name, _taken(asked.name, on, parts, call), inside, result=len(given) == 1)
+            for name, parts in zip(given, taken, strict=True)
+        ]
+        for name in given:
+            self._add(name, None, place.scope)
+        made = Call(asked.name, label, given, (("on", on.name),))
+        return [Choice(made, tuple(branches), tuple(gives))]
+
+    def _hides(self, case: Term) -> frozenset[str]:
+        function = self.functions.get(case.name) if isinstance(case, Name) else None
+        return function.bound_in_repeats if function is not None else frozenset()
+
+    def _function(self, case: Term, place: Place) -> Function:
+        if isinstance(case, Name) and case.name in self.functions:
+            return self.functions[case.name]
+        what = f"'{case.name}' is none" if isinstance(case, Name) else "this is none"
+        form = "functions of the experiment's own, or lambdas: lambda x: x * 2"
+        raise place.fault(f"what is chosen are {form}; {what}{self._hint(case)}", case)
+
+    def _hint(self, term: Term) -> str:
+        """Which of the experiment's functions was meant, or may be."""
+        known = tuple(self.functions)
+        return (nearest(term.name, known) if isinstance(term, Name) else "") or (choices(known) if known else "")
+
+    def _gives(self, function: Function, given: tuple[str, ...], place: Place, case: Term) -> None:
+        value = function.result(place.scope.section)
+        term = None if isinstance(value.value, Mapping) else read_expression(value.value, value.key).term
+        count = len(term.items) if isinstance(term, Group) else 1
+        if count != len(given):
+            raise place.fault(_unlike(f"'{function.name}'", count, given), case)
+
+    def _held(self, operand: Term, wish: str, hidden: set[str], place: Place, before: list[Statement]) -> Name:
+        """An operand under a name, which it is given by a line before where it has none."""
+        hidden = {*hidden, *self.dims, *CONSTANTS}
+        if isinstance(operand, Name) and not operand.carried and operand.name not in hidden:
+            return operand
+        inside = replace(place, name=self._fresh(wish, place))
+        before.append(self._node(inside.name, self._hoisted(operand, inside, before), inside))
+        return Name(inside.name, operand.at)
+
+    def _lambda(
+        self,
+        case: Lambda,
+        operands: list[Term],
+        called: str,
+        given: tuple[str, ...],
+        place: Place,
+        scope: str,
+        known: Scope,
+    ) -> Invocation:
+        """A lambda, `called` so, where it is called; it reads what is `known` around the choice."""
+        parameters = case.parameters
+        if len(parameters) != len(operands):
+            message = f"the lambda takes {len(parameters)}, and {len(operands)} operands are given"
+            raise place.fault(message, case)
+        body = substituted(case.body, dict(zip(parameters, operands, strict=True)).get)
+        single = len(given) == 1
+        elements = body.items if isinstance(body, Group) else (body,)
+        if len(elements) != len(given):
+            raise place.fault(_unlike("the lambda", len(elements), given), case.body)
+        outer = place.frame
+        held = {*self.dims, *CONSTANTS, *self.functions, *forms.CALLING}
+        read = tuple(dict.fromkeys(name for name in _free(body) if name not in held))
+        label = given[0] if single else self._fresh(together(given), place)
+        made = Call(called, label, given, tuple((name, name) for name in read))
+        names = [self._name(name, outer) for name in given]
+        labels = [RESULT if single else f"{RESULT}{i}" for i in range(len(given))]
+        frame = replace(
+            outer,
+            names=outer.names | dict(zip(labels, names, strict=True)),
+            prefix=f"{names[0]}_",
+            scopes=(*outer.scopes, scope),
+        )
+        lines: list[Statement] = []
+        here = replace(place, frame=frame, scope=known.nested(), name=RESULT)
+        hoisted = [self._hoisted(part, here, lines) for part in elements]
+        gives = [self._node(own, part, here, result=single) for own, part in zip(labels, hoisted, strict=True)]
+        for name in given:
+            self._add(name, None, place.scope)
+        return Invocation(made, tuple(lines), tuple(gives))
+
+    # Maps.
+
+    def _map(self, call: Apply, given: tuple[str, ...], place: Place, before: list[Statement]) -> list[Statement]:
+        """The repeat and the line with what is stacked; the lines of its array go to `before`."""
+        if len(call.operands) != 2 or any(name != "length" for name, _ in call.named):
+            raise place.fault(f"map takes a function and an array: {_MAP}", call)
+        label, *more = given
+        if more:
+            raise place.fault("a map gives one array; of several, write a repeat with 'over' and 'stack'", call)
+        function, xs = call.operands
+        frame, scope = place.frame, place.scope
+        array = self._held(xs, f"{label}_xs", set(), place, before) if name_of(xs) is None else xs
+        over = Expression(place.text, array)
+        self._check(over, place, label)
+        steps = self._length(call, array, place)
+        head = self._fresh(f"{label}_map", place)
+        self._name(head, frame)
+        itself = frame.line(head, place.within, place.key)
+        parameter = self._parameter(function, label, place)
+        index = self._fresh(f"{label}_step", place)
+        result = self._fresh(f"{label}_each", place)
+        inside = scope.nested()
+        inside.values |= {parameter, index}
+        inside.lengths = {name: size for name, size in inside.lengths.items() if name != parameter}
+        here = replace(
+            place, scope=inside, frame=frame.in_repeat({parameter, index}, {result}), within=itself, name=result
+        )
+        body = self._step(function, parameter, result, here, call)
+        loop = Loop(itself, steps, index, (), tuple(body), False, ((parameter, over),), ((label, result),))
+        scope.loops[head] = (label,)
+        line = self._node(label, Name(f"{head}.{label}", call.at), place)
+        scope.lengths[label] = steps
+        return [loop, line]
+
+    def _parameter(self, function: Term, label: str, place: Place) -> str:
+        if not isinstance(function, Lambda):
+            return self._fresh(f"{label}_x", place)
+        if len(function.parameters) != 1:
+            raise place.fault(f"what is mapped takes a slice: {_MAP}", function)
+        return function.parameters[0]
+
+    def _step(self, function: Term, parameter: str, result: str, place: Place, call: Apply) -> list[Statement]:
+        """The lines of one step."""
+        lines: list[Statement] = []
+        if isinstance(function, Lambda):
+            hoisted = self._hoisted(function.body, place, lines)
+            return [*lines, self._node(result, hoisted, place)]
+        mapped = self._mapped(function, place)
+        handed = Apply(mapped.name, (Name(parameter, function.at),), at=call.at)
+        lines += self._call(mapped, handed, (result,), place, lines)
+        return lines
+
+    def _mapped(self, function: Term, place: Place) -> Function:
+        if isinstance(function, Name) and function.name in self.functions:
+            return self.functions[function.name]
+        message = f"what is mapped is a function of the experiment's own, or a lambda: {_MAP}{self._hint(function)}"
+        raise place.fault(message, function)
+
+    def _length(self, call: Apply, array: Term, place: Place) -> int:
+        """How many slices there are."""
+        scope: Scope = place.scope
+        for _, length in call.named:
+            if not scope.parameters.isdisjoint(names(length)):
+                return 1
+            mesh = scope.mesh if scope.section == "per_device" else None
+            try:
+                return static.evaluate(Expression(place.text, length), {**scope.sizes, **scope.static}, mesh)
+            except SyntaxFault as fault:
+                raise place.fault(fault.message, length) from None
+        name = str(name_of(array))
+        if name in scope.parameters:
+            # The function is read as if it were called: no call has said how many there are.
+            return 1
+        if name not in scope.lengths:
+            message = "how many slices it has is not known without arrays; say it: map(f, xs, length=N)"
+            raise place.fault(message, array)
+        return scope.lengths[name]
+
+
+def _unlike(what: str, count: int, given: tuple[str, ...]) -> str:
+    gives = "one value" if count == 1 else f"{count} values"
+    names = "one name stands" if len(given) == 1 else f"{len(given)} names stand"
+    return f"{what} gives {gives}, and {names} before the choice: a, b: cond(p, f, g, x) where both give (a, b)"
+
+
+def _taken(name: str, on: Name, parts: tuple[Name, ...], call: Apply) -> Term:
+    """Which of the branches' values is taken; an index out of range takes the nearest."""
+    if name == "cond":
+        return Apply("where", (on, parts[1], parts[0]), at=call.at)
+    # Each part has a place of its own.
+    compared = None if call.at is None else (call.at[0], call.at[0] + len(name))
+    taken: Term = parts[-1]
+    for i, part in reversed(list(enumerate(parts[:-1]))):
+        index = Name(on.name, on.at)
+        condition = Apply("less_equal", (index, Const(i, on.at)), spelled="operator", at=compared)
+        taken = Apply("where", (condition, part, taken), at=call.at)
+    return taken
+
+
+def _free(term: Term) -> Iterator[str]:
+    """The names that an expression reads, without those of lambdas in it."""
+    if isinstance(term, Lambda):
+        yield from (name for name in _free(term.body) if name not in term.parameters)
+    elif isinstance(term, Name):
+        yield term.name
+    else:
+        for child in children(term):
+            yield from _free(child)

@@ -59,7 +59,7 @@ class Topology:
     `shape` is that of one of its `slices`.
     """
 
-    one: str
+    of_slice: str
     platform: str
     shape: tuple[int, ...]
     devices_per_chip: int = 1
@@ -69,12 +69,12 @@ class Topology:
     @property
     def name(self) -> str:
         """The name of one slice, and how many there are if there are several: `2 × v5e:16x16`."""
-        return self.one if self.slices == 1 else f"{self.slices} × {self.one}"
+        return self.of_slice if self.slices == 1 else f"{self.slices} × {self.of_slice}"
 
     @property
     def generation(self) -> str | None:
         """`v5e` of `v5e:16x16`; None for GPUs, of which it says only how many."""
-        return self.one.partition(":")[0] if ":" in self.one else None
+        return self.of_slice.partition(":")[0] if ":" in self.of_slice else None
 
     @property
     def devices(self) -> int:
@@ -85,9 +85,9 @@ class Topology:
     def arguments(self) -> dict[str, str | int]:
         """The arguments of `get_topology_desc`."""
         if self.platform == "gpu":
-            return {"platform": "cuda", "topology_name": self.one, "topology": self.one}
+            return {"platform": "cuda", "topology_name": self.of_slice, "topology": self.of_slice}
         slices = {"num_slices": self.slices} if self.slices > 1 else {}
-        return {"platform": self.platform, "topology_name": self.one, **self.options, **slices}
+        return {"platform": self.platform, "topology_name": self.of_slice, **self.options, **slices}
 
     def over_network(self, shape: Sequence[int]) -> tuple[int, ...] | None:
         """Into how many slices each axis of a mesh of that shape goes, the first ones first; None where none can."""

@@ -19,7 +19,7 @@ BOTH = "both"
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenLine:
     """One line: the names that it gives, an expression or a repeat, and where that stands."""
 
     names: tuple[str, ...]
@@ -27,17 +27,17 @@ class Written:
     key: Key
 
 
-def of_section(config: Mapping[str, Any], section: Section) -> list[Written]:
+def of_section(config: Mapping[str, Any], section: Section) -> list[WrittenLine]:
     """The lines of a section: those of `both`, then its own."""
     return [*of(config[BOTH], (BOTH,), section, shared=True), *of(config[section], (section,), section, shared=False)]
 
 
-def of(config: Mapping[str, Any], key: Key, section: Section, *, shared: bool) -> list[Written]:
+def of(config: Mapping[str, Any], key: Key, section: Section, *, shared: bool) -> list[WrittenLine]:
     """The lines of one mapping as a section has them.
 
     Where it is `shared` by the sections, a line may be another one in each, or be a line of one of them only.
     """
-    lines: list[Written] = []
+    lines: list[WrittenLine] = []
     for name, value in config.items():
         names, at = targets(name, (*key, name)), (*key, name)
         if is_choice(value):
@@ -45,7 +45,7 @@ def of(config: Mapping[str, Any], key: Key, section: Section, *, shared: bool) -
             if section not in value:
                 continue
             value, at = value[section], (*at, section)
-        lines.append(Written(names, value, at))
+        lines.append(WrittenLine(names, value, at))
     return lines
 
 
@@ -64,11 +64,11 @@ def _check_choice(value: Mapping[str, Any], key: Key, shared: bool) -> None:
 def targets(name: object, key: Key) -> tuple[str, ...]:
     """The names that stand before a line: `q`, or `q, k` where it gives several values."""
     names: list[Any] = name.split(",") if isinstance(name, str) else [name]
-    names = [each.strip() if isinstance(each, str) else each for each in names]
-    for i, each in enumerate(names):
-        check_name(each, key)
-        if each in names[:i]:
-            raise invalid(key, f"'{each}' stands twice")
+    names = [target.strip() if isinstance(target, str) else target for target in names]
+    for i, target in enumerate(names):
+        check_name(target, key)
+        if target in names[:i]:
+            raise invalid(key, f"'{target}' stands twice")
     return tuple(map(str, names))
 
 
@@ -91,8 +91,8 @@ def spread(config: Mapping[str, Any], key: Key) -> dict[str, Any]:
                 raise invalid((*key, written), "there is a comma, and no name beside it")
             if several.count(name) > 1:
                 raise invalid((*key, written), f"'{name}' stands twice")
-            for other in before:
-                twice = sorted(_said(other).keys() & _said(value).keys())
+            for earlier in before:
+                twice = sorted(_given(earlier).keys() & _given(value).keys())
                 if twice or not is_mapping(value):
                     what = f", with '{twice[0]}' in both" if twice else ""
                     raise invalid((*key, written), f"'{name}' stands twice{what}")
@@ -102,23 +102,23 @@ def spread(config: Mapping[str, Any], key: Key) -> dict[str, Any]:
     }
 
 
-def _said(value: Any) -> dict[str, Any]:
+def _given(value: Any) -> dict[str, Any]:
     return schema.said(value) if is_mapping(value) else {}
 
 
-def _together(said: list[Any]) -> Any:
+def _together(configs: list[Any]) -> Any:
     """What several lines say of one name, the last of them counting over the others."""
-    if len(said) > 1 and all(map(is_mapping, said)):
-        return {entry: value for line in said for entry, value in _said(line).items()}
-    return said[-1]
+    if len(configs) > 1 and all(map(is_mapping, configs)):
+        return {entry: value for line in configs for entry, value in _given(line).items()}
+    return configs[-1]
 
 
 def all_names(config: Mapping[str, Any], key: Key) -> Iterator[tuple[str, Key]]:
     """Every name that the lines of a mapping give, of repeats and their bodies too, with its key."""
     for name, value in config.items():
-        yield from ((each, (*key, name)) for each in targets(name, (*key, name)))
+        yield from ((entry, (*key, name)) for entry in targets(name, (*key, name)))
         values = [value[section] for section in SECTIONS if section in value] if is_choice(value) else [value]
-        for each in values:
-            body = each.get("body") if is_mapping(each) else None
+        for entry in values:
+            body = entry.get("body") if is_mapping(entry) else None
             if is_mapping(body):
                 yield from all_names(body, (*key, name, "body"))

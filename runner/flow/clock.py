@@ -1,6 +1,6 @@
-"""A number of seconds and the work of this process in; the work cut off where it takes longer out.
+"""Interrupts this process when a part of a run takes longer than its number of seconds.
 
-Of the worker `link/` sees to it. This process computes the references, makes the data and compares the results: a
+`link/` does the same for the worker. This process computes the references, makes the data and compares the results: a
 signal interrupts it between two steps of Python's.
 """
 
@@ -14,19 +14,19 @@ from collections.abc import Generator
 from types import FrameType
 
 _LONGEST = 10.0**8
-"""Three years: no timer of the system's takes all numbers of seconds."""
+"""Three years: timers of the operating system do not accept every number of seconds."""
 
 
 class TimedOut(BaseException):
-    """A part of a run took too long. No `Exception`, so that nothing that handles those goes on instead."""
+    """A part of a run took too long. Not an `Exception`, so that no handler of those continues the run."""
 
 
 @contextlib.contextmanager
 def limit(seconds: float, doing: str) -> Generator[None]:
-    """Raise `TimedOut` in what stands under it, and is called `doing`, after so many seconds.
+    """Raise `TimedOut` if the body of the `with` statement, called `doing`, takes more than `seconds`.
 
-    Only the main thread can be interrupted, and only where there are signals; elsewhere nothing is. A timer of somebody
-    else's goes on afterwards.
+    Only the main thread can be interrupted, and only where the system has signals; elsewhere this does nothing. A timer
+    that was already set continues afterwards.
     """
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
         yield

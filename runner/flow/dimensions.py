@@ -1,8 +1,8 @@
-"""An experiment in; the names of the dimensions of its outputs out, as far as they are dimensions of its arrays.
+"""Takes an experiment; returns the names of its outputs' dimensions, where these are dimensions of its arrays.
 
-An output has no names of its own. But where every dim has a size that no other has, the shape of a result says which
-dims it has: the experiment is taken at such sizes, on one device, and NumPy computes the shapes. Since two dims
-may add up to a third, it is done at two sets of sizes; a dimension has the one name that fits it at both.
+An output has no names of its own. But if every dim has a size that no other has, the shape of a result shows its dims:
+the experiment is taken at such sizes, on one device, and NumPy computes the shapes. Since two dims may add up to a
+third, this is done at two sets of sizes; a dimension gets the only name that fits both.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from runner.reference import interpret
 _SIZES = ((5, 7, 11, 13, 17, 19, 23, 29, 31, 37), (13, 11, 5, 7, 19, 17, 29, 31, 37, 23))
 
 _MOST = 1_000_000
-"""A value of more elements is not computed for the sake of names."""
+"""The largest number of elements of a value that is computed for the sake of names."""
 
 Names = Mapping[str, tuple[str | None, ...]]
 
 
 def names(experiment: Experiment) -> Names:
-    """The names of each output's dimensions, None where there is none; without the outputs that have no name at all."""
+    """The names of each output's dimensions, None for one without; outputs without any name are left out."""
     gradients = {f"grad.{name}": experiment.array(name).dims for name in experiment.grad.wrt} if experiment.grad else {}
-    # What was traced has the sizes that it was traced at.
+    # A traced function has the sizes that it was traced at.
     if experiment.imports.functions:
         return gradients
     return {**_named(json.dumps(_without_layouts(experiment.definition))), **gradients}
 
 
 def _without_layouts(definition: Mapping[str, Any]) -> dict[str, Any]:
-    """What the names depend on: the same for all points of a sweep that differ in layouts only."""
+    """The part of the definition that the names depend on: points of a sweep often differ in layouts only."""
     return {
         **definition,
         "mesh": {**definition["mesh"], "shape": [1] * len(definition["mesh"]["axes"]), "devices": None},
@@ -68,17 +68,17 @@ def _only(fitting: set[str]) -> str | None:
 
 
 def _at(definition: Mapping[str, Any], sizes: tuple[int, ...]) -> dict[str, list[set[str]]]:
-    """For each dimension of the outputs the names that fit it at some sizes; {} where they make no experiment."""
+    """The names that fit each dimension of the outputs at some sizes; {} if these sizes are no valid experiment."""
     free = [name for name, size in definition["dims"].items() if isinstance(size, int)]
     if len(free) > len(sizes):
         return {}
-    # The file did not choose these sizes: whatever goes wrong with them says nothing of it.
+    # The file did not choose these sizes: an error with them is not the user's.
     try:
         smaller = read(at(definition, dims=dict(zip(free, sizes, strict=False))))
         named = {dim for array in smaller.arrays for dim in array.dims if dim is not None}
         if not named:
             return {}
-        # Arrays whose sizes are no dims are as large as ever: a broadcast takes no memory.
+        # Arrays whose sizes are not dims keep them: a broadcast takes no memory.
         ones = {a.name: np.broadcast_to(dtypes.dtype(a.dtype).numpy.type(1), a.shape) for a in smaller.given}
         section = "graph" if smaller.graph else "per_device"
         values = interpret(smaller, section, ones, keep=smaller.results, most=_MOST).values

@@ -1,4 +1,4 @@
-"""What the programs of a run left in; the pictures of its arrays out."""
+"""Takes what the programs of a run did; draws the pictures of its arrays."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from runner.show.console import PLAIN
 
 
 def draw(context: Context, runs: list[ProgramRun], folder: Path, record: Record, named: Names) -> None:
-    """The pictures, from what was found where a program ran and from the specs where none did.
+    """Draw the pictures, from the devices' values where a program ran and from the specs otherwise.
 
     `named` has the names of the outputs' dimensions.
     """
@@ -48,7 +48,7 @@ def draw(context: Context, runs: list[ProgramRun], folder: Path, record: Record,
         dims = named.get(name, ())
         dims = dims if len(dims) == len(shape) else (None,) * len(shape)
         for run in on_mesh:
-            # A gradient that lines stand for is no output of their section's programs.
+            # A gradient that lines replace is no output of their section's programs.
             if name in run.outputs:
                 drawn.append(_output_picture(context, name, run, platform, dims))
         if not on_mesh:

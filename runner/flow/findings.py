@@ -1,4 +1,4 @@
-"""What the worker tells of its programs in; oracles, verdicts, warnings and the rest of the record out."""
+"""Takes the worker's results; adds oracles, verdicts, warnings and the rest to the record."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from runner.flow.recording import lines, output_of, shards
 from runner.graph.source import SECTIONS
 from runner.layout import Layout
 from runner.link.events import Devices, Finished, Profiled, Ran, Traced, Types
-from runner.link.steps import Step, Work
+from runner.link.steps import Step, StepWork
 from runner.link.target import ProgramRun, program_run, read_gradients, traced_values
 from runner.record import record as records
 from runner.record.model import ArrayRecord, CompiledProgram, MeshShape, ProgramRecord, Record, Status, Trace
@@ -42,9 +42,9 @@ from runner.why.reasons import explained
 
 
 class Findings:
-    """Gathers what one run finds out, in the order in which the worker tells it, into the record.
+    """Collects the results of one run into the record, in the order in which the worker sends them.
 
-    There are no `arrays` where the programs are compiled for a topology that is not here.
+    Without `arrays` the programs are compiled for a topology that is not here.
     """
 
     def __init__(
@@ -60,22 +60,22 @@ class Findings:
         self._runs: list[ProgramRun] = []
         self._verdicts: dict[Program, Checks] = {}
         self._profiles: dict[Program, planes.Profile] = {}
-        self._traced = Finished(step=Step(TRACED, Work.TRACE), error=f"program {TRACED} did not run")
+        self._traced = Finished(step=Step(TRACED, StepWork.TRACE), error=f"program {TRACED} did not run")
         self._held: dict[str, np.ndarray] | None = None
-        """What the trace tells that the devices held of each value."""
+        """The devices' parts of each traced value."""
         _describe(experiment, arrays, record)
 
     @property
     def runs(self) -> Sequence[ProgramRun]:
-        """What each program did, in the order in which they ended; the record has their values only if they are few."""
+        """The run of each program, in the order in which they ended; the record has only small values."""
         return self._runs
 
     def consult_oracles(self, types: Types, left_here: Path) -> None:
         """Interpret both sections, once the types are known; the worker compiles meanwhile.
 
-        What the worker computed for the oracles lies in the folder `left_here`.
+        The worker leaves the values that it computes for the oracles in the folder `left_here`.
 
-        Raises `InvalidExperiment` for pinned values that cannot lie in their output.
+        Raises `InvalidExperiment` for pinned values that do not fit into their output.
         """
         record = self._record
         record.target = types.target
@@ -102,10 +102,10 @@ class Findings:
         record.warnings += oracles.doubts(self._context)
 
     def add(self, finished: Finished, arrays: Path) -> None:
-        """Take in what one program did, and check it by itself; its outputs lie in `arrays`."""
+        """Add the result of one program, and check it on its own; its outputs are in `arrays`."""
         context, step = self._context, finished.step
         assert context is not None
-        if step.work is Work.TRACE:
+        if step.work is StepWork.TRACE:
             self._traced = finished
         match finished.found:
             case Traced() as traced:
@@ -118,17 +118,17 @@ class Findings:
                 run = program_run(step.program, ran, shapes, lambda name, at: layouts[name].ranges(at), arrays)
                 self._runs.append(run)
                 self._verdicts[run.program] = _checked(Case(context=context, run=run), Needs.LAYOUTS, Needs.VALUES)
-            case None if step.work is Work.PROFILE:
+            case None if step.work is StepWork.PROFILE:
                 self._profiles[step.program] = finished.error or ""
-            case None if step.work is Work.RUN and finished.unsupported is not None:
+            case None if step.work is StepWork.RUN and finished.unsupported is not None:
                 self._leave_out(step.program, finished.unsupported)
-            case None if step.work is Work.RUN:
+            case None if step.work is StepWork.RUN:
                 self._runs.append(ProgramRun(step.program, error=finished.error))
             case None:
                 pass
 
     def _leave_out(self, program: str, reason: str) -> None:
-        """Note that JAX cannot express a program. Raises `InvalidExperiment` where the user asked for it by name."""
+        """Record that JAX cannot express a program. Raises `InvalidExperiment` if the user asked for it by name."""
         reason = f"{reason} (JAX {self._record.environment.jax})"
         if self._experiment.chosen:
             raise invalid(("program",), f"JAX cannot express program '{program}': {reason}")
@@ -136,7 +136,7 @@ class Findings:
         self._record.warnings.append(f"program {program} is left out: {reason}")
 
     def conclude(self, folder: Path, named: Names) -> None:
-        """Hold the programs against each other, say what failed, and draw the pictures into the run folder.
+        """Compare the programs with each other, report failures, and draw the pictures into the run folder.
 
         `named` has the names of the outputs' dimensions.
         """
@@ -163,9 +163,9 @@ class Findings:
         return taken
 
     def _tell_operands(self) -> None:
-        """Where a program ran on the mesh, what its devices held of the arrays stands for what the specs promise."""
+        """Replace the specs of the arrays by the devices' actual parts, where a program ran on the mesh."""
         arrays = self._record.arrays
-        for run in [run for run in self._runs if run.told and run.told.operands][:1]:
+        for run in [run for run in self._runs if run.event and run.event.operands][:1]:
             for name, held in run.ran.operands.items():
                 listed = shards(held, run.ran.device_ids, run.ran.process_of)
                 arrays[name] = replace(arrays[name], shards_from=run.program, shards=listed)
@@ -189,12 +189,12 @@ class Findings:
                 continue
             checks = self._verdicts[run.program]
             checks = checks.but(value=values.get(run.program, checks.value))
-            others = [other for other in ran if other is not run]
-            case = Case(context=context, run=run, others=others, alike=alike, derived=self._lines())
+            peers = [peer for peer in ran if peer is not run]
+            case = Case(context=context, run=run, others=peers, alike=alike, derived=self._lines())
             checks = _checked(case, Needs.OTHERS, Needs.LINES, already=checks)
             if isinstance(checks.value, ValueVerdict) and checks.value.status == "failed":
-                mine = of_interpreter and run.program.section == "per_device"
-                who = blame.INTERPRETER if mine else blame.blame(context, values, run.program, alike=alike)
+                blamed = of_interpreter and run.program.section == "per_device"
+                who = blame.INTERPRETER if blamed else blame.blame(context, values, run.program, alike=alike)
                 verdict = replace(checks.value, diagnosis=[who, *_differs(record, run.program)])
                 checks = checks.but(value=verdict)
             checks = known.judge(context, run.program, checks)
@@ -205,12 +205,12 @@ class Findings:
         record.status = records.worst([record.status, records.of_checks(record.checks), *parts])
 
     def _written(self, run: ProgramRun) -> Experiment:
-        """The experiment as a program was written of it: with the derived lines, where it was of these."""
+        """The experiment that a program was written from: with the derived lines, if it was `derived`."""
         derived = self._derived if run.program is Program.DERIVED else None
         return derived or self._experiment.alone(run.program.section)
 
     def _lines(self) -> tuple[Experiment, Floats] | None:
-        """The experiment with the derived lines, and the dtypes in them, where there are any."""
+        """The experiment with the derived lines, and their dtypes; None if there are none."""
         if self._derived is None or self._context is None:
             return None
         return self._derived, self._context.floats.get(Program.DERIVED, {})
@@ -243,7 +243,7 @@ class Findings:
         return replace(compiled, status=records.of_checks(checks), checks=checks)
 
     def _estimate(self, run: ProgramRun, gathered: Gathered) -> Estimate | None:
-        """What a run takes at least on the hardware that the experiment names, if it names some."""
+        """The least time of a run on the hardware that the experiment names, if any."""
         hardware = self._experiment.hardware
         if hardware is None or gathered.work is None:
             return None
@@ -262,7 +262,7 @@ class Findings:
         )
 
     def _explained(self, run: ProgramRun, listed: list[Collective] | None) -> list[Collective] | None:
-        """The collectives with the reasons that they are there; on one device there are none."""
+        """The collectives with their reasons; on one device there are none."""
         if not listed or not run.program.on_mesh:
             return listed
         derived = self._record.derivation if run.program is Program.DERIVED else None
@@ -272,11 +272,11 @@ class Findings:
         )
 
     def _hold_sections(self, context: Context, ran: list[ProgramRun]) -> SectionsVerdict | NotRun:
-        """The two oracles against each other, and what is wrong where they differ."""
+        """Compare the two oracles, and diagnose a difference."""
         if (reason := sections.lacking(context.experiment)) is not None:
             return NotRun(reason=reason)
         if self._arrays is None:
-            # Until `flow.sections` holds them, or a verification does.
+            # Until `flow.sections` or a verification compares them.
             absent = context.experiment.target.topology
             assert absent is not None
             return NotRun(reason=absent.not_here)
@@ -291,14 +291,14 @@ class Findings:
 
 
 def _sent(evidence: Evidence) -> Count:
-    """What a device sends for all collectives; None where there may be more than were found."""
+    """The bytes that a device sends for all collectives; None if the list may be incomplete."""
     if evidence.collectives is None or evidence.collectives_missing:
         return None
     return ring.total(evidence.collectives)
 
 
 def _checked(case: Case, *needs: Needs, already: Checks | None = None) -> Checks:
-    """The checks of a program, with those that need no more than this; on absent hardware nothing has values."""
+    """The checks of a program that need no more than `case`; on absent hardware there are no values to check."""
     absent = case.context.experiment.target.topology
     kinds = [check for check in registry.applying(case.context.experiment, case.run.program) if check.needs in needs]
     verdicts: dict[str, Verdict] = {
@@ -340,6 +340,6 @@ def _describe(experiment: Experiment, arrays: Arrays | None, record: Record) -> 
 
 
 def _differs(record: Record, program: Program) -> list[str]:
-    """What a trace says of the first value that is not the SPMD interpreter's."""
+    """The first value of the trace that differs from the SPMD interpreter's, in words."""
     first = record.trace.first_difference if record.trace else None
     return [first.text] if first and program.section == "per_device" else []

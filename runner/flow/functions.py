@@ -1,4 +1,4 @@
-"""A configuration that imports functions of Python in; the same with what a worker read of them out."""
+"""Takes a configuration that imports Python functions; returns it with the lines that a worker read from them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def beside(config: Mapping[str, Any], sources: Callable[[], Sources]) -> Path | None:
-    """The folder of which the files that a configuration imports are; None where it imports none."""
+    """The folder that a configuration's imported files are relative to; None if it imports none."""
     imported = config.get("imports")
     if not imported or not is_mapping(imported):
         return None
@@ -39,8 +39,8 @@ def traced(
     from runner.link.events import Died, FunctionsRead, Invalid
 
     whole = schema.whole(config)
-    one = {**whole["target"], "processes": 1, "cluster": False}
-    experiment = read({**skeleton(whole), "target": one})
+    target = {**whole["target"], "processes": 1, "cluster": False}
+    experiment = read({**skeleton(whole), "target": target})
     folder = beside(whole, sources)
     assert folder is not None
     task = {**job(experiment, into, folder, str(into)), "definition": whole, "trace": True}

@@ -1,4 +1,4 @@
-"""The programs of a record in; what each leaves to the compiler, and what it costs to say the rest, out."""
+"""Takes the programs of a record; returns what each leaves to the compiler, and what it costs to write the rest."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PLACED_BY: dict[str, Placer] = {
     "derived": "specs",
     "shard_map": "specs",
 }
-"""What decides where the values lie that are computed: where constraints are silent, the compiler."""
+"""Who decides the placement of computed values; where constraints say nothing, it is the compiler."""
 
 
 def modes(programs: Mapping[str, ProgramRecord], folder: Path) -> list[Mode]:
@@ -33,34 +33,36 @@ def modes(programs: Mapping[str, ProgramRecord], folder: Path) -> list[Mode]:
 
     The `programs` are those of a record, whose files lie in `folder`.
     """
-    compared = {name: found for name, found in programs.items() if name in _VIEW and isinstance(found, CompiledProgram)}
-    sent = {name: found.bytes_sent for name, found in compared.items() if found.bytes_sent is not None}
-    least = gaps({name: found.collectives or [] for name, found in compared.items()}, sent)
+    compared = {
+        name: program for name, program in programs.items() if name in _VIEW and isinstance(program, CompiledProgram)
+    }
+    sent = {name: program.bytes_sent for name, program in compared.items() if program.bytes_sent is not None}
+    least = gaps({name: program.collectives or [] for name, program in compared.items()}, sent)
     return [
         Mode(
             program=name,
             view=_VIEW[name],
             placed_by=_PLACED_BY[name],
-            communicated_by=_asked(found),
-            bytes_sent=found.bytes_sent,
-            bytes_sent_min=found.bytes_sent_min,
+            communicated_by=_asked(program),
+            bytes_sent=program.bytes_sent,
+            bytes_sent_min=program.bytes_sent_min,
             gap=least.get(name),
             lines=_lines(folder / f"program_{name}.py"),
         )
-        for name, found in compared.items()
+        for name, program in compared.items()
     ]
 
 
-def _asked(found: CompiledProgram) -> list[Asker] | None:
-    """Who asked for the collectives, in an order of their own."""
-    if found.collectives is None or found.collectives_missing:
+def _asked(program: CompiledProgram) -> list[Asker] | None:
+    """Who asked for the collectives, in a fixed order."""
+    if program.collectives is None or program.collectives_missing:
         return None
-    asked = {_by(one) for one in found.collectives if not one.alone}
+    asked = {_by(collective) for collective in program.collectives if not collective.alone}
     return [by for by in get_args(Asker) if by in asked]
 
 
-def _by(one: Collective) -> Asker:
-    return "compiler" if one.inserted else "differentiation" if one.gradient else "program"
+def _by(collective: Collective) -> Asker:
+    return "compiler" if collective.inserted else "differentiation" if collective.gradient else "program"
 
 
 def _lines(file: Path) -> int:

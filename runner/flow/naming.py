@@ -1,21 +1,21 @@
-"""An experiment and its sources in; what the record says of its specs that are written with logical names out."""
+"""Takes an experiment and its sources; returns the record's entries for specs with logical names."""
 
 from __future__ import annotations
 
 from runner.config.sources import Sources
 from runner.experiment.model import Experiment
-from runner.experiment.rules import Rule
+from runner.experiment.rules import LogicalAxisRule
 from runner.faults import key_text
 from runner.record.model import AppliedRule, LogicalSpec
 
 
 def logical(experiment: Experiment, sources: Sources) -> dict[str, LogicalSpec]:
-    """Per key of a spec the mesh axes that came of it, and by which rules."""
+    """For each key of a spec with logical names, the mesh axes that it resolves to, and the rules that were applied."""
     specs = experiment.logical.values()
     used = {rule for spec in specs for rule in (*spec.rules, *spec.dropped) if rule is not None}
     places = sources.places({key_text(rule.key): rule.key for rule in used})
 
-    def applied(rule: Rule) -> AppliedRule:
+    def applied(rule: LogicalAxisRule) -> AppliedRule:
         key = key_text(rule.key)
         return AppliedRule(name=rule.name, axes=list(rule.axes), key=key, place=places.get(key))
 

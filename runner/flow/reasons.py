@@ -12,8 +12,8 @@ def keys(programs: Iterable[CompiledProgram]) -> dict[str, Key]:
     """The keys as reasons write them (`arrays.w1.spec`, `outputs.grad.w1`), each with its parts."""
     parts_of: dict[str, Key] = {}
     for program in programs:
-        for one in program.collectives or ():
-            parts_of |= {key: _parts(key) for key in (one.why.keys if one.why else ())}
+        for collective in program.collectives or ():
+            parts_of |= {key: _parts(key) for key in (collective.why.keys if collective.why else ())}
     return parts_of
 
 

@@ -1,4 +1,4 @@
-"""The lines, arrays and outputs of a run in; what the record says of them out."""
+"""Takes the lines, arrays and outputs of a run; returns their entries in the record."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from runner.link.target import Output, ProgramRun
 from runner.record.model import Held, OutputRecord, RecordedLine
 
 _RECORDED_VALUES = 1000
-"""Outputs of up to this many elements are recorded with their values."""
+"""The largest number of elements of an output whose values are recorded."""
 
 _LISTED = 64
-"""On up to this many devices the record lists what each of them holds."""
+"""The largest number of devices for which the record lists what each of them holds."""
 
 
 def shards(
     held: Iterable[tuple[int, Ranges]], device_ids: list[int], process_of: Mapping[int, int] = MappingProxyType({})
 ) -> list[Held] | None:
-    """What each device holds, in the order of the mesh, as `addressable_shards` has it; None on too many devices.
+    """What each device holds, in the order of the mesh, like `addressable_shards`; None for too many devices.
 
-    `process_of` says which of several processes told it.
+    `process_of` gives the process of each device, where there are several.
     """
     if len(device_ids) > _LISTED:
         return None
@@ -48,7 +48,7 @@ def shards(
 
 
 def output_of(run: ProgramRun, output: Output) -> OutputRecord:
-    """What the record says of an output."""
+    """The record's entry for an output."""
     parts = sorted({tuple(stop - start for start, stop in place.ranges) for place in output.places})
     text = values = None
     if output.held:
@@ -74,7 +74,7 @@ _Types: TypeAlias = Mapping[str, Typed]
 
 
 def lines(experiment: Experiment, derived: Experiment | None, types: Types) -> dict[str, list[RecordedLine]]:
-    """The lines of `graph`, of `per_device` and of what was `derived`, as far as there are any."""
+    """The lines of `graph`, of `per_device` and of the derived program, where there are any."""
     arrays = {array.name: array.name for array in experiment.arrays}
     sections: dict[str, Sequence[Flat]] = {section: experiment.lines(section) for section in SECTIONS}
     if derived is not None:
@@ -92,7 +92,7 @@ def lines(experiment: Experiment, derived: Experiment | None, types: Types) -> d
 
 
 def _lines(statements: Iterable[Flat], scope: dict[str, str], types: _Types) -> Iterator[RecordedLine]:
-    """The statements and what stands inside them; `scope` has whose value each name is, and gets what they define."""
+    """The entries of statements and of those inside; `scope` maps names to values, and gets what they define."""
     for statement in statements:
         path = statement.line.path
         if isinstance(statement, Node):
@@ -129,6 +129,6 @@ def _line(line: Line, expression: Expression, scope: Mapping[str, str], types: _
 
 
 def _read(terms: Iterable[Term], scope: Mapping[str, str]) -> list[str]:
-    """Whose values the names among some terms are, in their order."""
+    """The values that the names in some terms stand for, in their order."""
     names = map(name_of, terms)
     return list(dict.fromkeys(scope[name] for name in names if name is not None and name in scope))

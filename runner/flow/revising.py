@@ -1,4 +1,4 @@
-"""An experiment in; what a diagnosis may ask of it with a line edited, out: what JAX's types refuse."""
+"""Answers, for a diagnosis, whether JAX's types refuse an experiment with an edited line."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from runner.link.order import job, kind
 from runner.link.workers import Workers
 
 _HERE = {"platform": "cpu", "topology": None, "slices": 1, "processes": 1, "cluster": False}
-"""Types are the same on all devices: simulated ones need no other process, and nobody else."""
+"""Types are the same on all devices, so simulated devices in one process are enough."""
 
 
 def refusals(experiment: Experiment, workers: Workers, data_folder: Path) -> Refused:
-    """Who says what is refused of a run's experiment, whose arrays `load` finds in `data_folder`."""
+    """A function that returns what JAX's types refuse of a revised experiment; `load` looks in `data_folder`."""
 
     def reason_of(revised: Experiment) -> str | None:
         program = Program.SHARD_MAP
@@ -38,7 +38,7 @@ def refusals(experiment: Experiment, workers: Workers, data_folder: Path) -> Ref
                         continue
         return reason
 
-    # What the file as it is cannot have here, such as a collective of other hardware, says nothing of an edit.
+    # What the unedited file cannot have here, such as a collective of other hardware, is not the edit's fault.
     before = functools.cache(lambda: reason_of(experiment))
 
     def refused(revised: Experiment) -> str | None:

@@ -1,7 +1,7 @@
-"""A resolved configuration and a run folder in; the record of the run, and the files beside it, out.
+"""Takes a resolved configuration and a run folder; returns the record of the run, and writes the files beside it.
 
-This is the flow of the house: the experiment is read, a worker gets its job, and while it imports JAX and compiles,
-the oracles compute. What follows from both is `runner/flow/findings.py`, imported once the worker is busy.
+The experiment is read, a worker gets its job, and while it imports JAX and compiles, the oracles are computed.
+`runner/flow/findings.py` has what follows from both; it is imported once the worker is busy.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from runner.flow import clock, functions
 from runner.link import scratch
 from runner.link.order import job, kind
 from runner.link.process import Worker
-from runner.link.steps import Step, Work
+from runner.link.steps import Step, StepWork
 from runner.link.workers import Workers
 from runner.printable import printable
 from runner.show.progress import Progress
@@ -52,8 +52,8 @@ def run(
 ) -> Record:
     """Run one experiment and write its run folder.
 
-    `sources` is asked only where a place in a file must be named, `overrides` are those of the command line, `workers`
-    are kept for whatever else they do. What a user or a program does wrong does not raise: it is in the record.
+    `sources` is read only to locate a fault in a file, `overrides` are those of the command line, `workers` are kept
+    for later runs. Mistakes of users and programs do not raise: they are in the record.
     """
     return examine(config, folder, sources, overrides, workers)[0]
 
@@ -65,9 +65,9 @@ def examine(
     overrides: Sequence[str] = (),
     workers: Workers | None = None,
 ) -> tuple[Record, Findings | None]:
-    """Do what `run` does; give also the findings that the record is made of, which have every value whole.
+    """Like `run`, and also return the findings, which have every value whole.
 
-    There are none where the run ended early. Of hardware that is not here they are those of what was compiled for it.
+    None if the run ended early. For hardware that is not here the findings are those of the compiled programs.
     """
     used = workers or Workers(Worker())
     try:
@@ -84,7 +84,7 @@ class _Job:
     """A job that a worker has.
 
     - `folder`: of the run; `data_folder`: where `load` looks; `left_here`: where the worker leaves values.
-    - `events`: what the worker tells, as soon as somebody listens.
+    - `events`: the worker's events, as they come.
     - `open`: the line of progress, and the folder of the values, until the job is done.
     """
 
@@ -100,15 +100,15 @@ class _Job:
 
 _Ending: TypeAlias = "InvalidExperiment | Unread | clock.TimedOut | MemoryError"
 _ENDINGS = (InvalidExperiment, Unread, clock.TimedOut, MemoryError)
-"""What ends a run early, and is in its record."""
+"""The exceptions that end a run early, and are in its record."""
 
 
 @dataclass
 class Running:
-    """A run: `begin` hands a worker its job, `finish` hears what comes of it, and writes the folder.
+    """A run: `begin` gives a worker its job; `finish` collects the results and writes the folder.
 
-    Between them this process may do something else. Runs that share their workers finish in the order in which they
-    begin. `git` tells the commit of the folder in which the user stands.
+    Between the two this process may do something else. Runs that share workers finish in the order in which they begin.
+    `git` returns the commit of the user's folder.
     """
 
     config: Mapping[str, Any]
@@ -119,20 +119,20 @@ class Running:
     progress: Progress
     git: Callable[[], Git | None] | None = None
     _refusal: str | None = field(default=None, init=False)
-    """What the message has to hold with which the experiment has to be refused."""
+    """The message with which the experiment is expected to be refused, if it is."""
     _smaller: Experiment | str | None = field(default=None, init=False)
-    """The experiment that verifies one for hardware that is not here, or why none does."""
+    """The smaller experiment that verifies one for hardware that is not here, or why there is none."""
     _job: _Job | None = field(default=None, init=False)
     _ending: _Ending | None = field(default=None, init=False)
-    """What ended it before the worker had a job."""
+    """The exception that ended it before a worker had the job."""
 
     @property
     def held(self) -> int:
-        """The bytes of the arrays that it holds until it is finished."""
+        """The bytes of the arrays that it keeps until it is finished."""
         return sum(array.nbytes for array in (self._job.arrays or {}).values()) if self._job else 0
 
     def begin(self) -> None:
-        """Read the experiment and hand a worker its job, where the input is valid."""
+        """Read the experiment and give a worker its job, if the input is valid."""
         try:
             self._refusal = expect.refusal(self.config)
             experiment = read(self._traced(self.config))
@@ -142,14 +142,14 @@ class Running:
             self._ending = error.with_traceback(None)
 
     def finish(self) -> tuple[Record, Findings | None]:
-        """The record of the run, and its findings; its folder is written."""
-        # It has many classes: they are made while the worker imports JAX.
+        """Write the folder; return the record of the run and its findings."""
+        # The module has many classes: they are created while the worker imports JAX.
         from runner.record import record as records
 
-        record = records.begun(self.config.get("name"), self.overrides, self.config.get("summary") or "")
+        record = records.started(self.config.get("name"), self.overrides, self.config.get("summary") or "")
         record.environment.git = (self.git or records.git)()
         findings = None
-        # Its arrays go before the record is written.
+        # Its arrays are released before the record is written.
         job, self._job = self._job, None
         if job is not None:
             try:
@@ -165,7 +165,7 @@ class Running:
         if self._refusal is not None:
             _hold_to_refusal(self._refusal, self._ending, record)
         records.write(record, self.folder)
-        # What an invalid experiment says of it may be anything.
+        # An invalid experiment may have anything there.
         if self.config.get("report") is True:
             _leave_page(record, self.folder)
         return record, findings
@@ -179,17 +179,17 @@ class Running:
             return functions.traced(config, self.folder / trees, self.sources, self.workers)
 
     def _elsewhere(self, *, dims: Mapping[str, int], **keys: Any) -> Experiment:
-        """The experiment at other sizes, at which its functions are traced anew."""
+        """The experiment at other sizes, at which its functions are traced again."""
         whole = schema.whole(self.config)
         return read(self._traced({**definition.at(whole, dims), **keys}, SMALLER_TREES))
 
     def close(self) -> None:
-        """Let go of a run that will not be finished."""
+        """Release a run that will not be finished."""
         if self._job is not None:
             self._job.open.close()
 
     def _require_possible(self, experiment: Experiment) -> None:
-        """Raise `InvalidExperiment` for what this process cannot do; see to hardware that is not here."""
+        """Raise `InvalidExperiment` for what this process cannot do; prepare for hardware that is not here."""
         if experiment.target.cluster and not self.workers.of_cluster:
             raise invalid(
                 ("target", "cluster"),
@@ -203,9 +203,9 @@ class Running:
             self._smaller = verification.smaller(experiment, self._elsewhere if imports(self.config) else experiment.at)
 
     def _handed_over(self, experiment: Experiment, folder: Path, *, at_once: bool = False) -> _Job:
-        """The job of an experiment, which a worker has: its programs are compiled and, where devices are here, run.
+        """Give a worker the job of an experiment: its programs are compiled and, where devices are here, run.
 
-        It is done `at_once` where other runs may have handed over their jobs already.
+        With `at_once` the job does not wait for those of other runs.
         """
         data_folder = data.folder(experiment, self.sources)
         # At the sizes for which hardware is not here, data may be too large for this machine.
@@ -225,7 +225,7 @@ class Running:
             return _Job(experiment, folder, data_folder, Path(left_here), arrays, steps, events, stack.pop_all())
 
     def _heard(self, job: _Job, record: Record) -> Findings:
-        """What comes of a job; `record` is the record that it goes into."""
+        """Collect the results of a job into `record`."""
         from runner.flow import dimensions, naming, reasons, revising, untyped_output
         from runner.flow.findings import Findings
         from runner.flow.modes import modes
@@ -271,7 +271,7 @@ class Running:
         return findings
 
     def _verify(self, experiment: Experiment, record: Record) -> None:
-        """Add to the record of what was compiled for hardware that is not here what can be said without it."""
+        """Add to the record for absent hardware the checks that do not need it."""
         absent, smaller = experiment.target.topology, self._smaller
         if absent is None or smaller is None:
             return
@@ -289,7 +289,7 @@ class Running:
             if experiment.trace:
                 record.warnings.append(f"there is no trace: {absent.not_here}; {smaller}")
             return
-        verified = records.begun(smaller.name, verification.overrides(experiment.verify_dims), smaller.summary)
+        verified = records.started(smaller.name, verification.overrides(experiment.verify_dims), smaller.summary)
         folder = self.folder / verification.FOLDER
         folder.mkdir()
         try:
@@ -300,7 +300,7 @@ class Running:
 
     @contextmanager
     def _part(self, experiment: Experiment, what: str) -> Generator[None]:
-        """Under it a part of a run is told, and has as long as the experiment's `timeout`."""
+        """Show progress on a part of a run, and limit its time to the experiment's `timeout`."""
         self.progress.tell(what)
         with clock.limit(experiment.timeout, what):
             yield
@@ -318,7 +318,7 @@ def _outcome(ending: _Ending, sources: Callable[[], Sources]) -> tuple[Status, s
 
 
 def _leave_page(record: Record, folder: Path) -> None:
-    """Write the page of the run; where that fails the record says so, and is worth no less."""
+    """Write the page of the run; if that fails the record says so, and is otherwise unchanged."""
     from runner.record import record as records
     from runner.show.page import run as page
 
@@ -330,7 +330,7 @@ def _leave_page(record: Record, folder: Path) -> None:
 
 
 def _hold_to_refusal(expected: str, ending: _Ending | None, record: Record) -> None:
-    """Judge an experiment that has to be refused: to be so is what it promises, and no error."""
+    """Judge an experiment that is expected to be refused: then a refusal passes."""
     from runner.checks import refused
     from runner.record import record as records
     from runner.record.verdicts import FileChecks
@@ -344,14 +344,14 @@ def _hold_to_refusal(expected: str, ending: _Ending | None, record: Record) -> N
 
 
 def _steps(experiment: Experiment) -> Iterator[Step]:
-    """The programs, each followed by its profile where one is asked for; then the trace.
+    """The programs, each followed by its profile if one is asked for; then the trace.
 
-    Neither is taken where nothing runs, nor a trace without the program that it shows.
+    There are no profiles or traces where nothing runs, and no trace without the program that it shows.
     """
     runs = experiment.target.topology is None
     for program in experiment.programs:
         yield Step(program)
         if experiment.profile and runs:
-            yield Step(program, Work.PROFILE)
+            yield Step(program, StepWork.PROFILE)
     if experiment.trace and runs and TRACED in experiment.programs:
-        yield Step(TRACED, Work.TRACE)
+        yield Step(TRACED, StepWork.TRACE)

@@ -1,6 +1,6 @@
-"""An experiment that is only compiled in; whether its sections say the same, or why that was not looked at, out.
+"""Compares the sections of an experiment that is only compiled, or says why they were not compared.
 
-`sections` needs no program and no device. Where the experiment is verified it is a check of that run; else both
+`sections` needs no program and no device. If the experiment is verified, it is a check of that run; otherwise both
 sections are interpreted here, at `verify_dims` or at the file's own sizes, where memory and time allow.
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from runner.config.sources import Sources
 
 SECONDS = 60.0
-"""So long the interpretation may take, by the estimate, where nobody asked for a run."""
+"""The longest estimated interpretation, in seconds, where no run was asked for."""
 
 
 def hold(
@@ -37,9 +37,9 @@ def hold(
     workers: Workers,
     part: Callable[[str], AbstractContextManager[None]],
 ) -> SectionsVerdict | NotRun:
-    """The verdict of `sections` on an experiment that is not run; `record` has what was compiled of it.
+    """The `sections` verdict of an experiment that is not run; `record` has its compiled programs.
 
-    Raises `InvalidExperiment` for values that tell a line to move what is not there.
+    Raises `InvalidExperiment` for values that do not fit the collective that a line calls.
     """
     from runner.checks import sections
 
@@ -61,7 +61,7 @@ def _held(
     workers: Workers,
     part: Callable[[str], AbstractContextManager[None]],
 ) -> SectionsVerdict | NotRun:
-    """The sections of an experiment, which was `compiled` at these sizes or not."""
+    """Compare the sections of an experiment; `compiled` are its programs at these sizes, if there are any."""
     try:
         memory.check(experiment)
         types, _ = _types(experiment, workers, sources, gradient=False)
@@ -79,7 +79,7 @@ def _held(
 
 
 def _flops(compiled: Record | None) -> float:
-    """What the compiled programs compute on one device, as far as that is known; the most of them."""
+    """The most operations that a compiled program computes on one device; None if unknown."""
     if compiled is None or compiled.mesh is None:
         return 0.0
     costs = [program.cost.total_flops for program in compiled.compiled.values() if program.cost is not None]
@@ -87,7 +87,7 @@ def _flops(compiled: Record | None) -> float:
 
 
 def _too_much(needed: effort.Effort) -> str | None:
-    """Why the sections are not interpreted, if that would take too long or too much memory."""
+    """Why the sections are not interpreted, if that would take too much time or memory."""
     what = "interpreting graph and per_device takes about"
     if needed.seconds > SECONDS:
         return f"{what} {_long(needed.seconds)}; verify_dims names smaller sizes"
@@ -115,7 +115,7 @@ def _types(
     *,
     gradient: bool,
 ) -> tuple[Types, GradientArrays | None]:
-    """The types, and the gradients of the unsharded graph where these are asked for."""
+    """The types, and the gradients of the unsharded graph if they are needed."""
     with scratch.Folder() as own:
         folder = data.folder(experiment, sources)
         return types_and_gradients_of(workers, experiment, own.path, folder, gradient=gradient, at_once=True)

@@ -1,4 +1,4 @@
-"""An output that JAX does not know to be the same on every device in; the fault, with what oracles know of it, out."""
+"""Adds what the oracles show to the fault of an output that JAX does not know to be replicated."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from runner.reference import interpret
 
 
 def explained(experiment: Experiment, arrays: Arrays | None, fault: Fault, refused: diagnosis.Refused) -> Fault:
-    """The fault, and where an output fails to be the same on every device, the edit that would mend it."""
+    """The fault, and for an output that differs between devices the edit that would mend it."""
     if arrays is None or not fault.message.endswith(LEFT_OUT):
         return fault
     name = str(fault.key[1])
     if experiment.reads_gradients:
-        # Nobody knows the gradients yet.
+        # The gradients are not computed yet.
         return fault
     graph = interpret(experiment, "graph", arrays, keep=experiment.results)
     if _same_everywhere(experiment, arrays, name, graph.values[name][0] if experiment.graph else None):
@@ -36,12 +36,12 @@ def explained(experiment: Experiment, arrays: Arrays | None, fault: Fault, refus
 
 
 def _same_everywhere(experiment: Experiment, arrays: Arrays, name: str, graph: Any) -> bool:
-    """Whether devices that should hold the same part of an output do, by the reference, and it is the graph's."""
+    """Whether the devices' copies of an output are equal by the reference, and equal to the graph's."""
     mesh, spec = experiment.mesh, experiment.outputs[name].over(experiment.manual.axes)
     held = interpret(experiment, "per_device", arrays, keep=[name]).values[name]
     sharding = {axis for axes in spec for axis in axes}
     groups = mesh.groups([axis for axis in mesh.axes if axis not in sharding])
-    if not all(np.array_equal(held[first], held[other]) for first, *others in groups for other in others):
+    if not all(np.array_equal(held[first], held[position]) for first, *copies in groups for position in copies):
         return False
     return graph is None or np.allclose(Layout(mesh, np.shape(graph), spec).assembled(held), graph)
 

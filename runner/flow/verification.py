@@ -1,7 +1,7 @@
-"""What was compiled for a topology that is not here, and a run of it at `verify_dims`, in; one record out.
+"""Merges the record of programs compiled for absent hardware with that of a run at `verify_dims`.
 
-Nothing runs on hardware that is not here. Where the experiment names smaller sizes, the same programs run at these on
-simulated CPU devices, and the checks of that run stand in the record with the sizes beside them.
+Nothing runs on hardware that is not here. If the experiment names smaller sizes, the same programs run at these on
+simulated CPU devices, and the checks of that run are in the record with the sizes beside them.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from runner.record.model import ProgramRecord, Record, Verification
 from runner.record.verdicts import Checks, FileChecks, NotRun, Verdict
 
 SIMULATED = 512
-"""Devices, at most, that are simulated: JAX's collectives between CPU devices were tried with no more."""
+"""The largest number of simulated devices: JAX's collectives between CPU devices were tried with no more."""
 
 FOLDER = "verification"
-"""Where in the run folder the programs of the verification are."""
+"""The folder of the verification's programs within the run folder."""
 
 _OF_RESULTS = ("values", "sections", "weak", "wrong")
-"""The keys of `expect` that say what results are held to."""
+"""The keys of `expect` about results."""
 
 
 def smaller(experiment: Experiment, at: Callable[..., Experiment] | None = None) -> Experiment | str:
-    """The experiment at `verify_dims` on simulated devices; or why there is no verification.
+    """The experiment at `verify_dims` on simulated devices, or why there is no verification.
 
-    `at` gives it at other sizes, if that is not the experiment's own.
+    `at` gives it at other sizes, by default `experiment.at`.
 
-    Raises `InvalidExperiment` at `verify_dims` for sizes at which the experiment is not one.
+    Raises `InvalidExperiment` for `verify_dims` at which the experiment is invalid.
     """
     if not experiment.verify_dims:
         return "verify_dims names no sizes to run it at"
@@ -47,27 +47,27 @@ def smaller(experiment: Experiment, at: Callable[..., Experiment] | None = None)
 
 
 def only_results(experiment: Experiment) -> dict[str, Any]:
-    """What changes in an experiment where only its results matter, at other sizes or on other devices."""
+    """The changes to an experiment of which only the results matter, at other sizes or on other devices."""
     expected: Mapping[str, Any] = experiment.definition["expect"]
     return {
         "verify_dims": {},
-        # The others are of the whole sizes, and of the hardware that is not here.
+        # The other expectations are about the whole sizes and the absent hardware.
         "expect": {name: expected.get(name) for name in _OF_RESULTS},
-        # Nobody needs to know how long simulated devices take at other sizes.
+        # The time on simulated devices at other sizes is of no use.
         "profile": False,
         "hardware": {},
     }
 
 
 def located(error: InvalidExperiment, experiment: Experiment) -> InvalidExperiment:
-    """The error of a verification, told of `verify_dims`."""
+    """The error of a verification, located at `verify_dims`."""
     fault = error.fault
     message = f"at {sizes(experiment.verify_dims)}, {key_text(fault.key)}: {fault.message}"
     return InvalidExperiment(replace(fault, key=("verify_dims",), message=message))
 
 
 def overrides(dims: Mapping[str, int]) -> list[str]:
-    """What a command line would say to have these sizes: `dims.M=512`."""
+    """The overrides for these sizes: `dims.M=512`."""
     return [f"dims.{name}={size}" for name, size in dims.items()]
 
 
@@ -77,7 +77,7 @@ def sizes(dims: Mapping[str, int]) -> str:
 
 
 def not_run(record: Record, reason: str) -> None:
-    """Say in every check that needs results why it was not run."""
+    """Record in every check that needs results why it was not run."""
     for name, program in record.programs.items():
         checks = program.checks.but(**_because(program.checks, registry.of_values(), reason))
         record.programs[name] = replace(program, checks=checks)
@@ -88,7 +88,7 @@ def _because(checks: FileChecks | Checks, names: Collection[str], reason: str) -
 
 
 def adopt(record: Record, verified: Record, dims: Mapping[str, int]) -> None:
-    """Take the checks of a verification into the record of what was compiled."""
+    """Add the checks of a verification to the record of the compiled programs."""
     at = f"at {sizes(dims)}"
     assert verified.target is not None
     record.verification = Verification(dims=dict(dims), target=verified.target, status=verified.status, folder=FOLDER)
@@ -98,26 +98,30 @@ def adopt(record: Record, verified: Record, dims: Mapping[str, int]) -> None:
     if verified.checks.sections is not None:
         record.checks = verified.checks.but(sections=replace(verified.checks.sections, dims=dict(dims)))
     for name, program in record.programs.items():
-        other = verified.programs.get(name)
+        verified_program = verified.programs.get(name)
         error = program.error
-        if other is None:
+        if verified_program is None:
             reason = verified.not_supported.get(name) or verified.error or "it did not run"
             checks = _without_results(program, reason)
-        elif other.error is not None:
-            error = error or f"{at}, on simulated CPU devices: {other.error}"
+        elif verified_program.error is not None:
+            error = error or f"{at}, on simulated CPU devices: {verified_program.error}"
             checks = _without_results(program, "it failed")
         else:
-            checks = {check: verdict for check, verdict in other.checks.named() if check in registry.of_values()}
+            checks = {
+                check: verdict for check, verdict in verified_program.checks.named() if check in registry.of_values()
+            }
         record.programs[name] = replace(
             program,
             error=error,
             checks=program.checks.but(**_at(dims, checks)),
-            status=records.worst([program.status, other.status if other else "passed"]),
+            status=records.worst([program.status, verified_program.status if verified_program else "passed"]),
         )
-    for name, other in verified.programs.items():
+    for name, verified_program in verified.programs.items():
         if name not in record.programs:
-            checks = Checks(**_at(dims, dict(other.checks.named())))
-            record.programs[name] = ProgramRecord(status=other.status, error=other.error, checks=checks)
+            checks = Checks(**_at(dims, dict(verified_program.checks.named())))
+            record.programs[name] = ProgramRecord(
+                status=verified_program.status, error=verified_program.error, checks=checks
+            )
     if verified.status == "error" and verified.error:
         record.error = f"{at}, on simulated CPU devices: {verified.error}"
     record.status = records.worst([record.status, verified.status])
@@ -128,7 +132,7 @@ def _without_results(program: ProgramRecord, reason: str) -> dict[str, Verdict]:
 
 
 def _at(dims: Mapping[str, int], checks: Mapping[str, Verdict]) -> dict[str, Any]:
-    """The checks of the verification as those of the whole run, with the sizes beside them."""
+    """The checks of the verification in the record of the whole run, with the sizes beside them."""
     bound = {kind.name: kind.own_dims for kind in registry.kinds() if kind.own_dims is not None}
     verdicts = {name: NotRun(reason=bound[name]) if name in bound else verdict for name, verdict in checks.items()}
     return {name: replace(verdict, dims=dict(dims)) for name, verdict in verdicts.items()}

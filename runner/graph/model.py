@@ -189,19 +189,19 @@ class Graph:
     @cached_property
     def last(self) -> Mapping[int, int]:
         """The position of the last equation that reads a value or gives it, for each that it reads or gives."""
-        found: dict[int, int] = {}
+        last: dict[int, int] = {}
         for position, equation in enumerate(self.equations):
-            found.update(dict.fromkeys((*(value.number for value in equation.results), *equation.reads), position))
-        return found
+            last.update(dict.fromkeys((*(value.number for value in equation.results), *equation.reads), position))
+        return last
 
     @cached_property
     def released(self) -> tuple[tuple[int, ...], ...]:
         """After each equation, which of the graph's own values no later one reads."""
-        found: list[list[int]] = [[] for _ in self.equations]
+        released: list[list[int]] = [[] for _ in self.equations]
         for number, position in self.last.items():
             if number in self.defines:
-                found[position].append(number)
-        return tuple(map(tuple, found))
+                released[position].append(number)
+        return tuple(map(tuple, released))
 
 
 def inside(operand: Operand) -> tuple[Operand, ...]:
@@ -217,7 +217,7 @@ def inside(operand: Operand) -> tuple[Operand, ...]:
 
 def flat(operands: Iterable[Operand]) -> list[Operand]:
     """Operands with lists and tuples among them taken apart."""
-    return [each for operand in operands for each in (operand.items if isinstance(operand, Group) else (operand,))]
+    return [item for operand in operands for item in (operand.items if isinstance(operand, Group) else (operand,))]
 
 
 def read_by(operand: Operand) -> Iterator[int]:

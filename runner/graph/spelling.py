@@ -26,7 +26,10 @@ class Spelling:
         parts: dict[int, Equation] = {}
         named = {value.number: value.name for value in graph.inputs}
         for equation in walk(graph):
-            for value in (*equation.results, *(each for body in equation.bodies for each in body.inputs)):
+            for value in (
+                *equation.results,
+                *(value_of_body for body in equation.bodies for value_of_body in body.inputs),
+            ):
                 named[value.number] = value.name
             if equation.form is None and not equation.results[0].name:
                 parts[equation.results[0].number] = equation

@@ -171,7 +171,7 @@ def mapped(term: Term, visit: Callable[[Term], Term]) -> Term:
     """A term of what `visit` makes of its children; the same object where these are the same."""
     old = children(term)
     new = tuple(map(visit, old))
-    return term if all(one is other for one, other in zip(old, new, strict=True)) else remade(term, new)
+    return term if all(part is new_part for part, new_part in zip(old, new, strict=True)) else remade(term, new)
 
 
 def remade(term: Term, parts: tuple[Term, ...]) -> Term:
@@ -210,8 +210,8 @@ def substituted(term: Term, values: Callable[[str], Term | None]) -> Term:
             if value is not None:
                 return placed(value, term.at)
             loop, _, carried = name.partition(".")
-            other = values(loop) if carried else None
-            return Name(f"{other.name}.{carried}", term.at) if isinstance(other, Name) else term
+            inner = values(loop) if carried else None
+            return Name(f"{inner.name}.{carried}", term.at) if isinstance(inner, Name) else term
         case Apply(spelled=".T", operands=(Name(name=loop),)) if (value := values(f"{loop}.T")) is not None:
             return placed(value, term.at)
         case Lambda(parameters=own):

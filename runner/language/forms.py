@@ -1,7 +1,7 @@
 """A call that takes functions in; which functions, and what is handed to them, out.
 
 `cond`, `switch` and `map` are none of the operations: what they call are functions of the experiment's own. The lines
-of these stand in the place of the call (`runner/experiment/choosing.py`, `runner/experiment/mapping.py`).
+of these stand in the place of the call (`runner/experiment/statements.py`).
 """
 
 from __future__ import annotations

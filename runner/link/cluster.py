@@ -41,14 +41,14 @@ class Unmet(Exception):
 
 
 class Unlike(Exception):
-    """A process of the cluster has another input; the message says which, and what differs."""
+    """A process of the cluster has another input; the message names the process and the difference."""
 
     status = 2
 
 
 @dataclass(frozen=True)
 class Member:
-    """This process among those that the cluster started, and its worker, which has no job yet."""
+    """This process of the cluster, and its worker, which has no job yet."""
 
     number: int
     count: int
@@ -63,7 +63,7 @@ class Member:
         return together.name(self.number, self.count)
 
     def restarted(self) -> Worker:
-        """Another worker in the place of one that ended."""
+        """The same member with a new worker in place of one that ended."""
         local = map(str, self.local or ())
         return Worker(membership=(str(self.number), str(self.count), self.address, *local))
 
@@ -71,7 +71,7 @@ class Member:
 def called(timeout: float) -> Member:
     """Find out which process of a cluster this one is.
 
-    Raises `InvalidExperiment` where there is no cluster, and `Unmet` where nobody could tell in `timeout` seconds.
+    Raises `InvalidExperiment` if there is no cluster, and `Unmet` if JAX cannot tell within `timeout` seconds.
     """
     from runner.link.events import Called, Died, Invalid
 
@@ -101,7 +101,7 @@ def _member(answer: Called, worker: Worker) -> Member:
 
 
 def introduced(member: Member, config: Mapping[str, Any]) -> dict[str, Any]:
-    """What a process says of itself to process 0."""
+    """The introduction that a process sends to process 0."""
     versions = {"shardproof": __version__, "jax": member.jax}
     return {"number": member.number, "count": member.count, "versions": versions, "config": dict(config)}
 
@@ -110,9 +110,9 @@ class Owner:
     """Process 0, and its connections to the others."""
 
     def __init__(self, member: Member, config: Mapping[str, Any], timeout: float, folder: Path) -> None:
-        """Wait for the others, for whom a key may lie in `folder`.
+        """Wait for the other processes; `folder` may have the key of the run.
 
-        Raises `Unmet` where one does not come in `timeout` seconds, and `Unlike`.
+        Raises `Unmet` if one does not come within `timeout` seconds, and `Unlike` if its input differs.
         """
         self._member = member
         self._wires: dict[int, Wire] = {}
@@ -152,7 +152,7 @@ class Owner:
             raise Unlike(f"{name} was started with another input: {unlike[number]}")
 
     def _admit(self, connection: Wire, message: dict[str, Any], due: Any) -> dict[int, str]:
-        """Take in a process of the run; under its number, what it has and this one has not."""
+        """Accept a process of the run; record, by its number, what it has and how its input differs."""
         try:
             number = messages.introduction(message).number
         except Misfit:
@@ -168,10 +168,9 @@ class Owner:
         missing = [str(number) for number in range(1, self._member.count) if number not in self._wires]
         which = f"process {missing[0]}" if len(missing) == 1 else f"processes {', '.join(missing[:8])}"
         more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
-        other = f"; {strangers} who connected did not have the key of the run" if strangers else ""
-        return (
-            f"{which}{more} of {self._member.count} did not come to {self._member.address} within {timeout:g} s{other}"
-        )
+        rejected = f"; {strangers} who connected did not have the key of the run" if strangers else ""
+        late = f"{which}{more} of {self._member.count} did not come to {self._member.address}"
+        return f"{late} within {timeout:g} s{rejected}"
 
     def together(self, count: int) -> Together:
         """The workers of all processes, to be driven like one."""
@@ -189,14 +188,14 @@ class Owner:
         return Together(count, started)
 
     def end(self, status: int) -> None:
-        """Let the others go, with the exit status that all have."""
+        """End the other processes, with the exit status that all have."""
         for connection in self._wires.values():
             connection.send({"do": "end", "status": status})
         for connection in self._wires.values():
             connection.part(process.PARTING)
 
     def close(self) -> None:
-        """End the connections: who has not been let go knows then that this process is gone."""
+        """Close the connections: a process that was not ended sees by that that this one is gone."""
         for connection in self._wires.values():
             connection.close()
         self._member.worker.close()
@@ -204,7 +203,7 @@ class Owner:
 
 @contextmanager
 def _heard_at(member: Member) -> Generator[list[socket.socket]]:
-    """Listen where the processes are to meet. Raises `Unmet`."""
+    """Listen at the address where the processes meet. Raises `Unmet`."""
     with ExitStack() as stack:
         try:
             servers = stack.enter_context(wire.listening(member.address))
@@ -218,34 +217,34 @@ def _heard_at(member: Member) -> Generator[list[socket.socket]]:
         yield servers
 
 
-def _difference(due: Any, theirs: Any, path: str = "") -> str | None:
-    """The first key whose value two processes do not agree about."""
-    if isinstance(due, dict) and isinstance(theirs, dict):
-        mine, other = cast("dict[str, Any]", due), cast("dict[str, Any]", theirs)
-        for key in [*mine, *(key for key in other if key not in mine)]:
+def _difference(due: Any, offered: Any, path: str = "") -> str | None:
+    """The first key whose value differs between two processes."""
+    if isinstance(due, dict) and isinstance(offered, dict):
+        expected, actual = cast("dict[str, Any]", due), cast("dict[str, Any]", offered)
+        for key in [*expected, *(key for key in actual if key not in expected)]:
             if not path and key == "number":
                 continue
             below = f"{path}.{key}" if path else str(key)
-            if key not in mine or key not in other:
-                differs = "not there, process 0 has one" if key in mine else "there, process 0 has none"
+            if key not in expected or key not in actual:
+                differs = "not there, process 0 has one" if key in expected else "there, process 0 has none"
                 return f"{below.removeprefix('config.')} is {differs}"
-            difference = _difference(mine[key], other[key], below)
+            difference = _difference(expected[key], actual[key], below)
             if difference is not None:
                 return difference
         return None
-    return None if due == theirs else f"{path.removeprefix('config.')} is {theirs!r}, that of process 0 is {due!r}"
+    return None if due == offered else f"{path.removeprefix('config.')} is {offered!r}, that of process 0 is {due!r}"
 
 
 class Remote:
-    """The worker of another process of the cluster, as process 0 has it: driven from here, heard here."""
+    """The worker of another process of the cluster: process 0 sends its jobs and receives its events."""
 
     def __init__(self, number: int, connection: Wire, before: Remote | None) -> None:
-        """`before` is the worker in whose place it is; the first one is there already."""
+        """`before` is the worker that it replaces; None for the first one."""
         self._number = number
         self._wire = connection
         self._hear: Hear | None = None
         self._folders: deque[Path] = deque()
-        """Where the values of its jobs belong."""
+        """The folders for the values of its jobs."""
         self._logs: deque[str] = deque()
         self._how: str | None = None
         self._words = ""
@@ -257,16 +256,16 @@ class Remote:
 
     @property
     def lost(self) -> bool:
-        """Whether its process does not answer any more."""
+        """Whether its process no longer answers."""
         return self._lost or not self._over.is_set()
 
     def listened_to_by(self, hear: Hear) -> None:
-        """Have what it tells heard by `hear`, until it ends."""
+        """Pass its events to `hear`, until it ends."""
         self._hear = hear
         threading.Thread(target=self._listen, args=(hear,), daemon=True).start()
 
     def submit(self, job: str) -> None:
-        """Hand it a job."""
+        """Send it a job."""
         task = json.loads(job)
         self._folders.append(together.folder(Path(task["arrays"]), self._number))
         self._wire.send({"do": "job", "job": task})
@@ -295,7 +294,7 @@ class Remote:
         hear(None)
 
     def _keep(self, values: Values, hear: Hear) -> None:
-        """Take the file of values that comes, where somebody waits for it."""
+        """Write the file of values that comes, if a job waits for it."""
         into = None
         try:
             if not self._killed:
@@ -306,7 +305,7 @@ class Remote:
             hear(error)
 
     def _event(self, answer: WorkerLine) -> Said:
-        """What its worker told. Raises `Misfit`."""
+        """The event that its worker sent. Raises `Misfit`."""
         from runner.link.events import Done, heard
 
         event = heard(answer.event)
@@ -324,7 +323,7 @@ class Remote:
         return f"{name} {self._how}"
 
     def kill(self) -> None:
-        """End it at once, and wait for what it has still to say."""
+        """End it at once, and wait for its last messages."""
         if not self._killed:
             self._killed = True
             self._wire.send({"do": "kill"})

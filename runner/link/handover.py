@@ -1,7 +1,7 @@
-"""Arrays in; one file of their bytes out, and back again: how the worker leaves values for the parent.
+"""Passes arrays from the worker to the parent in one file.
 
-A file begins with a line of JSON, the arrays' sizes in bytes, and then has the arrays one after the other, each at a
-multiple of 64 bytes. It is mapped into memory and not read: what nobody looks at costs nothing.
+A file begins with a line of JSON, the arrays' sizes in bytes, followed by the arrays, each at a multiple of 64 bytes.
+It is mapped into memory, so that arrays that are not used cost nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def leave(path: Path, arrays: Sequence[np.ndarray]) -> None:
 
 
 def collect(path: Path) -> list[np.ndarray]:
-    """The bytes of each array that `leave` wrote, and no file any more: it goes when the last array does."""
+    """The arrays that `leave` wrote, as bytes; the file is removed when the last array is released."""
     raw = np.memmap(path, np.uint8, "r")
     with open(path, "rb") as file:
         sizes = json.loads(file.readline())
@@ -40,15 +40,15 @@ def collect(path: Path) -> list[np.ndarray]:
 
 
 _AT_ONCE = 1 << 20
-"""How many bytes of two arrays are compared at once."""
+"""The number of bytes of two arrays that are compared at once."""
 
 
-def same_bits(one: np.ndarray, other: np.ndarray) -> bool:
-    """Whether two arrays of bytes, of the same size, are the same."""
-    parts = range(0, one.size, _AT_ONCE)
-    return all(np.array_equal(one[at : at + _AT_ONCE], other[at : at + _AT_ONCE]) for at in parts)
+def same_bits(left: np.ndarray, right: np.ndarray) -> bool:
+    """Whether two arrays of bytes, of the same size, are equal."""
+    parts = range(0, left.size, _AT_ONCE)
+    return all(np.array_equal(left[at : at + _AT_ONCE], right[at : at + _AT_ONCE]) for at in parts)
 
 
 def raw_bytes(value: np.ndarray) -> np.ndarray:
-    """The bytes of an array, one after the other; those of the array itself where they lie so."""
+    """The bytes of an array in row-major order; a view of the array if it is contiguous."""
     return np.ascontiguousarray(value).reshape(-1).view(np.uint8)

@@ -1,4 +1,4 @@
-"""A process of a cluster that does not own the run in; what its worker tells process 0, at its bidding, out."""
+"""Runs the jobs that process 0 sends, in a process of the cluster that does not own the run, and sends back events."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from runner.link.process import Worker
 from runner.link.wire import Wire
 
 DataFolder = Callable[[Mapping[str, Any]], Path]
-"""Where `load` looks on this machine, for a configuration."""
+"""The folder in which `load` looks on this machine, for a configuration."""
 
 
 def lend(member: Member, config: Mapping[str, Any], timeout: float, folder: Path, data_folder: DataFolder) -> int:
-    """Do what process 0 asks until it ends the run, whose key may lie in `folder`; the exit status of all.
+    """Do what process 0 asks until it ends the run; returns the exit status of all processes.
 
-    Raises `Unmet` where it is not there within `timeout` seconds, or ends before it has ended the run.
+    `folder` may have the key of the run. Raises `Unmet` if process 0 is not there within `timeout` seconds, or goes
+    away before it has ended the run.
     """
     try:
         connection = _reached(member, timeout, folder)
@@ -45,7 +46,7 @@ def lend(member: Member, config: Mapping[str, Any], timeout: float, folder: Path
     except Misfit as misfit:
         raise Unmet(f"process 0 asked {member.name} what cannot be read: {misfit}") from None
     finally:
-        # First: what now becomes of the worker is nobody's news.
+        # First of all: what happens to the worker from now on is not reported.
         connection.close()
         lent.close()
     raise Unmet(f"{member.name} has lost process 0: its command ended, or its machine cannot be reached")
@@ -79,7 +80,7 @@ class _Lent:
     worker: Worker = field(init=False)
     jobs: deque[scratch.Folder] = field(default_factory=deque[scratch.Folder])
     unreadable: str | None = None
-    """What the worker told that cannot be read, after which it was ended."""
+    """An event of the worker that could not be read, after which the worker was ended."""
 
     def __post_init__(self) -> None:
         self._took(self.member.worker)
@@ -109,7 +110,7 @@ class _Lent:
         self.worker.submit(json.dumps({**job, "folder": str(here.path), "arrays": str(here.path), "data": str(data)}))
 
     def _tell(self, worker: Worker, event: Said | Exception | None) -> None:
-        """Tell process 0 what the worker has told, and the values that it left before that."""
+        """Send process 0 an event of the worker, preceded by the values that it left."""
         if event is None:
             how = self.unreadable or worker.ended("").strip()
             self.wire.send({"how": how, "words": worker.last_words(), "log": worker.log()})
@@ -134,6 +135,6 @@ class _Lent:
             self.jobs.popleft().remove()
 
     def close(self) -> None:
-        """End the worker, and leave nothing behind."""
+        """End the worker, and remove its files."""
         self.worker.close()
         self._clear()

@@ -1,4 +1,4 @@
-"""What the commands that a cluster started say to each other: a message in, checked, out. Nothing else is taken."""
+"""Reads and checks the messages between the commands that a cluster started; anything else is refused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from runner.codec import Misfit, build
 
 @dataclass(frozen=True)
 class Introduction:
-    """What a process says of itself to process 0, once both have proved that they are of the run."""
+    """A process's introduction to process 0, once both have proved that they belong to the run."""
 
     number: int
     count: int
@@ -21,7 +21,7 @@ class Introduction:
 
 @dataclass(frozen=True)
 class Bid:
-    """What process 0 bids another one do: a `job`, or to `end` with a `status`."""
+    """A request of process 0: to do a `job`, or to `end` with a `status`."""
 
     do: Literal["job", "kill", "start", "end"]
     job: dict[str, Any] | None = None
@@ -30,7 +30,7 @@ class Bid:
 
 @dataclass(frozen=True)
 class WorkerLine:
-    """A line that the worker of another process told; `log` is what it wrote in a job that is done."""
+    """An event of another process's worker, as a line; `log` is what it wrote in a job that is done."""
 
     event: str
     log: str = ""
@@ -57,12 +57,12 @@ Answer: TypeAlias = "WorkerLine | Values | End"
 
 
 def introduction(message: dict[str, Any]) -> Introduction:
-    """The message as such. Raises `Misfit`."""
+    """The message as an introduction. Raises `Misfit`."""
     return build(Introduction, message)
 
 
 def bid(message: dict[str, Any]) -> Bid:
-    """The message as such. Raises `Misfit`."""
+    """The message as a request. Raises `Misfit`."""
     asked = build(Bid, message)
     if asked.do == "job" and not (asked.job and isinstance(asked.job.get("definition"), dict)):
         raise Misfit("job: a job with its definition")
@@ -72,7 +72,7 @@ def bid(message: dict[str, Any]) -> Bid:
 
 
 def answer(message: dict[str, Any]) -> Answer:
-    """The message as such. Raises `Misfit`."""
+    """The message as an answer. Raises `Misfit`."""
     heard: Answer = build(cast("Any", WorkerLine | Values | End), message)
     if isinstance(heard, Values) and (PurePath(heard.file).name != heard.file or not heard.file.endswith(".bin")):
         raise Misfit("file: the name of a file of values")

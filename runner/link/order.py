@@ -1,6 +1,6 @@
-"""An experiment in; the job that a worker is given with it, and which kind of process can do that, out.
+"""Takes an experiment; returns the worker's job, and the kind of process that can do it.
 
-It needs none of the classes of what a worker then tells (`events.py`), which are made while the worker imports JAX.
+It does not need the classes of the worker's events (`events.py`), which are created while the worker imports JAX.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from runner.link.steps import Step
 def job(
     experiment: Experiment, folder: Path, data_folder: Path, left_here: str, steps: Iterable[Step] = ()
 ) -> dict[str, Any]:
-    """What a worker is told to do with an experiment.
+    """The worker's job for an experiment.
 
-    Programs are written into `folder`, `load` looks in `data_folder`, values are left in `left_here`.
+    Programs are written into `folder`, `load` looks in `data_folder`, and values are left in `left_here`.
     """
     return {
         "definition": dict(experiment.definition),
@@ -30,9 +30,9 @@ def job(
 
 
 def kind(experiment: Experiment) -> str:
-    """What a process is that does the jobs of an experiment: JAX has one platform in it, libtpu an environment.
+    """The kind of process for an experiment's jobs: JAX has one platform per process, and libtpu one environment.
 
-    Several processes cannot part and meet again with other devices: what is left of their first meeting ends some.
+    Several processes cannot be connected again with other devices: JAX's coordinator may end some of them.
     """
     target = experiment.target
     if target.topology is not None:

@@ -74,8 +74,8 @@ def _abandoned(home: Path) -> Iterator[Path]:
                 continue
             state = entry.stat(follow_symlinks=False)
             path = Path(entry.path)
-            mine = state.st_uid == os.getuid() and time.time() - state.st_mtime > _SOON
-            if mine and not (path / _KEPT).exists() and (lock := _locked(path)) is not None:
+            is_own = state.st_uid == os.getuid() and time.time() - state.st_mtime > _SOON
+            if is_own and not (path / _KEPT).exists() and (lock := _locked(path)) is not None:
                 yield path
                 os.close(lock)
 

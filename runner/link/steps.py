@@ -9,7 +9,7 @@ from enum import StrEnum
 from runner.experiment.program import Program
 
 
-class Work(StrEnum):
+class StepWork(StrEnum):
     """What a step does with its program."""
 
     RUN = "run"
@@ -22,15 +22,15 @@ class Step:
     """A program is compiled and run; or the trace, or the profile, of one is taken."""
 
     program: Program
-    work: Work = Work.RUN
+    work: StepWork = StepWork.RUN
 
     def __str__(self) -> str:
-        return self.program if self.work is Work.RUN else f"{self.program}, its {self.work}"
+        return self.program if self.work is StepWork.RUN else f"{self.program}, its {self.work}"
 
     @classmethod
     def from_json(cls, plain: Mapping[str, str]) -> Step:
         """The step of what `to_json` gave."""
-        return cls(Program(plain["program"]), Work(plain["work"]))
+        return cls(Program(plain["program"]), StepWork(plain["work"]))
 
     def to_json(self) -> dict[str, str]:
         """As it stands in a job and in an event."""
@@ -38,8 +38,8 @@ class Step:
 
     def left_by(self, ended: Step) -> bool:
         """Whether it can be done after a step that ended its worker: what ends a program ends all of its steps."""
-        return self.program != ended.program if ended.work is Work.RUN else self != ended
+        return self.program != ended.program if ended.work is StepWork.RUN else self != ended
 
     def supported(self, unsupported: Collection[str]) -> bool:
         """Whether it can be done where JAX cannot express some programs; a trace is a program of its own."""
-        return self.work is Work.TRACE or self.program not in unsupported
+        return self.work is StepWork.TRACE or self.program not in unsupported

@@ -39,7 +39,7 @@ from runner.link.workers import Workers
 
 
 @dataclass(frozen=True)
-class Place:
+class ShardPlace:
     """Which part of an output one device has: its row-major position in the mesh, its id, the index range."""
 
     position: int
@@ -48,7 +48,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Held(Place):
+class DeviceShard(ShardPlace):
     """What one device holds of an output, where the program ran.
 
     `copy` numbers the distinct values: two devices with the same range and the same `copy` agree bit by bit.
@@ -68,11 +68,11 @@ class Output:
     dtype: str
     shape: tuple[int, ...]
     spec: Spec | None
-    held: tuple[Held, ...]
-    compiled: tuple[Place, ...] = ()
+    held: tuple[DeviceShard, ...]
+    compiled: tuple[ShardPlace, ...] = ()
 
     @property
-    def places(self) -> tuple[Place, ...]:
+    def places(self) -> tuple[ShardPlace, ...]:
         """Where the parts lie, whether the program ran or not."""
         return self.held or self.compiled
 
@@ -109,13 +109,13 @@ class ProgramRun:
     program: Program
     error: str | None = None
     outputs: dict[str, Output] = field(default_factory=dict[str, Output])
-    told: Ran | None = None
+    event: Ran | None = None
 
     @property
     def ran(self) -> Ran:
         """What the worker told of a program that no error ended."""
-        assert self.told is not None
-        return self.told
+        assert self.event is not None
+        return self.event
 
 
 _Awaited = TypeVar("_Awaited")
@@ -215,12 +215,12 @@ def program_run(
 
     `shapes` are the whole outputs' shapes.
     """
-    run = ProgramRun(program, told=ran)
+    run = ProgramRun(program, event=ran)
     position_of = {device: position for position, device in enumerate(ran.device_ids)}
     if ran.only_compiled:
         for name, output in ran.outputs.items():
             listed = output.places or [(device, block_ranges(name, p)) for device, p in position_of.items()]
-            places = tuple(Place(position_of[device], device, where) for device, where in listed)
+            places = tuple(ShardPlace(position_of[device], device, where) for device, where in listed)
             run.outputs[name] = Output(output.dtype, shapes[name], output.spec, (), places)
         return run
     raw = [
@@ -231,7 +231,7 @@ def program_run(
     for name, output in ran.outputs.items():
         kind = dtypes.dtype(output.dtype).numpy
         values: dict[int, np.ndarray] = {}
-        held: list[Held] = []
+        held: list[DeviceShard] = []
         for device, ranges, entry in output.shards:
             position = position_of[device]
             where = block_ranges(name, position) if ranges is None else ranges
@@ -239,14 +239,14 @@ def program_run(
             copy = entry if not ran.processes else _first_alike(raw, entry, (h.copy for h in held if h.ranges == where))
             if copy not in values:
                 values[copy] = raw[copy].view(kind).reshape(tuple(stop - start for start, stop in where))
-            held.append(Held(position, device, where, copy, values[copy]))
+            held.append(DeviceShard(position, device, where, copy, values[copy]))
         run.outputs[name] = Output(output.dtype, shapes[name], output.spec, tuple(held))
     return run
 
 
-def _first_alike(raw: Sequence[np.ndarray], entry: int, others: Iterable[int]) -> int:
+def _first_alike(raw: Sequence[np.ndarray], entry: int, entries: Iterable[int]) -> int:
     """The first of some entries that is the same as another one, bit by bit; else that one."""
-    return next((other for other in others if handover.same_bits(raw[other], raw[entry])), entry)
+    return next((known for known in entries if handover.same_bits(raw[known], raw[entry])), entry)
 
 
 def traced_values(traced: Traced, arrays: Path) -> dict[str, np.ndarray]:

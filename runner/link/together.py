@@ -115,23 +115,23 @@ class Together:
                 return event
             failed = self._failed()
             try:
-                number, said = self._heard.get(timeout=PATIENCE if failed else process.bounded(timeout))
+                number, received = self._heard.get(timeout=PATIENCE if failed else process.bounded(timeout))
             except queue.Empty:
                 if failed is None:
                     raise TimeoutError from None
                 # The others wait for it, in a collective.
                 self._how = f"{self._name(failed[0])} told an error that the others did not: {failed[1]}"
                 break
-            if isinstance(said, Exception):
-                raise said
-            if said is None:
+            if isinstance(received, Exception):
+                raise received
+            if received is None:
                 self._first, self._how = number, self._members[number].ended(self._name(number))
                 break
-            if isinstance(said, Phase):
-                return said
-            if isinstance(said, Died):
-                return replace(said, error=f"{self._name(number)}: {said.error}")
-            self._events[number].append(said)
+            if isinstance(received, Phase):
+                return received
+            if isinstance(received, Died):
+                return replace(received, error=f"{self._name(number)}: {received.error}")
+            self._events[number].append(received)
         self.kill()
         return None
 
@@ -148,13 +148,13 @@ class Together:
                     return started
         if not all(self._events):
             return None
-        first, *others = (events.popleft() for events in self._events)
-        assert all(type(other) is type(first) for other in others), "they do the same, in the same order"
+        first, *rest = (events.popleft() for events in self._events)
+        assert all(type(event) is type(first) for event in rest), "they do the same, in the same order"
         self._announced = None
         if isinstance(first, Finished):
-            return self._put_together([first, *(other for other in others if isinstance(other, Finished))])
+            return self._put_together([first, *(event for event in rest if isinstance(event, Finished))])
         if isinstance(first, Done):
-            resident = [done.resident for done in (first, *others) if isinstance(done, Done)]
+            resident = [done.resident for done in (first, *rest) if isinstance(done, Done)]
             known = [size for size in resident if size is not None]
             return replace(first, resident=sum(known) if len(known) == len(resident) else None)
         return first
@@ -207,8 +207,8 @@ class Together:
         return self._of_each([member.last_words() for member in self._members]).strip()
 
     def _of_each(self, texts: Sequence[str]) -> str:
-        said = {number: _CONNECTED.sub("", text) for number, text in enumerate(texts)}
-        return "".join(f"{self._name(number)}:\n{text}" for number, text in said.items() if text.strip())
+        messages = {number: _CONNECTED.sub("", text) for number, text in enumerate(texts)}
+        return "".join(f"{self._name(number)}:\n{text}" for number, text in messages.items() if text.strip())
 
 
 def name(number: int, count: int) -> str:
@@ -235,12 +235,12 @@ def put_together(parts: Sequence[Finished]) -> Finished:
     """
     from runner.link.events import Ran, Traced
 
-    first, *others = (part.found for part in parts)
+    first, *rest = (part.found for part in parts)
     if isinstance(first, Ran):
-        rans = [first, *(other for other in others if isinstance(other, Ran))]
+        rans = [first, *(ran for ran in rest if isinstance(ran, Ran))]
         return replace(parts[0], found=_of_rans(rans) if len(rans) == len(parts) else first)
     if isinstance(first, Traced):
-        traces = [first, *(other for other in others if isinstance(other, Traced))]
+        traces = [first, *(trace for trace in rest if isinstance(trace, Traced))]
         assert len(traces) == len(parts)
         return replace(parts[0], found=replace(first, rows=[rows for trace in traces for rows in trace.rows]))
     return parts[0]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from runner.experiment.model import Experiment
-from runner.experiment.naming import TRACED, Traced
+from runner.experiment.naming import TRACED, NamedCode
 from runner.layout import Spec
 from runner.programs import processes, shard_map, source, spelling
 from runner.programs.lines import Lines
@@ -16,7 +16,7 @@ from runner.programs.shard_map import options
 from runner.programs.types import Typed
 
 
-def write(of: Experiment, traced: Traced, folder: Path, kept: Mapping[str, Typed]) -> str:
+def write(of: Experiment, traced: NamedCode, folder: Path, kept: Mapping[str, Typed]) -> str:
     """Write the source of the program that traces `of`.
 
     `kept` are the types of the values that it returns, by their names in the code. What lines read of gradients is

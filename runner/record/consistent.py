@@ -65,8 +65,8 @@ def _finite(value: Any, at: str) -> None:
     if isinstance(value, float) and not math.isfinite(value):
         raise Misfit(f"{at} is {value}, not a number of anything")
     if is_dataclass(value):
-        for each in fields(value):
-            _finite(getattr(value, each.name), f"{at}.{each.name}")
+        for field_of_value in fields(value):
+            _finite(getattr(value, field_of_value.name), f"{at}.{field_of_value.name}")
     elif is_dict(value):
         for key, inner in value.items():
             _finite(inner, f"{at}.{key}")
@@ -82,7 +82,7 @@ def _array(array: ArrayRecord, at: str) -> None:
 
 def _ranges(ranges: Sequence[Sequence[int]], shape: Sequence[int], at: str) -> None:
     whole = len(ranges) == len(shape) and all(
-        len(each) == 2 and 0 <= each[0] <= each[1] <= size for each, size in zip(ranges, shape, strict=True)
+        len(bounds) == 2 and 0 <= bounds[0] <= bounds[1] <= size for bounds, size in zip(ranges, shape, strict=True)
     )
     if not whole:
         raise Misfit(f"{at} is {list(map(list, ranges))!r:.60}, which is no part of {list(shape)!r:.60}")
@@ -98,7 +98,7 @@ def _values(output: OutputRecord, at: str) -> None:
 def _has_shape(values: Any, shape: Sequence[int]) -> bool:
     if not shape:
         return not is_list(values)
-    return is_list(values) and len(values) == shape[0] and all(_has_shape(each, shape[1:]) for each in values)
+    return is_list(values) and len(values) == shape[0] and all(_has_shape(row, shape[1:]) for row in values)
 
 
 # The pictures, which are plain data to the record.

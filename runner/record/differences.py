@@ -188,7 +188,9 @@ def _changes(program: str, before: Counter[str], after: Counter[str]) -> list[st
     pairs: Counter[tuple[str, str]] = Counter()
     for alike in _ALIKE:
         for text in list(gone):
-            match = next((other for other in come if alike(json.loads(other)) == alike(json.loads(text))), None)
+            match = next(
+                (candidate for candidate in come if alike(json.loads(candidate)) == alike(json.loads(text))), None
+            )
             if match is not None:
                 gone.remove(text)
                 come.remove(match)

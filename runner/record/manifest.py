@@ -155,12 +155,12 @@ class _Contents:
     """
 
     ours: list[Path]
-    others: list[Path]
+    foreign: list[Path]
 
 
 def strangers(folder: Path) -> list[Path]:
     """What is in a folder and no run wrote, or wrote otherwise: whoever put it there may want it. Links are."""
-    return _contents(folder).others
+    return _contents(folder).foreign
 
 
 def delete(folder: Path) -> list[Path]:
@@ -169,10 +169,10 @@ def delete(folder: Path) -> list[Path]:
     Raises `OSError`, also for what came while it was deleted, which stays.
     """
     contents = _contents(folder)
-    if not contents.others:
+    if not contents.foreign:
         for path in contents.ours:
             path.rmdir() if path.is_dir() else path.unlink()
-    return contents.others
+    return contents.foreign
 
 
 def _contents(folder: Path) -> _Contents:
@@ -181,7 +181,7 @@ def _contents(folder: Path) -> _Contents:
     if known is None:
         return _Contents([], [folder / FILE])
     ours: list[Path] = []
-    others: list[Path] = []
+    foreign: list[Path] = []
 
     def walk(at: Path) -> None:
         for entry in sorted(os.scandir(at), key=lambda entry: natural(entry.name)):
@@ -191,23 +191,23 @@ def _contents(folder: Path) -> _Contents:
                 if known.kind == "sweep" and at == folder and _is_point(path):
                     inside = _contents(path)
                     ours.extend(inside.ours)
-                    others.extend(inside.others)
+                    foreign.extend(inside.foreign)
                 elif _FOLDERS.fullmatch(name) is None:
-                    others.append(path)
+                    foreign.append(path)
                 else:
                     walk(path)
                     ours.append(path)
             elif not entry.is_file(follow_symlinks=False):
-                others.append(path)
+                foreign.append(path)
             elif name == FILE or (
                 _is_ours(name) if known.files is None else _is_as_written(path, known.files.get(name))
             ):
                 ours.append(path)
             else:
-                others.append(path)
+                foreign.append(path)
 
     walk(folder)
-    return _Contents([*ours, folder], others)
+    return _Contents([*ours, folder], foreign)
 
 
 def _is_point(folder: Path) -> bool:

@@ -134,8 +134,8 @@ def overridden(overrides: Iterable[str]) -> dict[str, str]:
 
 def estimated(rows: Iterable[Row]) -> list[str]:
     """What the rows' estimates are for: `TPU v5e, compiled for v5e:4x4`, each once."""
-    each = dict.fromkeys((row.hardware, row.compiled_for) for row in rows if row.hardware)
-    return [f"{hardware}, compiled for {of}" if of else str(hardware) for hardware, of in each]
+    measured_for = dict.fromkeys((row.hardware, row.compiled_for) for row in rows if row.hardware)
+    return [f"{hardware}, compiled for {of}" if of else str(hardware) for hardware, of in measured_for]
 
 
 def _measured(program: CompiledProgram) -> dict[str, float | None]:

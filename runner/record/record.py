@@ -27,7 +27,7 @@ class UnreadableRecord(Exception):
     """A `result.json` is not a record, or one of another schema; the message says which, and what to do."""
 
 
-def begun(name: str | None, overrides: Sequence[str], summary: str = "") -> Record:
+def started(name: str | None, overrides: Sequence[str], summary: str = "") -> Record:
     """The record of a run that has only begun."""
     return Record(
         experiment=name,
@@ -51,7 +51,7 @@ def ended(
     folder: Path, status: Status, message: str, overrides: Sequence[str], config_folders: Sequence[str] = ()
 ) -> Record:
     """Write and return the record of a run that ended with this message before anything was found."""
-    record = begun(None, overrides)
+    record = started(None, overrides)
     record.config_folders = list(config_folders)
     record.status, record.error, record.environment.git = status, message, git()
     write(record, folder)

@@ -57,9 +57,11 @@ def program_told(program: CompiledProgram, names: Names) -> CompiledProgram:
         program,
         outputs={names.get(name, name): output for name, output in program.outputs.items()},
         checks=program.checks.but(value=_value(program.checks.value, names)),
-        lowered=program.lowered and [replace(each, line=_one(each.line, names)) for each in program.lowered],
-        collectives=program.collectives and [words.told(each, names) for each in program.collectives],
-        compiler_warnings=program.compiler_warnings and [_warning(each, names) for each in program.compiler_warnings],
+        lowered=program.lowered
+        and [replace(collective, line=_one(collective.line, names)) for collective in program.lowered],
+        collectives=program.collectives and [words.renamed(collective, names) for collective in program.collectives],
+        compiler_warnings=program.compiler_warnings
+        and [_warning(warning, names) for warning in program.compiler_warnings],
         profile=program.profile and _profile(program.profile, names),
         estimate=program.estimate and _estimate(program.estimate, names),
         plan=program.plan and _plan(program.plan, names),
@@ -89,7 +91,8 @@ def _undecided(undecided: Undecided | None, names: Mapping[str, Names]) -> Undec
     if undecided is None:
         return None
     places = [
-        replace(each, line=names.get(each.section or "", {}).get(each.line, each.line)) for each in undecided.places
+        replace(place, line=names.get(place.section or "", {}).get(place.line, place.line))
+        for place in undecided.places
     ]
     return replace(undecided, places=places)
 
@@ -101,7 +104,7 @@ def _value(verdict: Any, names: Names) -> Any:
     outputs: dict[str, ValueOutput | OutputVerdict] = {}
     for name, output in verdict.outputs.items():
         if isinstance(output, ValueOutput) and output.undecided:
-            places = [replace(each, line=names.get(each.line, each.line)) for each in output.undecided.places]
+            places = [replace(place, line=names.get(place.line, place.line)) for place in output.undecided.places]
             output = replace(output, undecided=replace(output.undecided, places=places))
         outputs[names.get(name, name)] = output
     return replace(verdict, outputs=outputs)
@@ -120,16 +123,17 @@ def _warning(warning: CompilerWarning, names: Names) -> CompilerWarning:
 def _profile(profile: Profile, names: Names) -> Profile:
     return replace(
         profile,
-        nodes=[replace(each, node=_one(each.node, names), nodes=_all(each.nodes, names)) for each in profile.nodes],
+        nodes=[replace(node, node=_one(node.node, names), nodes=_all(node.nodes, names)) for node in profile.nodes],
         collectives=[
-            replace(each, node=_one(each.node, names), nodes=_all(each.nodes, names)) for each in profile.collectives
+            replace(collective, node=_one(collective.node, names), nodes=_all(collective.nodes, names))
+            for collective in profile.collectives
         ],
     )
 
 
 def _estimate(estimate: Estimate, names: Names) -> Estimate:
-    lines = [replace(each, nodes=_all(each.nodes, names)) for each in estimate.lines]
-    collectives = [replace(each, nodes=_all(each.nodes, names)) for each in estimate.collectives]
+    lines = [replace(line, nodes=_all(line.nodes, names)) for line in estimate.lines]
+    collectives = [replace(collective, nodes=_all(collective.nodes, names)) for collective in estimate.collectives]
     longest = bottleneck(lines, collectives, estimate.seconds)
     return replace(estimate, lines=lines, collectives=collectives, bottleneck=longest)
 
@@ -137,5 +141,5 @@ def _estimate(estimate: Estimate, names: Names) -> Estimate:
 def _plan(plan: Planned, names: Names) -> Planned:
     if plan.collectives is None:
         return plan
-    moves = (replace(each, line=_one(each.line, names), of=names.get(each.of, each.of)) for each in plan.collectives)
+    moves = (replace(move, line=_one(move.line, names), of=names.get(move.of, move.of)) for move in plan.collectives)
     return replace(plan, collectives=tuple(moves))

@@ -55,15 +55,15 @@ def _condition(tree: ast.expr, names: tuple[str, ...]) -> Condition:
 
 
 def _comparison(terms: list[ast.expr], operators: list[ast.cmpop], names: tuple[str, ...]) -> Condition:
-    for each in operators:
-        if type(each) not in _OPERATORS:
+    for comparison in operators:
+        if type(comparison) not in _OPERATORS:
             raise NoCondition("a comparison is one of <, <=, >, >=, ==, !=")
     values = [_value(term, names) for term in terms]
 
     def holds(row: Row) -> bool:
         ends = [value(row) for value in values]
         pairs = zip(ends, ends[1:], operators, strict=False)
-        return all(_compared(a, b, _OPERATORS[type(each)]) for a, b, each in pairs)
+        return all(_compared(a, b, _OPERATORS[type(operator)]) for a, b, operator in pairs)
 
     return holds
 
@@ -81,11 +81,11 @@ def _value(term: ast.expr, names: tuple[str, ...]) -> Callable[[Row], Any]:
             raise NoCondition(f"'{ast.unparse(term)}' is neither a column nor a number nor a text")
 
 
-def _compared(value: Any, other: Any, by: Callable[[Any, Any], bool]) -> bool:
+def _compared(value: Any, bound: Any, by: Callable[[Any, Any], bool]) -> bool:
     """What is not known is neither less nor more, and equal to nothing."""
-    if value is None or other is None:
+    if value is None or bound is None:
         return False
     try:
-        return by(float(value), float(other))
+        return by(float(value), float(bound))
     except (TypeError, ValueError):
-        return by(str(value), str(other))
+        return by(str(value), str(bound))

@@ -3,18 +3,18 @@
 from runner.reference.arithmetic import magnitude
 from runner.reference.decisions import PerDevice
 from runner.reference.gradient import Gradients, consult
-from runner.reference.interpreter import Interpretation, Misfit, interpret
-from runner.reference.rounding import Moments, Oracle, Rounding, Undecided, measure
+from runner.reference.interpreter import CollectiveMisfit, Interpretation, interpret
+from runner.reference.rounding import Moments, Oracle, Rounding, UndecidedLine, measure
 
 __all__ = [
+    "CollectiveMisfit",
     "Gradients",
     "Interpretation",
-    "Misfit",
     "Moments",
     "Oracle",
     "PerDevice",
     "Rounding",
-    "Undecided",
+    "UndecidedLine",
     "consult",
     "interpret",
     "magnitude",

@@ -51,7 +51,7 @@ class Decision:
       `cast` for a rounding to a narrower dtype.
     - `operands`, `result`: what it was given and what it gave, on every device.
     - `windows`, `keys`: for each operand, on every device, what `flips.LocalDecision` says.
-    - `others`: on every device what else the result may be; `near`: which of its elements.
+    - `alternatives`: on every device what else the result may be; `near`: which of its elements.
     - `axis`: along which elements are put in order.
     - `rounds`: whether it decides nothing, but is one more rounding: a cast which rounding may carry over its edges in
       most elements.
@@ -64,7 +64,7 @@ class Decision:
     result: PerDevice
     windows: list[PerDevice] = field(default_factory=list[PerDevice])
     keys: list[PerDevice] = field(default_factory=list[PerDevice])
-    others: list[tuple[Other, ...]] = field(default_factory=list[tuple[Other, ...]])
+    alternatives: list[tuple[Other, ...]] = field(default_factory=list[tuple[Other, ...]])
     near: PerDevice = field(default_factory=list[Any])
     axis: int | None = None
     rounds: bool = False
@@ -80,7 +80,7 @@ class Decision:
     @property
     def turns(self) -> int:
         """How many other results are known of what has the most."""
-        return max(map(len, self.others), default=0)
+        return max(map(len, self.alternatives), default=0)
 
     @property
     def elements(self) -> int:
@@ -111,7 +111,10 @@ class Recording(Script):
     def afresh(self) -> Recording:
         """The same decisions, before anybody knows how near they were."""
         return Recording(
-            [replace(decision, windows=[], keys=[], others=[], near=[], rounds=False) for decision in self.decisions],
+            [
+                replace(decision, windows=[], keys=[], alternatives=[], near=[], rounds=False)
+                for decision in self.decisions
+            ],
             self.stopped,
         )
 
@@ -142,7 +145,7 @@ class Following(Script):
         _take_in(oracle, decision, self._safety)
         _look_beside(oracle, decision)
         if oracle.kind == "cast" and oracle.undecided > MOST * oracle.elements:
-            oracle.rounds, oracle.near, oracle.others = True, [], []
+            oracle.rounds, oracle.near, oracle.alternatives = True, [], []
             return decision.result
         return _shared(list(zip(oracle.near, oracle.result, decision.result, strict=True)), _chosen)
 
@@ -162,23 +165,23 @@ class Taking(Script):
         oracle = next(self._recorded)
         if not oracle.undecided:
             return decision.result
-        parts = list(zip(oracle.others, oracle.result, decision.result, strict=True))
+        parts = list(zip(oracle.alternatives, oracle.result, decision.result, strict=True))
         return _shared(parts, partial(self._taken, oracle))
 
-    def _taken(self, oracle: Decision, others: tuple[Other, ...], decided: Any, own: Any) -> Any:
+    def _taken(self, oracle: Decision, alternatives: tuple[Other, ...], decided: Any, own: Any) -> Any:
         """What is decided here: another, where what went before led to the same."""
-        if not others:
+        if not alternatives:
             return own
         moved = [np.asarray(a != b) for a, b in zip(leaves(own), leaves(decided), strict=True)]
         moved = together(oracle.kind, oracle.axis, moved)
         several = [
-            sum(np.asarray(where, int) for where in leaf) for leaf in zip(*(o.where for o in others), strict=True)
+            sum(np.asarray(where, int) for where in leaf) for leaf in zip(*(o.where for o in alternatives), strict=True)
         ]
         turns = self._turns(oracle, several)
         taken: list[Any] = []
         for i, leaf in enumerate(leaves(own)):
-            for turn, other in enumerate(others):
-                leaf = _chosen(other.where[i] & (turns[i] == turn) & ~moved[i], other.value[i], leaf)
+            for turn, alternative in enumerate(alternatives):
+                leaf = _chosen(alternative.where[i] & (turns[i] == turn) & ~moved[i], alternative.value[i], leaf)
             taken.append(leaf)
         return again(own, taken)
 
@@ -242,17 +245,17 @@ def _shared(parts: list[tuple[Any, ...]], function: Callable[..., Any]) -> PerDe
     return results
 
 
-def _chosen(near: Any, other: Any, own: Any) -> Any:
+def _chosen(near: Any, alternative: Any, own: Any) -> Any:
     """`other` where `near`, else `own`; of tuples, part by part."""
     if is_sequence(own):
-        return type(own)(_chosen(*parts) for parts in zip(near, other, own, strict=True))
+        return type(own)(_chosen(*parts) for parts in zip(near, alternative, own, strict=True))
     if not np.any(near):
         return own
     if isinstance(own, Rounded):
-        mixed = dtypes.where(near, other, plain(own)).astype(own.dtype).view(Rounded)
+        mixed = dtypes.where(near, alternative, plain(own)).astype(own.dtype).view(Rounded)
         mixed.kind, mixed.machine = own.kind, own.machine
         return mixed
-    return dtypes.where(near, other, own)
+    return dtypes.where(near, alternative, own)
 
 
 def _unit(operand: PerDevice) -> float:
@@ -303,16 +306,16 @@ def _look_beside(oracle: Decision, own: Decision) -> None:
     looked: dict[tuple[int, ...], tuple[tuple[Other, ...], Any]] = {}
     pairs: list[tuple[tuple[Other, ...], Any]] = []
     for position, result in enumerate(oracle.result):
-        parts = [[each[position] for each in every] for every in (oracle.operands, oracle.windows, oracle.keys)]
-        known = oracle.others[position] if oracle.others else ()
+        parts = [[values[position] for values in every] for every in (oracle.operands, oracle.windows, oracle.keys)]
+        known = oracle.alternatives[position] if oracle.alternatives else ()
         held = (*(part for every in parts for part in every), own.result[position], known)
         here = tuple(map(id, held))
         if here not in looked:
             at = LocalDecision(oracle.kind, oracle.axis, oracle.function, *parts)
-            others = _others(at, known, result, own.result[position])
-            looked[here] = others, differing(result, others)
+            alternatives = _others(at, known, result, own.result[position])
+            looked[here] = alternatives, differing(result, alternatives)
         pairs.append(looked[here])
-    oracle.others, oracle.near = [others for others, _ in pairs], [near for _, near in pairs]
+    oracle.alternatives, oracle.near = [alternatives for alternatives, _ in pairs], [near for _, near in pairs]
 
 
 def _others(at: LocalDecision, known: tuple[Other, ...], result: Any, own: Any) -> tuple[Other, ...]:

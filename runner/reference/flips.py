@@ -147,7 +147,7 @@ def step(at: LocalDecision, result: Any) -> Any:
 
 
 def joined(
-    others: tuple[Other, ...], at: LocalDecision, result: Any, candidate: Any, steps: Sequence[Any]
+    alternatives: tuple[Other, ...], at: LocalDecision, result: Any, candidate: Any, steps: Sequence[Any]
 ) -> tuple[Other, ...]:
     """What else a decision may give, and one `candidate` more, where it is more than a step away from `result`.
 
@@ -155,39 +155,39 @@ def joined(
     """
     decided, new = leaves(result), list(leaves(candidate))
     if [np.shape(leaf) for leaf in decided] != [np.shape(leaf) for leaf in new]:
-        return others
+        return alternatives
 
-    def apart(one: Sequence[Any], other: Sequence[Any]) -> list[np.ndarray]:
-        return [_differs(*parts) for parts in zip(one, other, steps, strict=True)]
+    def apart(values: Sequence[Any], alternative: Sequence[Any]) -> list[np.ndarray]:
+        return [_differs(*parts) for parts in zip(values, alternative, steps, strict=True)]
 
     jumped = apart(new, decided)
     if not any(map(np.any, jumped)):
-        return others
+        return alternatives
     # What has only moved, and not jumped, stays.
     new = [dtypes.where(*parts) for parts in zip(jumped, new, decided, strict=True)]
     left = together(at.kind, at.axis, jumped)
-    for other in others:
-        another = together(at.kind, at.axis, apart(new, other.value))
-        left = [mask & ~(where & ~a) for mask, where, a in zip(left, other.where, another, strict=True)]
+    for alternative in alternatives:
+        another = together(at.kind, at.axis, apart(new, alternative.value))
+        left = [mask & ~(where & ~a) for mask, where, a in zip(left, alternative.where, another, strict=True)]
     filled: list[Other] = []
-    for other in others:
-        free = [mask & ~where for mask, where in zip(left, other.where, strict=True)]
+    for alternative in alternatives:
+        free = [mask & ~where for mask, where in zip(left, alternative.where, strict=True)]
         if any(map(np.any, free)):
-            value = tuple(dtypes.where(*parts) for parts in zip(free, new, other.value, strict=True))
-            other = Other(tuple(w | f for w, f in zip(other.where, free, strict=True)), value)
+            value = tuple(dtypes.where(*parts) for parts in zip(free, new, alternative.value, strict=True))
+            alternative = Other(tuple(w | f for w, f in zip(alternative.where, free, strict=True)), value)
             left = [mask & ~f for mask, f in zip(left, free, strict=True)]
-        filled.append(other)
+        filled.append(alternative)
     if len(filled) < ALTERNATIVES and any(map(np.any, left)):
         value = tuple(dtypes.where(*parts) for parts in zip(left, new, decided, strict=True))
         filled.append(Other(tuple(left), value))
     return tuple(filled)
 
 
-def differing(result: Any, others: Sequence[Other]) -> Any:
+def differing(result: Any, alternatives: Sequence[Other]) -> Any:
     """Which elements of a result may be others."""
     near = [np.zeros(np.shape(leaf), bool) for leaf in leaves(result)]
-    for other in others:
-        near = [n | _differs(a, b, 0.0) for n, a, b in zip(near, other.value, leaves(result), strict=True)]
+    for alternative in alternatives:
+        near = [n | _differs(a, b, 0.0) for n, a, b in zip(near, alternative.value, leaves(result), strict=True)]
     return again(result, near)
 
 

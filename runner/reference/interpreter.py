@@ -51,7 +51,7 @@ _TOO_MANY_DIMENSIONS = re.compile(r"\bdimensions?\b.*\b64\b")
 """What NumPy says where an array would have more dimensions than it has for one."""
 
 
-class Misfit(ValueError):
+class CollectiveMisfit(ValueError):
     """What the call of an `equation` is told to move does not fit what is there."""
 
     def __init__(self, message: str, equation: Equation) -> None:
@@ -183,7 +183,7 @@ class _Interpreter:
             for steps, value in zip(stacked, ends[repeat.carried :], strict=True):
                 steps.append(value)
             del ends
-        together = (self._lift(lambda *each: OPERATIONS["stack"].numpy(each), None, *steps) for steps in stacked)
+        together = (self._lift(lambda *slices: OPERATIONS["stack"].numpy(slices), None, *steps) for steps in stacked)
         self.values |= zip((result.number for result in equation.results), (*carried, *together), strict=True)
 
     def _everywhere(self, value: Any) -> PerDevice:
@@ -221,7 +221,7 @@ class _Interpreter:
             if equation is None or not _TOO_MANY_DIMENSIONS.search(str(error)):
                 raise
             message = "it has more than 64 dimensions, and NumPy, which computes the reference, has 64 at most"
-            raise Misfit(message, equation) from None
+            raise CollectiveMisfit(message, equation) from None
 
     def _kind(self, source: Source | None) -> str:
         """The dtype that JAX says the floats have that are made or read there."""
@@ -252,7 +252,9 @@ class _Interpreter:
 
         def combine(*values: Any) -> Any:
             inside = _Interpreter(WHOLE, self.sizes, self.x64, self.arithmetic, Script(), own=True)
-            inside.values = {each.number: [value] for each, value in zip(body.inputs, values, strict=True)}
+            inside.values = {
+                value_of_body.number: [value] for value_of_body, value in zip(body.inputs, values, strict=True)
+            }
             inside.run(body, frozenset(body.outputs))
             return inside.values[body.outputs[0]][0]
 
@@ -362,7 +364,7 @@ class _Interpreter:
         try:
             result = operation.numpy(self.mesh, **arguments)
         except Misplaced as error:
-            raise Misfit(str(error), equation) from None
+            raise CollectiveMisfit(str(error), equation) from None
         if operation.kind == "static":
             return self._everywhere(result)
         # Entries that are one object must stay one object through widening.

@@ -88,14 +88,14 @@ def moments(distance: np.ndarray, expected: np.ndarray) -> Moments | None:
     slope = float(np.vdot(line, scaled).real) / weight
     left = np.abs(scaled - slope * line) ** 2
     axes = range(distance.ndim)
-    others = [tuple(o for o in axes if o != axis) for axis in axes] if distance.ndim > 1 else []
+    other_axes = [tuple(o for o in axes if o != axis) for axis in axes] if distance.ndim > 1 else []
     return Moments(
         slope,
         weight,
         float(np.mean(scaled).real),
         float(np.sqrt(np.vdot(scaled, scaled).real / scaled.size)),
-        tuple(np.mean(scaled, axis=axis) for axis in others),
-        tuple(np.sqrt(np.mean(left, axis=axis)) for axis in others),
+        tuple(np.mean(scaled, axis=axis) for axis in other_axes),
+        tuple(np.sqrt(np.mean(left, axis=axis)) for axis in other_axes),
         float(np.sqrt(np.mean(left))),
     )
 
@@ -106,7 +106,7 @@ def row_step(shape: tuple[int, ...]) -> int:
 
 
 @dataclass(frozen=True)
-class Undecided:
+class UndecidedLine:
     """A line that decides what rounding may decide otherwise.
 
     `operation` is what it calls, `elements` how many of its results may be others, in all steps of a loop.
@@ -125,10 +125,10 @@ class Rounding:
     - `elements`: how many distances were taken, of all draws.
     - `about`: the moments of each draw's distances from the whole array, where there is one; what overflows has none.
     - `overflows`: on each device, where a draw left the dtype's range and float64 did not; None: nowhere.
-    - `others`: on each device what it is if undecided decisions are taken as rounded numbers take them, if all are
-      taken otherwise, and if some are; `low`, `high`: the least and the largest that was found to be possible. None
-      where nothing hangs on a decision. `hangs`: which elements do, by however little. `places`: where those decisions
-      stand, as far as the value depends on them.
+    - `alternatives`: on each device the values where undecided decisions fall as in rounded arithmetic, where all of
+      them fall the other way, and where some do; `low`, `high`: the bounds of these values. None where no element
+      depends on a decision. `hangs`: the elements that do. `places`: the lines of the decisions that the value
+      depends on.
     """
 
     error: float = 0.0
@@ -137,9 +137,9 @@ class Rounding:
     overflows: PerDevice | None = None
     low: PerDevice | None = None
     high: PerDevice | None = None
-    others: tuple[PerDevice, ...] = ()
+    alternatives: tuple[PerDevice, ...] = ()
     hangs: PerDevice | None = None
-    places: tuple[Undecided, ...] = ()
+    places: tuple[UndecidedLine, ...] = ()
 
     def take_in(self, exact: PerDevice, drawn: PerDevice, whole: Callable[[PerDevice], np.ndarray | None]) -> None:
         """Add what one draw tells; `whole` puts together what the devices hold, where that is known."""
@@ -174,7 +174,7 @@ class Oracle:
 
     values: dict[str, PerDevice]
     rounding: dict[str, Rounding] = field(default_factory=dict[str, Rounding])
-    undecided: tuple[Undecided, ...] = ()
+    undecided: tuple[UndecidedLine, ...] = ()
     recorded: Recording = field(default_factory=Recording)
     work: int = 0
 
@@ -308,11 +308,11 @@ def _take_in(oracle: Oracle, rounding: Mapping[str, Rounding], drawn: Mapping[st
             known.take_in(oracle.values[name], drawn[name], lambda value, name=name: whole(name, value))
 
 
-def _undecided(recorded: Recording) -> tuple[Undecided, ...]:
+def _undecided(recorded: Recording) -> tuple[UndecidedLine, ...]:
     counts: Counter[tuple[str, str]] = Counter()
     for decision in recorded.decisions:
         counts[decision.line, decision.operation] += decision.undecided
-    return tuple(Undecided(*place, count) for place, count in counts.items() if count)
+    return tuple(UndecidedLine(*place, count) for place, count in counts.items() if count)
 
 
 def _enter(statements: Sequence[Flat], name: str) -> frozenset[str]:
@@ -331,26 +331,26 @@ def _take_otherwise(
     oracle: Oracle,
     rounding: Mapping[str, Rounding],
     recorded: Recording,
-    undecided: Sequence[Undecided],
+    undecided: Sequence[UndecidedLine],
     machine: Machine,
     kind: str | None = None,
 ) -> None:
     """Interpret the section with its undecided decisions taken otherwise, and see what hangs on them."""
     machines = [machine, *(replace(machine, seed=seed) for seed in range(1, _MACHINES))]
-    rounded = [again.values(Script(), each, kind) for each in machines]
-    others = [{name: [plain(each) for each in value] for name, value in values.items()} for values in rounded]
+    rounded = [again.values(Script(), machine, kind) for machine in machines]
+    draws = [{name: [plain(block) for block in value] for name, value in values.items()} for values in rounded]
     turns = max(decision.turns for decision in recorded.decisions)
-    others += [again.values(Taking(recorded, turn)) for turn in range(turns)]
-    others += [again.values(Taking(recorded, seed=seed)) for seed in range(_times(_TAKINGS, oracle.work, 3))]
+    draws += [again.values(Taking(recorded, turn)) for turn in range(turns)]
+    draws += [again.values(Taking(recorded, seed=seed)) for seed in range(_times(_TAKINGS, oracle.work, 3))]
     for name, known in rounding.items():
         exact = oracle.values[name]
         if dtypes.is_numeric(exact[0]):
-            known.others = tuple(other[name] for other in others)
-            taken = [other[name] for other in others[_MACHINES:]]
+            known.alternatives = tuple(draw[name] for draw in draws)
+            taken = [draw[name] for draw in draws[_MACHINES:]]
             known.hangs = [
-                np.any([each != value for each in here], axis=0) for value, *here in zip(exact, *taken, strict=True)
+                np.any([drawn != value for drawn in here], axis=0) for value, *here in zip(exact, *taken, strict=True)
             ]
-            known.low, known.high = _bounds([exact, *(other[name] for other in others)])
+            known.low, known.high = _bounds([exact, *(draw[name] for draw in draws)])
             lines = _enter(again.experiment.lines(again.section), name)
             known.places = tuple(place for place in undecided if place.line.split(".")[0] in lines)
 

@@ -101,15 +101,15 @@ def splits_and_joins(
             rest, gathered = axes[: len(axes) - count], axes[len(axes) - count :]
             n = mesh.axis_size(gathered)
             yield Move("all-gather", gathered, dimension, dimension, (), (n - 1) * held, _with(here, dimension, rest))
-            for other, others in enumerate(here):
-                ends = (*others, *gathered)
+            for index, index_axes in enumerate(here):
+                ends = (*index_axes, *gathered)
                 # Several axes are exchanged together where they are to stay so.
-                stays = count == 1 or after is None or after[other][: len(ends)] == ends
-                if other == dimension or not stays:
+                stays = count == 1 or after is None or after[index][: len(ends)] == ends
+                if index == dimension or not stays:
                     continue
-                if shape[other] % (mesh.axis_size(others) * n) == 0:
-                    there = _with(_with(here, dimension, rest), other, ends)
-                    yield Move("all-to-all", gathered, dimension, other, (), (n - 1) / n * held, there)
+                if shape[index] % (mesh.axis_size(index_axes) * n) == 0:
+                    there = _with(_with(here, dimension, rest), index, ends)
+                    yield Move("all-to-all", gathered, dimension, index, (), (n - 1) / n * held, there)
         for axis in mesh.axes:
             if (
                 axis not in used
@@ -139,18 +139,18 @@ def permutation(
     mesh: Mesh, shape: tuple[int, ...], before: Spec, after: Spec, axes: tuple[str, ...]
 ) -> tuple[tuple[int, int], ...]:
     """Who sends its block to whom along `axes`, so that each device has the block that `after` gives it."""
-    one, other = Layout(mesh, shape, before), Layout(mesh, shape, after)
+    source_layout, target = Layout(mesh, shape, before), Layout(mesh, shape, after)
     group = mesh.groups(axes)[0]
     holders: dict[tuple[int, ...], list[int]] = {}
     for index, position in enumerate(group):
-        holders.setdefault(one.block(position), []).append(index)
+        holders.setdefault(source_layout.block(position), []).append(index)
     # What need not move stays.
     source: dict[int, int] = {}
     for index, position in enumerate(group):
-        if index in holders[other.block(position)]:
+        if index in holders[target.block(position)]:
             source[index] = index
-            holders[other.block(position)].remove(index)
+            holders[target.block(position)].remove(index)
     for index, position in enumerate(group):
         if index not in source:
-            source[index] = holders[other.block(position)].pop(0)
+            source[index] = holders[target.block(position)].pop(0)
     return tuple(sorted((sender, receiver) for receiver, sender in source.items()))

@@ -11,7 +11,7 @@ from typing import Any
 from runner.graph.model import Equation
 from runner.language.operations import OPERATIONS
 from runner.layout import Mesh, Spec
-from runner.sharding.results import Held, of_result
+from runner.sharding.results import OperandLayout, of_result
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def candidates(equation: Equation, operands: Sequence[Any], mesh: Mesh, promised
     derived = of_result(equation, operands)
     if derived is not None:
         yield Repair(out_sharding=derived)
-    arrays = {i: operand for i, operand in enumerate(operands) if isinstance(operand, Held)}
+    arrays = {i: operand for i, operand in enumerate(operands) if isinstance(operand, OperandLayout)}
 
     def cost(moved: dict[int, Spec]) -> tuple[float, int, tuple[int, ...]]:
         held = [
@@ -61,7 +61,7 @@ def _divides(mesh: Mesh, spec: Spec, shape: tuple[int, ...]) -> bool:
     return all(n % mesh.axis_size(axes) == 0 for n, axes in zip(shape, spec, strict=True))
 
 
-def resharded(arrays: Mapping[int, Held]) -> Iterator[dict[int, Spec]]:
+def resharded(arrays: Mapping[int, OperandLayout]) -> Iterator[dict[int, Spec]]:
     """The ways to reshard operands: like one another, with fewer dimensions sharded, or both.
 
     Each way holds the operands that change.
@@ -94,9 +94,11 @@ def _lesser(spec: Spec) -> list[Spec]:
     return [Spec(kept) for kept in itertools.product(*((axes, ()) if axes else ((),) for axes in spec))]
 
 
-def _aligned(spec: Spec, shape: tuple[int, ...], other: tuple[int, ...]) -> Spec:
+def _aligned(spec: Spec, shape: tuple[int, ...], target: tuple[int, ...]) -> Spec:
     """`spec` of an array of `shape`, for an array of the shape `other` that broadcasts against it."""
     axes_of = {
-        -d: axes for d, axes in enumerate(reversed(spec), 1) if other[-d : -d + 1 or None] == shape[-d : -d + 1 or None]
+        -d: axes
+        for d, axes in enumerate(reversed(spec), 1)
+        if target[-d : -d + 1 or None] == shape[-d : -d + 1 or None]
     }
-    return Spec(axes_of.get(d, ()) for d in range(-len(other), 0))
+    return Spec(axes_of.get(d, ()) for d in range(-len(target), 0))

@@ -1,7 +1,7 @@
 """A call and how its operands lie in; how its result lies where every dimension that stays keeps its axes out.
 
-Operands are those of a call as `operands` in `runner/programs/` numbers them: a `Held` for an array, and whatever else
-the call is given as it is.
+Operands are those of a call as `operands` in `runner/programs/` numbers them: an
+`OperandLayout` for an array, and whatever else the call is given as it is.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from runner.layout import Spec
 
 
 @dataclass(frozen=True)
-class Held:
+class OperandLayout:
     """An array: its spec, with an entry for each dimension, its whole shape, and how many bytes an element has."""
 
     spec: Spec
@@ -26,7 +26,7 @@ class Held:
 
 def specs(operands: Sequence[Any]) -> dict[int, Spec]:
     """How each operand that is an array lies."""
-    return {i: operand.spec for i, operand in enumerate(operands) if isinstance(operand, Held)}
+    return {i: operand.spec for i, operand in enumerate(operands) if isinstance(operand, OperandLayout)}
 
 
 def of_result(equation: Equation, operands: Sequence[Any]) -> Spec | None:
@@ -62,7 +62,7 @@ def _gathered(operands: Sequence[Any]) -> Spec | None:
             kept.append(((), True))
         elif part is ...:
             # It stands for the dimensions that nothing else in the index takes.
-            for _ in range(len(lying[0]) - sum(each is not None and each is not ... for each in operands[1:])):
+            for _ in range(len(lying[0]) - sum(operand is not None and operand is not ... for operand in operands[1:])):
                 kept.append((left.pop(0), True))
         elif isinstance(part, slice):
             axes = left.pop(0)
@@ -93,8 +93,8 @@ def _contracted(equation: Equation, operands: Sequence[Any]) -> Spec | None:
         return None
     inputs, output = labels
     kept: dict[str, tuple[str, ...]] = {}
-    for mine, spec in zip(inputs, specs(operands).values(), strict=True):
-        for label, axes in zip(mine, spec, strict=True):
+    for labels_of_operand, spec in zip(inputs, specs(operands).values(), strict=True):
+        for label, axes in zip(labels_of_operand, spec, strict=True):
             if label in output and not kept.get(label):
                 kept[label] = axes
     used: set[str] = set()

@@ -33,14 +33,16 @@ def gaps(programs: Mapping[str, Sequence[Collective]], sent: Mapping[str, int]) 
     if not sent:
         return {}
     least = min(sent, key=lambda name: sent[name])
-    theirs = _lines(programs[least])
+    least_lines = _lines(programs[least])
     gap_of: dict[str, Gap] = {}
     for name, total in sent.items():
         if total <= sent[least]:
             continue
-        mine = _lines(programs[name])
+        own_lines = _lines(programs[name])
         lines = {
-            line: [mine[line], theirs[line]] for line in dict.fromkeys([*mine, *theirs]) if mine[line] != theirs[line]
+            line: [own_lines[line], least_lines[line]]
+            for line in dict.fromkeys([*own_lines, *least_lines])
+            if own_lines[line] != least_lines[line]
         }
         times = round(total / sent[least], 2) if sent[least] else None
         gap_of[name] = Gap(program=least, times=times, lines=lines)

@@ -31,26 +31,27 @@ class Matching:
     def __init__(self, collectives: Sequence[Collective], plan: Planned) -> None:
         self._planned = plan.collectives or []
         self._inserted = [compiled for compiled in collectives if compiled.inserted]
-        self._matches = {id(compiled): self._match(compiled, compiled.nodes) for compiled in self._inserted}
-        self._taken = {id(each) for match in self._matches.values() for each in match.planned}
+        self._matches = [self._match(compiled, compiled.nodes) for compiled in self._inserted]
+        self._taken = [planned for match in self._matches for planned in match.planned]
 
     def of(self, compiled: Collective, lines: Sequence[str]) -> Match:
         """What a collective is; `lines` are those that it is between, where it stands in none."""
-        known = self._matches.get(id(compiled))
+        matches = zip(self._inserted, self._matches, strict=True)
+        known = next((match for inserted, match in matches if inserted is compiled), None)
         return known if known is not None and (known.planned or compiled.nodes) else self._match(compiled, lines)
 
     def instead(self, compiled: Collective, lines: Sequence[str]) -> list[PlannedCollective]:
         """What the plan has in its place, and the module has not: of its axes and its value, where there is such."""
         there = [
-            each
-            for each in self._planned
-            if id(each) not in self._taken and concerns(each, compiled, lines) and _directed(each, compiled)
+            planned
+            for planned in self._planned
+            if not _among(planned, self._taken) and concerns(planned, compiled, lines) and _directed(planned, compiled)
         ]
         if compiled.kind == "collective-permute":
             # Values that are needed elsewhere are moved in the place of no sum.
-            there = [each for each in there if each.kind not in _REDUCING]
-        over = [each for each in there if needs.axes_of(each) & set(compiled.axes or ())] or there
-        return [each for each in over if moves(each, compiled)] or over
+            there = [planned for planned in there if planned.kind not in _REDUCING]
+        over = [planned for planned in there if needs.axes_of(planned) & set(compiled.axes or ())] or there
+        return [planned for planned in over if moves(planned, compiled)] or over
 
     def _match(self, compiled: Collective, lines: Sequence[str]) -> Match:
         if compiled.axes is None:
@@ -59,19 +60,19 @@ class Matching:
             return self._merged(compiled)
         sizes = (compiled.bytes_in, compiled.bytes_out)
         alike = [
-            each
-            for each in self._alike(compiled, lines, compiled.gradient)
-            if moves(each, compiled)
-            and (sizes == (each.bytes_in, each.bytes_out) or _widened(each, compiled, compiled.bytes_in))
+            planned
+            for planned in self._alike(compiled, lines, compiled.gradient)
+            if moves(planned, compiled)
+            and (sizes == (planned.bytes_in, planned.bytes_out) or _widened(planned, compiled, compiled.bytes_in))
         ]
         # What is needed in the line is it, rather than what is needed of the line elsewhere.
-        here = [each for each in alike if each.line in lines or _asking(each) in lines]
+        here = [planned for planned in alike if planned.line in lines or _asking(planned) in lines]
         alike = here or alike
         if compiled.between is not None:
             # What nothing takes is returned.
             returned = not compiled.between.to
-            alike = [each for each in alike if (each.operation in needs.NOBODY) == returned] or alike
-            alike = [each for each in alike if each.of in compiled.between.source] or alike
+            alike = [planned for planned in alike if (planned.operation in needs.NOBODY) == returned] or alike
+            alike = [planned for planned in alike if planned.of in compiled.between.source] or alike
         return Match(tuple(_distinct(alike)))
 
     def _merged(self, compiled: Collective) -> Match:
@@ -80,42 +81,47 @@ class Matching:
         left: list[MergedPart] = []
         for part in compiled.parts:
             alike = [
-                each
-                for each in self._alike(compiled, part.nodes or compiled.nodes, part.gradient)
-                if each.bytes_in == part.bytes or _widened(each, compiled, part.bytes)
+                candidate
+                for candidate in self._alike(compiled, part.nodes or compiled.nodes, part.gradient)
+                if candidate.bytes_in == part.bytes or _widened(candidate, compiled, part.bytes)
             ]
-            other = next((each for each in alike if not any(each is known for known in planned)), None)
-            if other is None:
+            match = next((candidate for candidate in alike if not _among(candidate, planned)), None)
+            if match is None:
                 left.append(part)
             else:
-                planned.append(other)
+                planned.append(match)
         return Match(tuple(planned), tuple(left))
 
     def _alike(self, compiled: Collective, lines: Sequence[str], gradient: bool) -> list[PlannedCollective]:
         return [
-            each
-            for each in self._planned
-            if each.kind == compiled.kind
-            and self._over(each, compiled)
-            and concerns(each, compiled, lines)
-            and each.gradient == gradient
-            and (None in (each.reduction, compiled.reduction) or each.reduction == compiled.reduction)
+            candidate
+            for candidate in self._planned
+            if candidate.kind == compiled.kind
+            and self._over(candidate, compiled)
+            and concerns(candidate, compiled, lines)
+            and candidate.gradient == gradient
+            and (None in (candidate.reduction, compiled.reduction) or candidate.reduction == compiled.reduction)
         ]
 
     def _over(self, planned: PlannedCollective, compiled: Collective) -> bool:
         """Whether it is over the axes of a planned one, or over some of which others are over the rest."""
-        mine, theirs = set(compiled.axes or ()), needs.axes_of(planned)
-        if mine == theirs or planned.kind != "all-reduce" or not mine < theirs:
-            return mine == theirs
+        axes, planned_axes = set(compiled.axes or ()), needs.axes_of(planned)
+        if axes == planned_axes or planned.kind != "all-reduce" or not axes < planned_axes:
+            return axes == planned_axes
         rest: set[str] = set()
-        for other in self._inserted:
+        for inserted in self._inserted:
             if (
-                other.kind == compiled.kind
-                and set(other.nodes) & set(compiled.nodes)
-                and set(other.axes or ()) < theirs
+                inserted.kind == compiled.kind
+                and set(inserted.nodes) & set(compiled.nodes)
+                and set(inserted.axes or ()) < planned_axes
             ):
-                rest |= set(other.axes or ())
-        return theirs <= rest
+                rest |= set(inserted.axes or ())
+        return planned_axes <= rest
+
+
+def _among(planned: PlannedCollective, taken: Sequence[PlannedCollective]) -> bool:
+    """Whether a planned collective itself, not one that is equal to it, is among others."""
+    return any(planned is known for known in taken)
 
 
 def concerns(planned: PlannedCollective, compiled: Collective, lines: Sequence[str]) -> bool:

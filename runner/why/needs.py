@@ -69,13 +69,13 @@ class Keys:
     arrays: Mapping[str, Mapping[str, tuple[str | None, ...]]]
     places: Mapping[str, str]
 
-    def told(self, line: str) -> str:
+    def named(self, line: str) -> str:
         """What readers know a line by."""
         return self.places.get(line, line)
 
-    def all_told(self, lines: Iterable[str]) -> str:
+    def all_named(self, lines: Iterable[str]) -> str:
         """The same of several, in words."""
-        return listed(list(dict.fromkeys(map(self.told, lines))))
+        return listed(list(dict.fromkeys(map(self.named, lines))))
 
 
 def keys_of(experiment: Experiment, program: Program | None = None) -> Keys:
@@ -171,18 +171,20 @@ def of_sources(
                 values.setdefault(value.of, value)
     for name, value in values.items():
         over = {
-            at: mine for at, entry in enumerate(value.spec) if (mine := {a.partition(":")[0] for a in entry} & axes)
+            at: axes_here
+            for at, entry in enumerate(value.spec)
+            if (axes_here := {a.partition(":")[0] for a in entry} & axes)
         }
         keys = tuple(dict.fromkeys(key for axis in sorted(axes) for key in value.origins.get(axis, ())))
         if not over or not keys:
             continue
         dims = tuple(value.dims[at] or f"dimension {at}" for at in over)
         says = _TAKEN.get(compiled.kind, "blocks of {name} that others have along {dims}").format(
-            dims=listed(dims), name=known.told(name)
+            dims=listed(dims), name=known.named(name)
         )
-        who = _line(known.all_told(lines), compiled.gradient, known)
-        mine = sorted({axis for axes in over.values() for axis in axes})
-        text = f"{who} need{'s' if len(lines) < 2 else ''} {says}, {_by(keys, mine, dims, known)}"
+        who = _line(known.all_named(lines), compiled.gradient, known)
+        axes_here = sorted({axis for axes in over.values() for axis in axes})
+        text = f"{who} need{'s' if len(lines) < 2 else ''} {says}, {_by(keys, axes_here, dims, known)}"
         return Need(text, "", lines[0] if lines else None, dims, keys)
     return None
 
@@ -215,37 +217,37 @@ def _laid_out(planned: PlannedCollective, there: PlannedOperation | None, known:
     before, after = planned.before, planned.after
     gone = [at for at, (a, b) in enumerate(zip(before, after, strict=False)) if set(a) - set(b)]
     come = [at for at, (a, b) in enumerate(zip(before, after, strict=False)) if set(b) - set(a)]
-    dims, others = _told_apart(planned, gone), _told_apart(planned, come)
-    if set(dims) & set(others):
-        dims, others = tuple(f"dimension {at}" for at in gone), tuple(f"dimension {at}" for at in come)
+    dims, other_dims = _told_apart(planned, gone), _told_apart(planned, come)
+    if set(dims) & set(other_dims):
+        dims, other_dims = tuple(f"dimension {at}" for at in gone), tuple(f"dimension {at}" for at in come)
     lost = {axis.partition(":")[0] for at in gone for axis in set(before[at]) - set(after[at])}
     if not gone:
         lost = axes_of(planned)
     keys = tuple(dict.fromkeys(key for axis, by in planned.origins.items() if axis in lost for key in by))
     by = _by(keys, sorted(lost), dims, known)
     asking = planned.asked_by or (_promise(planned, known) if planned.operation in NOBODY else None)
-    returned, of = planned.operation in NOBODY and asking is None, known.told(planned.of)
+    returned, of = planned.operation in NOBODY and asking is None, known.named(planned.of)
     who = f"{word(planned.operation)} in {_at(planned, known)} needs"
     if asking:
         who = f"{asking} wants"
         keys = tuple(dict.fromkeys([asking, *keys]))
     elif returned:
         who = f"what returns {f'a gradient from {_at(planned, known)}' if planned.gradient else of} needs"
-    other = "" if planned.of == planned.line or returned else f" of {of}"
+    of_value = "" if planned.of == planned.line or returned else f" of {of}"
     if planned.kind == "all-to-all" and come and gone:
-        text = f"{who} {listed(others)}{other} sharded in place of {listed(dims)}, {by}"
+        text = f"{who} {listed(other_dims)}{of_value} sharded in place of {listed(dims)}, {by}"
         # Gathered it is wherever one of the two layouts has the axes; and who shards it by way of another dimension
         # is one of several.
         roundabout = sum(map(len, _ways(keys, lost, dims, known).values())) == len(keys)
         wanted = _wanted(planned, there, lost) if gathered or roundabout else ()
         if wanted:
-            text += f"; {listed(others)} {'are' if len(others) > 1 else 'is'} sharded by {_keyed(wanted)}"
-            keys, dims = tuple(dict.fromkeys([*keys, *wanted])), (*dims, *others)
+            text += f"; {listed(other_dims)} {'are' if len(other_dims) > 1 else 'is'} sharded by {_keyed(wanted)}"
+            keys, dims = tuple(dict.fromkeys([*keys, *wanted])), (*dims, *other_dims)
     elif planned.kind == "collective-permute" or not gone:
-        text = f"{who} the blocks{other} in another order, as {after} and not {before}, {by}"
+        text = f"{who} the blocks{of_value} in another order, as {after} and not {before}, {by}"
     else:
         since = "" if asking or there is None else _since(there, lost, dims)
-        text = f"{who} all of {listed(dims)}{other}, {by}{since}"
+        text = f"{who} all of {listed(dims)}{of_value}, {by}{since}"
     return Need(text, planned.operation, planned.line, dims, keys)
 
 
@@ -307,7 +309,7 @@ def _since(operation: PlannedOperation, axes: set[str], dims: Sequence[str]) -> 
 
 
 def _line(line: str | None, gradient: bool, known: Keys) -> str:
-    return f"{known.told(line) if line else 'no line'}{' (backward)' if gradient else ''}"
+    return f"{known.named(line) if line else 'no line'}{' (backward)' if gradient else ''}"
 
 
 def _at(planned: PlannedCollective, known: Keys) -> str:

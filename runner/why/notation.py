@@ -61,8 +61,8 @@ def lines(experiment: Experiment, plan: Plan) -> list[PlannedLine]:
         if own is not None:
             values[str(line)] = own
         says = f"{line}{written(*own) if own else ''} = {says}{' at first' if line.first == 'carry' else ''}"
-        mine = [planned for planned in collectives if planned.line == line.path]
-        moves = [_collective(planned, operations, known, names) for planned in mine]
+        of_line = [planned for planned in collectives if planned.line == line.path]
+        moves = [_collective(planned, operations, known, names) for planned in of_line]
         described.append(PlannedLine(line=str(line), text=says, collectives=moves))
     return described
 

@@ -17,7 +17,7 @@ from runner.sharding.plan import AskedCollective, Planned, PlannedCollective, Pl
 from runner.why import needs
 from runner.why.matching import Matching
 from runner.why.needs import Need
-from runner.why.written import Written, reason_of, unexplained
+from runner.why.written import ProgramLines, reason_of, unexplained
 from runner.words import bytes_text, listed
 
 
@@ -35,7 +35,7 @@ def explained(
     - `plan`: what Shardy plans of the program; `derived_by`: of derived lines, the plan of the graph.
     - `asked`: the collectives that the program asks for itself, where they are known.
     """
-    written = Written(experiment, program, collectives, derived_by, asked or ())
+    written = ProgramLines(experiment, program, collectives, derived_by, asked or ())
     inserted = _inserted(experiment, program, collectives, plan)
     return [
         replace(compiled, why=inserted(compiled) if compiled.inserted else written.reason(compiled))
@@ -78,7 +78,7 @@ class _Inserted:
             return unexplained("it leads back to no line of the experiment")
         match = self._matching.of(compiled, compiled.nodes or lines)
         if match.planned:
-            needs_of = [self._need(each, compiled) for each in match.planned]
+            needs_of = [self._need(collective, compiled) for collective in match.planned]
             if not match.left:
                 return reason_of(needs_of, planned=True)
             needs_of += [need for part in match.left if (need := self._unplanned(part, compiled)) is not None]
@@ -88,28 +88,30 @@ class _Inserted:
         left = self._left(compiled, lines)
         if instead:
             # What was moved tells more than what would have been.
-            needs_of = [moved] if moved else left or [self._need(each, compiled) for each in instead]
+            needs_of = [moved] if moved else left or [self._need(collective, compiled) for collective in instead]
             return self._in_place(needs_of, instead)
         if left or moved:
             more = "; the plan leaves that to the partitioner" if left else ""
             return reason_of(left or [need for need in (moved,) if need], planned=False, more=more)
         return unexplained(
-            f"Shardy plans nothing in {self._known.all_told(lines)} that would need it{self._without_rules(lines)}"
+            f"Shardy plans nothing in {self._known.all_named(lines)} that would need it{self._without_rules(lines)}"
         )
 
     def _need(self, planned: PlannedCollective, compiled: Collective) -> Need:
         axes = needs.axes_of(planned)
-        mine = set(compiled.axes or ()) & axes
-        return needs.of_collective(planned, self._plan.operations, self._known, mine or axes, kind=compiled.kind)
+        shared = set(compiled.axes or ()) & axes
+        return needs.of_collective(planned, self._plan.operations, self._known, shared or axes, kind=compiled.kind)
 
     def _in_place(self, needs_of: Sequence[Need], instead: Sequence[PlannedCollective]) -> Reason:
         sent = executions.most(ring.total(instead))
-        told = [needs.renamed(each, self._known.places) for each in instead]
-        asked = listed(list(dict.fromkeys(_article(words.planned(each)) + _asking(each) for each in told)))
+        renamed = [needs.renamed(collective, self._known.places) for collective in instead]
+        asked = listed(
+            list(dict.fromkeys(_article(words.planned(collective)) + _asking(collective) for collective in renamed))
+        )
         would = f"for which a device would send {bytes_text(sent)}"
         return replace(
             reason_of(needs_of, planned=False, more=f"; instead Shardy planned {asked}, {would}"),
-            instead=[words.planned_at_length(each) for each in told],
+            instead=[words.planned_at_length(collective) for collective in renamed],
             instead_sent=sent,
         )
 
@@ -153,7 +155,7 @@ class _Inserted:
 
     def _beside(self, parts: Sequence[MergedPart]) -> str:
         sentences = [
-            f"{bytes_text(part.bytes)} of {self._known.all_told(part.nodes) or 'no line'}"
+            f"{bytes_text(part.bytes)} of {self._known.all_named(part.nodes) or 'no line'}"
             f"{' (backward)' if part.gradient else ''}"
             for part in parts
         ]

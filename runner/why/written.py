@@ -25,7 +25,7 @@ _TRANSPOSED = {
 """What JAX differentiates a collective to."""
 
 
-class Written:
+class ProgramLines:
     """The lines that a program was written from, and what they ask for."""
 
     def __init__(
@@ -54,11 +54,10 @@ class Written:
     def _again(self, compiled: Collective) -> Reason:
         """What a checkpoint has computed again."""
         calls = [call for line in compiled.nodes for call in self._calls(line, compiled.kind)]
-        keys, told = self._keys(compiled.nodes, self._program.lines), self._told(compiled.nodes, self._program.lines)
+        keys, lines = self._keys(compiled.nodes, self._program.lines), self._places(compiled.nodes, self._program.lines)
         asked = f": {', '.join(dict.fromkeys(calls))}" if calls else ""
-        text = (
-            f"{listed(told)} ask{'s' if len(told) < 2 else ''} for it{asked}; it is computed again in the backward pass"
-        )
+        text = f"{listed(lines)} ask{'s' if len(lines) < 2 else ''} for it{asked}"
+        text += "; it is computed again in the backward pass"
         return Reason(text=text, by="program", line=compiled.node, keys=keys)
 
     def _merged(self, compiled: Collective) -> str:
@@ -71,22 +70,22 @@ class Written:
         ):
             return ""
         axes = set(compiled.axes)
-        sums = [each for each in self._asked_for if each.kind == "all-reduce" and set(each.axes or ()) == axes]
+        sums = [asked for asked in self._asked_for if asked.kind == "all-reduce" and set(asked.axes or ()) == axes]
         scattered = [
-            each
-            for each in self._asked_for
-            if each.kind == "reduce-scatter" and set(each.axes or ()) == axes and not self._is_there(each)
+            asked
+            for asked in self._asked_for
+            if asked.kind == "reduce-scatter" and set(asked.axes or ()) == axes and not self._is_there(asked)
         ]
-        own = [each for each in sums if each.line in compiled.nodes]
-        left = compiled.bytes_in - sum(each.bytes_in for each in own)
+        own = [asked for asked in sums if asked.line in compiled.nodes]
+        left = compiled.bytes_in - sum(asked.bytes_in for asked in own)
         if not own or left <= 0:
             return ""
-        others = [each for each in [*sums, *scattered] if each not in own]
-        for each in others:
-            if each.bytes_in == left:
-                return f"; {bytes_text(left)} of it are {self._other(each)}"
-        if others and sum(each.bytes_in for each in others) == left:
-            return f"; {bytes_text(left)} of it are {listed([self._other(each) for each in others])}"
+        merged = [asked for asked in [*sums, *scattered] if asked not in own]
+        for asked in merged:
+            if asked.bytes_in == left:
+                return f"; {bytes_text(left)} of it are {self._merged_text(asked)}"
+        if merged and sum(asked.bytes_in for asked in merged) == left:
+            return f"; {bytes_text(left)} of it are {listed([self._merged_text(asked) for asked in merged])}"
         return ""
 
     def _is_there(self, asked: AskedCollective) -> bool:
@@ -95,10 +94,10 @@ class Written:
             for compiled in self._compiled
         )
 
-    def _other(self, asked: AskedCollective) -> str:
+    def _merged_text(self, asked: AskedCollective) -> str:
         calls = list(self._calls(asked.line or "", _TRANSPOSED.get(asked.kind, "") if asked.gradient else asked.kind))
         what = "the derivative of " if asked.gradient else ""
-        line = self._known.told(asked.line or "no line")
+        line = self._known.named(asked.line or "no line")
         of = f"{what}{', '.join(dict.fromkeys(calls))} in {line}" if calls else f"what {line} asks for"
         return of + (f", a {asked.kind} that is compiled as an all-reduce" if asked.kind != "all-reduce" else "")
 
@@ -107,14 +106,14 @@ class Written:
         if self._derived_by is not None:
             return self._derived(compiled, [call for calls in asking.values() for call in calls])
         # One that the compiler merged may serve lines that ask for none themselves.
-        mine = [line for line, calls in asking.items() if calls] or compiled.nodes
+        asking_lines = [line for line, calls in asking.items() if calls] or compiled.nodes
         section: Section = "graph" if self._program.whole else "per_device"
-        keys, told = self._keys(mine, section), self._told(mine, section)
-        calls = list(dict.fromkeys(call for line in mine for call in asking[line]))
-        text = f"{listed(told) or 'the program'} ask{'s' if len(told) < 2 else ''} for it"
+        keys, texts = self._keys(asking_lines, section), self._places(asking_lines, section)
+        calls = list(dict.fromkeys(call for line in asking_lines for call in asking[line]))
+        text = f"{listed(texts) or 'the program'} ask{'s' if len(texts) < 2 else ''} for it"
         text += f": {', '.join(calls)}" if calls else ""
-        others = [line for line in compiled.nodes if line not in mine]
-        text += f"; the compiler merged it with one of {self._known.all_told(others)}" if others else ""
+        merged_lines = [line for line in compiled.nodes if line not in asking_lines]
+        text += f"; the compiler merged it with one of {self._known.all_named(merged_lines)}" if merged_lines else ""
         return Reason(text=text, by="program", line=compiled.node, keys=keys)
 
     def _derived(self, compiled: Collective, calls: Sequence[str]) -> Reason:
@@ -125,12 +124,16 @@ class Written:
         matching = Matching([], plan)
         exact = matching.of(replace(compiled, gradient=False, nodes=lines), lines)
         planned = [] if exact.left else list(exact.planned)
-        planned = [each for each in planned if any(_names(each.of, call) for call in calls)] or planned
+        planned = [
+            collective for collective in planned if any(_names(collective.of, call) for call in calls)
+        ] or planned
         there = planned or matching.instead(replace(compiled, gradient=False), lines)
-        needs_of = [needs.of_collective(each, plan.operations, self._known) for each in there]
+        needs_of = [needs.of_collective(collective, plan.operations, self._known) for collective in there]
         if not needs_of:
             own = (
-                needs.of_operation(each, compiled.axes, self._known) for each in plan.operations if each.line in lines
+                needs.of_operation(operation, compiled.axes, self._known)
+                for operation in plan.operations
+                if operation.line in lines
             )
             needs_of = [need for need in own if need is not None][:2]
         if not needs_of:
@@ -138,7 +141,7 @@ class Written:
         called = f"derived: {', '.join(dict.fromkeys(calls))}" if calls else "derived"
         if not needs_of:
             return Reason(
-                text=f"{called}, in {self._known.all_told(compiled.nodes) or 'no line'}",
+                text=f"{called}, in {self._known.all_named(compiled.nodes) or 'no line'}",
                 by="program",
                 line=compiled.node,
             )
@@ -155,19 +158,19 @@ class Written:
 
     def _readers(self, line: str) -> list[str]:
         """The lines of the graph that a derived line is of: itself, or the first ones that read it."""
-        graph = {str(each) for each, _ in expressions(self._experiment.lines("graph"))}
+        graph = {str(line_of_graph) for line_of_graph, _ in expressions(self._experiment.lines("graph"))}
         front, seen = [line], set[str]()
-        while front and not any(each in graph for each in front):
+        while front and not any(name in graph for name in front):
             seen |= set(front)
-            names = {each.rpartition(".")[2] for each in front}
-            front = [other for other, (_, read) in self._lines.items() if names & read.names and other not in seen]
-        return [each for each in front if each in graph]
+            names = {name.rpartition(".")[2] for name in front}
+            front = [reader for reader, (_, read) in self._lines.items() if names & read.names and reader not in seen]
+        return [name for name in front if name in graph]
 
     # What JAX's differentiation asks for.
 
     def _differentiated(self, compiled: Collective) -> Reason:
         transposed = [call for line in compiled.nodes for call in self._calls(line, _TRANSPOSED.get(compiled.kind, ""))]
-        keys, lines = self._keys(compiled.nodes, self._program.lines), self._known.all_told(compiled.nodes)
+        keys, lines = self._keys(compiled.nodes, self._program.lines), self._known.all_named(compiled.nodes)
         axes = set(compiled.axes or ())
         same = [
             array.name
@@ -212,7 +215,7 @@ class Written:
         key = uses[-1] if name in self._known.places and uses else (section, *line.key)
         return ".".join(map(str, key))
 
-    def _told(self, lines: Sequence[str], section: Section) -> list[str]:
+    def _places(self, lines: Sequence[str], section: Section) -> list[str]:
         """What readers know lines by: their keys, or their places in the user's Python."""
         places = self._known.places
         return list(dict.fromkeys(places.get(line) or self._key(line, section) for line in lines))

@@ -140,7 +140,7 @@ def _order(experiment: Experiment, devices: list[Any]) -> tuple[str | None, str 
         try:
             mesh_utils.create_hybrid_device_mesh(within, across, devices)
         except NotImplementedError:
-            return _SPLIT, f"JAX cannot make the axes of the mesh {mesh} of whole axes of a slice of {wanted.one}"
+            return _SPLIT, f"JAX cannot make the axes of the mesh {mesh} of whole axes of a slice of {wanted.of_slice}"
         return "topology-aware", None
     try:
         calls.make_mesh(mesh.shape, mesh.axes, axis_types=(AxisType.Auto,) * len(mesh.axes), devices=devices)

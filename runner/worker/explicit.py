@@ -24,7 +24,7 @@ from runner.language.operations import OPERATIONS
 from runner.layout import Spec
 from runner.programs.types import Repairs
 from runner.sharding.repairs import Repair, candidates
-from runner.sharding.results import Held
+from runner.sharding.results import OperandLayout
 from runner.worker import calls
 from runner.worker.gradient import places
 from runner.worker.imported import called, raised_in
@@ -132,7 +132,7 @@ def _held(operand: Any) -> Any:
     """An array as plain data; any other operand unchanged."""
     if not hasattr(operand, "shape"):
         return operand
-    return Held(_typed(operand), tuple(operand.shape), operand.dtype.itemsize)
+    return OperandLayout(_typed(operand), tuple(operand.shape), operand.dtype.itemsize)
 
 
 def _by_number(equation: Equation, operands: Sequence[Any]) -> bool:

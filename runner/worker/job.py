@@ -40,7 +40,7 @@ from runner.link.events import (
     Started,
     ValuesTyped,
 )
-from runner.link.steps import Step, Work
+from runner.link.steps import Step, StepWork
 from runner.programs import WRITERS
 from runner.programs.types import Floats, Types
 from runner.record.files import write_text
@@ -119,13 +119,13 @@ def _run(job: dict[str, Any], emit: Emit) -> None:
         emit(_value_types(experiment))
         return
     steps = [step for entry in job["steps"] if (step := Step.from_json(entry)).supported(types.unsupported)]
-    programs = [step.program for step in steps if step.work is Work.RUN]
+    programs = [step.program for step in steps if step.work is StepWork.RUN]
     phases.tell("the programs were written")
-    traced = any(step.work is Work.TRACE for step in steps)
+    traced = any(step.work is StepWork.TRACE for step in steps)
     trace = _prepare_trace(experiment.alone("per_device"), data_folder) if traced else None
     sources = _sources(experiment, programs, data_folder, types)
     if trace is not None and trace.refused is None:
-        sources[Work.TRACE] = trace.source
+        sources[StepWork.TRACE] = trace.source
     for name, source in sources.items():
         write_text(folder / f"program_{name}.py", source)
     if experiment.imports.modules:
@@ -190,7 +190,7 @@ def _types_event(types: Types, target: Devices) -> events.Types:
 
 
 def _profiled(steps: list[Step]) -> frozenset[Program]:
-    return frozenset(step.program for step in steps if step.work is Work.PROFILE)
+    return frozenset(step.program for step in steps if step.work is StepWork.PROFILE)
 
 
 @dataclass
@@ -216,17 +216,17 @@ class _Doing:
             return Finished(step=step)
         try:
             match step.work:
-                case Work.RUN:
+                case StepWork.RUN:
                     return Finished(step=step, found=self._run(step.program))
-                case Work.TRACE:
+                case StepWork.TRACE:
                     return self._take_trace(step)
-                case Work.PROFILE:
+                case StepWork.PROFILE:
                     return self._take_profile(step)
         except NotLowered as refused:
             return Finished(step=step, unsupported=str(refused))
         except Exception as error:  # JAX, XLA and the backend raise what they like; it is all recorded
             traceback.print_exc()
-            name = Work.TRACE if step.work is Work.TRACE else step.program
+            name = StepWork.TRACE if step.work is StepWork.TRACE else step.program
             return Finished(step=step, error=_error_text(error, self.folder / f"program_{name}.py"))
 
     def _run(self, program: Program) -> Ran:
@@ -263,7 +263,7 @@ class _Doing:
         if self.trace.refused is not None:
             return Finished(step=step, unsupported=self.trace.refused)
         phases.tell("the trace was running")
-        return Finished(step=step, found=self.trace.take(self.modules[Work.TRACE], self.arrays))
+        return Finished(step=step, found=self.trace.take(self.modules[StepWork.TRACE], self.arrays))
 
     def _take_profile(self, step: Step) -> Finished:
         phases.tell(f"the profile of {step.program} was taken")

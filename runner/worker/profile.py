@@ -45,7 +45,7 @@ def take(program: Program, run: Callable[[], Any], seconds: float, folder: Path,
     finally:
         shutil.rmtree(taken, ignore_errors=True)
     run_s = RunTimes(median=statistics.median(times), min=min(times), max=max(times), n=runs)
-    profile = planes.Taken(kept.relative_to(folder).as_posix(), runs, run_s, recorded)
+    profile = planes.Capture(kept.relative_to(folder).as_posix(), runs, run_s, recorded)
     return planes.leave(arrays / f"profile_{program}.bin", profile)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from runner import executions
 from runner.evidence.model import Collective
-from runner.evidence.words import told
+from runner.evidence.words import renamed
 from runner.layout import spec_text
 from runner.printable import escape
 from runner.record.model import ArrayRecord, RecordedLine
@@ -139,7 +139,7 @@ def _placed(
     at_lines: dict[str, list[Pill]] = {}
     elsewhere: list[Pill] = []
     for group in alike.values():
-        collective, shown = group[0], pill(told(group[0], places), len(group))
+        collective, shown = group[0], pill(renamed(group[0], places), len(group))
         alone = sum(
             other.node == collective.node and not (other.inserted or other.gradient) for other in collectives
         ) == len(group)

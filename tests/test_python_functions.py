@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +15,17 @@ from runner.experiment.imported import read_imported
 from runner.experiment.reader import read
 from runner.faults import InvalidExperiment, key_text
 from runner.flow import run as flow
+from runner.layout import Spec
 from runner.link.workers import Workers
 from runner.record.model import Record
-from runner.worker import functions
+from runner.worker import functions, types
 from runner.worker import imported as calling
 from tests import harness
 
 MODEL = """
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec as P
 
 BATCH = 4
@@ -48,6 +52,33 @@ def loss(params, x):
     first, second = params["mlp"]
     hidden = jnp.tanh(x @ first["up"])
     return jnp.mean((hidden @ second["down"] - x) ** 2)
+
+
+def layer(h, w):
+    with jax.named_scope("mlp"):
+        hidden = checkpoint_name(jax.nn.gelu(h @ w["up"]), "hidden")
+        out = hidden @ w["down"]
+    return h + out
+
+
+def scanned(params, x):
+    @jax.checkpoint
+    def body(h, w):
+        return jax.jit(layer)(h, w), None
+
+    h, _ = jax.lax.scan(body, x, params)
+    with jax.named_scope("head"):
+        return jnp.mean(h**2)
+
+
+def step(params, x):
+    grads = jax.grad(lambda params: scanned(params, x))(params)
+    return jax.tree.map(lambda p, g: p - g, params, grads)
+
+
+def stacked(key, features):
+    up, down = jax.random.normal(key, (2, 2, features, features))
+    return {"up": up / features, "down": down}
 
 
 def loss_of_shard(params, x):
@@ -150,6 +181,63 @@ def test_an_array_keeps_what_its_line_says(folder: Path) -> None:
     assert specs_of(traced(folder, TREE | {"specs": {"**": ["model"]}}))["x"] == ["data"]
 
 
+# Constraints of values inside of a function.
+
+SCANNED: dict[str, Any] = TREE | {
+    "arrays": {"params": {"tree": "mine.stacked(key(0), 4)"}, "x": {"shape": [8, 4], "spec": ["data"]}},
+    "graph": {"whole": "mine.scanned(params, x)"},
+    "outputs": {"whole": []},
+}
+
+
+def constraints_of(folder: Path, constraints: dict[str, Any], **more: Any) -> dict[str, Spec]:
+    return dict(read(traced(folder, SCANNED | {"constraints": constraints} | more)).constraints)
+
+
+@pytest.mark.parametrize(
+    ("constraints", "lines"),
+    [
+        ({"whole/mlp/hidden": ["data", "model"]}, {"whole_scan.whole_hidden_2": Spec.of(["data", "model"])}),
+        ({"whole/**/hidden": ["data"]}, {"whole_scan.whole_hidden_2": Spec.of(["data"])}),
+        ({"whole": {"mlp": {"{hidden,other}": ["data"]}}}, {"whole_scan.whole_hidden_2": Spec.of(["data"])}),
+        ({"whole/mlp/hidden": [], "**/hidden": ["data"]}, {"whole_scan.whole_hidden_2": Spec()}),
+        ({"whole/mlp": [None, "model"]}, {"whole_scan.whole_mlp": Spec.of([None, "model"])}),
+        ({"whole/head": []}, {"whole_head": Spec()}),
+        (
+            {"params/*": [None, "model"], "params_up": []},
+            {"params_up": Spec(), "params_down": Spec.of([None, "model"])},
+        ),
+    ],
+)  # fmt: skip
+def test_a_path_names_a_value_inside_by_scopes_and_checkpoint_names_or_a_leaf(
+    constraints: dict[str, Any], lines: dict[str, Spec], folder: Path
+) -> None:
+    assert constraints_of(folder, constraints) == lines
+
+
+def test_a_name_of_a_differentiated_function_is_that_of_its_forward_pass(folder: Path) -> None:
+    graph, outputs = {"new": "mine.step(params, x)"}, {"new": []}
+    found = constraints_of(folder, {"new/**/hidden": ["data"], "new/up": ["model"]}, graph=graph, outputs=outputs)
+    assert sorted(found.values()) == sorted([Spec.of(["data"]), Spec.of(["model"])])
+    assert "new_up" in found
+
+
+def test_constraints_inside_hold_in_the_program_and_in_what_is_derived(folder: Path, tmp_path: Path) -> None:
+    config = SCANNED | {
+        "constraints": {"whole/**/hidden": ["data", "model"]},
+        "grad": {"of": "whole", "wrt": ["params"]},
+        "program": ["auto", "constraint", "derived"],
+    }
+    record = ran(folder, config, tmp_path)
+    line = '@constraining({"mlp/hidden": NamedSharding(mesh, P("data", "model"))})'
+    assert line in (tmp_path / "program_constraint.py").read_text(encoding="utf-8")
+    over = {name: {axis for each in record.compiled[name].collectives or () for axis in each.axes or ()}
+            for name in ("auto", "constraint", "derived")}  # fmt: skip
+    assert over == {"auto": {"data"}, "constraint": {"data", "model"}, "derived": {"data", "model"}}
+    done = subprocess.run([sys.executable, tmp_path / "program_constraint.py"], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_device_code_is_held_to_the_function_of_whole_arrays(folder: Path, tmp_path: Path) -> None:
     config = TREE | {
         "specs": {"params/**/up": [None, "model"], "params/**/down": ["model"]},
@@ -182,6 +270,26 @@ def test_a_tree_that_is_given_has_a_line_for_each_leaf(folder: Path) -> None:
 
 
 # What is wrong with it.
+
+
+@pytest.mark.parametrize(
+    ("pattern", "said"),
+    [
+        ("whole/mlp/hiden", "no value inside of a call fits 'whole/mlp/hiden', and no leaf that one gives; "
+                            "did you mean 'whole/mlp/hidden'?"),
+        ("other/**", "no value inside of a call fits 'other/**', and no leaf that one gives; there are params/down, "
+                     "params/up, whole/head, whole/mlp and whole/mlp/hidden"),
+    ],
+)  # fmt: skip
+def test_a_path_that_nothing_has_is_refused_with_those_that_there_are(pattern: str, said: str, folder: Path) -> None:
+    assert fault(folder, SCANNED | {"constraints": {pattern: []}}) == (f"constraints.{pattern}", said)
+
+
+def test_a_constraint_inside_fits_the_value(folder: Path) -> None:
+    config = SCANNED | {"constraints": {"whole/**/hidden": ["data", None, "model"]}}
+    with pytest.raises(InvalidExperiment) as refused:
+        types.infer(read(traced(folder, config)))
+    assert refused.value.fault.key[:2] == ("constraints", "whole/**/hidden")
 
 
 def fault(folder: Path, config: dict[str, Any]) -> tuple[str, str]:

@@ -49,12 +49,16 @@ class Imported:
     - `returned`: what the program's function of that name returns, as Python, with `$name` for each of its parameters.
     - `frames`: where the lines stand in the user's files, by their names.
     - `differentiated`: whether it takes the derivative of a collective.
+    - `inside`: the paths of the values inside of it that are constrained, by the names of their lines; `constraints`:
+      the keys of `constraints` that name them, by the same.
     """
 
     call: str
     returned: str
     frames: Mapping[str, Frame] = field(default_factory=dict[str, Frame])
     differentiated: bool = False
+    inside: Mapping[str, str] = field(default_factory=dict[str, str])
+    constraints: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def text(self, parameters: Mapping[str, str]) -> str:
         """What it returns, given what the program calls its parameters."""
@@ -93,6 +97,15 @@ def frames(statements: Iterable[Statement], imports: Imports) -> dict[Line, Fram
         line: function.frames[line.label]
         for line, _, function in inside(statements, imports)
         if line.label in function.frames
+    }
+
+
+def constrained(statements: Iterable[Statement], imports: Imports) -> dict[str, str]:
+    """The values inside of calls that are constrained, each with the key of `constraints` that names it."""
+    return {
+        str(line): function.constraints[line.label]
+        for line, _, function in inside(statements, imports)
+        if line.label in function.constraints
     }
 
 

@@ -26,11 +26,11 @@ from runner import codec, dtypes
 from runner.config import schema
 from runner.experiment.frames import free
 from runner.experiment.imported import KEY, Imported, Imports, skeleton
-from runner.experiment.patterns import fits, flattened
+from runner.experiment.patterns import fits, flattened, is_pattern
 from runner.experiment.plain import check_name, located
 from runner.experiment.reader import read
 from runner.experiment.written import BOTH, all_names, is_choice, spread, targets
-from runner.faults import Fault, InvalidExperiment, Key, invalid, key_text
+from runner.faults import Fault, InvalidExperiment, Key, invalid, key_text, nearest
 from runner.graph.source import SECTIONS, Section
 from runner.language import python
 from runner.language.operations import CONSTANTS, OPERATIONS
@@ -88,6 +88,8 @@ class _Reading:
     imported: dict[str, Imported] = field(default_factory=dict[str, Imported])
     patterns: set[str] = field(default_factory=set[str])
     """The patterns of `specs` that some path fits."""
+    inside: dict[str, None] = field(default_factory=dict[str, None])
+    """The paths of what constraints may name inside of calls."""
     paths: dict[str, str] = field(default_factory=dict[str, str])
     """The paths of leaves in their trees, by their names."""
     compilable: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = field(
@@ -126,7 +128,7 @@ class _Reading:
             "arrays": self.arrays,
             "functions": {**self.definition["functions"], **self.functions},
             "outputs": self._of_trees("outputs"),
-            "constraints": self._of_trees("constraints"),
+            "constraints": self._constraints(),
             "grad": self._grad(),
             "show": self._show(),
         }
@@ -147,6 +149,12 @@ class _Reading:
     def specs(self) -> dict[str, Any]:
         """The specs of leaves by patterns of their paths."""
         return flattened(self._said("specs"))
+
+    @cached_property
+    def constrained(self) -> dict[str, Any]:
+        """The constraints whose keys are patterns of paths, by these."""
+        given = self._said("constraints")
+        return flattened({key: spec for key, spec in given.items() if is_mapping(spec) or is_pattern(key)})
 
     def _said(self, key: str) -> Mapping[str, Any]:
         """What the file says at a key that may be null."""
@@ -482,6 +490,10 @@ class _Reading:
             leaves = calls.eval_shape(function, *structs.values())
             return calls.tree.map(leaves.__getitem__, result[0])
 
+        def marks(path: str) -> bool:
+            self.inside.setdefault(f"{line}/{path}")
+            return self._constraint(f"{line}/{path}") is not None
+
         reference = self.references.get(call.function)
         read_in = space if reference is None else self._referring(reference, call, space)
         own = free(_identifier(call.function.replace(".", "_")) or line, self.taken)
@@ -497,6 +509,7 @@ class _Reading:
                 check_vma=self.probe.check_vma,
                 references={name.rpartition(".")[2]: each for name, each in self.references.items()},
                 taken=self.taken,
+                marks=None if local or not self.constrained else marks,
             )
             return lines, result[0]
 
@@ -522,7 +535,7 @@ class _Reading:
             raise InvalidExperiment(Fault(key, f"{call.text} gives no array", call.text, 0, len(call.text)))
         if section == "graph" and all(operand in self.arrays for operand in operands):
             self.compilable[line] = (in_space(space), structs)
-        return self._function(call, own, reads, structs, lines, gives)
+        return self._function(call, own, reads, structs, lines, gives, line)
 
     def _referring(self, reference: Callable[..., Any], call: PythonCall, space: Mapping[str, Any]) -> dict[str, Any]:
         """The names of Python with a reference in the place of what is called."""
@@ -537,6 +550,7 @@ class _Reading:
         structs: Mapping[str, Any],
         lines: jaxprs.FunctionLines,
         result: Any,
+        line: str,
     ) -> tuple[str, _Tree]:
         self.taken |= {name for name, _ in all_names(lines.lines, ())}
         for name, value in lines.arrays.items():
@@ -559,7 +573,10 @@ class _Reading:
         single = isinstance(result, int)
         if not single:
             returned = f"jax.tree.leaves({returned})" + ("[0]" if len(results) == 1 else "")
-        self.imported[own] = Imported(call.function, returned, lines.frames, lines.differentiated)
+        constraints = {name: self._constraint(f"{line}/{path}") or "" for name, path in lines.marked.items()}
+        self.imported[own] = Imported(
+            call.function, returned, lines.frames, lines.differentiated, lines.marked, constraints
+        )
         structure = calls.tree.structure(result)
         tree = _Tree(tuple(f"{own}_{i}" for i in range(len(results))), structure, "")
         return f"{own}({', '.join(parameters)})", tree
@@ -630,6 +647,8 @@ class _Reading:
         """The specs of a section, of a tree those of its leaves."""
         specs: dict[str, Any] = {}
         for name, spec in spread(self.definition[section], (section,)).items():
+            if section == "constraints" and (is_mapping(spec) or is_pattern(name)):
+                continue
             if isinstance(spec, str):
                 tree = self.trees.get(name) or self._tree(name, 0, None)
                 said = self._specs(spec, tree, (section, name))
@@ -645,6 +664,29 @@ class _Reading:
                 own = self._spec(leaf, None)
                 specs[leaf] = spec if own is None else own
         return specs
+
+    def _constraint(self, path: str) -> str | None:
+        """The first pattern of a constraint that a path inside of a call fits."""
+        return next((pattern for pattern in self.constrained if fits(pattern, path)), None)
+
+    def _constraints(self) -> dict[str, Any]:
+        """The constraints: of leaves by their names, of values inside of calls by the patterns of their paths."""
+        specs: dict[str, Any] = {}
+        used = {pattern for function in self.imported.values() for pattern in function.constraints.values()}
+        for pattern, spec in self.constrained.items():
+            leaves = [leaf for leaf, path in self.paths.items() if fits(pattern, path)]
+            for leaf in leaves:
+                specs.setdefault(leaf, spec)
+            if pattern in used:
+                specs[pattern] = spec
+            elif not any(fits(pattern, path) for path in (*self.inside, *self.paths.values())):
+                known = {*self.inside, *(path for path in self.paths.values() if "/" in path)}
+                near = nearest(pattern, known) or (f"; there are {listed(sorted(known)[:12])}" if known else "")
+                message = f"no value inside of a call fits '{pattern}', and no leaf that one gives{near}"
+                if not self.inside:
+                    message += "; a value inside is named by jax.named_scope, or jax.ad_checkpoint.checkpoint_name"
+                raise invalid(("constraints", pattern), message)
+        return specs | self._of_trees("constraints")
 
     def _chosen(self, name: str, tree: _Tree, key: Key) -> dict[str, list[Any] | None]:
         """How the compiler lays out what a call of arrays gives, where nothing tells it."""

@@ -76,6 +76,22 @@ def step(params, x):
     return jax.tree.map(lambda p, g: p - g, params, grads)
 
 
+def shifted(h, w, step):
+    return {"h": jnp.tanh(h @ w["up"]) + step, "norm": jnp.sum(h**2)}
+
+
+def moved(state, w):
+    return {"m": state["m"] * 0.9 + w["up"], "n": state["n"] + 1.0}
+
+
+def zeros(features):
+    return {"m": jnp.zeros((features, features)), "n": jnp.zeros(())}
+
+
+def rotated(block, w):
+    return jax.lax.ppermute(block, "data", [(0, 1), (1, 0)]) @ w["up"]
+
+
 def stacked(key, features):
     up, down = jax.random.normal(key, (2, 2, features, features))
     return {"up": up / features, "down": down}
@@ -179,6 +195,70 @@ def test_leaves_of_a_tree_lie_as_patterns_or_a_tree_of_specs_say(said: dict[str,
 
 def test_an_array_keeps_what_its_line_says(folder: Path) -> None:
     assert specs_of(traced(folder, TREE | {"specs": {"**": ["model"]}}))["x"] == ["data"]
+
+
+# Repeats.
+
+
+LAYERS: dict[str, Any] = TREE | {
+    "arrays": {
+        "params": {"tree": "mine.stacked(key(0), 4)"},
+        "state": {"tree": "mine.zeros(4)"},
+        "x": {"shape": [8, 4], "spec": ["data"]},
+    },
+    "graph": {
+        "first": "mine.scaled(x)",
+        "layers": {
+            "repeat": 2,
+            "over": {"w": "params"},
+            "carry": {"h": "first", "s": "state"},
+            "body": {
+                "new": "mine.shifted(h, w, i)",
+                "h": "new_h * 1.5",
+                "s": "mine.moved(s, w)",
+            },
+            "stack": {"every": "new", "hs": "h"},
+            "unroll": False,
+        },
+        "last": "layers.s",
+        "total": "mine.scaled(last_m) + sum(layers.hs)",
+    },
+    "outputs": {"layers.h": ["data"], "total": [], "last": []},
+    "program": ["auto", "constraint", "derived"],
+}
+
+
+def test_functions_are_called_in_repeats_with_trees_that_are_carried_and_sliced(folder: Path, tmp_path: Path) -> None:
+    ran(folder, LAYERS | {"constraints": {"layers.new_h": ["data", "model"]}}, tmp_path)
+    text = (tmp_path / "program_auto.py").read_text(encoding="utf-8")
+    assert "mine.moved({'m': s_m, 'n': s_n}, {'down': w_down, 'up': w_up})".replace("'", '"') in text
+
+
+def test_device_code_is_called_in_repeats_of_repeats(folder: Path, tmp_path: Path) -> None:
+    inner = {
+        "repeat": 2,
+        "carry": {"b": "h"},
+        "body": {"b": "mine.rotated(b, w)"},
+        "unroll": False,
+    }
+    config = LAYERS | {
+        "graph": {"h": "mine.scaled(x) @ (params_up[0] @ params_up[0] @ params_up[1] @ params_up[1])"},
+        "per_device": {
+            "start": "mine.scaled(x)",
+            "rings": {
+                "repeat": 2,
+                "over": {"w": "params"},
+                "carry": {"h": "start"},
+                "body": {"ring": inner, "h": "ring.b"},
+                "unroll": False,
+            },
+            "h": "rings.h",
+        },
+        "outputs": {"h": ["data"]},
+        "program": "all",
+    }
+    record = ran(folder, config, tmp_path)
+    assert record.compiled["shard_map"].collectives
 
 
 # Constraints of values inside of a function.

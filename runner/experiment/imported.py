@@ -129,7 +129,9 @@ def skeleton(config: Mapping[str, Any]) -> dict[str, Any]:
     whole = schema.whole({name: value for name, value in config.items() if name != KEY})
     arrays: Mapping[str, Mapping[str, Any] | None] = whole["arrays"]
     expected: Mapping[str, Any] = whole["expect"] or {}
-    outputs: dict[str, Any] = {name: [] for written in whole["outputs"] for name in one_by_one(written) or [written]}
+    names = (name for written in whole["outputs"] for name in one_by_one(written) or [written])
+    # What has a dot in its name a repeat gives, or a gradient is.
+    outputs: dict[str, Any] = {name: [] for name in names if "." not in str(name)}
     outputs = outputs or {"probe_": []}
     lines: dict[str, Any] = dict.fromkeys(outputs, "zeros(1)")
     values: Mapping[str, Any] = expected.get("values") or {}

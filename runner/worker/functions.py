@@ -61,9 +61,28 @@ class _Tree:
     structure: Any
     text: str
 
+    def renamed(self, prefix: str) -> _Tree:
+        """The tree whose leaves have a prefix to their names."""
+        leaves = tuple(f"{prefix}{leaf}" for leaf in self.leaves)
+        return _Tree(leaves, self.structure, self.text)
+
     def made(self, values: Mapping[str, Any]) -> Any:
         """The tree of these values of its leaves."""
         return calls.tree.unflatten(self.structure, [values[leaf] for leaf in self.leaves])
+
+
+@dataclass(frozen=True)
+class _Around:
+    """A repeat in whose body a line stands: its name, what the file says of it, the lines before that one."""
+
+    name: str
+    repeat: Mapping[str, Any]
+    lines: Mapping[str, Any]
+
+    def probing(self, inner: Mapping[str, Any], probes: Mapping[str, str]) -> dict[str, Any]:
+        """The repeat as far as it is known, with a repeat `inner`, in which some expressions are lines and stacked."""
+        kept = {part: value for part, value in self.repeat.items() if part not in ("stack", "checkpoint")}
+        return {self.name: {**kept, "body": {**self.lines, **inner, **probes}, "stack": {name: name for name in probes}}}
 
 
 def traced(definition: Mapping[str, Any], folder: Path, into: Path) -> dict[str, Any]:
@@ -376,6 +395,7 @@ class _Reading:
             if section == "per_device" or not self.definition[BOTH]:
                 return
         self.before: dict[str, Any] = {}
+        self.around: list[_Around] = []
         self.values: set[str] = set()
         known, self.trees = dict(self.trees), {name: self.trees[name] for name in self.trees if name in self.operands}
         for where in (BOTH, section):
@@ -403,9 +423,13 @@ class _Reading:
     def _line(self, section: Section, name: str, value: Any, key: Key) -> tuple[str, Any]:
         """The names that a line gives, and what it says, with functions of the experiment in the place of calls."""
         if not isinstance(value, str):
+            if is_mapping(value) and is_mapping(value.get("body")) and not is_choice(value):
+                return name, self._repeat(section, name, value, key)
             self._refuse_inside(value, key)
             self.values |= set(targets(name, key)) if not is_mapping(value) else set()
             return name, value
+        if value.strip() in self.trees and "." in value:
+            return self._again(name, value.strip(), key)
         try:
             text, found = python.taken_out(value, self.objects)
         except SyntaxFault as fault:
@@ -427,6 +451,53 @@ class _Reading:
             return name, python.filled(text, {place: written for place, (written, _) in results.items()})
         ((written, tree),) = results.values()
         return ", ".join(self._give(given, tree, key, value)), written
+
+    def _repeat(self, section: Section, name: str, repeat: Mapping[str, Any], key: Key) -> dict[str, Any]:
+        """A repeat whose body calls what is imported; what it carries and takes slices of may be trees."""
+        for part in repeat.keys() - {"body"}:
+            self._refuse_inside(repeat[part], (*key, part))
+        values, trees = set(self.values), dict(self.trees)
+        first = {part: self._firsts(repeat.get(part), trees) for part in ("carry", "over") if repeat.get(part)}
+        self.values |= {str(repeat.get("index", "i")), *(leaf for part in first.values() for leaf in part)}
+        lines: dict[str, Any] = {}
+        self.around.append(_Around(name, {**repeat, **first}, lines))
+        for written, value in repeat["body"].items():
+            own: Key = (*key, "body", written)
+            given, text = (written, value) if is_choice(value) else self._line(section, written, value, own)
+            if is_choice(value):
+                self._refuse_inside(value, own)
+                self.values |= set(targets(written, own))
+            lines[given] = text
+        self.around.pop()
+        carried = {tree: self.trees[tree] for tree in repeat.get("carry") or {} if tree in self.trees}
+        stacked = {each: inner for each, inner in (repeat.get("stack") or {}).items() if inner in self.trees}
+        stack = {each: inner for each, inner in (repeat.get("stack") or {}).items() if inner not in self.trees}
+        after: dict[str, _Tree] = {f"{name}.{tree}": of.renamed(f"{name}.") for tree, of in carried.items()}
+        for each, inner in stacked.items():
+            of = self.trees[inner]
+            names = {leaf: free(f"{each}{leaf.removeprefix(inner)}", self.taken) for leaf in of.leaves}
+            stack |= {names[leaf]: leaf for leaf in of.leaves}
+            after[f"{name}.{each}"] = _Tree(tuple(f"{name}.{names[leaf]}" for leaf in of.leaves), of.structure, of.text)
+        self.values, self.trees = values, trees | after
+        return {**repeat, **first, "body": lines, **({"stack": stack} if stack else {})}
+
+    def _firsts(self, given: Mapping[str, Any], trees: Mapping[str, _Tree]) -> dict[str, Any]:
+        """What a repeat carries or takes slices of, a name for each leaf of a tree."""
+        firsts: dict[str, Any] = {}
+        for name, value in given.items():
+            of = trees.get(value) if isinstance(value, str) else None
+            if of is None:
+                firsts[name] = value
+                continue
+            self.trees[name] = self._tree(name, calls.tree.unflatten(of.structure, of.leaves), None)
+            firsts |= dict(zip(self.trees[name].leaves, of.leaves, strict=True))
+        return firsts
+
+    def _again(self, name: str, tree: str, key: Key) -> tuple[str, str]:
+        """The lines of a name for what a repeat gives as a tree."""
+        of = self.trees[tree]
+        names = self._give([name], of, key, tree)
+        return ", ".join(names), of.leaves[0] if len(names) == 1 else f"({', '.join(of.leaves)})"
 
     def _give(self, given: Sequence[str], tree: _Tree, key: Key, text: str) -> list[str]:
         """The names of the leaves of what a line gives, whose own names are those of its trees."""
@@ -459,7 +530,7 @@ class _Reading:
                 self._refuse_inside(part, (*key, name))
         elif isinstance(value, str) and (found := python.taken_out(value, self.objects)[1]):
             first = next(iter(found.values()))
-            message = f"{first.function} is called inside of a repeat or a function; call it in a line of a section"
+            message = f"{first.function} is called where a line cannot be; call it in a line of a section or of a repeat's body"
             raise InvalidExperiment(Fault(key, message, value, 0, len(value)))
 
     # A call.
@@ -490,9 +561,11 @@ class _Reading:
             leaves = calls.eval_shape(function, *structs.values())
             return calls.tree.map(leaves.__getitem__, result[0])
 
+        where = "/".join([*(around.name for around in self.around), line])
+
         def marks(path: str) -> bool:
-            self.inside.setdefault(f"{line}/{path}")
-            return self._constraint(f"{line}/{path}") is not None
+            self.inside.setdefault(f"{where}/{path}")
+            return self._constraint(f"{where}/{path}") is not None
 
         reference = self.references.get(call.function)
         read_in = space if reference is None else self._referring(reference, call, space)
@@ -533,9 +606,9 @@ class _Reading:
         self.called |= {call.function, *lines.called} - {""}
         if not lines.results:
             raise InvalidExperiment(Fault(key, f"{call.text} gives no array", call.text, 0, len(call.text)))
-        if section == "graph" and all(operand in self.arrays for operand in operands):
+        if section == "graph" and not self.around and all(operand in self.arrays for operand in operands):
             self.compilable[line] = (in_space(space), structs)
-        return self._function(call, own, reads, structs, lines, gives, line)
+        return self._function(call, own, reads, structs, lines, gives, where)
 
     def _referring(self, reference: Callable[..., Any], call: PythonCall, space: Mapping[str, Any]) -> dict[str, Any]:
         """The names of Python with a reference in the place of what is called."""
@@ -550,7 +623,7 @@ class _Reading:
         structs: Mapping[str, Any],
         lines: jaxprs.FunctionLines,
         result: Any,
-        line: str,
+        where: str,
     ) -> tuple[str, _Tree]:
         self.taken |= {name for name, _ in all_names(lines.lines, ())}
         for name, value in lines.arrays.items():
@@ -573,7 +646,7 @@ class _Reading:
         single = isinstance(result, int)
         if not single:
             returned = f"jax.tree.leaves({returned})" + ("[0]" if len(results) == 1 else "")
-        constraints = {name: self._constraint(f"{line}/{path}") or "" for name, path in lines.marked.items()}
+        constraints = {name: self._constraint(f"{where}/{path}") or "" for name, path in lines.marked.items()}
         self.imported[own] = Imported(
             call.function, returned, lines.frames, lines.differentiated, lines.marked, constraints
         )
@@ -593,12 +666,20 @@ class _Reading:
 
     def _types(self, section: Section, operands: Sequence[str]) -> tuple[dict[str, Any], dict[str, frozenset[str]]]:
         """What a call is given, as its section sees it, and over which axes devices have their own."""
+        computed = [name for name in operands if name not in self.arrays]
+        names = {name: f"probe{i}_" if self.around else name for i, name in enumerate(computed)}
+        probes = {probe: name for name, probe in names.items()}
+        inner: dict[str, Any] = {}
+        for around in reversed(self.around):
+            inner = around.probing(inner, probes)
+            probes = {probe: f"{around.name}.{probe}" for probe in probes}
+        inner |= probes if self.around else {}
         partial: dict[str, Any] = {
             **skeleton(self.definition),
             "arrays": self.arrays,
             "functions": {**self.definition["functions"], **self.functions},
-            section: {"probe_": "zeros(1)", **self.before},
-            "outputs": {"probe_": [], **{name: [] for name in operands if name not in self.arrays}},
+            section: {"probe_": "zeros(1)", **self.before, **inner},
+            "outputs": {"probe_": [], **{name: [] for name in names.values()}},
             KEY: codec.plain(Imports(self.imported)),
         }
         partial |= {other: {} for other in SECTIONS if other != section}
@@ -620,9 +701,11 @@ class _Reading:
                 structs[name] = jax.ShapeDtypeStruct(shape, dtypes.dtype(given[name].dtype).numpy)
                 varying[name] = frozenset(layout.spec.axes)
             else:
-                typed = lines[name]
-                structs[name] = jax.ShapeDtypeStruct(typed.shape, dtypes.dtype(typed.dtype).numpy)
-                varying[name] = differing.get(name, frozenset())
+                typed = lines[names[name]]
+                # What a repeat stacks has a dimension more.
+                shape = typed.shape[len(self.around) :]
+                structs[name] = jax.ShapeDtypeStruct(shape, dtypes.dtype(typed.dtype).numpy)
+                varying[name] = differing.get(names[name], frozenset())
         return structs, varying
 
     def _python(self, text: Any, key: Key) -> PythonCall:

@@ -465,7 +465,8 @@ WITH_SPECS = {"params": {"tree": "mine.init(key(0), 4)", "specs": "mine.fewer_sp
         (
             LINE | {"functions": {"f": {"of": ["a"], "result": "mine.scaled(a)"}}, "graph": {"y": "f(x)"}},
             "functions.f.result",
-            "mine.scaled is called inside of a repeat or a function; call it in a line of a section",
+            "mine.scaled is called where no line of its own can be; call it in a line of a section, or of the body of "
+            "a repeat",
         ),
         (
             LINE

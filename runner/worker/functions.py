@@ -82,7 +82,9 @@ class _Around:
     def probing(self, inner: Mapping[str, Any], probes: Mapping[str, str]) -> dict[str, Any]:
         """The repeat as far as it is known, with a repeat `inner`, in which some expressions are lines and stacked."""
         kept = {part: value for part, value in self.repeat.items() if part not in ("stack", "checkpoint")}
-        return {self.name: {**kept, "body": {**self.lines, **inner, **probes}, "stack": {name: name for name in probes}}}
+        return {
+            self.name: {**kept, "body": {**self.lines, **inner, **probes}, "stack": {name: name for name in probes}}
+        }
 
 
 def traced(definition: Mapping[str, Any], folder: Path, into: Path) -> dict[str, Any]:
@@ -530,7 +532,8 @@ class _Reading:
                 self._refuse_inside(part, (*key, name))
         elif isinstance(value, str) and (found := python.taken_out(value, self.objects)[1]):
             first = next(iter(found.values()))
-            message = f"{first.function} is called where a line cannot be; call it in a line of a section or of a repeat's body"
+            where = "a line of a section, or of the body of a repeat"
+            message = f"{first.function} is called where no line of its own can be; call it in {where}"
             raise InvalidExperiment(Fault(key, message, value, 0, len(value)))
 
     # A call.

@@ -33,6 +33,7 @@ from runner.worker.marks import marked, unmarked
 from runner.worker.primitives import (
     LIBRARY,
     ORDERS,
+    REFERENCE,
     Application,
     Unread,
     expression,
@@ -638,7 +639,7 @@ class _Body:
         if found is None:
             raise self._cannot(
                 "a while_loop of which no constant says how many steps it takes at most: let its condition say so, as "
-                "in `(i < 100) & (error > 1e-6)`"
+                "in `(i < 100) & (error > 1e-6)`, or name a reference for a function with jit that has it inside"
             )
         begun = [self._begun(v) for v in equation.invars[first:]]
         if not found.count:
@@ -711,15 +712,13 @@ _HAS_BODY = {*_BODIES, "scan", "cond", "while"}
 
 _DRAWS = ("random_bits", "random_split", "random_fold_in")
 
-_REFERENCE = "name a reference for it, or for a function with jit that calls it"
-
 _OPAQUE = {
     "shard_map": "a shard_map{name} inside of a function: name a reference for the function with jit that contains it, "
     "or give the device's code as per_device",
-    "pallas_call": f"a Pallas kernel{{name}} is not read: {_REFERENCE}",
-    "pure_callback": f"a callback{{name}} of Python is not read: {_REFERENCE}",
-    "io_callback": f"a callback{{name}} of Python is not read: {_REFERENCE}",
-    "ffi_call": f"foreign code{{name}} is not read: {_REFERENCE}",
+    "pallas_call": f"a Pallas kernel{{name}} is not read: {REFERENCE}",
+    "pure_callback": f"a callback{{name}} of Python is not read: {REFERENCE}",
+    "io_callback": f"a callback{{name}} of Python is not read: {REFERENCE}",
+    "ffi_call": f"foreign code{{name}} is not read: {REFERENCE}",
 }
 """What is no function of JAX, or one of a device's; and what to do."""
 

@@ -6,11 +6,12 @@ This is what `runner` offers to Python. The command does the same by the same fl
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from runner.config.compose import Configuration, InvalidConfiguration
 from runner.config.compose import compose as _compose
@@ -20,6 +21,7 @@ from runner.experiment.model import Experiment
 from runner.faults import InvalidExperiment
 from runner.printable import Page
 from runner.record import model
+from runner.untyped import is_mapping
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -277,6 +279,20 @@ def _written(experiment: Mapping[str, Any], name: str, folder: Path) -> Path:
     # One that comes with the runner may have the name.
     file = folder / "conf" / "experiment" / f"{name}_.yaml"
     file.parent.mkdir(parents=True, exist_ok=True)
-    text = yaml.safe_dump({"name": name, **experiment}, sort_keys=False, allow_unicode=True)
+    try:
+        text = yaml.safe_dump(_plain({"name": name, **experiment}), sort_keys=False, allow_unicode=True)
+    except yaml.representer.RepresenterError as error:
+        raise ValueError(f"{error.args[1]!r} cannot stand in an experiment's file") from None
     file.write_text(f"# @package _global_\n{text}", encoding="utf-8")
     return file
+
+
+def _plain(value: Any) -> Any:
+    """A value with PartitionSpecs as a file has them."""
+    if is_mapping(value):
+        return {key: _plain(part) for key, part in value.items()}
+    # Who has a PartitionSpec has imported JAX.
+    jax: Any = sys.modules.get("jax")
+    if isinstance(value, list | tuple) or (jax is not None and isinstance(value, jax.sharding.PartitionSpec)):
+        return [_plain(part) for part in cast("Iterable[Any]", value)]
+    return value

@@ -137,6 +137,8 @@ SAMPLES: dict[str, list[str]] = {
     "svd": ["svd(S)[1]"],
     "block_diag": ["block_diag(S, A)"],
     "qr": ["qr(S + 4 * eye(4))[1]"],
+    "lu": ["lu(S)[0]"],
+    "lu_pivots_to_permutation": ["lu_pivots_to_permutation(J[:2] * 0 + 1, 4)"],
     "eigh": ["eigh(S)[0]"],
     "matmul": ["matmul(A, B)", "matmul(A, V)", "matmul(T, B)", "A @ B", "V @ B", "T @ B"],
     "dot": ["dot(A, B)", "dot(A, V)", "dot(T, B)", "dot(V, V)", "dot(A, 2.0)"],

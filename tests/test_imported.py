@@ -235,7 +235,10 @@ def test_a_frame_counts_within_the_call_alone() -> None:
 def test_what_is_inside_of_a_users_function_cannot_be_reached(key: str) -> None:
     config = imported.definition(TEXT, LOSS)
     config[key] = {**config[key], "loss_logits": []}
-    how = {"constraints": "constrain it there", "outputs": "return it there"}[key]
+    how = {
+        "constraints": "give it a checkpoint_name there, and constrain 'loss/**/NAME'",
+        "outputs": "return it there",
+    }[key]
     with pytest.raises(harness.InvalidExperiment) as refused:
         harness.read(config)
     assert refused.value.fault.key == (key, "loss_logits")

@@ -555,8 +555,9 @@ REFUSED = {
     mapped: "a shard_map '<lambda>' inside of a function: name a reference for the function with jit that contains "
     "it, or give the device's code as per_device",
     searching: "a while_loop of which no constant says how many steps it takes at most: let its condition say so, as "
-    "in `(i < 100) & (error > 1e-6)`",
-    next_float: "no expression for the primitive 'nextafter'",
+    "in `(i < 100) & (error > 1e-6)`, or name a reference for a function with jit that has it inside",
+    next_float: "'nextafter': the oracle's floats are float64, of which another one is next; add a small number, or "
+    "name a reference for a function with jit that does so inside",
     applied: "'scatter' with a function of its own, as x.at[index].apply has: set what the function gives",
 }
 

@@ -590,7 +590,8 @@ CASES = {
     "correlate": call(small((4,)), small((3,)), mode=pick("full", "same", "valid")),
     "polyval": call(st.one_of(floats(shape=(3,)), ints(shape=(3,))), st.one_of(floats(), ints())),
     "vander": call(st.one_of(floats(shape=(3,)), ints(shape=(3,))), N=pick(2, 4), increasing=st.booleans()),
-    **dict.fromkeys(("inv", "det", "slogdet", "svdvals", "eigvalsh", "eigh"), invertible()),
+    **dict.fromkeys(("inv", "det", "slogdet", "svdvals", "eigvalsh", "eigh", "lu"), invertible()),
+    "lu_pivots_to_permutation": call(np.array([[2, 1, 3], [0, 3, 2]], np.int32), 4),
     "qr": st.one_of(
         invertible(mode=pick("reduced", "r", "complete")),
         call(unique((4, 2)).map(lambda a: a.reshape(4, 2) + np.eye(4, 2)), mode=pick("r", "complete")),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +15,17 @@ from runner.experiment.imported import read_imported
 from runner.experiment.reader import read
 from runner.faults import InvalidExperiment, key_text
 from runner.flow import run as flow
+from runner.layout import Spec
 from runner.link.workers import Workers
 from runner.record.model import Record
-from runner.worker import functions
+from runner.worker import functions, types
 from runner.worker import imported as calling
 from tests import harness
 
 MODEL = """
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec as P
 
 BATCH = 4
@@ -48,6 +52,49 @@ def loss(params, x):
     first, second = params["mlp"]
     hidden = jnp.tanh(x @ first["up"])
     return jnp.mean((hidden @ second["down"] - x) ** 2)
+
+
+def layer(h, w):
+    with jax.named_scope("mlp"):
+        hidden = checkpoint_name(jax.nn.gelu(h @ w["up"]), "hidden")
+        out = hidden @ w["down"]
+    return h + out
+
+
+def scanned(params, x):
+    @jax.checkpoint
+    def body(h, w):
+        return jax.jit(layer)(h, w), None
+
+    h, _ = jax.lax.scan(body, x, params)
+    with jax.named_scope("head"):
+        return jnp.mean(h**2)
+
+
+def step(params, x):
+    grads = jax.grad(lambda params: scanned(params, x))(params)
+    return jax.tree.map(lambda p, g: p - g, params, grads)
+
+
+def shifted(h, w, step):
+    return {"h": jnp.tanh(h @ w["up"]) + step, "norm": jnp.sum(h**2)}
+
+
+def moved(state, w):
+    return {"m": state["m"] * 0.9 + w["up"], "n": state["n"] + 1.0}
+
+
+def zeros(features):
+    return {"m": jnp.zeros((features, features)), "n": jnp.zeros(())}
+
+
+def rotated(block, w):
+    return jax.lax.ppermute(block, "data", [(0, 1), (1, 0)]) @ w["up"]
+
+
+def stacked(key, features):
+    up, down = jax.random.normal(key, (2, 2, features, features))
+    return {"up": up / features, "down": down}
 
 
 def loss_of_shard(params, x):
@@ -150,6 +197,127 @@ def test_an_array_keeps_what_its_line_says(folder: Path) -> None:
     assert specs_of(traced(folder, TREE | {"specs": {"**": ["model"]}}))["x"] == ["data"]
 
 
+# Repeats.
+
+
+LAYERS: dict[str, Any] = TREE | {
+    "arrays": {
+        "params": {"tree": "mine.stacked(key(0), 4)"},
+        "state": {"tree": "mine.zeros(4)"},
+        "x": {"shape": [8, 4], "spec": ["data"]},
+    },
+    "graph": {
+        "first": "mine.scaled(x)",
+        "layers": {
+            "repeat": 2,
+            "over": {"w": "params"},
+            "carry": {"h": "first", "s": "state"},
+            "body": {
+                "new": "mine.shifted(h, w, i)",
+                "h": "new_h * 1.5",
+                "s": "mine.moved(s, w)",
+            },
+            "stack": {"every": "new", "hs": "h"},
+            "unroll": False,
+        },
+        "last": "layers.s",
+        "total": "mine.scaled(last_m) + sum(layers.hs)",
+    },
+    "outputs": {"layers.h": ["data"], "total": [], "last": []},
+    "program": ["auto", "constraint", "derived"],
+}
+
+
+def test_functions_are_called_in_repeats_with_trees_that_are_carried_and_sliced(folder: Path, tmp_path: Path) -> None:
+    ran(folder, LAYERS | {"constraints": {"layers.new_h": ["data", "model"]}}, tmp_path)
+    text = (tmp_path / "program_auto.py").read_text(encoding="utf-8")
+    assert "mine.moved({'m': s_m, 'n': s_n}, {'down': w_down, 'up': w_up})".replace("'", '"') in text
+
+
+def test_device_code_is_called_in_repeats_of_repeats(folder: Path, tmp_path: Path) -> None:
+    inner = {
+        "repeat": 2,
+        "carry": {"b": "h"},
+        "body": {"b": "mine.rotated(b, w)"},
+        "unroll": False,
+    }
+    config = LAYERS | {
+        "graph": {"h": "mine.scaled(x) @ (params_up[0] @ params_up[0] @ params_up[1] @ params_up[1])"},
+        "per_device": {
+            "start": "mine.scaled(x)",
+            "rings": {
+                "repeat": 2,
+                "over": {"w": "params"},
+                "carry": {"h": "start"},
+                "body": {"ring": inner, "h": "ring.b"},
+                "unroll": False,
+            },
+            "h": "rings.h",
+        },
+        "outputs": {"h": ["data"]},
+        "program": "all",
+    }
+    record = ran(folder, config, tmp_path)
+    assert record.compiled["shard_map"].collectives
+
+
+# Constraints of values inside of a function.
+
+SCANNED: dict[str, Any] = TREE | {
+    "arrays": {"params": {"tree": "mine.stacked(key(0), 4)"}, "x": {"shape": [8, 4], "spec": ["data"]}},
+    "graph": {"whole": "mine.scanned(params, x)"},
+    "outputs": {"whole": []},
+}
+
+
+def constraints_of(folder: Path, constraints: dict[str, Any], **more: Any) -> dict[str, Spec]:
+    return dict(read(traced(folder, SCANNED | {"constraints": constraints} | more)).constraints)
+
+
+@pytest.mark.parametrize(
+    ("constraints", "lines"),
+    [
+        ({"whole/mlp/hidden": ["data", "model"]}, {"whole_scan.whole_hidden_2": Spec.of(["data", "model"])}),
+        ({"whole/**/hidden": ["data"]}, {"whole_scan.whole_hidden_2": Spec.of(["data"])}),
+        ({"whole": {"mlp": {"{hidden,other}": ["data"]}}}, {"whole_scan.whole_hidden_2": Spec.of(["data"])}),
+        ({"whole/mlp/hidden": [], "**/hidden": ["data"]}, {"whole_scan.whole_hidden_2": Spec()}),
+        ({"whole/mlp": [None, "model"]}, {"whole_scan.whole_mlp": Spec.of([None, "model"])}),
+        ({"whole/head": []}, {"whole_head": Spec()}),
+        (
+            {"params/*": [None, "model"], "params_up": []},
+            {"params_up": Spec(), "params_down": Spec.of([None, "model"])},
+        ),
+    ],
+)  # fmt: skip
+def test_a_path_names_a_value_inside_by_scopes_and_checkpoint_names_or_a_leaf(
+    constraints: dict[str, Any], lines: dict[str, Spec], folder: Path
+) -> None:
+    assert constraints_of(folder, constraints) == lines
+
+
+def test_a_name_of_a_differentiated_function_is_that_of_its_forward_pass(folder: Path) -> None:
+    graph, outputs = {"new": "mine.step(params, x)"}, {"new": []}
+    found = constraints_of(folder, {"new/**/hidden": ["data"], "new/up": ["model"]}, graph=graph, outputs=outputs)
+    assert sorted(found.values()) == sorted([Spec.of(["data"]), Spec.of(["model"])])
+    assert "new_up" in found
+
+
+def test_constraints_inside_hold_in_the_program_and_in_what_is_derived(folder: Path, tmp_path: Path) -> None:
+    config = SCANNED | {
+        "constraints": {"whole/**/hidden": ["data", "model"]},
+        "grad": {"of": "whole", "wrt": ["params"]},
+        "program": ["auto", "constraint", "derived"],
+    }
+    record = ran(folder, config, tmp_path)
+    line = '@constraining({"mlp/hidden": NamedSharding(mesh, P("data", "model"))})'
+    assert line in (tmp_path / "program_constraint.py").read_text(encoding="utf-8")
+    over = {name: {axis for each in record.compiled[name].collectives or () for axis in each.axes or ()}
+            for name in ("auto", "constraint", "derived")}  # fmt: skip
+    assert over == {"auto": {"data"}, "constraint": {"data", "model"}, "derived": {"data", "model"}}
+    done = subprocess.run([sys.executable, tmp_path / "program_constraint.py"], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_device_code_is_held_to_the_function_of_whole_arrays(folder: Path, tmp_path: Path) -> None:
     config = TREE | {
         "specs": {"params/**/up": [None, "model"], "params/**/down": ["model"]},
@@ -182,6 +350,26 @@ def test_a_tree_that_is_given_has_a_line_for_each_leaf(folder: Path) -> None:
 
 
 # What is wrong with it.
+
+
+@pytest.mark.parametrize(
+    ("pattern", "said"),
+    [
+        ("whole/mlp/hiden", "no value inside of a call fits 'whole/mlp/hiden', and no leaf that one gives; "
+                            "did you mean 'whole/mlp/hidden'?"),
+        ("other/**", "no value inside of a call fits 'other/**', and no leaf that one gives; there are params/down, "
+                     "params/up, whole/head, whole/mlp and whole/mlp/hidden"),
+    ],
+)  # fmt: skip
+def test_a_path_that_nothing_has_is_refused_with_those_that_there_are(pattern: str, said: str, folder: Path) -> None:
+    assert fault(folder, SCANNED | {"constraints": {pattern: []}}) == (f"constraints.{pattern}", said)
+
+
+def test_a_constraint_inside_fits_the_value(folder: Path) -> None:
+    config = SCANNED | {"constraints": {"whole/**/hidden": ["data", None, "model"]}}
+    with pytest.raises(InvalidExperiment) as refused:
+        types.infer(read(traced(folder, config)))
+    assert refused.value.fault.key[:2] == ("constraints", "whole/**/hidden")
 
 
 def fault(folder: Path, config: dict[str, Any]) -> tuple[str, str]:
@@ -277,7 +465,8 @@ WITH_SPECS = {"params": {"tree": "mine.init(key(0), 4)", "specs": "mine.fewer_sp
         (
             LINE | {"functions": {"f": {"of": ["a"], "result": "mine.scaled(a)"}}, "graph": {"y": "f(x)"}},
             "functions.f.result",
-            "mine.scaled is called inside of a repeat or a function; call it in a line of a section",
+            "mine.scaled is called where no line of its own can be; call it in a line of a section, or of the body of "
+            "a repeat",
         ),
         (
             LINE

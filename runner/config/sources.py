@@ -213,8 +213,9 @@ def _is(name: yaml.Node, part: str | int) -> bool:
 
 def one_by_one(written: str) -> list[str]:
     """The names of a key that says something of several, `w1, w3`; none of a key of one name, or of a function."""
-    several = "," in written and "(" not in written
-    return [name.strip() for name in written.split(",")] if several else []
+    # In a pattern of paths, `loss/{q,k}`, the comma is the pattern's.
+    names = re.split(r",(?![^{}]*\})", written)
+    return [name.strip() for name in names] if len(names) > 1 and "(" not in written else []
 
 
 def _compose(file: Path) -> yaml.Node | None:

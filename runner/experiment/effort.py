@@ -110,6 +110,7 @@ def _multiplying(graph: Graph) -> frozenset[str]:
 
 _COSTLY = frozenset((
     "ragged_dot", "matvec", "vecmat", "vecdot", "conv_general_dilated", "conv", "conv_transpose", "inv", "det",
-    "slogdet", "solve", "cholesky", "solve_triangular", "qr", "eigh", "svd", "svdvals", "eigvalsh", "matrix_power",
+    "slogdet", "solve", "cholesky", "solve_triangular", "qr", "lu", "eigh", "svd", "svdvals", "eigvalsh",
+    "matrix_power",
 ))  # fmt: skip
 """Operations that cost more than their values have elements, and say nothing of what they contract."""

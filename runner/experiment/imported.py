@@ -49,12 +49,16 @@ class Imported:
     - `returned`: what the program's function of that name returns, as Python, with `$name` for each of its parameters.
     - `frames`: where the lines stand in the user's files, by their names.
     - `differentiated`: whether it takes the derivative of a collective.
+    - `inside`: the paths of the values inside of it that are constrained, by the names of their lines; `constraints`:
+      the keys of `constraints` that name them, by the same.
     """
 
     call: str
     returned: str
     frames: Mapping[str, Frame] = field(default_factory=dict[str, Frame])
     differentiated: bool = False
+    inside: Mapping[str, str] = field(default_factory=dict[str, str])
+    constraints: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def text(self, parameters: Mapping[str, str]) -> str:
         """What it returns, given what the program calls its parameters."""
@@ -96,6 +100,15 @@ def frames(statements: Iterable[Statement], imports: Imports) -> dict[Line, Fram
     }
 
 
+def constrained(statements: Iterable[Statement], imports: Imports) -> dict[str, str]:
+    """The values inside of calls that are constrained, each with the key of `constraints` that names it."""
+    return {
+        str(line): function.constraints[line.label]
+        for line, _, function in inside(statements, imports)
+        if line.label in function.constraints
+    }
+
+
 def read_imported(config: Mapping[str, Any]) -> Imports:
     """What a definition has of them; nothing where no file is imported."""
     return codec.build(Imports, config[KEY]) if KEY in config else Imports()
@@ -116,7 +129,9 @@ def skeleton(config: Mapping[str, Any]) -> dict[str, Any]:
     whole = schema.whole({name: value for name, value in config.items() if name != KEY})
     arrays: Mapping[str, Mapping[str, Any] | None] = whole["arrays"]
     expected: Mapping[str, Any] = whole["expect"] or {}
-    outputs: dict[str, Any] = {name: [] for written in whole["outputs"] for name in one_by_one(written) or [written]}
+    names = (name for written in whole["outputs"] for name in one_by_one(written) or [written])
+    # What has a dot in its name a repeat gives, or a gradient is.
+    outputs: dict[str, Any] = {name: [] for name in names if "." not in str(name)}
     outputs = outputs or {"probe_": []}
     lines: dict[str, Any] = dict.fromkeys(outputs, "zeros(1)")
     values: Mapping[str, Any] = expected.get("values") or {}

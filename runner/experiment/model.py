@@ -150,6 +150,8 @@ class Experiment:
     grad: Gradient | None = None
     expected: Mapping[Program, expect.Expectations] = field(default_factory=dict[Program, expect.Expectations])
     """What each program is held to."""
+    patterned: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The patterns of `constraints` for those values that the file names by one."""
     implied: frozenset[str] = frozenset()
     """The gradients that the file does not name among its outputs."""
     probed: frozenset[str] = frozenset()
@@ -376,8 +378,12 @@ class Experiment:
     def layout_keys(self) -> list[str]:
         """The keys of the file that say how something lies."""
         keys = [f"arrays.{array.name}.spec" for array in self.arrays]
-        keys += [f"constraints.{name}" for name in self.constraints]
+        keys += dict.fromkeys(map(self.key_of_constraint, self.constraints))
         return [*keys, *(f"outputs.{name}" for name in self.outputs)]
+
+    def key_of_constraint(self, name: str) -> str:
+        """The key of the file that constrains a value."""
+        return f"constraints.{self.patterned.get(name, name)}"
 
     def key_of_layout(self, name: str) -> str:
         """The key of the file that says how an array or an output lies; a gradient lies as its array by default."""

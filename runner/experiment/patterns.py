@@ -18,6 +18,11 @@ def fits(pattern: str, path: str) -> bool:
     return _compiled(pattern).fullmatch(path) is not None
 
 
+def is_pattern(key: str) -> bool:
+    """Whether a key is a path, or a pattern of paths, and no name."""
+    return any(character in key for character in "/*{")
+
+
 def flattened(specs: Mapping[str, Any]) -> dict[str, Any]:
     """Specs by patterns, of which a file may nest the names: what overrides name has no `/`."""
 

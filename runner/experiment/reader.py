@@ -14,7 +14,7 @@ from runner.experiment import auto, divergence, expect, extent, hardware, topolo
 from runner.experiment.checkpoints import check_names
 from runner.experiment.forms import PLATFORMS, check, choices
 from runner.experiment.functions import read_functions
-from runner.experiment.imported import read_imported
+from runner.experiment.imported import constrained, read_imported
 from runner.experiment.layouts import check_blocks, read_array, read_manual, read_mesh, read_specs
 from runner.experiment.lines import Flat, flat
 from runner.experiment.model import (
@@ -115,12 +115,16 @@ def read(config: Mapping[str, Any]) -> Experiment:
     implied = undeclared(grad, arrays, outputs)
     outputs |= implied
     constraints = read_specs(config["constraints"], "constraints", specs)
+    imports = read_imported(config)
+    patterns = {pattern for function in imports.functions.values() for pattern in function.constraints.values()}
+    by_pattern = {pattern: constraints.pop(pattern) for pattern in patterns}
     known = {name for _, name in paths(sections["graph"])} | values
     check_constraints(constraints, known, sections["per_device"] if automatic else (), mesh, automatic)
-    imports = read_imported(config)
     for section in SECTIONS:
         check_inside(("constraints",), constraints, statements[section], imports)
         check_inside(("outputs",), outputs, statements[section], imports)
+    patterned = constrained(statements["graph"], imports)
+    constraints |= {line: by_pattern[pattern] for line, pattern in patterned.items()}
     programs, chosen = _programs(named, sections)
     target = _target(config["target"], mesh, programs)
     if config["profile"] and target.processes > 1:
@@ -143,6 +147,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
         per_device=statements["per_device"] if any(p.section == "per_device" for p in programs) else (),
         sections=tuple(name for name, lines in sections.items() if lines),
         constraints=constraints,
+        patterned=patterned,
         outputs=outputs,
         values=read_values(config["expect"]["values"] or {}, outputs),
         programs=programs,

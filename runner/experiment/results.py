@@ -78,7 +78,9 @@ def check_inside(key: Key, names: Iterable[str], statements: Sequence[Statement]
         gives = str(around[0].gives[0].line)
         frame = None if python is None else python.frames.get(line.label)
         where = f" ({frame})" if frame else ""
-        how = "constrain it there" if key == ("constraints",) else "return it there"
+        how = "return it there"
+        if key == ("constraints",):
+            how = f"give it a checkpoint_name there, and constrain '{call.call.label}/**/NAME'"
         function = call.call.function if python is None else python.call
         message = f"'{name}' is a value inside of {function}{where}, which no program can reach"
         raise invalid((*key, name), f"{message}; {how}, or name what the call gives: '{gives}'")

@@ -31,7 +31,8 @@ _NOT_HERE = """
 | `jax.lax.associative_scan(f, x)` where `f` takes trees | arrays, or one tuple of them |
 | `jax.nn.initializers` | [`init`](language.md#arrays) of an array |
 | `jax.random.gamma`, `beta`, `dirichlet`, `poisson` | an array with `init: "load('file.npy')"` |
-| `jnp.linalg.eig`, `jax.scipy.linalg.expm`, `lu`, `gammainc`, `betainc`, `map_coordinates` | nothing |
+| `jax.scipy.linalg.lu`, `lu_factor` | `lu(a)`, both triangles, the swaps, the order of the rows |
+| `jnp.linalg.eig`, `jax.scipy.linalg.expm`, `gammainc`, `betainc`, `map_coordinates` | nothing |
 | `jax.image.resize` by `'linear'` or `'cubic'` | a product with the matrix of its weights, an array |
 | `jax.lax.conv_general_dilated_patches` | `conv_general_dilated` with a kernel that is an identity |
 | `jax.lax.bitcast_convert_type`, `jnp.nextafter`, `jnp.frexp` | nothing: the oracle's floats are float64 |

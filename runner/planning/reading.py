@@ -124,10 +124,11 @@ class _Reader:
         if inside:
             spec = experiment.constrained.get(path)
             names = (key for key, asked in experiment.constraints.items() if spec is not None and asked == spec)
-            return None if spec is None else (f"constraints.{next(names, path)}", spec)
+            return None if spec is None else (experiment.key_of_constraint(next(names, path)), spec)
         for section, specs in (("constraints", experiment.constraints), ("outputs", experiment.results)):
             if name in specs:
-                return f"{section}.{name}", specs[name]
+                key = experiment.key_of_constraint(name) if section == "constraints" else f"{section}.{name}"
+                return key, specs[name]
         return None
 
     # Equations.

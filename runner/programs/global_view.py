@@ -8,7 +8,7 @@ from pathlib import Path
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.layout import Spec
-from runner.programs import absent, source, spelling
+from runner.programs import absent, source, spelling, within
 from runner.programs.lines import Lines
 from runner.programs.names import Names
 from runner.programs.types import Repairs
@@ -75,6 +75,7 @@ def write(
         source.header(experiment, program, names, body, mesh=True),
         target.inputs(experiment, names, folder),
         target.mesh_functions(experiment, program),
+        within.SOURCE.rstrip() if within.DECORATOR in body else "",
         function,
         target.main(experiment, program),
     )

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from runner.experiment.graphs import graph
 from runner.experiment.imported import Imported
 from runner.experiment.model import Experiment, Statement
-from runner.graph.model import Called, Choice, Equation, Graph, Operand, Ref, Repeat, Value
+from runner.graph.model import Called, Choice, Equation, Graph, Operand, Ref, Repeat, Value, walk
 from runner.graph.source import Call, Line, Source
 from runner.layout import Spec
+from runner.programs import within
 from runner.programs.emit import Emit
 from runner.programs.names import Names
 from runner.programs.spelling import checkpointed, constrained, constrained_inside, resharded, tuple_of
@@ -199,16 +200,26 @@ class Lines:
         text = "\n".join([f"({', '.join(parameters)}):", *self._lines, f"    return {', '.join(given)}"])
         inner = self._names
         self._names, self._lines, self._depth = outer
-        known = self._defined.get((call.function, text))
+        decorator = "" if imported is None else self._decorator(imported, body)
+        known = self._defined.get((call.function, decorator + text))
         if known is None:
-            known = self._defined[call.function, text] = self._names.reserve_function(call.function, inner)
+            known = self._defined[call.function, decorator + text] = self._names.reserve_function(call.function, inner)
             kept = "" if call.checkpoint is None else f"\n{known} = {checkpointed(known, call.checkpoint)}\n"
-            self._functions.append(f"def {known}{text}\n{kept}")
+            self._functions.append(f"{decorator}def {known}{text}\n{kept}")
         return known
 
     def _returned(self, imported: Imported, body: Graph) -> str:
         """The results of a user's own Python function that the lines read."""
         return imported.text({value.name: self._names[value.name] for value in body.inputs})
+
+    def _decorator(self, imported: Imported, body: Graph) -> str:
+        """What lays out values inside of a function that is Python of the user's own; "" where nothing is to be."""
+        specs: dict[str, Spec] = {}
+        for equation in walk(body):
+            line = equation.source.line
+            if line.label in imported.inside and line.path in self._constrained:
+                specs[imported.inside[line.label]] = self._constrained[line.path]
+        return within.decorator(specs) if specs else ""
 
     def _follow(self, path: str, identifier: str, indent: str) -> None:
         """Write the lines that follow a definition."""

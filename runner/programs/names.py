@@ -8,6 +8,7 @@ import keyword
 from collections.abc import Iterable
 
 from runner.experiment.model import Experiment
+from runner.programs import within
 
 _RESERVED = frozenset(
     {*keyword.kwlist, *dir(builtins)}
@@ -27,6 +28,7 @@ _RESERVED = frozenset(
         "over",
         "steps",
     }
+    | {*within.NAMES}
 )
 
 

@@ -22,7 +22,7 @@ from runner import dtypes
 from runner.experiment import data
 from runner.experiment.model import Array, Experiment
 from runner.experiment.program import Program
-from runner.programs import processes
+from runner.programs import processes, within
 from runner.programs.names import Names
 from runner.programs.spelling import ordered, sharding, tuple_of
 from runner.version import __version__
@@ -81,10 +81,13 @@ def _imports(experiment: Experiment, body: str, *, mesh: bool) -> list[str]:
     absent = experiment.target.topology
     named = {dtypes.dtype(array.dtype).source.split(".")[0] for array in experiment.arrays}
     library = "os" if absent and absent.configuration else processes.library(experiment) if mesh else None
-    lines = ["import jax"] if library is None else [f"import {library}", "", "import jax"]
     read = _read(body)
+    constrains = within.DECORATOR in read
+    libraries = [*([library] if library else []), *(within.MODULES if constrains else ())]
+    lines = [*(f"import {module}" for module in sorted(libraries)), *([""] if libraries else []), "import jax"]
     if "jax.ad_checkpoint." in body:
         lines.append("import jax.ad_checkpoint")
+    lines += within.IMPORTS if constrains else ()
     if "jnp" in read:
         lines.append("import jax.numpy as jnp")
     if "ml_dtypes" in named:

@@ -80,7 +80,7 @@ class Keys:
 
 def keys_of(experiment: Experiment, program: Program | None = None) -> Keys:
     """The keys of a file; those of lines as a `program` has them, or where there is none, the graph."""
-    lines = {line: (f"constraints.{line}", spec) for line, spec in experiment.constraints.items()}
+    lines = {line: (experiment.key_of_constraint(line), spec) for line, spec in experiment.constraints.items()}
     if program is None or program.places:
         results = {line: (experiment.key_of_layout(line), spec) for line, spec in experiment.outputs.items()}
         lines = lines | results if program else results | lines

@@ -10,8 +10,9 @@ from contextlib import AbstractContextManager
 from typing import Any, cast
 
 import jax
+import jax.ad_checkpoint
 
-_jax = cast("Any", jax)
+_jax, _ad_checkpoint = cast("Any", jax), cast("Any", jax.ad_checkpoint)
 
 configure: Callable[[str, Any], None] = _jax.config.update
 devices: Callable[..., list[Any]] = _jax.devices
@@ -40,6 +41,7 @@ finfo: Callable[..., Any] = _jax.numpy.finfo
 unflatten: Callable[..., Any] = _jax.tree.unflatten
 device_put: Callable[..., Any] = _jax.device_put
 block_until_ready: Callable[[Any], Any] = _jax.block_until_ready
+checkpoint_name: Callable[[Any, str], Any] = _ad_checkpoint.checkpoint_name
 reshard: Callable[..., Any] = _jax.reshard
 with_sharding_constraint: Callable[..., Any] = _jax.lax.with_sharding_constraint
 

@@ -26,11 +26,11 @@ from runner import codec, dtypes
 from runner.config import schema
 from runner.experiment.frames import free
 from runner.experiment.imported import KEY, Imported, Imports, skeleton
-from runner.experiment.patterns import fits, flattened
+from runner.experiment.patterns import fits, flattened, is_pattern
 from runner.experiment.plain import check_name, located
 from runner.experiment.reader import read
 from runner.experiment.written import BOTH, all_names, is_choice, spread, targets
-from runner.faults import Fault, InvalidExperiment, Key, invalid, key_text
+from runner.faults import Fault, InvalidExperiment, Key, invalid, key_text, nearest
 from runner.graph.source import SECTIONS, Section
 from runner.language import python
 from runner.language.operations import CONSTANTS, OPERATIONS
@@ -61,9 +61,30 @@ class _Tree:
     structure: Any
     text: str
 
+    def renamed(self, prefix: str) -> _Tree:
+        """The tree whose leaves have a prefix to their names."""
+        leaves = tuple(f"{prefix}{leaf}" for leaf in self.leaves)
+        return _Tree(leaves, self.structure, self.text)
+
     def made(self, values: Mapping[str, Any]) -> Any:
         """The tree of these values of its leaves."""
         return calls.tree.unflatten(self.structure, [values[leaf] for leaf in self.leaves])
+
+
+@dataclass(frozen=True)
+class _Around:
+    """A repeat in whose body a line stands: its name, what the file says of it, the lines before that one."""
+
+    name: str
+    repeat: Mapping[str, Any]
+    lines: Mapping[str, Any]
+
+    def probing(self, inner: Mapping[str, Any], probes: Mapping[str, str]) -> dict[str, Any]:
+        """The repeat as far as it is known, with a repeat `inner`, in which some expressions are lines and stacked."""
+        kept = {part: value for part, value in self.repeat.items() if part not in ("stack", "checkpoint")}
+        return {
+            self.name: {**kept, "body": {**self.lines, **inner, **probes}, "stack": {name: name for name in probes}}
+        }
 
 
 def traced(definition: Mapping[str, Any], folder: Path, into: Path) -> dict[str, Any]:
@@ -88,6 +109,8 @@ class _Reading:
     imported: dict[str, Imported] = field(default_factory=dict[str, Imported])
     patterns: set[str] = field(default_factory=set[str])
     """The patterns of `specs` that some path fits."""
+    inside: dict[str, None] = field(default_factory=dict[str, None])
+    """The paths of what constraints may name inside of calls."""
     paths: dict[str, str] = field(default_factory=dict[str, str])
     """The paths of leaves in their trees, by their names."""
     compilable: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = field(
@@ -126,7 +149,7 @@ class _Reading:
             "arrays": self.arrays,
             "functions": {**self.definition["functions"], **self.functions},
             "outputs": self._of_trees("outputs"),
-            "constraints": self._of_trees("constraints"),
+            "constraints": self._constraints(),
             "grad": self._grad(),
             "show": self._show(),
         }
@@ -147,6 +170,12 @@ class _Reading:
     def specs(self) -> dict[str, Any]:
         """The specs of leaves by patterns of their paths."""
         return flattened(self._said("specs"))
+
+    @cached_property
+    def constrained(self) -> dict[str, Any]:
+        """The constraints whose keys are patterns of paths, by these."""
+        given = self._said("constraints")
+        return flattened({key: spec for key, spec in given.items() if is_mapping(spec) or is_pattern(key)})
 
     def _said(self, key: str) -> Mapping[str, Any]:
         """What the file says at a key that may be null."""
@@ -368,6 +397,7 @@ class _Reading:
             if section == "per_device" or not self.definition[BOTH]:
                 return
         self.before: dict[str, Any] = {}
+        self.around: list[_Around] = []
         self.values: set[str] = set()
         known, self.trees = dict(self.trees), {name: self.trees[name] for name in self.trees if name in self.operands}
         for where in (BOTH, section):
@@ -395,9 +425,13 @@ class _Reading:
     def _line(self, section: Section, name: str, value: Any, key: Key) -> tuple[str, Any]:
         """The names that a line gives, and what it says, with functions of the experiment in the place of calls."""
         if not isinstance(value, str):
+            if is_mapping(value) and is_mapping(value.get("body")) and not is_choice(value):
+                return name, self._repeat(section, name, value, key)
             self._refuse_inside(value, key)
             self.values |= set(targets(name, key)) if not is_mapping(value) else set()
             return name, value
+        if value.strip() in self.trees and "." in value:
+            return self._again(name, value.strip(), key)
         try:
             text, found = python.taken_out(value, self.objects)
         except SyntaxFault as fault:
@@ -419,6 +453,53 @@ class _Reading:
             return name, python.filled(text, {place: written for place, (written, _) in results.items()})
         ((written, tree),) = results.values()
         return ", ".join(self._give(given, tree, key, value)), written
+
+    def _repeat(self, section: Section, name: str, repeat: Mapping[str, Any], key: Key) -> dict[str, Any]:
+        """A repeat whose body calls what is imported; what it carries and takes slices of may be trees."""
+        for part in repeat.keys() - {"body"}:
+            self._refuse_inside(repeat[part], (*key, part))
+        values, trees = set(self.values), dict(self.trees)
+        first = {part: self._firsts(repeat.get(part), trees) for part in ("carry", "over") if repeat.get(part)}
+        self.values |= {str(repeat.get("index", "i")), *(leaf for part in first.values() for leaf in part)}
+        lines: dict[str, Any] = {}
+        self.around.append(_Around(name, {**repeat, **first}, lines))
+        for written, value in repeat["body"].items():
+            own: Key = (*key, "body", written)
+            given, text = (written, value) if is_choice(value) else self._line(section, written, value, own)
+            if is_choice(value):
+                self._refuse_inside(value, own)
+                self.values |= set(targets(written, own))
+            lines[given] = text
+        self.around.pop()
+        carried = {tree: self.trees[tree] for tree in repeat.get("carry") or {} if tree in self.trees}
+        stacked = {each: inner for each, inner in (repeat.get("stack") or {}).items() if inner in self.trees}
+        stack = {each: inner for each, inner in (repeat.get("stack") or {}).items() if inner not in self.trees}
+        after: dict[str, _Tree] = {f"{name}.{tree}": of.renamed(f"{name}.") for tree, of in carried.items()}
+        for each, inner in stacked.items():
+            of = self.trees[inner]
+            names = {leaf: free(f"{each}{leaf.removeprefix(inner)}", self.taken) for leaf in of.leaves}
+            stack |= {names[leaf]: leaf for leaf in of.leaves}
+            after[f"{name}.{each}"] = _Tree(tuple(f"{name}.{names[leaf]}" for leaf in of.leaves), of.structure, of.text)
+        self.values, self.trees = values, trees | after
+        return {**repeat, **first, "body": lines, **({"stack": stack} if stack else {})}
+
+    def _firsts(self, given: Mapping[str, Any], trees: Mapping[str, _Tree]) -> dict[str, Any]:
+        """What a repeat carries or takes slices of, a name for each leaf of a tree."""
+        firsts: dict[str, Any] = {}
+        for name, value in given.items():
+            of = trees.get(value) if isinstance(value, str) else None
+            if of is None:
+                firsts[name] = value
+                continue
+            self.trees[name] = self._tree(name, calls.tree.unflatten(of.structure, of.leaves), None)
+            firsts |= dict(zip(self.trees[name].leaves, of.leaves, strict=True))
+        return firsts
+
+    def _again(self, name: str, tree: str, key: Key) -> tuple[str, str]:
+        """The lines of a name for what a repeat gives as a tree."""
+        of = self.trees[tree]
+        names = self._give([name], of, key, tree)
+        return ", ".join(names), of.leaves[0] if len(names) == 1 else f"({', '.join(of.leaves)})"
 
     def _give(self, given: Sequence[str], tree: _Tree, key: Key, text: str) -> list[str]:
         """The names of the leaves of what a line gives, whose own names are those of its trees."""
@@ -451,7 +532,8 @@ class _Reading:
                 self._refuse_inside(part, (*key, name))
         elif isinstance(value, str) and (found := python.taken_out(value, self.objects)[1]):
             first = next(iter(found.values()))
-            message = f"{first.function} is called inside of a repeat or a function; call it in a line of a section"
+            where = "a line of a section, or of the body of a repeat"
+            message = f"{first.function} is called where no line of its own can be; call it in {where}"
             raise InvalidExperiment(Fault(key, message, value, 0, len(value)))
 
     # A call.
@@ -482,6 +564,12 @@ class _Reading:
             leaves = calls.eval_shape(function, *structs.values())
             return calls.tree.map(leaves.__getitem__, result[0])
 
+        where = "/".join([*(around.name for around in self.around), line])
+
+        def marks(path: str) -> bool:
+            self.inside.setdefault(f"{where}/{path}")
+            return self._constraint(f"{where}/{path}") is not None
+
         reference = self.references.get(call.function)
         read_in = space if reference is None else self._referring(reference, call, space)
         own = free(_identifier(call.function.replace(".", "_")) or line, self.taken)
@@ -497,6 +585,7 @@ class _Reading:
                 check_vma=self.probe.check_vma,
                 references={name.rpartition(".")[2]: each for name, each in self.references.items()},
                 taken=self.taken,
+                marks=None if local or not self.constrained else marks,
             )
             return lines, result[0]
 
@@ -520,9 +609,9 @@ class _Reading:
         self.called |= {call.function, *lines.called} - {""}
         if not lines.results:
             raise InvalidExperiment(Fault(key, f"{call.text} gives no array", call.text, 0, len(call.text)))
-        if section == "graph" and all(operand in self.arrays for operand in operands):
+        if section == "graph" and not self.around and all(operand in self.arrays for operand in operands):
             self.compilable[line] = (in_space(space), structs)
-        return self._function(call, own, reads, structs, lines, gives)
+        return self._function(call, own, reads, structs, lines, gives, where)
 
     def _referring(self, reference: Callable[..., Any], call: PythonCall, space: Mapping[str, Any]) -> dict[str, Any]:
         """The names of Python with a reference in the place of what is called."""
@@ -537,6 +626,7 @@ class _Reading:
         structs: Mapping[str, Any],
         lines: jaxprs.FunctionLines,
         result: Any,
+        where: str,
     ) -> tuple[str, _Tree]:
         self.taken |= {name for name, _ in all_names(lines.lines, ())}
         for name, value in lines.arrays.items():
@@ -559,7 +649,10 @@ class _Reading:
         single = isinstance(result, int)
         if not single:
             returned = f"jax.tree.leaves({returned})" + ("[0]" if len(results) == 1 else "")
-        self.imported[own] = Imported(call.function, returned, lines.frames, lines.differentiated)
+        constraints = {name: self._constraint(f"{where}/{path}") or "" for name, path in lines.marked.items()}
+        self.imported[own] = Imported(
+            call.function, returned, lines.frames, lines.differentiated, lines.marked, constraints
+        )
         structure = calls.tree.structure(result)
         tree = _Tree(tuple(f"{own}_{i}" for i in range(len(results))), structure, "")
         return f"{own}({', '.join(parameters)})", tree
@@ -576,12 +669,20 @@ class _Reading:
 
     def _types(self, section: Section, operands: Sequence[str]) -> tuple[dict[str, Any], dict[str, frozenset[str]]]:
         """What a call is given, as its section sees it, and over which axes devices have their own."""
+        computed = [name for name in operands if name not in self.arrays]
+        names = {name: f"probe{i}_" if self.around else name for i, name in enumerate(computed)}
+        probes = {probe: name for name, probe in names.items()}
+        inner: dict[str, Any] = {}
+        for around in reversed(self.around):
+            inner = around.probing(inner, probes)
+            probes = {probe: f"{around.name}.{probe}" for probe in probes}
+        inner |= probes if self.around else {}
         partial: dict[str, Any] = {
             **skeleton(self.definition),
             "arrays": self.arrays,
             "functions": {**self.definition["functions"], **self.functions},
-            section: {"probe_": "zeros(1)", **self.before},
-            "outputs": {"probe_": [], **{name: [] for name in operands if name not in self.arrays}},
+            section: {"probe_": "zeros(1)", **self.before, **inner},
+            "outputs": {"probe_": [], **{name: [] for name in names.values()}},
             KEY: codec.plain(Imports(self.imported)),
         }
         partial |= {other: {} for other in SECTIONS if other != section}
@@ -603,9 +704,11 @@ class _Reading:
                 structs[name] = jax.ShapeDtypeStruct(shape, dtypes.dtype(given[name].dtype).numpy)
                 varying[name] = frozenset(layout.spec.axes)
             else:
-                typed = lines[name]
-                structs[name] = jax.ShapeDtypeStruct(typed.shape, dtypes.dtype(typed.dtype).numpy)
-                varying[name] = differing.get(name, frozenset())
+                typed = lines[names[name]]
+                # What a repeat stacks has a dimension more.
+                shape = typed.shape[len(self.around) :]
+                structs[name] = jax.ShapeDtypeStruct(shape, dtypes.dtype(typed.dtype).numpy)
+                varying[name] = differing.get(names[name], frozenset())
         return structs, varying
 
     def _python(self, text: Any, key: Key) -> PythonCall:
@@ -630,6 +733,8 @@ class _Reading:
         """The specs of a section, of a tree those of its leaves."""
         specs: dict[str, Any] = {}
         for name, spec in spread(self.definition[section], (section,)).items():
+            if section == "constraints" and (is_mapping(spec) or is_pattern(name)):
+                continue
             if isinstance(spec, str):
                 tree = self.trees.get(name) or self._tree(name, 0, None)
                 said = self._specs(spec, tree, (section, name))
@@ -645,6 +750,29 @@ class _Reading:
                 own = self._spec(leaf, None)
                 specs[leaf] = spec if own is None else own
         return specs
+
+    def _constraint(self, path: str) -> str | None:
+        """The first pattern of a constraint that a path inside of a call fits."""
+        return next((pattern for pattern in self.constrained if fits(pattern, path)), None)
+
+    def _constraints(self) -> dict[str, Any]:
+        """The constraints: of leaves by their names, of values inside of calls by the patterns of their paths."""
+        specs: dict[str, Any] = {}
+        used = {pattern for function in self.imported.values() for pattern in function.constraints.values()}
+        for pattern, spec in self.constrained.items():
+            leaves = [leaf for leaf, path in self.paths.items() if fits(pattern, path)]
+            for leaf in leaves:
+                specs.setdefault(leaf, spec)
+            if pattern in used:
+                specs[pattern] = spec
+            elif not any(fits(pattern, path) for path in (*self.inside, *self.paths.values())):
+                known = {*self.inside, *(path for path in self.paths.values() if "/" in path)}
+                near = nearest(pattern, known) or (f"; there are {listed(sorted(known)[:12])}" if known else "")
+                message = f"no value inside of a call fits '{pattern}', and no leaf that one gives{near}"
+                if not self.inside:
+                    message += "; a value inside is named by jax.named_scope, or jax.ad_checkpoint.checkpoint_name"
+                raise invalid(("constraints", pattern), message)
+        return specs | self._of_trees("constraints")
 
     def _chosen(self, name: str, tree: _Tree, key: Key) -> dict[str, list[Any] | None]:
         """How the compiler lays out what a call of arrays gives, where nothing tells it."""

@@ -29,9 +29,11 @@ from runner.language.parts import at_index, axes_of
 from runner.language.printing import text
 from runner.layout import Mesh
 from runner.worker import calls
+from runner.worker.marks import marked, unmarked
 from runner.worker.primitives import (
     LIBRARY,
     ORDERS,
+    REFERENCE,
     Application,
     Unread,
     expression,
@@ -60,6 +62,7 @@ class FunctionLines:
     - `frames`: where each line stands in the user's files, by its name.
     - `differentiated`: whether it takes the derivative of a collective.
     - `called`: the names of what is called inside, where references were given for some.
+    - `marked`: the paths of the values that were asked for, by the names of the lines that give these.
     """
 
     lines: Mapping[str, Any]
@@ -68,6 +71,7 @@ class FunctionLines:
     frames: Mapping[str, Frame]
     differentiated: bool = False
     called: frozenset[str] = frozenset()
+    marked: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 class CannotRead(Exception):
@@ -83,6 +87,7 @@ def read(
     check_vma: bool = True,
     references: Mapping[str, Callable[..., Any]] | None = None,
     taken: Iterable[str] = (),
+    marks: Callable[[str], bool] | None = None,
 ) -> FunctionLines:
     """The lines of a function of arrays, called by name in the order of `operands`, which have `shape` and `dtype`.
 
@@ -92,12 +97,14 @@ def read(
     - `references`: functions that are read in the place of what is called inside, by the name of that: of a function
       with `jit`, `custom_jvp` or `custom_vjp`, of a kernel, of a callback. They take the same arrays by position.
     - `taken`: names that no line gets.
+    - `marks`: whether the value of a path inside of the function is to have a line of its own; the function is of
+      whole arrays then.
 
     Raises `CannotRead`, and whatever the function raises.
     """
     structs = [jax.ShapeDtypeStruct(operand.shape, operand.dtype) for operand in operands.values()]
     if mesh is None:
-        return _lines(function, {**operands}, structs, _Reader({*operands, *taken}), references or {})
+        return _lines(function, {**operands}, structs, _Reader({*operands, *taken}), references or {}, marks)
     found: list[FunctionLines] = []
     over = [sorted((varying or {}).get(name, ())) for name in operands]
 
@@ -125,8 +132,11 @@ def _lines(
     types: Sequence[Any],
     reader: _Reader,
     references: Mapping[str, Callable[..., Any]],
+    marks: Callable[[str], bool] | None = None,
 ) -> FunctionLines:
     closed = calls.make_jaxpr(function)(*types)
+    if marks is not None:
+        closed = marked(closed, marks)
     body = _Body(reader, {}, {}, references)
     body.know(closed.jaxpr.constvars, closed.consts)
     body.known.update((variable, Name(name)) for variable, name in zip(closed.jaxpr.invars, operands, strict=True))
@@ -139,7 +149,7 @@ def _lines(
     ]
     names = tuple(term.name for term in results)
     called = frozenset(reader.called)
-    return FunctionLines(body.lines, names, reader.arrays, reader.frames, reader.differentiated, called)
+    return FunctionLines(body.lines, names, reader.arrays, reader.frames, reader.differentiated, called, reader.marked)
 
 
 @dataclass
@@ -162,6 +172,8 @@ class _Reader:
     differentiated: bool = False
     called: set[str] = field(default_factory=set[str])
     """The names of what is called inside, where references are given for some."""
+    marked: dict[str, str] = field(default_factory=dict[str, str])
+    """The paths of values that have lines since they were asked for, by the lines' names."""
 
     def __post_init__(self) -> None:
         self.taken |= {*OPERATIONS, *CONSTANTS, *keyword.kwlist, "grad"}
@@ -342,6 +354,8 @@ class _Body:
             return self._within(closed.jaxpr, closed.consts, equation.invars, wanted, equation)
         if name in _DRAWS and any(v.aval.shape for v in equation.invars):
             return self._draws(equation)
+        if name == "name" and (path := unmarked(equation.params["name"])) is not None:
+            return [self._marked(self.term(equation.invars[0]), path)]
         written = {"scan": self._scan, "cond": self._cond, "while": self._while}.get(name)
         return self._applied(equation) if written is None else written(equation, wanted)
 
@@ -384,6 +398,13 @@ class _Body:
             return list(term.items)
         whole = self.named(term, equation.primitive.name)
         return [at_index(whole, Const(at)) for at in range(len(equation.outvars))]
+
+    def _marked(self, term: Term, path: str) -> Name:
+        """A line for a value that was asked for by its path."""
+        own = isinstance(term, Name) and term.name in self.lines
+        line = cast("Name", term) if own else self.again(term, path.rpartition("/")[2])
+        self.reader.marked[line.name] = path
+        return line
 
     # Over which axes a value may differ JAX finds out by itself, but where a loop begins: what JAX was told explicitly
     # is told in the lines only there, and to collectives, which want to know it.
@@ -618,7 +639,7 @@ class _Body:
         if found is None:
             raise self._cannot(
                 "a while_loop of which no constant says how many steps it takes at most: let its condition say so, as "
-                "in `(i < 100) & (error > 1e-6)`"
+                "in `(i < 100) & (error > 1e-6)`, or name a reference for a function with jit that has it inside"
             )
         begun = [self._begun(v) for v in equation.invars[first:]]
         if not found.count:
@@ -691,15 +712,13 @@ _HAS_BODY = {*_BODIES, "scan", "cond", "while"}
 
 _DRAWS = ("random_bits", "random_split", "random_fold_in")
 
-_REFERENCE = "name a reference for it, or for a function with jit that calls it"
-
 _OPAQUE = {
     "shard_map": "a shard_map{name} inside of a function: name a reference for the function with jit that contains it, "
     "or give the device's code as per_device",
-    "pallas_call": f"a Pallas kernel{{name}} is not read: {_REFERENCE}",
-    "pure_callback": f"a callback{{name}} of Python is not read: {_REFERENCE}",
-    "io_callback": f"a callback{{name}} of Python is not read: {_REFERENCE}",
-    "ffi_call": f"foreign code{{name}} is not read: {_REFERENCE}",
+    "pallas_call": f"a Pallas kernel{{name}} is not read: {REFERENCE}",
+    "pure_callback": f"a callback{{name}} of Python is not read: {REFERENCE}",
+    "io_callback": f"a callback{{name}} of Python is not read: {REFERENCE}",
+    "ffi_call": f"foreign code{{name}} is not read: {REFERENCE}",
 }
 """What is no function of JAX, or one of a device's; and what to do."""
 

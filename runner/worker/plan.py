@@ -464,5 +464,5 @@ def _constraint(experiment: Experiment, names: Sequence[str], layout: Spec | Non
         there = there or [spec for spec in specs if any(spec.startswith(f"{name}.") for name in names)]
         same = [name for name in there if layout is None or layout in _written(experiment, specs[name], len(layout))]
         if len(same) == 1:
-            return experiment.key_of_layout(same[0]) if key == "outputs" else f"{key}.{same[0]}"
+            return experiment.key_of_layout(same[0]) if key == "outputs" else experiment.key_of_constraint(same[0])
     return None

@@ -40,6 +40,9 @@ def _plain(part: Any) -> Any:
             return part
 
 
+REFERENCE = "name a reference for it, or for a function with jit that calls it"
+
+
 class Unread(Exception):
     """A primitive, or a use of one, that the language has no expression for; the text says which, and why."""
 
@@ -111,7 +114,7 @@ def expression(application: Application) -> Term:
     """The expression of an application. Raises `Unread`."""
     read = READERS.get(application.name)
     if read is None:
-        raise Unread(f"no expression for the primitive '{application.name}'")
+        raise Unread(f"no expression for the primitive '{application.name}': {REFERENCE}")
     return read(application)
 
 
@@ -242,6 +245,14 @@ def _powered(application: Application) -> Term:
     return operator("power", application.x, constant(application.params["y"]))
 
 
+@reads("nextafter")
+def _next_float(_: Application) -> Term:
+    raise Unread(
+        "'nextafter': the oracle's floats are float64, of which another one is next; add a small number, or name a "
+        "reference for a function with jit that does so inside"
+    )
+
+
 @reads("round")
 def _rounded(application: Application) -> Term:
     if int(application.params["rounding_method"]) == 1:
@@ -324,7 +335,10 @@ def _bitcast(application: Application) -> Term:
     kinds = {np.dtype(name).kind for name in (_numpy(application.dtype), _numpy(application.result))}
     if kinds <= {"i", "u"} and application.inputs[0].shape == application.outputs[0].shape:
         return application.made("astype({x}, {t})", t=application.result)
-    raise Unread("'bitcast_convert_type' of floats, or to floats: the oracle's floats are float64")
+    raise Unread(
+        "'bitcast_convert_type' of floats, or to floats: the oracle's floats are float64, which have other bits; "
+        "name a reference for a function with jit that does so inside"
+    )
 
 
 @reads("name")
@@ -990,6 +1004,16 @@ def _qr(application: Application) -> Term:
     return application.made("qr({x}, mode={m})", m="complete" if application.params["full_matrices"] else "reduced")
 
 
+@reads("lu")
+def _lu(application: Application) -> Term:
+    return application.made("lu({x})")
+
+
+@reads("lu_pivots_to_permutation")
+def _order_of_rows(application: Application) -> Term:
+    return application.made("lu_pivots_to_permutation({x}, {n})", n=application.params["permutation_size"])
+
+
 @reads("triangular_solve")
 def _solved(application: Application) -> Term:
     params = application.params
@@ -1052,7 +1076,10 @@ def wrapped(data: Term, implementation: str) -> Term:
 
 def _must_be_threefry(implementation: str) -> None:
     if implementation != "threefry2x32":
-        raise Unread(f"a random key of '{implementation}': the oracle has JAX's default, threefry2x32")
+        raise Unread(
+            f"a random key of '{implementation}': the oracle draws as JAX does by default, with threefry2x32; make the "
+            "key by jax.random.key(seed, impl='threefry2x32'), or leave jax_default_prng_impl as it is"
+        )
 
 
 @reads("random_unwrap")
@@ -1160,7 +1187,7 @@ _OVER_AXES = {
 LIBRARY: Mapping[str, Callable[[Application], tuple[str, Mapping[str, Any]]]] = {
     **{name: (lambda application: (application.name, {})) for name in (
         "relu", "silu", "softplus", "relu6", "inv", "det", "slogdet", "solve", "clip", "floor_divide", "remainder",
-        "logaddexp", "isfinite", "square", "log_sigmoid", "interp",
+        "signbit", "copysign", "logaddexp", "isfinite", "square", "log_sigmoid", "interp",
     )},
     "_where": lambda _: ("where", {}),
     "_interp": lambda _: ("interp", {}),

@@ -57,7 +57,7 @@ def infer(experiment: Experiment) -> Types:
         for path, spec in experiment.constrained.items():
             # What stands in a repeat of no steps has no type.
             if path in known:
-                key = ("constraints", named[path])
+                key = ("constraints", experiment.patterned.get(named[path], named[path]))
                 fits(spec, known[path].shape, (), experiment.mesh, key, named[path], experiment.logical.get(key))
         outputs = {name: nodes["graph"][name] for name in experiment.results}
         if experiment.grad:

@@ -147,6 +147,7 @@ def user_frame(source: Any) -> tuple[str, int] | None:
 @functools.lru_cache(maxsize=1024)
 def _user_frame(traceback: Any) -> tuple[str, int] | None:
     frames: list[Any] = list(importlib.import_module("jax._src.source_info_util").user_frames(traceback))
+    frames = [frame for frame in frames if not frame.file_name.endswith(f"/{CALLED}")]
     own = next((frame for frame in frames if is_own(frame.file_name)), frames[0] if frames else None)
     return None if own is None else (own.file_name, own.start_line)
 

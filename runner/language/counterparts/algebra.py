@@ -265,6 +265,37 @@ def solve_triangular(a: Any, b: Any, trans: int | str = 0, lower: bool = False, 
     return solve(np.conj(a) if trans in (2, "C") else a, b)
 
 
+def lu(x: Any) -> tuple[Any, Any, Any]:
+    """`jax.lax.linalg.lu`: both triangles in one matrix, the row that each step swaps with, the order of the rows."""
+    a = np.array(floating(x))
+    rows, columns = a.shape[-2:]
+    steps = min(rows, columns)
+    matrices = a.reshape(-1, rows, columns)
+    pivots = np.zeros((len(matrices), steps), np.int32)
+    with np.errstate(all="ignore"):
+        for matrix, swaps in zip(matrices, pivots, strict=True):
+            for step in range(steps):
+                column = matrix[step:, step]
+                swaps[step] = row = step + int(np.argmax(np.abs(column.real) + np.abs(column.imag)))
+                matrix[[step, row]] = matrix[[row, step]]
+                if matrix[step, step] != 0:
+                    matrix[step + 1 :, step] /= matrix[step, step]
+                matrix[step + 1 :, step + 1 :] -= np.outer(matrix[step + 1 :, step], matrix[step, step + 1 :])
+    swapped = pivots.reshape(*a.shape[:-2], steps)
+    return a, swapped, lu_pivots_to_permutation(swapped, rows)
+
+
+def lu_pivots_to_permutation(pivots: Any, permutation_size: int) -> Any:
+    """`jax.lax.linalg.lu_pivots_to_permutation`: the order of the rows after these swaps, one after the other."""
+    pivots = array(pivots)
+    swaps = pivots.reshape(math.prod(pivots.shape[:-1]), pivots.shape[-1])
+    orders = np.tile(np.arange(permutation_size, dtype=np.int32), (len(swaps), 1))
+    for order, rows in zip(orders, swaps, strict=True):
+        for step, row in enumerate(rows):
+            order[[step, row]] = order[[row, step]]
+    return orders.reshape(*pivots.shape[:-1], permutation_size)
+
+
 def matrix_power(a: Any, n: int) -> Any:
     """`jnp.linalg.matrix_power`, product by product: integers wrap."""
     a = array(a)

@@ -73,6 +73,13 @@ ROWS = (
         jax="jax.scipy.linalg.solve_triangular",
     ),
     array("qr", "a, mode='reduced'", algebra.qr, jax="jnp.linalg.qr"),
+    array("lu", "x", algebra.lu, jax="jax.lax.linalg.lu"),
+    array(
+        "lu_pivots_to_permutation",
+        "pivots, permutation_size",
+        algebra.lu_pivots_to_permutation,
+        jax="jax.lax.linalg.lu_pivots_to_permutation",
+    ),
     array("eigh", "a", algebra.eigh, jax="jnp.linalg.eigh"),
     array("svd", "a, full_matrices=True", algebra.svd, jax="jnp.linalg.svd"),
     array("block_diag", "*arrs", algebra.block_diag, jax="jax.scipy.linalg.block_diag"),

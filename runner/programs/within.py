@@ -1,0 +1,107 @@
+"""The part of a program that constrains values inside a user's function.
+
+The user's code stays as it is: the function is traced, and equations are added to its jaxpr behind those whose values
+a path names. The worker reads functions through the same code, so a path names the same values there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from runner.layout import Spec
+from runner.programs.spelling import sharding
+
+MODULES, IMPORTS = ("itertools", "re"), ("import jax.extend.core as jex",)
+"""What `SOURCE` reads besides `jax`: of Python's own, and of JAX's."""
+
+DECORATOR = "constraining"
+
+NAMES = ("itertools", "re", "jex", "constraining", "within", "given", "scopes_of")
+"""The names that `SOURCE` reads or defines."""
+
+SOURCE = '''def constraining(shardings):
+    """A decorator that lays out values inside a function, by their paths: named scopes, then a checkpoint_name."""
+
+    def put(path):
+        return path in shardings and (lambda value: jax.lax.with_sharding_constraint(value, shardings[path]))
+
+    def decorate(function):
+        def constrained(*arguments):
+            closed, result = jax.make_jaxpr(function, return_shape=True)(*arguments)
+            closed = closed.replace(jaxpr=within(closed.jaxpr, "", put))
+            return jax.tree.unflatten(jax.tree.structure(result), jex.jaxpr_as_fun(closed)(*arguments))
+
+        return constrained
+
+    return decorate
+
+
+def within(jaxpr, around, put):
+    """A jaxpr in the scope `around`, where the function put(path) is applied to values if there is one.
+
+    What a scope gives has the scope's path; a value with a checkpoint_name has this name behind its scope's path.
+    """
+
+    def inner(part, scope):
+        if isinstance(part, tuple) and any(isinstance(each, jex.ClosedJaxpr) for each in part):
+            return tuple(inner(each, scope) for each in part)
+        if isinstance(part, jex.ClosedJaxpr):
+            return part.replace(jaxpr=within(part.jaxpr, scope, put))
+        return within(part, scope, put) if isinstance(part, jex.Jaxpr) else part
+
+    scopes = [scopes_of(equation, around) for equation in jaxpr.eqns]
+    functions = {}
+    for scope in dict.fromkeys(itertools.chain(*filter(None, scopes))):
+        if function := put(scope):
+            for value in given(jaxpr, scopes, scope):
+                functions[value] = [function, *functions.get(value, [])]
+    equations = []
+    for equation, own in zip(jaxpr.eqns, scopes, strict=True):
+        if own is None or equation.primitive.name in ("shard_map", "pallas_call"):
+            # A backward pass, and what is one device's, stay as they are.
+            equations.append(equation)
+            continue
+        scope, (value, *_) = (own or [around])[-1], equation.outvars or [None]
+        if equation.primitive.name == "name" and (function := put(f"{scope}/{equation.params['name']}".lstrip("/"))):
+            functions[value] = [function, *functions.get(value, [])]
+        params = {name: inner(part, scope) for name, part in equation.params.items()}
+        outputs, added = list(equation.outvars), []
+        for i, value in enumerate(outputs):
+            for function in reversed(functions.get(value, [])):
+                (put_on,) = jax.make_jaxpr(function)(value.aval).eqns
+                added.insert(0, put_on.replace(outvars=[outputs[i]], source_info=equation.source_info))
+                (outputs[i],) = put_on.invars
+        equations += [equation.replace(params=params, outvars=outputs), *added]
+    return jaxpr.replace(eqns=equations)
+
+
+def given(jaxpr, scopes, scope):
+    """The values that a scope gives: those that are read outside of it, or else are among the jaxpr's outputs."""
+    made, read = {}, set()
+    for equation, own in zip(jaxpr.eqns, scopes, strict=True):
+        if own is not None and scope in own:
+            made |= dict.fromkeys(equation.outvars)
+        elif own is not None:
+            read |= {value for value in equation.invars if isinstance(value, jex.Var)}
+    outputs = {value for value in jaxpr.outvars if isinstance(value, jex.Var)}
+    return [value for value in made if value in read] or [value for value in made if value in outputs]
+
+
+def scopes_of(equation, around):
+    """The scopes in which an equation stands below `around`, the innermost last; None for one of a backward pass."""
+    stack = str(equation.source_info.name_stack)
+    if "transpose(" in stack:
+        return None
+    names = filter(None, re.sub(r"\\w+\\(|\\)", "", stack).split("/"))
+    return list(itertools.accumulate(names, lambda path, name: f"{path}/{name}".lstrip("/"), initial=around))[1:]
+'''
+"""Functions of a program, and of the worker."""
+
+
+def decorator(specs: Mapping[str, Spec]) -> str:
+    """What stands above a function of which the values at these paths are to lie so."""
+    entries = [f'"{path}": {sharding(spec)}' for path, spec in specs.items()]
+    line = f"@{DECORATOR}({{{', '.join(entries)}}})\n"
+    if len(line) <= 110:
+        return line
+    return "\n".join([f"@{DECORATOR}(", "    {", *(f"        {entry}," for entry in entries), "    }", ")", ""])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,14 @@ from runner.experiment import auto
 from runner.experiment.model import Experiment
 from runner.experiment.reader import read
 from runner.faults import InvalidExperiment, key_text
-from runner.planning.network import Network, eliminated, least_of_each, pruned, relaxed
+from runner.planning.elimination import TooLarge, eliminated, least_of_each
+from runner.planning.messages import Messages
+from runner.planning.network import Network
 from runner.planning.plan import NoPlan, Plan, Wanted, plan
 from runner.planning.prices import Bytes
+from runner.planning.program import programmed
 from runner.planning.reading import layable
+from runner.planning.solving import Solver
 from runner.planning.tables import Tables
 from runner.worker.derive import value_types
 from tests.command import ROOT, run_command
@@ -174,23 +179,84 @@ def test_elimination_finds_what_trying_everything_finds(seed: int, variables: in
     least = min(map(small.cost, every))
     found = eliminated(small)
     assert small.cost(found.choice) == pytest.approx(least)
-    assert found.bound == pytest.approx(least)
+    assert found.cost == pytest.approx(least)
     each = least_of_each(small, range(variables))
     for variable, number in itertools.product(range(variables), range(choices)):
         with_it = min(small.cost(choice) for choice in every if choice[variable] == number)
         assert each[variable][number] == pytest.approx(with_it)
-    smaller, kept = pruned(small)
-    choice = tuple(int(kept[at][number]) for at, number in enumerate(eliminated(smaller).choice))
-    assert small.cost(choice) == pytest.approx(least)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(2, 5), st.integers(2, 4), st.integers(1, 10), st.integers(1, 9))
+@settings(max_examples=40, deadline=None)
+def test_messages_bound_what_is_best_and_what_each_choice_costs(
+    seed: int, variables: int, choices: int, edges: int, sweeps: int
+) -> None:
+    small = network(np.random.default_rng(seed), variables, choices, edges)
+    least = eliminated(small).cost
+    passed = Messages(small.pairs, [choices] * variables).passed(small, sweeps, np.inf)
+    assert passed.bound <= least * (1 + 1e-9)
+    assert passed.cost == pytest.approx(small.cost(passed.choice))
+    assert passed.cost >= least * (1 - 1e-9)
+    exact = least_of_each(small, range(variables))
+    for variable, lower in enumerate(passed.lower):
+        assert (lower <= exact[variable] * (1 + 1e-9)).all()
+
+
+def grid(rng: np.random.Generator, side: int, choices: int) -> Network:
+    """A network that has no small tables: each variable shares costs with its neighbours in a square."""
+    numbers = np.arange(side * side).reshape(side, side)
+    edges = [*zip(numbers[:, :-1].flat, numbers[:, 1:].flat), *zip(numbers[:-1].flat, numbers[1:].flat)]
+    alone = tuple(rng.random(choices) for _ in numbers.flat)
+    return Network(alone, {(int(a), int(b)): rng.random((choices, choices)) for a, b in edges})
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_too_large_to_eliminate_is_found_by_leaving_out_what_cannot_be_better(seed: int) -> None:
+    # Of six rows of six, the largest table of an elimination has millions of entries.
+    wide = grid(np.random.default_rng(seed), 6, 8)
+    sizes = [8] * 36
+    with pytest.raises(TooLarge):
+        eliminated(grid(np.random.default_rng(seed), 9, 8))
+    found = Solver(wide.pairs, sizes).solved(wide)
+    exact = eliminated(wide)
+    assert found.bound <= exact.cost * (1 + 1e-9) <= found.cost * (1 + 2e-9)
+    assert found.proved
+    assert found.cost == pytest.approx(exact.cost)
+
+
+def test_when_time_is_up_there_is_a_choice_and_a_bound() -> None:
+    wide = grid(np.random.default_rng(0), 30, 30)
+    began = time.perf_counter()
+    found = Solver(wide.pairs, [30] * 900, seconds=1.0).solved(wide)
+    assert time.perf_counter() - began < 20
+    assert found.cost == pytest.approx(wide.cost(found.choice))
+    assert 0 < found.bound < found.cost
+    assert not found.proved
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_mixed_integer_program_finds_the_same_and_bounds_it(seed: int) -> None:
     small = network(np.random.default_rng(seed), 6, 3, 9)
-    found, exact = relaxed(small), eliminated(small)
-    assert found.cost == pytest.approx(exact.cost)
-    assert found.bound <= exact.cost * (1 + 1e-9)
-    assert found.proved
+    (choice, bound), exact = programmed(small, 60.0), eliminated(small)
+    assert choice is not None
+    assert small.cost(choice) == pytest.approx(exact.cost)
+    assert bound <= exact.cost * (1 + 1e-9)
+
+
+def test_what_is_second_is_what_another_choice_costs() -> None:
+    wide = grid(np.random.default_rng(5), 6, 8)
+    solver = Solver(wide.pairs, [8] * 36)
+    best = solver.solved(wide).choice
+    beside = solver.beside(wide, best, {0, 17})
+    exact = least_of_each(wide, {0, 17})
+    for variable in (0, 17):
+        finite = np.isfinite(beside.least[variable])
+        assert finite.sum() > 1
+        assert (beside.least[variable][finite] >= exact[variable][finite] * (1 - 1e-9)).all()
+        second = int(np.where(np.arange(8) == best[variable], np.inf, beside.least[variable]).argmin())
+        choice = beside.choice(variable, second)
+        assert choice[variable] == second
+        assert wide.cost(choice) == pytest.approx(beside.least[variable][second])
 
 
 @pytest.mark.parametrize(

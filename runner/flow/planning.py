@@ -21,7 +21,6 @@ from runner.flow import functions
 from runner.flow.run import run
 from runner.link.target import value_types_of
 from runner.link.workers import Workers
-from runner.planning.network import Unsolved
 from runner.planning.plan import Candidate, NoPlan, Plan, Wanted, plan
 from runner.record.model import CompiledProgram, Record, Status
 from runner.words import bytes_text, time_text
@@ -95,8 +94,6 @@ def planned(config: Mapping[str, Any], folder: Path, sources: Callable[[], Sourc
         raise invalid(key, str(error)) from None
     except NotDerived as error:
         raise invalid(keys[0], f"the graph cannot be planned: {error}") from None
-    except Unsolved as error:
-        raise invalid(keys[0], f"no plan was found: {error}") from None
 
 
 def _require_possible(experiment: Experiment, keys: Sequence[Key]) -> None:

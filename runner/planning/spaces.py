@@ -82,15 +82,26 @@ def _ways(mesh: Mesh, layouts: tuple[Spec, ...], rank: int) -> _Ways:
     shape = (math.prod(mesh.shape),) * rank
     whole = math.prod(shape)
     steps: list[_Step] = []
+    alike: dict[tuple[int, ...], list[int]] = {}
     for at, here in enumerate(layouts):
+        alike.setdefault(tuple(mesh.axis_size(axes) for axes in here), []).append(at)
         for move in moves.splits_and_joins(mesh, shape, 1, here, None):
             if move.after in index:
                 steps.append(_Step(at, index[move.after], move.kind, move.axes, move.sent / whole))
-        for to, after in enumerate(layouts):
-            if moves.permutes(mesh, here, after):
-                share = moves.local_bytes(mesh, shape, 1, here) / whole
-                steps.append(_Step(at, to, "collective-permute", moves.changed(mesh, here, after), share))
+    # Layouts whose blocks are as large differ by who has which.
+    for numbers in alike.values() if mesh.size <= PERMUTED else ():
+        for at, to in itertools.permutations(numbers, 2):
+            share = moves.local_bytes(mesh, shape, 1, layouts[at]) / whole
+            axes = moves.changed(mesh, layouts[at], layouts[to])
+            steps.append(_Step(at, to, "collective-permute", axes, share))
     return _Ways(layouts, tuple(steps))
+
+
+PERMUTED = 4096
+"""On a mesh of more devices no blocks are permuted: who sends to whom takes too long to find out."""
+
+LAYOUTS = 700
+"""Of an array that has more layouts only those are taken in which axes of one dimension are in the mesh's order."""
 
 
 class Space:
@@ -103,7 +114,8 @@ class Space:
     def __init__(self, mesh: Mesh, shape: tuple[int, ...], itemsize: int, prices: Prices) -> None:
         self.mesh, self.total, self._prices = mesh, float(math.prod(shape) * itemsize), prices
         # Those in any order of the axes on a dimension may stand on the way.
-        self.layouts = tuple(enumeration.specs(shape, mesh))
+        several = enumeration.count_of_specs(shape, mesh) > LAYOUTS
+        self.layouts = plain_layouts(mesh, shape) if several else tuple(enumeration.specs(shape, mesh))
         self.index = {spec: at for at, spec in enumerate(self.layouts)}
         self.held: Costs = np.array([self.total / mesh.axis_size(spec.axes) for spec in self.layouts])
         self._ways = _ways(mesh, self.layouts, len(shape))

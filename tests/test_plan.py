@@ -205,7 +205,8 @@ def test_messages_bound_what_is_best_and_what_each_choice_costs(
 def grid(rng: np.random.Generator, side: int, choices: int) -> Network:
     """A network that has no small tables: each variable shares costs with its neighbours in a square."""
     numbers = np.arange(side * side).reshape(side, side)
-    edges = [*zip(numbers[:, :-1].flat, numbers[:, 1:].flat), *zip(numbers[:-1].flat, numbers[1:].flat)]
+    across = zip(numbers[:, :-1].flat, numbers[:, 1:].flat, strict=True)
+    edges = [*across, *zip(numbers[:-1].flat, numbers[1:].flat, strict=True)]
     alone = tuple(rng.random(choices) for _ in numbers.flat)
     return Network(alone, {(int(a), int(b)): rng.random((choices, choices)) for a, b in edges})
 

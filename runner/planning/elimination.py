@@ -1,6 +1,6 @@
 """A network in; the choice that costs least in all out, exactly, by variable elimination.
 
-A variable is minimised over for every choice of those that it shares a cost with, the one with the smallest table first.
+A variable is minimised over for every choice of those that it shares a cost with, that with the smallest table first.
 """
 
 from __future__ import annotations

@@ -106,10 +106,10 @@ class Solver:
                 self._last = whole, passed
             before, best = best, _joined(best, passed)
             best = _searched(network, passed, _narrowed(network, passed, best, until), until)
-            if before is not None and best.cost >= before.cost:
-                if best.bound - before.bound <= _PROGRESS * (best.cost - before.bound):
-                    best = _programmed(network, passed, best, until)
-                    break
+            stays = before is not None and best.cost >= before.cost
+            if before is not None and stays and best.bound - before.bound <= _PROGRESS * (best.cost - before.bound):
+                best = _programmed(network, passed, best, until)
+                break
             # What is in no better choice need not be passed again.
             kept = _below(network, passed, best)
             smaller = restricted(network, kept)
@@ -139,11 +139,11 @@ class Solver:
 
     def _near(self, network: Network, passed: Passed, best: Solution, variables: Collection[int]) -> Sequence[Numbers]:
         """The best one's choices, those closest to the bound, and of some variables a few more."""
-        lowest = [np.where(np.isfinite(costs), lower, np.inf) for costs, lower in zip(network.alone, passed.lower)]
         closest = _closest(network, passed, best, 2 * best.cost - passed.bound, _BESIDE)
         kept = closest or [np.array([number]) for number in best.choice]
         for variable in variables:
-            few = np.argsort(lowest[variable], kind="stable")[:_FEW]
+            lower = np.where(np.isfinite(network.alone[variable]), passed.lower[variable], np.inf)
+            few = np.argsort(lower, kind="stable")[:_FEW]
             wider = [np.union1d(mine, few) if at == variable else mine for at, mine in enumerate(kept)]
             kept = wider if _fits(network, wider, elimination.LARGEST) else kept
         return kept

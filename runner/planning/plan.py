@@ -11,7 +11,9 @@ import numpy as np
 from runner.experiment.auto import Least
 from runner.experiment.model import Experiment
 from runner.layout import Parts, Spec
+from runner.planning.front import front, undominated
 from runner.planning.network import Choice, Costs, Network
+from runner.planning.parallelism import parallelism
 from runner.planning.prices import Bytes, Prices, Seconds
 from runner.planning.reading import layable
 from runner.planning.solving import SECONDS, Solution, Solver
@@ -25,17 +27,23 @@ _ROUNDS = 24
 class Wanted:
     """What of a plan is to be least, and the bytes that a device may hold of arrays and outputs.
 
-    `free` are the keys of the layouts to find; `seconds`: how long they are looked for.
+    - `free`: the keys of the layouts to find; `seconds`: how long they are looked for.
+    - `beside`: what else is to be small: a front is found of plans than which no other one is better in all of it.
     """
 
     least: Least
     free: tuple[str, ...]
     memory: float | None = None
     seconds: float = SECONDS
+    beside: tuple[Least, ...] = ()
 
 
 class NoPlan(Exception):
-    """There is none; the message says why."""
+    """There is none; the message says why. `least`: where the memory is too little, the bytes that would do."""
+
+    def __init__(self, message: str, least: float | None = None) -> None:
+        super().__init__(message)
+        self.least = least
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +82,7 @@ class Candidate:
 
     - `constraints`: how the values of lines lie, by their names; `sent`: the bytes that a device sends, `held`: those
       that it holds of arrays and outputs.
+    - `costs`: of a front, what it costs of each thing that is to be small.
     """
 
     layouts: Mapping[str, Spec]
@@ -81,6 +90,7 @@ class Candidate:
     cost: float
     sent: float
     held: float
+    costs: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +115,10 @@ class Plan:
     - `bound`: what the best plan costs at least; `proved`: that this is the best.
     - `solver`, `variables`, `largest`: how it was found, among how many variables, and the largest table's entries.
     - `memory`: the limit on what a device holds; `unlimited`: what the best plan without it costs.
-    - `others`: the next best candidates, the best first; `unknown`: what is taken to cost nothing, or to be whole.
+    - `others`: the next best candidates, the best first; `front`: where several things are to be small, the plans than
+      which no other one is better in all.
+    - `parallelism`: what the plan does over each mesh axis, in the words that people use.
+    - `unknown`: what is taken to cost nothing, or to be whole.
     """
 
     least: Least
@@ -122,6 +135,8 @@ class Plan:
     axes: tuple[AxesBytes, ...]
     splits: tuple[Split, ...]
     others: tuple[Candidate, ...] = ()
+    front: tuple[Candidate, ...] = ()
+    parallelism: tuple[str, ...] = ()
     unknown: tuple[str, ...] = field(default=())
 
 
@@ -135,15 +150,30 @@ def prices_of(experiment: Experiment, least: Least) -> Prices:
 
 
 def plan(experiment: Experiment, types: Parts, wanted: Wanted) -> Plan:
-    """The best layouts for the keys of `wanted`. Raises `NoPlan`, `NotDerived` and `Unsolved`."""
-    prices = prices_of(experiment, wanted.least)
+    """The best layouts for the keys of `wanted`. Raises `NoPlan` and `NotDerived`."""
+    until = time.perf_counter() + wanted.seconds
+    every = {least: prices_of(experiment, least) for least in dict.fromkeys((wanted.least, *wanted.beside))}
+    prices = every[wanted.least]
     found = layable(experiment, types, wanted.free)
-    tables = Tables(experiment.mesh, found, prices)
+    divided = any(each.divided for each in every.values())
+    tables = Tables(experiment.mesh, found, prices, divided=divided)
     network = tables.network
-    solver = Solver(network.pairs, [len(costs) for costs in network.alone], wanted.seconds)
-    solution, priced, unlimited = _within(solver, network, by_tensor(tables), wanted)
+    solver = Solver(network.pairs, [len(costs) for costs in network.alone])
+    solution, priced, unlimited = _within(solver, network, by_tensor(tables), wanted.memory, until)
     alternatives, others = _others(tables, network, solver, priced, solution.choice, wanted)
-    unknown = [*found.notes, *(prices.unknown if isinstance(prices, Seconds) else ())]
+    points: list[Candidate] = []
+    if wanted.beside:
+        beside = {
+            least: network if least == wanted.least else Tables(experiment.mesh, found, each, divided=divided).network
+            for least, each in every.items()
+        }
+        choices = undominated(list(beside.values()), [solution.choice, *front(list(beside.values()), wanted.seconds)])
+        for choice in choices:
+            costs = {least: one.cost(choice) for least, one in beside.items()}
+            points.append(replace(_candidate(tables, choice), costs=costs))
+    unknown = [*found.notes, *tables.notes]
+    for each in every.values():
+        unknown += each.unknown if isinstance(each, Seconds) else ()
     return Plan(
         least=wanted.least,
         best=_candidate(tables, solution.choice),
@@ -159,7 +189,9 @@ def plan(experiment: Experiment, types: Parts, wanted: Wanted) -> Plan:
         axes=tuple(_axes(tables, solution.choice)),
         splits=tuple(_splits(tables, solution.choice)),
         others=tuple(others),
-        unknown=tuple(unknown),
+        front=tuple(points),
+        parallelism=tuple(parallelism(tables, solution.choice)),
+        unknown=tuple(dict.fromkeys(unknown)),
     )
 
 
@@ -167,15 +199,20 @@ def plan(experiment: Experiment, types: Parts, wanted: Wanted) -> Plan:
 
 
 def _within(
-    solver: Solver, network: Network, held_bytes: Mapping[int, Costs], wanted: Wanted
+    solver: Solver, network: Network, held_bytes: Mapping[int, Costs], limit: float | None, until: float
 ) -> tuple[Solution, Network, float]:
     """The best choice that holds no more than the limit, the network in which that is priced, the cost without limit.
 
     A byte that is held has a price, which is found by bisection: the cheapest choice at a price is the best one of
     those that hold no more than it does, and the least cost at a price, less what the limit costs at it, is a bound.
     """
-    limit, until = wanted.memory, time.perf_counter() + wanted.seconds
-    solution = solver.solved(network)
+
+    def solved(priced: Network, share: float) -> Solution:
+        """Solve in a share of the time that is left."""
+        now = time.perf_counter()
+        return solver.solved(priced, now + max(1.0, share * (until - now)))
+
+    solution = solved(network, 1.0 if limit is None else 0.5)
     unlimited = solution.cost
 
     def holds(choice: Choice) -> float:
@@ -185,13 +222,14 @@ def _within(
         return solution, network, unlimited
     least = sum(float(costs[np.isfinite(network.alone[at])].min(initial=np.inf)) for at, costs in held_bytes.items())
     if least > limit:
-        raise NoPlan(f"no layouts hold so little: arrays and outputs take {round(least)} bytes of a device at least")
+        message = f"no layouts hold so little: arrays and outputs take {round(least)} bytes of a device at least"
+        raise NoPlan(message, least)
     low, high, price = 0.0, None, max(abs(solution.cost), 1e-12) / limit
     best: tuple[Solution, Network] | None = None
     bound = solution.bound
     for _ in range(_ROUNDS):
         priced = network.plus({at: price * costs for at, costs in held_bytes.items()})
-        cheapest = solver.solved(priced)
+        cheapest = solved(priced, 0.25)
         bound = max(bound, cheapest.bound - price * limit)
         if holds(cheapest.choice) <= limit:
             high, cost = price, network.cost(cheapest.choice)
@@ -207,7 +245,7 @@ def _within(
     if best is None:
         # What holds least does not cost least at any of the prices: take what holds least, and of that the cheapest.
         smallest = network.plus({at: np.where(costs > costs.min(), np.inf, 0.0) for at, costs in held_bytes.items()})
-        best = solver.solved(smallest), smallest
+        best = solved(smallest, 1.0), smallest
     return replace(best[0], bound=min(bound, best[0].cost)), best[1], unlimited
 
 

@@ -25,7 +25,7 @@ from runner.layout import Mesh, Spec
 from runner.planning.model import Layable, Operand, Operation, Tensor, Transfer
 from runner.planning.network import Choice, Costs, Network, Numbers
 from runner.planning.prices import Prices
-from runner.planning.spaces import Indices, Sending, Space, Spaces, plain_layouts, split_axes
+from runner.planning.spaces import Indices, Sending, Space, Spaces, Units, plain_layouts, split_axes
 
 _OF_SUMS = ("sum", "mean")
 
@@ -98,15 +98,27 @@ class Item:
 class Tables:
     """The tables of what is to be laid out. Variables are the tensors, then the operations, by their numbers."""
 
-    def __init__(self, mesh: Mesh, layable: Layable, prices: Prices) -> None:
+    def __init__(self, mesh: Mesh, layable: Layable, prices: Prices, *, divided: bool | None = None) -> None:
+        """Of tables that are compared all are `divided`, or none is: by default as the prices say."""
         self.mesh, self.layable, self.prices = mesh, layable, prices
-        self._spaces = Spaces(mesh, prices)
+        self._divided = prices.divided if divided is None else divided
+        self.units, self._shared = _fitting(mesh, layable)
+        self._spaces = Spaces(mesh, prices, self.units)
+        self.notes = tuple(self._notes())
         self._alike: dict[Hashable, Lying] = {}
         self.lying = [self._lying(tensor) for tensor in layable.tensors]
         self._kinds = [self._kind(operation) for operation in layable.operations]
         self._ways_of: dict[Hashable, tuple[Way, ...]] = {}
         self.ways = [self._ways(kind, operation) for kind, operation in self._of_kinds()]
         self._costs_of: dict[Hashable, list[_Cost]] = {}
+
+    def _notes(self) -> Iterator[str]:
+        """What was left out, so that the tables are not too large."""
+        for unit in self.units:
+            if len(unit) > 1:
+                yield f"{', '.join(unit)} split together: there are too many layouts to choose for each alone"
+        if not self._shared:
+            yield "what several operations read is laid out anew for each of them: there are too many layouts to share"
 
     # Variables.
 
@@ -118,9 +130,10 @@ class Tables:
         if tensor.spec is not None:
             specs: tuple[Spec, ...] = (tensor.spec,)
         else:
-            specs = plain_layouts(self.mesh, tensor.shape)
+            specs = plain_layouts(self.mesh, tensor.shape, self.units)
             specs = tuple(spec for spec in specs if not (tensor.whole_first and spec[0]))
-        pairs = [(spec, held) for spec in specs for held in (_wider(spec) if tensor.readers > 1 else (spec,))]
+        several = tensor.readers > 1 and self._shared
+        pairs = [(spec, held) for spec in specs for held in (_wider(spec, self.units) if several else (spec,))]
         # A layout that the file gives may have another order of axes than there is on the way.
         pairs = [(own, held) for own, held in pairs if held in space.index]
         own, held = (np.array([space.index[pair[side]] for pair in pairs]) for side in (0, 1))
@@ -143,9 +156,11 @@ class Tables:
 
     def _ways(self, kind: Hashable, operation: Operation) -> tuple[Way, ...]:
         if kind not in self._ways_of:
-            tried = (self._way(operation, assignment) for assignment in _assignments(self.mesh, operation.rule))
+            tried = (
+                self._way(operation, assignment) for assignment in _assignments(self.mesh, operation.rule, self.units)
+            )
             ways = [way for way in tried if way is not None]
-            if self.prices.divided and operation.work.flops:
+            if self._divided and operation.work.flops:
                 most = max(way.shards for way in ways)
                 ways = [way for way in ways if way.shards == most]
             self._ways_of[kind] = tuple(ways)
@@ -233,7 +248,7 @@ class Tables:
 
     def _places(self) -> tuple[Numbers, ...]:
         """For each choice of each variable where it has each mesh axis: a number that only equals itself."""
-        axes = split_axes(self.mesh)
+        axes = [unit[0] for unit in self.units]
         of: dict[int, Numbers] = {}
         places: list[Numbers] = []
         for lying in self.lying:
@@ -440,24 +455,68 @@ def _factor(assignment: Assignment, axis: str) -> int:
     return next((factor for factor, axes in assignment.items() if axis in axes), -1)
 
 
-def _wider(spec: Spec) -> Iterator[Spec]:
+def _wider(spec: Spec, units: Units) -> Iterator[Spec]:
     """A layout, and those in which some of its axes split nothing."""
-    for kept in itertools.product((True, False), repeat=len(spec.axes)):
-        there = {axis for axis, keep in zip(spec.axes, kept, strict=True) if keep}
-        yield spec.over(there)
+    there = [unit for unit in units if unit[0] in spec.axes]
+    others = set(spec.axes) - {axis for unit in there for axis in unit}
+    for kept in itertools.product((True, False), repeat=len(there)):
+        yield spec.over(others | {axis for unit, keep in zip(there, kept, strict=True) if keep for axis in unit})
 
 
-def _assignments(mesh: Mesh, rule: Rule) -> Iterator[dict[int, tuple[str, ...]]]:
+def _assignments(mesh: Mesh, rule: Rule, units: Units) -> Iterator[dict[int, tuple[str, ...]]]:
     """Every way in which mesh axes may split the factors, of several on one factor the mesh's first one slowest."""
-    axes = split_axes(mesh)
-    factors = [factor for factor, size in rule.sizes.items() if size > 1 and factor not in rule.whole]
-    for chosen in itertools.product((None, *factors), repeat=len(axes)):
+    factors = _factors(rule)
+    for chosen in itertools.product((None, *factors), repeat=len(units)):
         assignment: dict[int, tuple[str, ...]] = {}
-        for axis, factor in zip(axes, chosen, strict=True):
+        for unit, factor in zip(units, chosen, strict=True):
             if factor is not None:
-                assignment[factor] = (*assignment.get(factor, ()), axis)
+                assignment[factor] = (*assignment.get(factor, ()), *unit)
         if all(rule.sizes[factor] % mesh.axis_size(mine) == 0 for factor, mine in assignment.items()):
             yield assignment
+
+
+def _factors(rule: Rule) -> list[int]:
+    return [factor for factor, size in rule.sizes.items() if size > 1 and factor not in rule.whole]
+
+
+LARGEST = 300_000_000
+"""The entries of all tables, at most, if every dimension could be divided: about a quarter of them are there."""
+
+
+def _fitting(mesh: Mesh, layable: Layable) -> tuple[Units, bool]:
+    """What splits together, so that the tables are not too large, and whether readers may share a layout of their own.
+
+    Axes that stand side by side in the mesh, and that the file does not name, split together where that is needed.
+    """
+    units = split_axes(mesh)
+    named = {axis for tensor in layable.tensors if tensor.spec is not None for axis in tensor.spec.axes}
+    if _entries(layable, len(units), shared=True) <= LARGEST:
+        return units, True
+    while _entries(layable, len(units), shared=False) > LARGEST:
+        joined = [at for at in range(len(units) - 1) if not named & {*units[at], *units[at + 1]}]
+        if not joined:
+            break
+        # The smallest ones first: what is large is better left to choose.
+        at = min(joined, key=lambda at: mesh.axis_size((*units[at], *units[at + 1])))
+        units = (*units[:at], (*units[at], *units[at + 1]), *units[at + 2 :])
+    return units, False
+
+
+def _entries(layable: Layable, axes: int, *, shared: bool) -> int:
+    """The entries of all tables for so many axes, if these could divide everything."""
+
+    def layouts(at: int) -> int:
+        tensor = layable.tensors[at]
+        if tensor.spec is not None:
+            return 1
+        several = shared and tensor.readers > 1
+        return (len(tensor.shape) * (2 if several else 1) + 1) ** axes
+
+    total = sum(layouts(transfer.before) * layouts(transfer.after) for transfer in layable.transfers)
+    for operation in layable.operations:
+        beside = sum(map(layouts, (*(each.tensor for each in operation.operands), *operation.results)))
+        total += beside * (len(_factors(operation.rule)) + 1) ** axes
+    return total
 
 
 def _completed(space: Space, way: Way, place: int) -> Costs:

@@ -22,7 +22,7 @@ from runner.experiment import auto
 from runner.experiment.reader import read
 from runner.experiment.written import spread
 from runner.faults import key_text
-from runner.flow import planning as flow
+from runner.flow import layouts as flow
 from runner.flow.run import run
 from runner.link.process import Worker
 from runner.link.workers import Workers

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("runner")
 
+PLAN = "plan.json"
+"""What a run leaves in its folder that found layouts."""
+
 
 @dataclass(frozen=True)
 class Job:
@@ -161,4 +164,8 @@ def run_one(job: Job, workers: Workers) -> Status:
     # The terminal's pictures are a choice; the log has the whole story.
     log.info("%s: %s\n\n%s", record.experiment, record.status, report.story(record, job.folder))
     report.run(record, job.folder, brief=job.many, show=point.show)
+    if (job.folder / PLAN).exists():
+        from runner.show import plan
+
+        plan.show_found(job.folder / PLAN)
     return record.status

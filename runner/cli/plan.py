@@ -6,56 +6,104 @@ that. What comes first is an experiment in the run folder, which runs as it stan
 
 from __future__ import annotations
 
-import json
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner import codec
 from runner.cli import single
 from runner.cli.jobs import Job
 from runner.config import schema
 from runner.config.compose import Configuration
 from runner.link.workers import Workers
 from runner.record import files
+from runner.show.console import print_table
+from runner.show.plan import amount
+from runner.show.table import Table
 from runner.untyped import is_mapping
 from runner.words import bytes_text, listed
 
 if TYPE_CHECKING:
-    from runner.flow.planning import Planning, Tried
+    from runner.flow.layouts import Planning
+    from runner.flow.planning import Lowered, Tried
+    from runner.layout import Spec
     from runner.record.model import Status
-
-FILE = "plan.json"
-"""Where in the run folder the plan is, for other programs to read."""
 
 EXPERIMENT = Path("conf/experiment/plan.yaml")
 """Where in the run folder the experiment is that has the layouts."""
+
+COMPARE = "--compare"
+"""Two plans that were made, instead of a plan to make."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line. Returns 0 where the plan passes, 1 where a check of it failed, 2 for bad input.
 
-    3 for what could not be compiled or run.
+    3 for what could not be compiled or run. `--compare A B`: say how two plans differ, of their folders or files.
     """
+    if COMPARE in arguments:
+        return _compare([argument for argument in arguments if argument != COMPARE])
     return single.main("plan", arguments, _plan, "a plan is of")
 
 
+def _compare(plans: Sequence[str]) -> int:
+    from runner.show import plan as shown
+
+    if len(plans) != 2:
+        print(f"command line: {COMPARE}\n  it takes two run folders, or files plan.json", file=sys.stderr)
+        return 2
+    try:
+        shown.show_difference(*map(Path, plans))
+    except shown.UnreadablePlan as error:
+        print(f"command line: {COMPARE}\n  {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
 def _plan(configuration: Configuration, job: Job, workers: Workers) -> Status:
+    from runner import codec
+    from runner.flow import layouts
     from runner.flow import planning as flow
 
     folder, overrides = job.folder, list(job.provenance.overrides)
-    planning = flow.planned(configuration.plain, folder, lambda: configuration.sources, workers)
+    planning = layouts.planned(configuration.plain, folder, lambda: configuration.sources, workers)
     _show_plan(planning)
-    tried = flow.tried(planning, folder, lambda: configuration.sources, overrides, workers)
-    best = tried[0]
-    files.write_text(folder / FILE, json.dumps(_plain(planning, tried), indent=1) + "\n")
+    ranked = flow.ranked(planning, folder, lambda: configuration.sources, overrides, workers)
+    for lowered in ranked.lowered:
+        _show_lowered(lowered, planning)
+    if ranked.lowered:
+        planning = ranked.planning
+        _show_plan(planning)
+    compiled = {"tried": codec.plain(ranked.tried), "lowered": codec.plain(ranked.lowered)}
+    layouts.leave(folder, planning, **compiled)
+    # What is written by hand stands there already, and may not divide the work at all.
+    own = [one for one in ranked.tried if one.by_hand is None]
+    best = own[0].candidate if own else planning.plan.best
     (folder / EXPERIMENT).parent.mkdir(parents=True, exist_ok=True)
-    found = flow.anywhere(flow.filled(planning, best.candidate), lambda: configuration.sources)
+    found = layouts.anywhere(layouts.filled(planning, best), lambda: configuration.sources)
     files.write_text(folder / EXPERIMENT, text(found, planning))
-    _show_tried(planning, tried)
-    print(f"\n{folder / FILE}")
+    if ranked.tried:
+        _show_tried(planning, ranked.tried)
+        if ranked.tried[0].by_hand is not None:
+            print(f"\nby what was compiled {ranked.tried[0].by_hand} is better than what was found")
+    if ranked.least_memory is not None:
+        print(
+            f"\nas compiled nothing is within the limit of {bytes_text(round(planning.request.memory or 0))}: "
+            f"the least that was found needs {bytes_text(ranked.least_memory)}"
+        )
+    print(f"\n{folder / layouts.FILE}")
     print(f"python -m runner --config-dir {folder / EXPERIMENT.parts[0]} +experiment={EXPERIMENT.stem}")
-    return best.programs[0].status
+    if not own:
+        return "passed"
+    status = own[0].programs[0].status
+    return "failed" if status == "passed" and ranked.least_memory is not None else status
+
+
+def _show_lowered(lowered: Lowered, planning: Planning) -> None:
+    print(
+        f"as compiled a device needs {bytes_text(lowered.needed)}, {bytes_text(round(lowered.held))} of it arrays and "
+        f"outputs: planned again, where these are at most {bytes_text(round(lowered.limit))}\n"
+    )
 
 
 def text(definition: Mapping[str, Any], planning: Planning) -> str:
@@ -114,8 +162,6 @@ def _dumper() -> type[Any]:
 
 def _optimality(planning: Planning) -> str:
     """What is known of how good the plan is, by its model."""
-    from runner.flow.planning import amount
-
     plan = planning.plan
     if plan.proved:
         return "by the model no other plan is better"
@@ -123,15 +169,7 @@ def _optimality(planning: Planning) -> str:
     return f"by the model no plan is below {best}, and this one has {amount(plan.best.cost, plan.least)}"
 
 
-def _plain(planning: Planning, tried: Sequence[Tried]) -> dict[str, Any]:
-    return {"plan": codec.plain(planning.plan), "tried": codec.plain(tried)}
-
-
 def _show_plan(planning: Planning) -> None:
-    from runner.flow.planning import amount
-    from runner.show.console import print_table
-    from runner.show.table import Table
-
     plan, least = planning.plan, planning.plan.least
     rows: list[tuple[str, str, str, str]] = []
     for one in plan.alternatives:
@@ -145,11 +183,55 @@ def _show_plan(planning: Planning) -> None:
         f"{bytes_text(round(plan.best.held))} of arrays and outputs"
     )
     print(f"{_optimality(planning)} ({plan.solver}, {plan.variables} variables)")
+    if plan.memory is not None:
+        more = plan.best.cost - plan.unlimited
+        costs = f"costs {amount(more, least)}" if more > 1e-6 * plan.unlimited else "costs nothing"
+        print(f"the limit of {bytes_text(round(plan.memory))} {costs}")
     for axes in plan.axes:
         print(f"  {axes.kind} over {listed(axes.axes)}: {bytes_text(round(axes.bytes))} in {axes.count}")
+    for sentence in plan.parallelism:
+        print(f"  {sentence}")
     for note in plan.unknown:
         print(f"  not known: {note}" if "does not say" in note else f"  {note}")
     print()
+    _show_shapes(planning)
+    _show_front(planning)
+
+
+def _show_shapes(planning: Planning) -> None:
+    """The shapes of the mesh, where that was to be found: the best first."""
+    if not planning.shapes:
+        return
+    least, rows = planning.plan.least, list[tuple[str, str, str, str]]()
+    for one in planning.shapes:
+        sent, held = (amount(value, "bytes") for value in (one.sent, one.held))
+        rows.append((list_text(one.shape), one.error or amount(one.cost, least), sent, held))
+    print_table(Table(("mesh.shape", least, "sent", "held"), rows))
+    print()
+
+
+def _show_front(planning: Planning) -> None:
+    """The plans than which no other one is better in everything that is to be small."""
+    plan = planning.plan
+    if not plan.front:
+        return
+    kinds = (plan.least, *planning.request.beside)
+    rows = [
+        (*(amount(one.costs[kind], kind) for kind in kinds), _layouts_text(planning, one.layouts)) for one in plan.front
+    ]
+    print_table(Table((*kinds, "layouts"), rows))
+    print()
+
+
+def list_text(shape: Sequence[int]) -> str:
+    """`[4, 2]`."""
+    return f"[{', '.join(map(str, shape))}]"
+
+
+def _layouts_text(planning: Planning, layouts: Mapping[str, Spec]) -> str:
+    names = {key: _told(key, planning) for key in layouts}
+    short = {key: name.removesuffix(".spec").partition(".")[2] or name for key, name in names.items()}
+    return " ".join(f"{short[key]}={spec.yaml()}" for key, spec in layouts.items())
 
 
 def _told(key: str, planning: Planning) -> str:
@@ -159,18 +241,14 @@ def _told(key: str, planning: Planning) -> str:
 
 
 def _show_tried(planning: Planning, tried: Sequence[Tried]) -> None:
-    from runner.flow.planning import amount, exceeds
-    from runner.show.console import print_table
-    from runner.show.table import Table, status_cell
+    from runner.flow.planning import exceeds
+    from runner.show.table import status_cell
 
     least = planning.plan.least
     rows = [
         (
-            one.folder,
-            " ".join(
-                f"{_told(key, planning).removesuffix('.spec').partition('.')[2] or _told(key, planning)}={spec.yaml()}"
-                for key, spec in one.candidate.layouts.items()
-            ),
+            one.by_hand or one.folder,
+            _layouts_text(planning, one.candidate.layouts),
             amount(one.candidate.cost, least),
             program.program,
             status_cell(program.status),

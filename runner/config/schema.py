@@ -31,7 +31,8 @@ class MeshConfig:
     """Axis names and sizes, in the order of `jax.make_mesh`."""
 
     axes: Annotated[list[Any], "axes"] = MISSING
-    shape: Annotated[list[Any], "sizes-of-axes"] = MISSING
+    shape: Annotated[Any, "sizes-of-axes"] = MISSING
+    """The size of each axis; `auto`: all shapes of the target's devices are planned, and the best is taken."""
     devices: Annotated[list[Any] | None, "devices"] = None
     """The numbers of the devices in the mesh, row-major or nested like it; null: in the order of `jax.make_mesh`."""
     types: Annotated[list[Any] | None, "types-of-axes"] = None
@@ -194,14 +195,21 @@ class ExpectConfig:
 
 @dataclass
 class PlanConfig:
-    """What `python -m runner plan` is to find layouts for, where a spec is `auto`."""
+    """What is found where a spec, or the shape of the mesh, is `auto`."""
 
-    least: Annotated[str | None, "least"] = None
-    """What is to be least: `bytes` that a device sends, `time` on the hardware, `memory`; null: time with hardware."""
+    least: Annotated[Any, "least"] = None
+    """What is to be least: `bytes` that a device sends, `time` on the hardware, `memory`; null: time with hardware.
+
+    Of several the first one counts most, and a front is found: `[bytes, memory]`.
+    """
     memory: Annotated[Any, "amount"] = None
-    """How much a device may hold of arrays and outputs: bytes, or `90 GiB`."""
-    candidates: Annotated[int, "at-least-1"] = 3
-    """How many plans are compiled, the best by prediction first."""
+    """How much a device may hold of arrays and outputs, and need as compiled: bytes, or `90 GiB`."""
+    candidates: Annotated[int, "number-of-plans"] = 3
+    """How many plans are compiled, the best by prediction first; 0: none is."""
+    seconds: Annotated[float, "seconds-of-a-plan"] = 30.0
+    """How long a plan is looked for: when they are over, the best so far is taken, with a bound."""
+    competitors: Annotated[list[Any] | None, "texts"] = None
+    """Files of layouts by hand that are compiled beside the plans: `[megatron.yaml]`."""
 
 
 @dataclass

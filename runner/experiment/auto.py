@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from runner.config import schema
+from runner.experiment import enumeration, topology
 from runner.experiment.forms import AUTO, check
 from runner.experiment.patterns import fits, flattened
 from runner.experiment.written import spread
 from runner.faults import Key, invalid
-from runner.untyped import is_mapping
+from runner.untyped import is_list, is_mapping
 
 Least: TypeAlias = Literal["bytes", "time", "memory"]
 """The bytes that a device sends, the time of a run, the bytes that a device holds."""
@@ -25,11 +27,82 @@ _AMOUNT = re.compile(r"\s*(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)\s*([kKMGT]?i?B)?\s*")
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """What `plan:` says: what is to be least, the bytes that a device may hold, how many plans are compiled."""
+    """What `plan:` says: what is to be least, the bytes that a device may hold, how many plans are compiled.
+
+    - `beside`: what else is to be small; `seconds`: how long plans are looked for.
+    - `competitors`: files of layouts by hand.
+    """
 
     least: Least
     memory: float | None
     candidates: int
+    beside: tuple[Least, ...] = ()
+    seconds: float = 30.0
+    competitors: tuple[str, ...] = ()
+
+
+MOST_SHAPES = 64
+"""How many shapes of a mesh are planned, those with the most alike sizes first."""
+
+
+def shape_is_open(config: Mapping[str, Any]) -> bool:
+    """Whether the shape of the mesh is to be found."""
+    mesh = config.get("mesh")
+    return is_mapping(mesh) and mesh.get("shape") == AUTO
+
+
+def is_open(config: Mapping[str, Any]) -> bool:
+    """Whether anything is to be found."""
+    return shape_is_open(config) or next(keys(config), None) is not None
+
+
+def shapes(config: Mapping[str, Any], *, alike: bool) -> list[list[int]]:
+    """The shapes of a mesh that is `auto`: all factorisations of its devices, those with the most alike sizes first.
+
+    Where axes are `alike`, so that it does not matter which of them is how long, those that the file does not name are
+    taken in one order. Raises `InvalidExperiment` where it is not known how many devices there are.
+    """
+    whole: Mapping[str, Any] = schema.whole(config)
+    mesh, target = whole["mesh"], whole["target"]
+    axes = mesh["axes"]
+    check(axes, ("mesh", "axes"))
+    if mesh["devices"] is not None:
+        devices = len(_numbers(mesh["devices"]))
+    elif target["topology"] is not None:
+        devices = topology.parse(target["topology"], target["platform"], target["slices"]).devices
+    elif target["devices"] is not None:
+        devices = target["devices"]
+    else:
+        message = "no number of devices to make a mesh of: say target.devices, mesh.devices, or a target"
+        raise invalid(("mesh", "shape"), message)
+    named = set(_WORDS.findall(" ".join(_texts({key: value for key, value in whole.items() if key != "mesh"}))))
+    free = [at for at, axis in enumerate(axes) if alike and axis not in named]
+    found = [
+        sizes
+        for sizes in enumeration.factorisations(devices, len(axes))
+        if all(sizes[a] >= sizes[b] for a, b in itertools.pairwise(free))
+    ]
+    return sorted(found, key=lambda sizes: (max(sizes) / min(sizes), sizes))
+
+
+_WORDS = re.compile(r"\w+")
+
+
+def _numbers(devices: Any) -> list[Any]:
+    return [number for each in devices for number in _numbers(each)] if is_list(devices) else [devices]
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All texts of a configuration, keys included."""
+    if isinstance(value, str):
+        yield value
+    elif is_mapping(value):
+        for key, inner in value.items():
+            yield str(key)
+            yield from _texts(inner)
+    elif is_list(value):
+        for inner in value:
+            yield from _texts(inner)
 
 
 def keys(config: Mapping[str, Any]) -> Iterator[Key]:
@@ -82,7 +155,7 @@ def without(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def refuse(config: Mapping[str, Any]) -> None:
     """Raise `InvalidExperiment` for the first layout that is to be found: what reads this needs all of them."""
-    key = next(keys(config), None)
+    key = ("mesh", "shape") if shape_is_open(config) else next(keys(config), None)
     if key is not None:
         message = "no layout yet: python -m runner plan with the same arguments finds it, and writes a file that runs"
         raise invalid(key, message)
@@ -92,10 +165,13 @@ def read_plan(config: Mapping[str, Any]) -> PlanRequest:
     """What the key `plan` says. Raises `InvalidExperiment`."""
     whole: Mapping[str, Mapping[str, Any]] = schema.whole(config)
     given = whole["plan"]
-    for name in ("least", "memory", "candidates"):
+    for name in ("least", "memory", "candidates", "seconds", "competitors"):
         check(given[name], ("plan", name))
-    least: Least = given["least"] or ("bytes" if whole["hardware"].get("name") is None else "time")
-    return PlanRequest(least, _amount(given["memory"]), given["candidates"])
+    every: list[Least] = [given["least"]] if isinstance(given["least"], str) else list(given["least"] or ())
+    every = list(dict.fromkeys(every)) or ["bytes" if whole["hardware"].get("name") is None else "time"]
+    competitors = tuple(given["competitors"] or ())
+    amount = _amount(given["memory"])
+    return PlanRequest(every[0], amount, given["candidates"], tuple(every[1:]), float(given["seconds"]), competitors)
 
 
 def _amount(value: Any) -> float | None:

@@ -129,6 +129,7 @@ _SPECS = Form("mapping", of=replace(SPEC, optional=True))
 AUTO = "auto"
 """In the place of a PartitionSpec: the planner finds it."""
 _LAYOUT = _any(SPEC.refusal, SPEC, Form("text", choices=(AUTO,)))
+_LEAST_OF = Form("text", "a plan has no least '{value}'", choices=LEAST)
 _RULE = Form(
     "list",
     "{value!r} is not a rule; it is a logical name and mesh axes, such as [embed, x]",
@@ -190,8 +191,12 @@ _SHARED = replace(_REPEAT, keys={**_OF_A_REPEAT, "body": replace(_TO_EXPRESSIONS
 
 FORMS: Mapping[str, Form] = {
     "axes": Form("list", "the mesh has no axes", of=_MESH_AXIS, fewest=1),
-    "sizes-of-axes": Form(
-        "list", of=Form("integer", "{value!r} is not the size of an axis; it is an integer of at least 1", least=1)
+    "sizes-of-axes": _any(
+        "{value!r} is not a shape; it is a list of the sizes of axes, or auto",
+        Form(
+            "list", of=Form("integer", "{value!r} is not the size of an axis; it is an integer of at least 1", least=1)
+        ),
+        Form("text", choices=(AUTO,)),
     ),
     "devices": Form("list", of=_any("", DEVICE, "devices")),
     "types-of-axes": Form("list", of=Form("text", choices=AXIS_TYPES)),
@@ -212,7 +217,11 @@ FORMS: Mapping[str, Form] = {
     "numbers": _any("", Form("number"), Form("flag"), Form("list", of="numbers")),
     "spec": _LAYOUT,
     "specs": Form("mapping", of=replace(_LAYOUT, optional=True)),
-    "least": Form("text", "a plan has no least '{value}'", choices=LEAST, optional=True),
+    "least": replace(
+        _one_or_more(_LEAST_OF, f"a plan has no least {{value!r}}; there are {', '.join(LEAST)}"), optional=True
+    ),
+    "number-of-plans": Form("integer", "{value!r} is not a number of plans; it is an integer of at least 0", least=0),
+    "seconds-of-a-plan": Form("number", "{value!r} is not a time; it is a number of seconds above 0", above=0),
     "amount": _any(
         "{value!r} is not an amount of memory; it is a number of bytes, or one with a unit: 90 GiB",
         Form("number", above=0),

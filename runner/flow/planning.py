@@ -1,30 +1,25 @@
-"""A configuration in which layouts are to be found in; the plan, and what its best candidates came to, out."""
+"""A plan in; its best candidates, and layouts by hand, compiled, verified and ranked, out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.config import schema
-from runner.derivation.scopes import NotDerived
-from runner.experiment import auto, data
 from runner.experiment.auto import PlanRequest
-from runner.experiment.imported import TREES
-from runner.experiment.model import Experiment
+from runner.experiment.patterns import fits
 from runner.experiment.program import Program
 from runner.experiment.reader import read
-from runner.experiment.written import BOTH, all_names
 from runner.faults import Key, invalid, key_text
 from runner.flow import functions
+from runner.flow.layouts import Planning, filled, typed
 from runner.flow.run import run
-from runner.link.target import value_types_of
+from runner.layout import Spec
 from runner.link.workers import Workers
-from runner.planning.network import Unsolved
-from runner.planning.plan import Candidate, NoPlan, Plan, Wanted, plan
+from runner.planning.plan import Candidate, NoPlan, Wanted, plan
 from runner.record.model import CompiledProgram, Record, Status
-from runner.words import bytes_text, time_text
+from runner.untyped import is_list, is_mapping
 
 if TYPE_CHECKING:
     from runner.config.sources import Sources
@@ -32,20 +27,8 @@ if TYPE_CHECKING:
 _PROGRAMS = (Program.AUTO, Program.CONSTRAINT)
 """What a candidate is compiled as unless the file names programs: with its layouts, and with those of lines as well."""
 
-
-@dataclass(frozen=True)
-class Planning:
-    """An experiment whose layouts are to be found, what is wanted of them, and the plan.
-
-    - `definition`: what it is read from, everything whole where a layout is to be found; what it imports is not read.
-    - `left_open`: the patterns of `specs` that say `auto`.
-    """
-
-    experiment: Experiment
-    definition: Mapping[str, Any]
-    left_open: frozenset[str]
-    request: PlanRequest
-    plan: Plan
+_ROUNDS = 3
+"""How often a plan is made anew since what was compiled needs more memory than the limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,105 +49,131 @@ class Compiled:
 
 @dataclass(frozen=True, kw_only=True)
 class Tried:
-    """A candidate, the folder of its run, and what its programs came to, the best first."""
+    """A candidate, the folder of its run, and what its programs came to, the best first.
+
+    `by_hand`: the file that has its layouts, of a competitor.
+    """
 
     candidate: Candidate
     folder: str
     programs: tuple[Compiled, ...]
+    by_hand: str | None = None
 
 
-def planned(config: Mapping[str, Any], folder: Path, sources: Callable[[], Sources], workers: Workers) -> Planning:
-    """Find the layouts of a configuration. Raises `InvalidExperiment` where there are none to be found."""
-    keys = list(auto.keys(config))
-    if not keys:
-        raise invalid((), "there is no layout to find: say auto where one is wanted, spec: auto")
-    request = auto.read_plan(config)
-    definition = auto.without(config)
-    experiment = read(functions.traced(definition, folder / TREES, sources, workers))
-    left_open = frozenset(str(key[1]) for key in keys if key[0] == "specs")
-    keys = list(auto.of_traced(config, experiment.imports.paths))
-    _require_possible(experiment, keys)
-    # Their types are the same in every layout, and no other program is asked for.
-    graph = experiment.at(program=Program.AUTO.value)
-    types = value_types_of(workers, graph, folder, data.folder(experiment, sources))
-    wanted = Wanted(request.least, tuple(key_text(key) for key in keys), request.memory)
-    try:
-        return Planning(experiment, definition, left_open, request, plan(graph, types, wanted))
-    except NoPlan as error:
-        key = ("plan", "least" if request.least == "time" and experiment.hardware is None else "memory")
-        raise invalid(key, str(error)) from None
-    except NotDerived as error:
-        raise invalid(keys[0], f"the graph cannot be planned: {error}") from None
-    except Unsolved as error:
-        raise invalid(keys[0], f"no plan was found: {error}") from None
+@dataclass(frozen=True, kw_only=True)
+class Lowered:
+    """Why a plan was made anew: a candidate needs more memory as compiled than the limit is.
+
+    - `needed`: what it needs as compiled; `held`: its arrays and outputs; `limit`: what these may be in the next plan.
+    """
+
+    needed: int
+    held: float
+    limit: float
 
 
-def _require_possible(experiment: Experiment, keys: Sequence[Key]) -> None:
-    """Raise `InvalidExperiment` where layouts say nothing, or somebody has said already how blocks lie."""
-    if experiment.mesh.size == 1:
-        raise invalid(keys[0], f"the mesh {experiment.mesh} has one device: there is nothing to lay out")
-    if "per_device" in experiment.sections:
-        message = (
-            "per_device computes with the blocks of one layout, so none can be found: leave it out, or say the layout"
-        )
-        raise invalid(keys[0], message)
-    if not experiment.graph:
-        raise invalid(keys[0], "layouts are found for a graph, and this experiment has none")
+@dataclass(frozen=True)
+class Ranked:
+    """What was tried, the best first; the plan that it is of in the end; why that was made anew.
+
+    `least_memory`: where nothing is within the limit, the least that anything needs as compiled.
+    """
+
+    planning: Planning
+    tried: tuple[Tried, ...]
+    lowered: tuple[Lowered, ...]
+    least_memory: int | None
 
 
-def filled(planning: Planning, candidate: Candidate) -> dict[str, Any]:
-    """The definition with the layouts of a candidate, and those of the lines as constraints."""
-    definition, defaults = schema.whole(planning.definition), schema.whole({})["plan"]
-    arrays: dict[str, Any] = dict(definition["arrays"])
-    sections = {section: dict(definition[section] or {}) for section in ("constraints", "outputs")}
-    patterns = {name: spec for name, spec in definition["specs"].items() if name not in planning.left_open}
-    paths: dict[str, Any] = {}
-    for key, spec in candidate.layouts.items():
-        section, _, name = key.partition(".")
-        name = name.removesuffix(".spec") if section == "arrays" else name
-        if name in planning.experiment.imports.paths:
-            paths[planning.experiment.imports.paths[name]] = spec.json()
-        elif section == "arrays":
-            arrays[name] = {**arrays[name], "spec": spec.json()}
-        else:
-            sections[section][name] = spec.json()
-    lines = {name for section in (BOTH, "graph") for name, _ in all_names(definition[section], (section,))}
-    for name, spec in candidate.constraints.items():
-        # What stands in a function has no name that a constraint could use.
-        if name in lines and name not in sections["outputs"]:
-            sections["constraints"].setdefault(name, spec.json())
-    # The first pattern that a path fits counts.
-    return {**definition, **sections, "arrays": arrays, "specs": paths | patterns, "plan": defaults}
-
-
-def anywhere(definition: Mapping[str, Any], sources: Callable[[], Sources]) -> dict[str, Any]:
-    """A definition for a file that may lie anywhere: files of Python by their whole paths."""
-    folder = functions.beside(definition, sources)
-
-    def whole(source: str) -> str:
-        file, colon, attribute = source.partition(":")
-        return f"{(folder / file).resolve()}{colon}{attribute}" if folder and file.endswith(".py") else source
-
-    named = {
-        key: {name: whole(source) for name, source in definition[key].items()} for key in ("imports", "references")
-    }
-    return {**definition, **named}
-
-
-def tried(
+def ranked(
     planning: Planning, folder: Path, sources: Callable[[], Sources], overrides: Sequence[str], workers: Workers
-) -> list[Tried]:
-    """The best candidates, compiled and verified, the best by what was compiled first."""
+) -> Ranked:
+    """The best candidates and the competitors, compiled and verified, the best by what was compiled first.
+
+    Where the best one is over the memory limit, a plan is made that holds less by as much, a few times.
+    """
+    request, lowered = planning.request, list[Lowered]()
+    rivals = list(competitors(planning, folder, sources, workers)) if request.candidates else []
+    tried: list[Tried] = []
+    for number, (file, candidate) in enumerate(rivals, start=1):
+        own = folder / f"competitor_{number}"
+        each = _tried(planning, candidate, own, sources, overrides, workers)
+        tried.append(replace(each, by_hand=file))
+    while True:
+        plans = [planning.plan.best, *(planning.plan.front or planning.plan.others)]
+        for candidate in plans[: request.candidates]:
+            known = [one.candidate.layouts for one in tried if one.by_hand is None]
+            if dict(candidate.layouts) not in [dict(layouts) for layouts in known]:
+                own = folder / f"candidate_{len(known) + 1}"
+                tried.append(_tried(planning, candidate, own, sources, overrides, workers))
+        tried.sort(key=lambda one: _rank(one.programs[0], request))
+        over = _over(tried, planning)
+        if over is None or len(lowered) == _ROUNDS:
+            break
+        smaller = _smaller(planning, over.limit)
+        if smaller is None:
+            break
+        planning = smaller
+        lowered.append(replace(over, limit=planning.plan.memory or over.limit))
+    return Ranked(planning, tuple(tried), tuple(lowered), _least_memory(tried, request))
+
+
+def _over(tried: Sequence[Tried], planning: Planning) -> Lowered | None:
+    """By how much the plan is over the memory limit, as compiled; None where something is within it."""
+    request = planning.request
+    if (
+        request.memory is None
+        or not tried
+        or any(_is_within(program, request) for one in tried for program in one.programs)
+    ):
+        return None
+    best = planning.plan.best
+    needed = [
+        program.memory_bytes
+        for one in tried
+        if one.candidate.layouts == best.layouts
+        for program in one.programs
+        if program.memory_bytes is not None and program.status == "passed"
+    ]
+    if not needed:
+        return None
+    limit = best.held - (min(needed) - request.memory)
+    return Lowered(needed=min(needed), held=best.held, limit=max(limit, 1.0))
+
+
+def _smaller(planning: Planning, limit: float) -> Planning | None:
+    """The plan within a lower limit, or that which holds the least; None where nothing holds less than this one."""
+    try:
+        return planning.again(limit)
+    except NoPlan as error:
+        held = planning.plan.best.held
+        return planning.again(error.least) if error.least is not None and error.least < held * (1 - 1e-6) else None
+
+
+def _is_within(program: Compiled, request: PlanRequest) -> bool:
+    return program.status == "passed" and not exceeds(program, request)
+
+
+def _least_memory(tried: Sequence[Tried], request: PlanRequest) -> int | None:
+    programs = [program for one in tried for program in one.programs if program.status == "passed"]
+    if request.memory is None or any(not exceeds(program, request) for program in programs):
+        return None
+    return min((program.memory_bytes for program in programs if program.memory_bytes is not None), default=None)
+
+
+def _tried(
+    planning: Planning,
+    candidate: Candidate,
+    own: Path,
+    sources: Callable[[], Sources],
+    overrides: Sequence[str],
+    workers: Workers,
+) -> Tried:
     experiment, request = planning.experiment, planning.request
     programs = [program.value for program in (experiment.programs if experiment.chosen else _PROGRAMS)]
-    found: list[Tried] = []
-    for number, candidate in enumerate([planning.plan.best, *planning.plan.others][: request.candidates], start=1):
-        own = folder / f"candidate_{number}"
-        own.mkdir()
-        config = {**filled(planning, candidate), "program": programs}
-        record = run(config, own, sources, overrides, workers)
-        found.append(Tried(candidate=candidate, folder=own.name, programs=_came_to(record, request)))
-    return sorted(found, key=lambda one: _rank(one.programs[0], request) if one.programs else _LAST)
+    own.mkdir()
+    record = run({**filled(planning, candidate), "program": programs}, own, sources, overrides, workers)
+    return Tried(candidate=candidate, folder=own.name, programs=_came_to(record, request))
 
 
 def _came_to(record: Record, request: PlanRequest) -> tuple[Compiled, ...]:
@@ -174,19 +183,14 @@ def _came_to(record: Record, request: PlanRequest) -> tuple[Compiled, ...]:
     for name, program in record.programs.items():
         one = Compiled(program=name, status=program.status, error=program.error)
         if isinstance(program, CompiledProgram):
-            one = Compiled(
-                program=name,
-                status=program.status,
-                error=program.error,
+            one = replace(
+                one,
                 bytes_sent=program.bytes_sent,
                 seconds=program.estimate.seconds if program.estimate else None,
                 memory_bytes=program.memory.needed_bytes if program.memory else None,
             )
         each.append(one)
     return tuple(sorted(each, key=lambda one: _rank(one, request)))
-
-
-_LAST = (True, True, float("inf"))
 
 
 def _rank(one: Compiled, request: PlanRequest) -> tuple[bool, bool, float]:
@@ -200,8 +204,69 @@ def exceeds(one: Compiled, request: PlanRequest) -> bool:
     return request.memory is not None and one.memory_bytes is not None and one.memory_bytes > request.memory
 
 
-def amount(value: float | None, least: str) -> str:
-    """A number in the unit of what is least, in words."""
-    if value is None:
-        return "–"
-    return time_text(value) if least == "time" else bytes_text(round(value))
+# Layouts by hand.
+
+
+def competitors(
+    planning: Planning, folder: Path, sources: Callable[[], Sources], workers: Workers
+) -> Iterator[tuple[str, Candidate]]:
+    """The files that `plan.competitors` names, each with its layouts and what they cost by the plan's model.
+
+    Raises `InvalidExperiment` for a file that is none, or that lacks a layout.
+    """
+    home = sources().folder(("plan", "competitors")) if planning.request.competitors else folder
+    for number, file in enumerate(planning.request.competitors):
+        key = ("plan", "competitors", number)
+        layouts, constraints = _by_hand(planning, home / file, file, key)
+        bare = Candidate(layouts=layouts, constraints=constraints, cost=0.0, sent=0.0, held=0.0)
+        definition = functions.traced(filled(planning, bare), folder / f"trees_{number}", sources, workers)
+        graph, types = typed(read(definition), folder, sources, workers)
+        costs = plan(graph, types, Wanted(planning.request.least, (), None, planning.request.seconds)).best
+        yield file, replace(bare, cost=costs.cost, sent=costs.sent, held=costs.held)
+
+
+def _by_hand(planning: Planning, path: Path, file: str, key: Key) -> tuple[dict[str, Spec], dict[str, Spec]]:
+    """The layouts of a file by their keys, and those of lines by their names."""
+    # Few plans have any.
+    import yaml
+
+    try:
+        written: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        raise invalid(key, f"{file} cannot be read: {error}") from None
+    sections = ("arrays", "constraints", "outputs", "specs")
+    if not is_mapping(written) or not all(name in sections and is_mapping(part) for name, part in written.items()):
+        raise invalid(key, f"{file} is no file of layouts; it maps names to specs, below {', '.join(sections)}")
+    given = {name: dict(written.get(name) or {}) for name in sections}
+    layouts: dict[str, Spec] = {}
+    for name, array in given["arrays"].items():
+        if name not in {each.name for each in planning.experiment.arrays}:
+            raise invalid(key, f"{file}: the experiment has no array '{name}'")
+        spec: Any = array.get("spec") if is_mapping(array) else array
+        layouts[f"arrays.{name}.spec"] = _spec(spec, f"{file}: arrays.{name}", key)
+    for name, spec in given["outputs"].items():
+        layouts[f"outputs.{name}"] = _spec(spec, f"{file}: outputs.{name}", key)
+    constraints = {name: _spec(spec, f"{file}: constraints.{name}", key) for name, spec in given["constraints"].items()}
+    for each in planning.keys:
+        name, path_of = key_text(each), planning.experiment.imports.paths.get(str(each[1]), "")
+        fitting = (spec for pattern, spec in given["specs"].items() if path_of and fits(str(pattern), path_of))
+        pattern_spec = next(fitting, None)
+        if name not in layouts and pattern_spec is not None:
+            layouts[name] = _spec(pattern_spec, f"{file}: specs of {path_of}", key)
+        elif each[0] == "constraints" and each[1] in constraints:
+            layouts[name] = constraints[str(each[1])]
+        elif name not in layouts:
+            raise invalid(key, f"{file} has no layout for {path_of or name}, which is auto in the experiment")
+    return layouts, constraints
+
+
+def _spec(value: Any, where: str, key: Key) -> Spec:
+    entries: list[tuple[str, ...]] = []
+    if not is_list(value):
+        raise invalid(key, f"{where}: {value!r} is not a PartitionSpec; it is a list such as [x, null]")
+    for entry in value:
+        axes = entry if is_list(entry) else [] if entry is None else [entry]
+        if not all(isinstance(axis, str) for axis in axes):
+            raise invalid(key, f"{where}: {entry!r} is not a mesh axis, null, or a list of axes")
+        entries.append(tuple(map(str, axes)))
+    return Spec(entries)

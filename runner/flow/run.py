@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from runner.config import schema
 from runner.config.folders import added
-from runner.experiment import data, definition, expect, memory, topology
+from runner.experiment import auto, data, definition, expect, memory, topology
 from runner.experiment.data import Arrays
 from runner.experiment.imported import SMALLER_TREES, TREES, Unread, imports
 from runner.experiment.model import Experiment
@@ -135,6 +135,8 @@ class Running:
         """Read the experiment and give a worker its job, if the input is valid."""
         try:
             self._refusal = expect.refusal(self.config)
+            if auto.is_open(self.config):
+                self.config = self._planned()
             experiment = read(self._traced(self.config))
             self._require_possible(experiment)
             self._job = self._handed_over(experiment, self.folder)
@@ -169,6 +171,17 @@ class Running:
         if self.config.get("report") is True:
             _leave_page(record, self.folder)
         return record, findings
+
+    def _planned(self) -> Mapping[str, Any]:
+        """The configuration with the layouts of the best plan, which is left in the folder."""
+        # Few experiments leave layouts open.
+        from runner.flow import layouts
+
+        with self.progress:
+            self.progress.tell("the layouts")
+            planning = layouts.planned(self.config, self.folder, self.sources, self.workers)
+        layouts.leave(self.folder, planning)
+        return layouts.filled(planning, planning.plan.best)
 
     def _traced(self, config: Mapping[str, Any], trees: str = TREES) -> Mapping[str, Any]:
         """The configuration with what it imports read; most import nothing."""

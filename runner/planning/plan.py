@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -10,29 +11,39 @@ import numpy as np
 from runner.experiment.auto import Least
 from runner.experiment.model import Experiment
 from runner.layout import Parts, Spec
-from runner.planning.network import Choice, Costs, Network, Solution, TooLarge, fixed, least_of_each, solved
+from runner.planning.front import front, undominated
+from runner.planning.network import Choice, Costs, Network
+from runner.planning.parallelism import parallelism
 from runner.planning.prices import Bytes, Prices, Seconds
 from runner.planning.reading import layable
+from runner.planning.solving import SECONDS, Solution, Solver
 from runner.planning.tables import Tables, by_tensor, held
 
 _ROUNDS = 24
-"""How many prices of a byte that is held are tried."""
+"""How many prices of a byte that is held are tried, as far as there is time."""
 
 
 @dataclass(frozen=True)
 class Wanted:
     """What of a plan is to be least, and the bytes that a device may hold of arrays and outputs.
 
-    `free` are the keys of the layouts to find.
+    - `free`: the keys of the layouts to find; `seconds`: how long they are looked for.
+    - `beside`: what else is to be small: a front is found of plans than which no other one is better in all of it.
     """
 
     least: Least
     free: tuple[str, ...]
     memory: float | None = None
+    seconds: float = SECONDS
+    beside: tuple[Least, ...] = ()
 
 
 class NoPlan(Exception):
-    """There is none; the message says why."""
+    """There is none; the message says why. `least`: where the memory is too little, the bytes that would do."""
+
+    def __init__(self, message: str, least: float | None = None) -> None:
+        super().__init__(message)
+        self.least = least
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +82,7 @@ class Candidate:
 
     - `constraints`: how the values of lines lie, by their names; `sent`: the bytes that a device sends, `held`: those
       that it holds of arrays and outputs.
+    - `costs`: of a front, what it costs of each thing that is to be small.
     """
 
     layouts: Mapping[str, Spec]
@@ -78,6 +90,7 @@ class Candidate:
     cost: float
     sent: float
     held: float
+    costs: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +114,11 @@ class Plan:
     - `cost` is in the unit of what is `least`: bytes that a device sends, seconds, bytes that a device holds.
     - `bound`: what the best plan costs at least; `proved`: that this is the best.
     - `solver`, `variables`, `largest`: how it was found, among how many variables, and the largest table's entries.
-    - `others`: the next best candidates, the best first; `unknown`: what is taken to cost nothing, or to be whole.
+    - `memory`: the limit on what a device holds; `unlimited`: what the best plan without it costs.
+    - `others`: the next best candidates, the best first; `front`: where several things are to be small, the plans than
+      which no other one is better in all.
+    - `parallelism`: what the plan does over each mesh axis, in the words that people use.
+    - `unknown`: what is taken to cost nothing, or to be whole.
     """
 
     least: Least
@@ -112,11 +129,14 @@ class Plan:
     variables: int
     largest: int
     memory: float | None
+    unlimited: float
     alternatives: tuple[Alternative, ...]
     lines: tuple[LineCost, ...]
     axes: tuple[AxesBytes, ...]
     splits: tuple[Split, ...]
     others: tuple[Candidate, ...] = ()
+    front: tuple[Candidate, ...] = ()
+    parallelism: tuple[str, ...] = ()
     unknown: tuple[str, ...] = field(default=())
 
 
@@ -130,15 +150,30 @@ def prices_of(experiment: Experiment, least: Least) -> Prices:
 
 
 def plan(experiment: Experiment, types: Parts, wanted: Wanted) -> Plan:
-    """The best layouts for the keys of `wanted`. Raises `NoPlan`, `NotDerived` and `Unsolved`."""
-    prices = prices_of(experiment, wanted.least)
+    """The best layouts for the keys of `wanted`. Raises `NoPlan` and `NotDerived`."""
+    until = time.perf_counter() + wanted.seconds
+    every = {least: prices_of(experiment, least) for least in dict.fromkeys((wanted.least, *wanted.beside))}
+    prices = every[wanted.least]
     found = layable(experiment, types, wanted.free)
-    tables = Tables(experiment.mesh, found, prices)
+    divided = any(each.divided for each in every.values())
+    tables = Tables(experiment.mesh, found, prices, divided=divided)
     network = tables.network
-    keeping = tuple(found.free.values())
-    solution, priced = _within(network, by_tensor(tables), wanted.memory, keeping)
-    alternatives, others = _others(tables, network, priced, solution.choice, wanted)
-    unknown = [*found.notes, *(prices.unknown if isinstance(prices, Seconds) else ())]
+    solver = Solver(network.pairs, [len(costs) for costs in network.alone])
+    solution, priced, unlimited = _within(solver, network, by_tensor(tables), wanted.memory, until)
+    alternatives, others = _others(tables, network, solver, priced, solution.choice, wanted)
+    points: list[Candidate] = []
+    if wanted.beside:
+        beside = {
+            least: network if least == wanted.least else Tables(experiment.mesh, found, each, divided=divided).network
+            for least, each in every.items()
+        }
+        choices = undominated(list(beside.values()), [solution.choice, *front(list(beside.values()), wanted.seconds)])
+        for choice in choices:
+            costs = {least: one.cost(choice) for least, one in beside.items()}
+            points.append(replace(_candidate(tables, choice), costs=costs))
+    unknown = [*found.notes, *tables.notes]
+    for each in every.values():
+        unknown += each.unknown if isinstance(each, Seconds) else ()
     return Plan(
         least=wanted.least,
         best=_candidate(tables, solution.choice),
@@ -148,12 +183,15 @@ def plan(experiment: Experiment, types: Parts, wanted: Wanted) -> Plan:
         variables=len(network.alone),
         largest=solution.largest,
         memory=wanted.memory,
+        unlimited=unlimited,
         alternatives=tuple(alternatives),
         lines=_lines(tables, solution.choice),
         axes=tuple(_axes(tables, solution.choice)),
         splits=tuple(_splits(tables, solution.choice)),
         others=tuple(others),
-        unknown=tuple(unknown),
+        front=tuple(points),
+        parallelism=tuple(parallelism(tables, solution.choice)),
+        unknown=tuple(dict.fromkeys(unknown)),
     )
 
 
@@ -161,70 +199,74 @@ def plan(experiment: Experiment, types: Parts, wanted: Wanted) -> Plan:
 
 
 def _within(
-    network: Network, held_bytes: Mapping[int, Costs], limit: float | None, keeping: Sequence[int]
-) -> tuple[Solution, Network]:
-    """The best choice that holds no more than the limit, and the network in which that is priced.
+    solver: Solver, network: Network, held_bytes: Mapping[int, Costs], limit: float | None, until: float
+) -> tuple[Solution, Network, float]:
+    """The best choice that holds no more than the limit, the network in which that is priced, the cost without limit.
 
     A byte that is held has a price, which is found by bisection: the cheapest choice at a price is the best one of
     those that hold no more than it does, and the least cost at a price, less what the limit costs at it, is a bound.
     """
-    solution = solved(network, keeping)
+
+    def solved(priced: Network, share: float) -> Solution:
+        """Solve in a share of the time that is left."""
+        now = time.perf_counter()
+        return solver.solved(priced, now + max(1.0, share * (until - now)))
+
+    solution = solved(network, 1.0 if limit is None else 0.5)
+    unlimited = solution.cost
 
     def holds(choice: Choice) -> float:
         return sum(float(costs[choice[at]]) for at, costs in held_bytes.items())
 
     if limit is None or holds(solution.choice) <= limit:
-        return solution, network
+        return solution, network, unlimited
     least = sum(float(costs[np.isfinite(network.alone[at])].min(initial=np.inf)) for at, costs in held_bytes.items())
     if least > limit:
-        raise NoPlan(f"no layouts hold so little: arrays and outputs take {round(least)} bytes of a device at least")
+        message = f"no layouts hold so little: arrays and outputs take {round(least)} bytes of a device at least"
+        raise NoPlan(message, least)
     low, high, price = 0.0, None, max(abs(solution.cost), 1e-12) / limit
     best: tuple[Solution, Network] | None = None
     bound = solution.bound
     for _ in range(_ROUNDS):
         priced = network.plus({at: price * costs for at, costs in held_bytes.items()})
-        one = solved(priced, keeping)
-        bound = max(bound, one.bound - price * limit)
-        if holds(one.choice) <= limit:
-            high, cost = price, network.cost(one.choice)
+        cheapest = solved(priced, 0.25)
+        bound = max(bound, cheapest.bound - price * limit)
+        if holds(cheapest.choice) <= limit:
+            high, cost = price, network.cost(cheapest.choice)
             if best is None or cost < best[0].cost:
-                best = replace(one, cost=cost), priced
+                best = replace(cheapest, cost=cost), priced
             if _more(best[0].cost, bound) == 0.0:
                 break
         else:
             low = price
+        if best is not None and time.perf_counter() > until:
+            break
         price = price * 16 if high is None else (low + high) / 2
     if best is None:
-        raise NoPlan(f"no layouts that hold at most {round(limit)} bytes were found")
-    return replace(best[0], bound=min(bound, best[0].cost)), best[1]
+        # What holds least does not cost least at any of the prices: take what holds least, and of that the cheapest.
+        smallest = network.plus({at: np.where(costs > costs.min(), np.inf, 0.0) for at, costs in held_bytes.items()})
+        best = solved(smallest, 1.0), smallest
+    return replace(best[0], bound=min(bound, best[0].cost)), best[1], unlimited
 
 
 # What was second, and why.
 
 
 def _others(
-    tables: Tables, network: Network, priced: Network, chosen: Choice, wanted: Wanted
+    tables: Tables, network: Network, solver: Solver, priced: Network, chosen: Choice, wanted: Wanted
 ) -> tuple[list[Alternative], list[Candidate]]:
     """For each key what the next best layout costs, and the cheapest of these as candidates, the best first."""
     free, lying = tables.layable.free, tables.lying
-    try:
-        least = least_of_each(priced, set(free.values()))
-    except TooLarge:
-        why = "the tables are too large to say what is second"
-        specs = ((key, lying[at].spec(chosen[at])) for key, at in free.items())
-        return [Alternative(key=key, spec=spec, next=None, more=None, since=why) for key, spec in specs], []
+    beside = solver.beside(priced, chosen, set(free.values()))
     seconds: dict[str, tuple[float, int]] = {}
     for key, at in free.items():
-        others = np.where(lying[at].own == lying[at].own[chosen[at]], np.inf, least[at])
+        others = np.where(lying[at].own == lying[at].own[chosen[at]], np.inf, beside.least[at])
         if np.isfinite(others).any():
             seconds[key] = float(others.min()), int(others.argmin())
     looked = sorted(seconds, key=lambda key: seconds[key][0])
     base = priced.cost(chosen)
     different = [key for key in looked if _more(seconds[key][0], base)]
-    choices = {
-        key: solved(fixed(priced, free[key], seconds[key][1])).choice
-        for key in {*looked[:_LOOKED], *different[:_LOOKED]}
-    }
+    choices = {key: beside.choice(free[key], seconds[key][1]) for key in {*looked[:_LOOKED], *different[:_LOOKED]}}
     alternatives: list[Alternative] = []
     candidates: dict[tuple[Spec, ...], Candidate] = {}
     for key, at in free.items():

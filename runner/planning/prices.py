@@ -12,11 +12,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
 from runner.estimate.links import GROUPS, Links
 from runner.experiment.auto import Least
 from runner.experiment.hardware import Hardware
 from runner.layout import Mesh
 from runner.sharding import ring
+
+_PLACES = 4096
+"""Of how many devices the groups of a collective are looked at, in all, at least two groups."""
 
 _LARGE = 1 << 40
 """Bytes for which the latency of a collective is nothing."""
@@ -136,19 +141,29 @@ class Seconds:
         if n == 1 or not self._linked():
             return Rate(0.0)
         if kind in ("permute", "shift"):
-            pairs = [pair for group in self._mesh.groups(axes) for pair in itertools.pairwise(group)]
+            pairs = [pair for group in self._groups(axes) for pair in itertools.pairwise(group)]
             return self.permuting(tuple(pairs))
         local = _LARGE // n if kind == "all-gather" else _LARGE
         whole = _LARGE // n if kind == "reduce-scatter" else _LARGE
         sent = ring.sent(kind, n, local, whole)
         assert sent is not None, kind
         slope = floor = 0.0
-        for group in self._mesh.groups(axes)[:GROUPS]:
+        for group in self._groups(axes):
             large, small = (self._links.time(kind, group, *sizes) for sizes in ((local, whole), (0, 0)))
             assert large is not None, kind
             assert small is not None, kind
             slope, floor = max(slope, large.seconds / sent), max(floor, small.seconds)
         return Rate(slope, floor)
+
+    @functools.cache  # noqa: B019
+    def _groups(self, axes: tuple[str, ...]) -> list[list[int]]:
+        """The positions of devices that communicate over mesh axes; of many groups some, from all over the mesh."""
+        mesh, n = self._mesh, self._mesh.axis_size(axes)
+        inner = [mesh.axes.index(axis) for axis in axes]
+        outer = [at for at in range(len(mesh.axes)) if at not in inner]
+        groups = np.arange(mesh.size).reshape(mesh.shape).transpose(*outer, *inner).reshape(-1, n)
+        some = min(len(groups), GROUPS, max(2, _PLACES // n))
+        return groups[np.linspace(0, len(groups) - 1, some).astype(int)].tolist()
 
     @functools.cache  # noqa: B019
     def permuting(self, pairs: Sequence[tuple[int, int]]) -> Rate:

@@ -12,6 +12,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,20 +55,27 @@ class _Ways:
     steps: tuple[_Step, ...]
 
 
-def plain_layouts(mesh: Mesh, shape: tuple[int, ...]) -> tuple[Spec, ...]:
+Units: TypeAlias = tuple[tuple[str, ...], ...]
+"""The mesh axes that split anything, in the mesh's order; those that only split together stand together."""
+
+
+def plain_layouts(mesh: Mesh, shape: tuple[int, ...], units: Units | None = None) -> tuple[Spec, ...]:
     """The layouts that divide a shape evenly, of several axes on one dimension the mesh's first one slowest."""
-    axes = split_axes(mesh)
-    found: list[Spec] = []
-    for places in itertools.product((None, *range(len(shape))), repeat=len(axes)):
-        spec = Spec(tuple(a for a, at in zip(axes, places, strict=True) if at == d) for d in range(len(shape)))
+    units = split_axes(mesh) if units is None else units
+    layouts: list[Spec] = []
+    for places in itertools.product((None, *range(len(shape))), repeat=len(units)):
+        spec = Spec(
+            tuple(axis for unit, at in zip(units, places, strict=True) if at == d for axis in unit)
+            for d in range(len(shape))
+        )
         if divides(mesh, shape, spec):
-            found.append(spec)
-    return tuple(found)
+            layouts.append(spec)
+    return tuple(layouts)
 
 
-def split_axes(mesh: Mesh) -> tuple[str, ...]:
-    """The mesh axes that split anything."""
-    return tuple(axis for axis in mesh.axes if mesh.sizes[axis] > 1)
+def split_axes(mesh: Mesh) -> Units:
+    """The mesh axes that split anything, each alone."""
+    return tuple((axis,) for axis in mesh.axes if mesh.sizes[axis] > 1)
 
 
 def divides(mesh: Mesh, shape: tuple[int, ...], spec: Spec) -> bool:
@@ -76,21 +84,37 @@ def divides(mesh: Mesh, shape: tuple[int, ...], spec: Spec) -> bool:
 
 
 @functools.lru_cache(maxsize=256)
-def _ways(mesh: Mesh, layouts: tuple[Spec, ...], rank: int) -> _Ways:
+def _ways(mesh: Mesh, layouts: tuple[Spec, ...], rank: int, units: Units) -> _Ways:
     index = {spec: at for at, spec in enumerate(layouts)}
     # All that is asked of the sizes is whether they can be divided, which the layouts that there are answer.
     shape = (math.prod(mesh.shape),) * rank
     whole = math.prod(shape)
     steps: list[_Step] = []
+    alike: dict[tuple[int, ...], list[int]] = {}
     for at, here in enumerate(layouts):
+        alike.setdefault(tuple(mesh.axis_size(axes) for axes in here), []).append(at)
         for move in moves.splits_and_joins(mesh, shape, 1, here, None):
             if move.after in index:
                 steps.append(_Step(at, index[move.after], move.kind, move.axes, move.sent / whole))
-        for to, after in enumerate(layouts):
-            if moves.permutes(mesh, here, after):
-                share = moves.local_bytes(mesh, shape, 1, here) / whole
-                steps.append(_Step(at, to, "collective-permute", moves.changed(mesh, here, after), share))
+        for unit in units:
+            # A slice of one axis of several that split together leads nowhere.
+            if len(unit) > 1 and not set(unit) & set(here.axes):
+                ends = (Spec((*here[:d], (*here[d], *unit), *here[d + 1 :])) for d in range(rank))
+                steps += [_Step(at, index[end], "slice", unit, 0.0) for end in ends if end in index]
+    # Layouts whose blocks are as large differ by who has which.
+    for numbers in alike.values() if mesh.size <= PERMUTED else ():
+        for at, to in itertools.permutations(numbers, 2):
+            share = moves.local_bytes(mesh, shape, 1, layouts[at]) / whole
+            axes = moves.changed(mesh, layouts[at], layouts[to])
+            steps.append(_Step(at, to, "collective-permute", axes, share))
     return _Ways(layouts, tuple(steps))
+
+
+PERMUTED = 4096
+"""On a mesh of more devices no blocks are permuted: who sends to whom takes too long to find out."""
+
+LAYOUTS = 700
+"""Of an array that has more layouts only those are taken in which axes of one dimension are in the mesh's order."""
 
 
 class Space:
@@ -100,13 +124,14 @@ class Space:
     - `cost`: for two of them the cost of the cheapest way from the first to the second.
     """
 
-    def __init__(self, mesh: Mesh, shape: tuple[int, ...], itemsize: int, prices: Prices) -> None:
+    def __init__(self, mesh: Mesh, shape: tuple[int, ...], itemsize: int, prices: Prices, units: Units) -> None:
         self.mesh, self.total, self._prices = mesh, float(math.prod(shape) * itemsize), prices
         # Those in any order of the axes on a dimension may stand on the way.
-        self.layouts = tuple(enumeration.specs(shape, mesh))
+        several = units != split_axes(mesh) or enumeration.count_of_specs(shape, mesh) > LAYOUTS
+        self.layouts = plain_layouts(mesh, shape, units) if several else tuple(enumeration.specs(shape, mesh))
         self.index = {spec: at for at, spec in enumerate(self.layouts)}
         self.held: Costs = np.array([self.total / mesh.axis_size(spec.axes) for spec in self.layouts])
-        self._ways = _ways(mesh, self.layouts, len(shape))
+        self._ways = _ways(mesh, self.layouts, len(shape), units)
         self._direct = self._priced()
         self.cost = _shortest(self._direct)
         self._completing: dict[tuple[int, tuple[str, ...], bool], tuple[list[_Completion], Costs]] = {}
@@ -225,13 +250,13 @@ def _permutation(
 class Spaces:
     """The spaces of all shapes of one plan."""
 
-    def __init__(self, mesh: Mesh, prices: Prices) -> None:
-        self.mesh, self.prices = mesh, prices
+    def __init__(self, mesh: Mesh, prices: Prices, units: Units) -> None:
+        self.mesh, self.prices, self.units = mesh, prices, units
         self._spaces: dict[tuple[tuple[int, ...], int], Space] = {}
 
     def of(self, shape: Sequence[int], itemsize: int) -> Space:
         """That of an array."""
         key = tuple(shape), itemsize
         if key not in self._spaces:
-            self._spaces[key] = Space(self.mesh, *key, self.prices)
+            self._spaces[key] = Space(self.mesh, *key, self.prices, self.units)
         return self._spaces[key]

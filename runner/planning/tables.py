@@ -10,20 +10,22 @@ then shares a cost with its operation alone, however many operands there are. Th
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 
 from runner.derivation.rules import Assignment, Rule, layout
 from runner.layout import Mesh, Spec
 from runner.planning.model import Layable, Operand, Operation, Tensor, Transfer
-from runner.planning.network import Choice, Costs, Network
+from runner.planning.network import Choice, Costs, Network, Numbers
 from runner.planning.prices import Prices
-from runner.planning.spaces import Indices, Sending, Space, Spaces, plain_layouts, split_axes
+from runner.planning.spaces import Indices, Sending, Space, Spaces, Units, plain_layouts, split_axes
 
 _OF_SUMS = ("sum", "mean")
 
@@ -73,6 +75,18 @@ class Term:
 
 
 @dataclass(frozen=True)
+class _Cost:
+    """A cost of an operation, for each of its ways, and of each layout of an operand or a result by its place.
+
+    `what` is what it is of, before the name of the tensor.
+    """
+
+    what: str
+    of: tuple[Literal["operand", "result"], int] | None
+    costs: Costs
+
+
+@dataclass(frozen=True)
 class Item:
     """A cost of a plan: of a line, what for, how much in the plan's unit."""
 
@@ -84,32 +98,73 @@ class Item:
 class Tables:
     """The tables of what is to be laid out. Variables are the tensors, then the operations, by their numbers."""
 
-    def __init__(self, mesh: Mesh, layable: Layable, prices: Prices) -> None:
+    def __init__(self, mesh: Mesh, layable: Layable, prices: Prices, *, divided: bool | None = None) -> None:
+        """Of tables that are compared all are `divided`, or none is: by default as the prices say."""
         self.mesh, self.layable, self.prices = mesh, layable, prices
-        self._spaces = Spaces(mesh, prices)
+        self._divided = prices.divided if divided is None else divided
+        self.units, self._shared = _fitting(mesh, layable)
+        self._spaces = Spaces(mesh, prices, self.units)
+        self.notes = tuple(self._notes())
+        self._alike: dict[Hashable, Lying] = {}
         self.lying = [self._lying(tensor) for tensor in layable.tensors]
-        self.ways = [self._ways(operation) for operation in layable.operations]
+        self._kinds = [self._kind(operation) for operation in layable.operations]
+        self._ways_of: dict[Hashable, tuple[Way, ...]] = {}
+        self.ways = [self._ways(kind, operation) for kind, operation in self._of_kinds()]
+        self._costs_of: dict[Hashable, list[_Cost]] = {}
+
+    def _notes(self) -> Iterator[str]:
+        """What was left out, so that the tables are not too large."""
+        for unit in self.units:
+            if len(unit) > 1:
+                yield f"{', '.join(unit)} split together: there are too many layouts to choose for each alone"
+        if not self._shared:
+            yield "what several operations read is laid out anew for each of them: there are too many layouts to share"
 
     # Variables.
 
     def _lying(self, tensor: Tensor) -> Lying:
+        key = tensor.shape, tensor.itemsize, tensor.spec, tensor.whole_first, tensor.readers > 1
+        if key in self._alike:
+            return self._alike[key]
         space = self._spaces.of(tensor.shape, tensor.itemsize)
         if tensor.spec is not None:
             specs: tuple[Spec, ...] = (tensor.spec,)
         else:
-            specs = plain_layouts(self.mesh, tensor.shape)
+            specs = plain_layouts(self.mesh, tensor.shape, self.units)
             specs = tuple(spec for spec in specs if not (tensor.whole_first and spec[0]))
-        pairs = [(spec, held) for spec in specs for held in (_wider(spec) if tensor.readers > 1 else (spec,))]
+        several = tensor.readers > 1 and self._shared
+        pairs = [(spec, held) for spec in specs for held in (_wider(spec, self.units) if several else (spec,))]
+        # A layout that the file gives may have another order of axes than there is on the way.
+        pairs = [(own, held) for own, held in pairs if held in space.index]
         own, held = (np.array([space.index[pair[side]] for pair in pairs]) for side in (0, 1))
-        return Lying(space, own, held)
+        self._alike[key] = Lying(space, own, held)
+        return self._alike[key]
 
-    def _ways(self, operation: Operation) -> tuple[Way, ...]:
-        tried = (self._way(operation, assignment) for assignment in _assignments(self.mesh, operation.rule))
-        ways = [way for way in tried if way is not None]
-        if self.prices.divided and operation.work.flops:
-            most = max(way.shards for way in ways)
-            ways = [way for way in ways if way.shards == most]
-        return tuple(ways)
+    def _kind(self, operation: Operation) -> Hashable:
+        """What the costs of an operation hang on: those of the same kind share their tables."""
+        tensors = self.layable.tensors
+        operands = [
+            (id(self.lying[each.tensor]), each.place, each.stored, tensors[each.tensor].differentiated)
+            for each in operation.operands
+        ]
+        results = [(id(self.lying[at]), tensors[at].copies > 0, tensors[at].differentiated) for at in operation.results]
+        flags = operation.steps, operation.work, operation.stored, operation.differentiated
+        return repr(operation.rule), tuple(operands), tuple(results), flags
+
+    def _of_kinds(self) -> Iterator[tuple[Hashable, Operation]]:
+        return zip(self._kinds, self.layable.operations, strict=True)
+
+    def _ways(self, kind: Hashable, operation: Operation) -> tuple[Way, ...]:
+        if kind not in self._ways_of:
+            tried = (
+                self._way(operation, assignment) for assignment in _assignments(self.mesh, operation.rule, self.units)
+            )
+            ways = [way for way in tried if way is not None]
+            if self._divided and operation.work.flops:
+                most = max(way.shards for way in ways)
+                ways = [way for way in ways if way.shards == most]
+            self._ways_of[kind] = tuple(ways)
+        return self._ways_of[kind]
 
     def _way(self, operation: Operation, assignment: Assignment) -> Way | None:
         mesh, rule = self.mesh, operation.rule
@@ -164,7 +219,7 @@ class Tables:
         """All costs, those of the same variables together."""
         sizes = [len(lying.own) for lying in self.lying] + [len(ways) for ways in self.ways]
         alone = [np.zeros(size) for size in sizes]
-        pairs: dict[tuple[int, int], Costs] = {}
+        parts: dict[tuple[int, int], list[tuple[Costs, bool]]] = {}
         for term in self.terms:
             if len(term.variables) == 1:
                 (variable,) = term.variables
@@ -173,8 +228,15 @@ class Tables:
                 alone[term.variables[0]] = alone[term.variables[0]] + np.diagonal(term.costs)
             else:
                 a, b = sorted(term.variables)
-                costs = term.costs if term.variables == (a, b) else term.costs.T
-                pairs[a, b] = pairs[a, b] + costs if (a, b) in pairs else costs
+                parts.setdefault((a, b), []).append((term.costs, term.variables != (a, b)))
+        # Pairs of the same parts share a table.
+        summed: dict[tuple[tuple[int, bool], ...], Costs] = {}
+        pairs: dict[tuple[int, int], Costs] = {}
+        for pair, costs in parts.items():
+            key = tuple((id(table), turned) for table, turned in costs)
+            if key not in summed:
+                summed[key] = functools.reduce(np.add, [table.T if turned else table for table, turned in costs])
+            pairs[pair] = summed[key]
         for at, lying in enumerate(self.lying):
             copies = self.layable.tensors[at].copies
             if copies:
@@ -182,7 +244,28 @@ class Tables:
                 alone[at] = alone[at] + self.prices.order * np.array(
                     [self._order(lying.spec(i)) for i in range(len(lying.own))]
                 )
-        return Network(tuple(alone), pairs)
+        return Network(tuple(alone), pairs, self._places())
+
+    def _places(self) -> tuple[Numbers, ...]:
+        """For each choice of each variable where it has each mesh axis: a number that only equals itself."""
+        axes = [unit[0] for unit in self.units]
+        of: dict[int, Numbers] = {}
+        places: list[Numbers] = []
+        for lying in self.lying:
+            if id(lying) not in of:
+                layouts = lying.space.layouts
+                rows = [
+                    [_dimension(layouts[own], axis) * 64 + _dimension(layouts[held], axis) for axis in axes]
+                    for own, held in zip(lying.own, lying.held, strict=True)
+                ]
+                of[id(lying)] = np.array(rows).reshape(len(rows), len(axes))
+            places.append(of[id(lying)])
+        for ways in self.ways:
+            if id(ways) not in of:
+                rows = [[_factor(way.assignment, axis) for axis in axes] for way in ways]
+                of[id(ways)] = np.array(rows).reshape(len(rows), len(axes))
+            places.append(of[id(ways)])
+        return tuple(places)
 
     def _order(self, spec: Spec) -> int:
         """How far a layout is from one that has the mesh's first axes on the first dimensions."""
@@ -208,54 +291,68 @@ class Tables:
         over = transfer.before, transfer.after
         name = self.layable.tensors[transfer.before].name
         differentiated = self.layable.tensors[transfer.after].differentiated
-        match transfer.kind:
-            case "as it is":
-                space, rows, columns = before.space, before.own, after.own
-            case "slice":
-                space, rows = before.space, before.own
-                columns = np.array([space.index[Spec(((), *after.spec(i)))] for i in range(len(after.own))])
-            case "stack":
-                space, rows = before.space, before.own
-                columns = np.array([space.index[Spec(after.spec(i)[1:])] for i in range(len(after.own))])
-        costs = space.cost[rows[:, None], columns[None, :]] * transfer.steps
-        yield Term(transfer.line, f"{name} on its way", over, costs)
+        key = id(before), id(after), transfer.kind, transfer.steps
+        if key not in self._costs_of:
+            space, rows = before.space, before.own
+            stops = np.array([self._stop(transfer, after.spec(i)) for i in range(len(after.own))])
+            there = space.cost[rows[:, None], stops[None, :]] * transfer.steps
+            back = space.cost[stops[None, :], rows[:, None]] * transfer.steps
+            self._costs_of[key] = [_Cost("", None, there), _Cost("", None, back)]
+        there, back = self._costs_of[key]
+        yield Term(transfer.line, f"{name} on its way", over, there.costs)
         if differentiated:
-            costs = space.cost[columns[None, :], rows[:, None]] * transfer.steps
-            yield Term(transfer.line, f"the gradient of {name} on its way", over, costs)
+            yield Term(transfer.line, f"the gradient of {name} on its way", over, back.costs)
+
+    def _stop(self, transfer: Transfer, spec: Spec) -> int:
+        """How what a tensor passes on lies, as a layout of the tensor itself."""
+        ends = {"as it is": spec, "slice": Spec(((), *spec)), "stack": Spec(spec[1:])}
+        return self.lying[transfer.before].space.index[ends[transfer.kind]]
 
     def _operated(self, number: int, operation: Operation) -> Iterator[Term]:
-        ways, variable = self.ways[number], self.variable(number)
+        kind, variable, tensors = self._kinds[number], self.variable(number), self.layable.tensors
+        if kind not in self._costs_of:
+            self._costs_of[kind] = list(self._priced(operation, self.ways[number]))
+        for cost in self._costs_of[kind]:
+            match cost.of:
+                case None:
+                    yield Term(operation.line, f"{operation.called}: {cost.what}", (variable,), cost.costs)
+                case "operand", place:
+                    at = operation.operands[place].tensor
+                    what = f"{operation.called}: {cost.what}{tensors[at].name or 'a part'}"
+                    yield Term(operation.line, what, (at, variable), cost.costs)
+                case "result", place:
+                    at = operation.results[place]
+                    name = tensors[at].name or "a part"
+                    what = f"{operation.called}: {cost.what}{name}" if cost.what else f"{operation.called} completed"
+                    yield Term(operation.line, what, (at, variable), cost.costs)
+
+    def _priced(self, operation: Operation, ways: Sequence[Way]) -> Iterator[_Cost]:
+        """What an operation costs, for each of its ways, and each layout of what it reads and gives."""
         tensors = self.layable.tensors
         sent = [self._inside(operation, way) for way in ways]
         costs = np.array([sum(each.cost for each in sendings) for sendings in sent]) * self._times(operation)
-        yield Term(operation.line, f"{operation.called}: inside", (variable,), costs)
+        yield _Cost("inside", None, costs)
         costs = np.array([self._computing(operation, way) for way in ways]) * operation.steps
-        yield Term(operation.line, f"{operation.called}: computing", (variable,), costs)
+        yield _Cost("computing", None, costs)
         for place, operand in enumerate(operation.operands):
-            lying, name = self.lying[operand.tensor], tensors[operand.tensor].name or "a part"
+            lying = self.lying[operand.tensor]
             needed = np.array([way.needed[place] for way in ways])
             costs = np.minimum(
                 lying.space.cost[lying.own[:, None], needed], lying.space.cost[lying.held[:, None], needed]
             )
-            over = operand.tensor, variable
-            yield Term(operation.line, f"{operation.called}: {name}", over, costs * self._times(operation))
+            yield _Cost("", ("operand", place), costs * self._times(operation))
             if operation.differentiated and tensors[operand.tensor].differentiated:
-                columns = [
-                    lying.space.completing(way.needed[place], way.lacking[place], summed=True)[lying.own]
-                    for way in ways
-                ]
-                costs = np.stack(columns, axis=1) * operation.steps
-                yield Term(operation.line, f"{operation.called}: the gradient of {name}", over, costs)
+                rows = [lying.space.completing(way.needed[place], way.lacking[place], summed=True) for way in ways]
+                costs = np.stack(rows)[:, lying.own].T * operation.steps
+                yield _Cost("the gradient of ", ("operand", place), costs)
         for place, result in enumerate(operation.results):
-            lying, name = self.lying[result], tensors[result].name or "a part"
-            columns = [_completed(lying.space, way, place)[lying.own] for way in ways]
-            over = result, variable
-            costs = np.stack(columns, axis=1) * operation.steps
-            yield Term(operation.line, f"{operation.called} completed", over, costs)
+            lying = self.lying[result]
+            rows = [_completed(lying.space, way, place) for way in ways]
+            yield _Cost("", ("result", place), np.stack(rows)[:, lying.own].T * operation.steps)
             if operation.differentiated and tensors[result].differentiated:
                 partial = np.array([way.partial[place] for way in ways])
                 costs = lying.space.cost[lying.own[:, None], partial] * operation.steps
-                yield Term(operation.line, f"{operation.called}: the cotangent of {name}", over, costs)
+                yield _Cost("the cotangent of ", ("result", place), costs)
 
     def _times(self, operation: Operation) -> int:
         """How often what an operation reads is laid out anew: a loop's backward pass does it once more."""
@@ -316,9 +413,8 @@ class Tables:
     def _passing(self, transfer: Transfer, choice: Choice) -> Iterator[tuple[str, str, int, Sending]]:
         before, after = self.lying[transfer.before], self.lying[transfer.after]
         name, space = self.layable.tensors[transfer.before].name, before.space
-        start, spec = int(before.own[choice[transfer.before]]), after.spec(choice[transfer.after])
-        ends = {"as it is": spec, "slice": Spec(((), *spec)), "stack": Spec(spec[1:])}
-        stop = space.index[ends[transfer.kind]]
+        start = int(before.own[choice[transfer.before]])
+        stop = self._stop(transfer, after.spec(choice[transfer.after]))
         for each in space.path(start, stop):
             yield transfer.line, f"{name} on its way", transfer.steps, each
         if self.layable.tensors[transfer.after].differentiated:
@@ -349,24 +445,78 @@ class Tables:
                     yield line, f"{called}: the cotangent of {name}", operation.steps, each
 
 
-def _wider(spec: Spec) -> Iterator[Spec]:
+def _dimension(spec: Spec, axis: str) -> int:
+    """The dimension that an axis splits, -1 for none."""
+    return next((d for d, axes in enumerate(spec) if axis in axes), -1)
+
+
+def _factor(assignment: Assignment, axis: str) -> int:
+    """The factor that an axis splits, -1 for none."""
+    return next((factor for factor, axes in assignment.items() if axis in axes), -1)
+
+
+def _wider(spec: Spec, units: Units) -> Iterator[Spec]:
     """A layout, and those in which some of its axes split nothing."""
-    for kept in itertools.product((True, False), repeat=len(spec.axes)):
-        there = {axis for axis, keep in zip(spec.axes, kept, strict=True) if keep}
-        yield spec.over(there)
+    there = [unit for unit in units if unit[0] in spec.axes]
+    others = set(spec.axes) - {axis for unit in there for axis in unit}
+    for kept in itertools.product((True, False), repeat=len(there)):
+        yield spec.over(others | {axis for unit, keep in zip(there, kept, strict=True) if keep for axis in unit})
 
 
-def _assignments(mesh: Mesh, rule: Rule) -> Iterator[dict[int, tuple[str, ...]]]:
+def _assignments(mesh: Mesh, rule: Rule, units: Units) -> Iterator[dict[int, tuple[str, ...]]]:
     """Every way in which mesh axes may split the factors, of several on one factor the mesh's first one slowest."""
-    axes = split_axes(mesh)
-    factors = [factor for factor, size in rule.sizes.items() if size > 1 and factor not in rule.whole]
-    for chosen in itertools.product((None, *factors), repeat=len(axes)):
+    factors = _factors(rule)
+    for chosen in itertools.product((None, *factors), repeat=len(units)):
         assignment: dict[int, tuple[str, ...]] = {}
-        for axis, factor in zip(axes, chosen, strict=True):
+        for unit, factor in zip(units, chosen, strict=True):
             if factor is not None:
-                assignment[factor] = (*assignment.get(factor, ()), axis)
+                assignment[factor] = (*assignment.get(factor, ()), *unit)
         if all(rule.sizes[factor] % mesh.axis_size(mine) == 0 for factor, mine in assignment.items()):
             yield assignment
+
+
+def _factors(rule: Rule) -> list[int]:
+    return [factor for factor, size in rule.sizes.items() if size > 1 and factor not in rule.whole]
+
+
+LARGEST = 300_000_000
+"""The entries of all tables, at most, if every dimension could be divided: about a quarter of them are there."""
+
+
+def _fitting(mesh: Mesh, layable: Layable) -> tuple[Units, bool]:
+    """What splits together, so that the tables are not too large, and whether readers may share a layout of their own.
+
+    Axes that stand side by side in the mesh, and that the file does not name, split together where that is needed.
+    """
+    units = split_axes(mesh)
+    named = {axis for tensor in layable.tensors if tensor.spec is not None for axis in tensor.spec.axes}
+    if _entries(layable, len(units), shared=True) <= LARGEST:
+        return units, True
+    while _entries(layable, len(units), shared=False) > LARGEST:
+        joined = [at for at in range(len(units) - 1) if not named & {*units[at], *units[at + 1]}]
+        if not joined:
+            break
+        # The smallest ones first: what is large is better left to choose.
+        at = min(joined, key=lambda at: mesh.axis_size((*units[at], *units[at + 1])))
+        units = (*units[:at], (*units[at], *units[at + 1]), *units[at + 2 :])
+    return units, False
+
+
+def _entries(layable: Layable, axes: int, *, shared: bool) -> int:
+    """The entries of all tables for so many axes, if these could divide everything."""
+
+    def layouts(at: int) -> int:
+        tensor = layable.tensors[at]
+        if tensor.spec is not None:
+            return 1
+        several = shared and tensor.readers > 1
+        return (len(tensor.shape) * (2 if several else 1) + 1) ** axes
+
+    total = sum(layouts(transfer.before) * layouts(transfer.after) for transfer in layable.transfers)
+    for operation in layable.operations:
+        beside = sum(map(layouts, (*(each.tensor for each in operation.operands), *operation.results)))
+        total += beside * (len(_factors(operation.rule)) + 1) ** axes
+    return total
 
 
 def _completed(space: Space, way: Way, place: int) -> Costs:

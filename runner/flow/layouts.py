@@ -1,0 +1,210 @@
+"""A configuration in which layouts are to be found in; the plan, and the configuration that has its layouts, out."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runner import codec
+from runner.config import schema
+from runner.derivation.scopes import NotDerived
+from runner.experiment import auto, data
+from runner.experiment.auto import PlanRequest
+from runner.experiment.imported import TREES
+from runner.experiment.model import Experiment
+from runner.experiment.program import Program
+from runner.experiment.reader import read
+from runner.experiment.written import BOTH, all_names
+from runner.faults import InvalidExperiment, Key, invalid, key_text
+from runner.flow import functions
+from runner.layout import Parts
+from runner.link.order import kind
+from runner.link.target import value_types_of
+from runner.link.workers import Workers
+from runner.planning.plan import Candidate, NoPlan, Plan, Wanted, plan
+from runner.record import files
+
+if TYPE_CHECKING:
+    from runner.config.sources import Sources
+
+FILE = "plan.json"
+"""Where in a run folder the plan is, for other programs to read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfShape:
+    """What a shape of the mesh came to: the cost of its best plan, and what a device sends and holds; or why none."""
+
+    shape: tuple[int, ...]
+    cost: float | None = None
+    bound: float | None = None
+    sent: float | None = None
+    held: float | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Planning:
+    """An experiment whose layouts are to be found, what is wanted of them, and the plan.
+
+    - `definition`: what it is read from, everything whole where a layout is to be found; what it imports is not read.
+    - `left_open`: the patterns of `specs` that say `auto`; `keys`: the layouts to find.
+    - `graph`: the experiment as its graph alone; `types`: those of the graph's values.
+    - `shapes`: where the shape of the mesh is found, what each came to, the best first.
+    """
+
+    experiment: Experiment
+    graph: Experiment
+    definition: Mapping[str, Any]
+    left_open: frozenset[str]
+    keys: tuple[Key, ...]
+    types: Parts
+    request: PlanRequest
+    plan: Plan
+    shapes: tuple[OfShape, ...] = ()
+
+    def again(self, memory: float) -> Planning:
+        """The plan that holds less. Raises `NoPlan`."""
+        wanted = _wanted(self.request, self.keys, self.request.seconds)
+        return replace(self, plan=plan(self.graph, self.types, replace(wanted, memory=memory)))
+
+
+def planned(config: Mapping[str, Any], folder: Path, sources: Callable[[], Sources], workers: Workers) -> Planning:
+    """Find the layouts of a configuration. Raises `InvalidExperiment` where there are none to be found."""
+    if not auto.is_open(config):
+        raise invalid((), "there is no layout to find: say auto where one is wanted, spec: auto")
+    request = auto.read_plan(config)
+    if not auto.shape_is_open(config):
+        return _planned(config, folder, sources, workers, request, request.seconds)
+    # By time it matters along which links an axis runs.
+    shapes = auto.shapes(config, alike=request.least != "time")
+    until = time.perf_counter() + request.seconds
+    best, each, first = None, list[OfShape](), None
+    for number, shape in enumerate(shapes):
+        left = until - time.perf_counter()
+        if number and left < 0:
+            each += [OfShape(shape=tuple(other), error="there was no time left") for other in shapes[number:]]
+            break
+        of_shape = {**config, "mesh": {**config["mesh"], "shape": shape}}
+        try:
+            one = _planned(of_shape, folder, sources, workers, request, max(1.0, left / (len(shapes) - number)))
+        except InvalidExperiment as error:
+            first = first or error
+            each.append(OfShape(shape=tuple(shape), error=error.fault.message))
+            continue
+        found = one.plan.best
+        each.append(
+            OfShape(shape=tuple(shape), cost=found.cost, bound=one.plan.bound, sent=found.sent, held=found.held)
+        )
+        best = one if best is None or _better(found, best.plan.best) else best
+    if best is None:
+        assert first is not None
+        raise first
+    return replace(best, shapes=tuple(sorted(each, key=lambda one: float("inf") if one.cost is None else one.cost)))
+
+
+def _better(one: Candidate, other: Candidate) -> bool:
+    """Whether it costs less; of what costs the same, whether it holds less."""
+    if abs(one.cost - other.cost) > 1e-6 * abs(other.cost):
+        return one.cost < other.cost
+    return one.held < other.held
+
+
+def _planned(
+    config: Mapping[str, Any],
+    folder: Path,
+    sources: Callable[[], Sources],
+    workers: Workers,
+    request: PlanRequest,
+    seconds: float,
+) -> Planning:
+    """The plan on one mesh."""
+    definition = auto.without(config)
+    experiment = read(functions.traced(definition, folder / TREES, sources, workers))
+    left_open = frozenset(str(key[1]) for key in auto.keys(config) if key[0] == "specs")
+    keys = tuple(auto.of_traced(config, experiment.imports.paths))
+    key = keys[0] if keys else ("mesh", "shape")
+    _require_possible(experiment, key)
+    graph, types = typed(experiment, folder, sources, workers)
+    try:
+        found = plan(graph, types, _wanted(request, keys, seconds))
+    except NoPlan as error:
+        by_time = "time" in (request.least, *request.beside) and experiment.hardware is None
+        raise invalid(("plan", "least" if by_time else "memory"), str(error)) from None
+    except NotDerived as error:
+        raise invalid(key, f"the graph cannot be planned: {error}") from None
+    return Planning(experiment, graph, definition, left_open, keys, types, request, found)
+
+
+def typed(
+    experiment: Experiment, folder: Path, sources: Callable[[], Sources], workers: Workers
+) -> tuple[Experiment, Parts]:
+    """An experiment of the graph alone, and the types of its values: they are the same in every layout."""
+    graph = experiment.at(program=Program.AUTO.value)
+    return graph, value_types_of(workers.aside(kind(graph)), graph, folder, data.folder(experiment, sources))
+
+
+def _wanted(request: PlanRequest, keys: Sequence[Key], seconds: float) -> Wanted:
+    return Wanted(request.least, tuple(map(key_text, keys)), request.memory, seconds, request.beside)
+
+
+def leave(folder: Path, planning: Planning, **more: Any) -> None:
+    """Write the plan into a run folder."""
+    whole = {"plan": codec.plain(planning.plan), "shapes": codec.plain(planning.shapes), **more}
+    files.write_text(folder / FILE, json.dumps(whole, indent=1) + "\n")
+
+
+def _require_possible(experiment: Experiment, key: Key) -> None:
+    """Raise `InvalidExperiment` where layouts say nothing, or somebody has said already how blocks lie."""
+    if experiment.mesh.size == 1:
+        raise invalid(key, f"the mesh {experiment.mesh} has one device: there is nothing to lay out")
+    if "per_device" in experiment.sections:
+        message = (
+            "per_device computes with the blocks of one layout, so none can be found: leave it out, or say the layout"
+        )
+        raise invalid(key, message)
+    if not experiment.graph:
+        raise invalid(key, "layouts are found for a graph, and this experiment has none")
+
+
+def filled(planning: Planning, candidate: Candidate) -> dict[str, Any]:
+    """The definition with the layouts of a candidate, and those of the lines as constraints."""
+    definition, defaults = schema.whole(planning.definition), schema.whole({})["plan"]
+    arrays: dict[str, Any] = dict(definition["arrays"])
+    sections = {section: dict(definition[section] or {}) for section in ("constraints", "outputs")}
+    patterns = {name: spec for name, spec in definition["specs"].items() if name not in planning.left_open}
+    paths: dict[str, Any] = {}
+    for key, spec in candidate.layouts.items():
+        section, _, name = key.partition(".")
+        name = name.removesuffix(".spec") if section == "arrays" else name
+        if name in planning.experiment.imports.paths:
+            paths[planning.experiment.imports.paths[name]] = spec.json()
+        elif section == "arrays":
+            arrays[name] = {**arrays[name], "spec": spec.json()}
+        else:
+            sections[section][name] = spec.json()
+    lines = {name for section in (BOTH, "graph") for name, _ in all_names(definition[section], (section,))}
+    for name, spec in candidate.constraints.items():
+        # What stands in a function has no name that a constraint could use.
+        if name in lines and name not in sections["outputs"]:
+            sections["constraints"].setdefault(name, spec.json())
+    # The first pattern that a path fits counts.
+    return {**definition, **sections, "arrays": arrays, "specs": paths | patterns, "plan": defaults}
+
+
+def anywhere(definition: Mapping[str, Any], sources: Callable[[], Sources]) -> dict[str, Any]:
+    """A definition for a file that may lie anywhere: files of Python by their whole paths."""
+    folder = functions.beside(definition, sources)
+
+    def whole(source: str) -> str:
+        file, colon, attribute = source.partition(":")
+        return f"{(folder / file).resolve()}{colon}{attribute}" if folder and file.endswith(".py") else source
+
+    named = {
+        key: {name: whole(source) for name, source in definition[key].items()} for key in ("imports", "references")
+    }
+    return {**definition, **named}

@@ -1,0 +1,184 @@
+"""A network in; the choice that costs least in all out, exactly, by variable elimination.
+
+A variable is minimised over for every choice of those that it shares a cost with, that with the smallest table first.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from runner.planning.network import Choice, Costs, Network
+
+LARGEST = 20_000_000
+"""The entries of a table, at most."""
+
+
+class TooLarge(Exception):
+    """A table would have more entries than `LARGEST`."""
+
+
+@dataclass(frozen=True)
+class Eliminated:
+    """The best choice, what it costs, and the entries of the largest table."""
+
+    choice: Choice
+    cost: float
+    largest: int
+
+
+@dataclass(frozen=True)
+class _Table:
+    """The cost of each choice of some variables, in the order of the table's dimensions."""
+
+    over: tuple[int, ...]
+    costs: Costs
+
+    def spread(self, over: Sequence[int]) -> Costs:
+        """The same along more variables, which are in the same order."""
+        return self.costs.reshape(tuple(self.costs.shape[self.over.index(v)] if v in self.over else 1 for v in over))
+
+
+@dataclass(frozen=True)
+class _Bucket:
+    """A variable that is minimised over: `costs` are those of all tables that it stood in.
+
+    The dimensions of `costs` are the `others`, in the order of their numbers, and the variable last.
+    """
+
+    variable: int
+    others: tuple[int, ...]
+    costs: Costs
+
+    @property
+    def least(self) -> Costs:
+        """For each choice of the others what the best choice of the variable costs."""
+        return self.costs.min(axis=-1)
+
+
+def eliminated(network: Network) -> Eliminated:
+    """The best choice. Raises `TooLarge`."""
+    buckets, largest = _eliminate(network)
+    choice = [0] * len(network.alone)
+    for bucket in reversed(buckets):
+        choice[bucket.variable] = int(bucket.costs[tuple(choice[v] for v in bucket.others)].argmin())
+    return Eliminated(tuple(choice), network.cost(tuple(choice)), largest)
+
+
+def least_of_each(network: Network, variables: Collection[int]) -> dict[int, Costs]:
+    """For each choice of some variables what the best choice of all others costs with it. Raises `TooLarge`.
+
+    What is minimised over in one direction is passed back in the other, so all of them take as long as two solutions.
+    """
+    buckets, _ = _eliminate(network)
+    places = {bucket.variable: at for at, bucket in enumerate(buckets)}
+    roots = [float(bucket.least) for bucket in buckets if not bucket.others]
+    children: dict[int, list[int]] = {}
+    for at, bucket in enumerate(buckets):
+        if bucket.others:
+            children.setdefault(min(places[v] for v in bucket.others), []).append(at)
+    marginals: dict[int, Costs] = {}
+    above: dict[int, Costs] = {}
+    for at in reversed(range(len(buckets))):
+        bucket = buckets[at]
+        outside = above.pop(at) if bucket.others else np.array(sum(roots) - float(bucket.least))
+        whole = bucket.costs + outside[..., None]
+        if bucket.variable in variables:
+            marginals[bucket.variable] = whole.min(axis=tuple(range(len(bucket.others))))
+        over = (*bucket.others, bucket.variable)
+        for below in children.get(at, ()):
+            theirs = buckets[below]
+            dropped = tuple(d for d, v in enumerate(over) if v not in theirs.others)
+            kept = [v for v in over if v in theirs.others]
+            seen = np.transpose(whole.min(axis=dropped), [kept.index(v) for v in theirs.others])
+            least = theirs.least
+            above[below] = np.where(np.isfinite(least), seen, 0.0) - np.where(np.isfinite(least), least, 0.0)
+    return marginals
+
+
+def _eliminate(network: Network) -> tuple[list[_Bucket], int]:
+    """What each variable is minimised over with, in order; the entries of the largest table."""
+    sizes = [len(costs) for costs in network.alone]
+    order, largest = ordered(sizes, network.pairs)
+    if largest > LARGEST:
+        raise TooLarge(f"a table would have {largest:,} entries")
+    alone, pairs = list(network.alone), dict[tuple[int, int], Costs]()
+    for (a, b), costs in network.pairs.items():
+        if sizes[a] == 1:
+            alone[b] = alone[b] + costs[0]
+        elif sizes[b] == 1:
+            alone[a] = alone[a] + costs[:, 0]
+        else:
+            pairs[a, b] = costs
+    # The tables of each variable, by the numbers that the tables get.
+    tables = dict(enumerate(_Table((at,), costs) for at, costs in enumerate(alone)))
+    tables |= {len(tables) + at: _Table(pair, costs) for at, (pair, costs) in enumerate(pairs.items())}
+    of: list[set[int]] = [set() for _ in sizes]
+    for number, table in tables.items():
+        for variable in table.over:
+            of[variable].add(number)
+    after = len(tables)
+    buckets: list[_Bucket] = []
+    for variable in order:
+        mine = [tables[number] for number in of[variable]]
+        for number in list(of[variable]):
+            for v in tables.pop(number).over:
+                of[v].discard(number)
+        others = tuple(sorted({v for table in mine for v in table.over} - {variable}))
+        joint = np.zeros((1,) * (len(others) + 1))
+        for table in sorted(mine, key=lambda table: table.costs.size):
+            joint = joint + _last(table, variable).spread((*others, variable))
+        bucket = _Bucket(variable, others, joint)
+        buckets.append(bucket)
+        if others:
+            tables[after] = _Table(others, bucket.least)
+            for v in others:
+                of[v].add(after)
+            after += 1
+    return buckets, largest
+
+
+def _last(table: _Table, variable: int) -> _Table:
+    """The table with a variable as its last dimension, the others in the order of their numbers."""
+    over = (*sorted(set(table.over) - {variable}), variable)
+    return _Table(over, np.transpose(table.costs, [table.over.index(v) for v in over]))
+
+
+def ordered(sizes: Sequence[int], pairs: Collection[tuple[int, int]]) -> tuple[list[int], int]:
+    """The variables, the one with the smallest table first, and the entries of the largest table.
+
+    `sizes` are the numbers of their choices, `pairs` the variables that share a cost: one that has a single choice
+    shares none.
+    """
+    beside: list[set[int]] = [set() for _ in sizes]
+    for a, b in pairs:
+        if sizes[a] > 1 and sizes[b] > 1:
+            beside[a].add(b)
+            beside[b].add(a)
+
+    def table(variable: int) -> float:
+        return math.prod((sizes[v] for v in beside[variable]), start=float(sizes[variable]))
+
+    entries = [table(variable) for variable in range(len(sizes))]
+    queue = [(each, variable) for variable, each in enumerate(entries)]
+    heapq.heapify(queue)
+    order, largest, done = list[int](), 1, [False] * len(sizes)
+    while queue:
+        each, variable = heapq.heappop(queue)
+        if done[variable] or each != entries[variable]:
+            continue
+        done[variable] = True
+        largest = max(largest, int(min(each, 1e18)))
+        order.append(variable)
+        near = beside[variable]
+        for v in near:
+            beside[v] |= near
+            beside[v] -= {v, variable}
+        for v in near:
+            entries[v] = table(v)
+            heapq.heappush(queue, (entries[v], v))
+    return order, largest

@@ -1,0 +1,106 @@
+"""What several things cost in the same choices, in; the choices than which no other one is better in all, out."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from runner.planning.network import Choice, Costs, Network
+from runner.planning.solving import Solver
+
+_POINTS = 12
+"""How many points of a front are found, at most."""
+
+_EQUAL = 1e-6
+"""The share by which costs differ that count as the same."""
+
+
+def front(networks: Sequence[Network], seconds: float) -> list[Choice]:
+    """The choices on the front, the one first that costs the least of the first.
+
+    `networks` have the same variables and choices; each is what one thing costs. The points are those that a weighting
+    of two of the things makes best, found by bisection, so that what lies in a dent of the front is not found.
+    """
+    until = time.perf_counter() + seconds
+    choices = [_best(networks, [at == number for at in range(len(networks))], until) for number in range(len(networks))]
+    for a, b in itertools.combinations(range(len(networks)), 2):
+        choices += _between(networks, (a, b), (choices[a], choices[b]), until, _POINTS // len(networks))
+    return undominated(networks, choices)
+
+
+def _between(
+    networks: Sequence[Network], pair: tuple[int, int], ends: tuple[Choice, Choice], until: float, most: int
+) -> Iterator[Choice]:
+    """Choices that are better than those on the line between two, for weights that make these two cost the same."""
+    queue = [ends]
+    for _ in range(most):
+        if not queue or time.perf_counter() > until:
+            return
+        first, second = queue.pop(0)
+        (a, b), costs = pair, [[networks[at].cost(choice) for at in pair] for choice in (first, second)]
+        weights = [0.0] * len(networks)
+        weights[a], weights[b] = costs[0][1] - costs[1][1], costs[1][0] - costs[0][0]
+        if min(weights[a], weights[b]) <= 0:
+            continue
+        middle = _best(networks, weights, until)
+        line, there = (
+            weights[a] * networks[a].cost(choice) + weights[b] * networks[b].cost(choice) for choice in (first, middle)
+        )
+        if line - there > _EQUAL * abs(line):
+            yield middle
+            queue += [(first, middle), (middle, second)]
+
+
+def _best(networks: Sequence[Network], weights: Sequence[float], until: float) -> Choice:
+    """The choice that is best for some weights, in so much of the time that there is some left for others."""
+    whole = weighted(networks, weights)
+    left = max((until - time.perf_counter()) / 2, 1.0)
+    return Solver(whole.pairs, [len(costs) for costs in whole.alone], left).solved(whole).choice
+
+
+def weighted(networks: Sequence[Network], weights: Sequence[float]) -> Network:
+    """The network of the weighted sum of costs; what weighs nothing decides between what costs the same."""
+    scales = [
+        max((float(costs[np.isfinite(costs)].max(initial=0)) for costs in n.alone), default=1.0) for n in networks
+    ]
+    least = [_TIE * scales[0] / scale if scale else 0.0 for scale in scales]
+    factors = [float(weight) or few for weight, few in zip(weights, least, strict=True)]
+
+    def total(costs: Sequence[Costs]) -> Costs:
+        return functools.reduce(np.add, [factor * each for factor, each in zip(factors, costs, strict=True)])
+
+    shared: dict[tuple[int, ...], Costs] = {}
+    pairs: dict[tuple[int, int], Costs] = {}
+    for pair in dict.fromkeys(pair for network in networks for pair in network.pairs):
+        tables = [network.pairs[pair] for network in networks]
+        key = tuple(map(id, tables))
+        if key not in shared:
+            shared[key] = total(tables)
+        pairs[pair] = shared[key]
+    alone = tuple(total(costs) for costs in zip(*(network.alone for network in networks), strict=True))
+    return Network(alone, pairs, networks[0].places)
+
+
+_TIE = 1e-9
+
+
+def undominated(networks: Sequence[Network], choices: Sequence[Choice]) -> list[Choice]:
+    """The choices than which no other one costs less of something and no more of anything, by what the first costs."""
+    costs = {choice: [network.cost(choice) for network in networks] for choice in choices}
+
+    def beats(other: Choice, choice: Choice) -> bool:
+        pairs = list(zip(costs[other], costs[choice], strict=True))
+        less = any(mine < theirs - _EQUAL * abs(theirs) for mine, theirs in pairs)
+        return less and all(mine <= theirs + _EQUAL * abs(theirs) for mine, theirs in pairs)
+
+    left = [choice for choice in costs if not any(beats(other, choice) for other in costs)]
+    kept: list[Choice] = []
+    for choice in sorted(left, key=lambda choice: costs[choice]):
+        same = (np.allclose(costs[choice], costs[other], rtol=_EQUAL, atol=0.0) for other in kept)
+        if not any(same):
+            kept.append(choice)
+    return kept

@@ -1,0 +1,215 @@
+"""A plan in; what people call the ways in which it divides work over each mesh axis, out, in sentences."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from runner.derivation.rules import Dimensions
+from runner.planning.model import Layable, Operation
+from runner.planning.network import Choice
+from runner.planning.spaces import Sending
+from runner.planning.tables import Tables, Way
+from runner.words import bytes_text, listed
+
+_NORMALISING = ("logsumexp", "log_softmax", "softmax", "take_along_axis")
+"""What a loss makes of its logits along the vocabulary."""
+
+_COMPLETED = {"all-reduce": "all-reduced", "reduce-scatter": "reduce-scattered"}
+
+_LOOKUPS = ("take", "getitem", "index", "gather")
+
+
+@dataclass
+class _Axis:
+    """What is split over one mesh axis: the lines of products by what their factor is, and the values in between."""
+
+    rows: dict[int, list[str]] = field(default_factory=lambda: defaultdict[int, list[str]](list))
+    """By the dimension of the activations."""
+    columns: list[str] = field(default_factory=list[str])
+    contracted: list[str] = field(default_factory=list[str])
+    experts: list[str] = field(default_factory=list[str])
+    heads: list[str] = field(default_factory=list[str])
+    vocabulary: list[str] = field(default_factory=list[str])
+    between: list[str] = field(default_factory=list[str])
+    """Values whose rows, but not those of the batch, lie in parts."""
+    gathered: dict[str, float] = field(default_factory=dict[str, float])
+    """The bytes by the weights that are gathered for a product."""
+    gradients: dict[str, float] = field(default_factory=dict[str, float])
+    """The bytes of the weights' gradients, by their collectives."""
+
+
+def parallelism(tables: Tables, choice: Choice) -> Iterator[str]:
+    """Sentences such as `tensor parallelism (Megatron) over model: …`, by mesh axes."""
+    weights = _weights(tables.layable)
+    axes: dict[str, _Axis] = defaultdict(_Axis)
+    stationary: list[str] = []
+    for number, operation in enumerate(tables.layable.operations):
+        way = tables.ways[number][choice[tables.variable(number)]]
+        found = list(_split(tables.layable, operation, way, weights))
+        for axis, kind, d in found:
+            each = axes[axis]
+            match kind:
+                case "rows":
+                    each.rows[d].append(operation.line)
+                case "columns":
+                    each.columns.append(operation.line)
+                case "contracted":
+                    each.contracted.append(operation.line)
+                case "experts":
+                    each.experts.append(operation.line)
+                case "heads":
+                    each.heads.append(operation.line)
+                case _:
+                    each.vocabulary.append(operation.line)
+        kinds = {kind: axis for axis, kind, _ in found}
+        if {"columns", "contracted"} <= set(kinds) and not any(kind == "rows" for kind in kinds):
+            stationary.append(operation.line)
+    for name, at in tables.layable.named.items():
+        tensor = tables.layable.tensors[at]
+        spec = tables.lying[at].spec(choice[at])
+        if len(tensor.shape) > 2 and at not in weights:
+            for entry in spec[1:-1]:
+                for axis in entry:
+                    axes[axis].between.append(name)
+    for what, weight, sending in _of_weights(tables, choice, weights):
+        for axis in sending.axes:
+            into = axes[axis].gathered if what == "gathered" else axes[axis].gradients
+            key = weight if what == "gathered" else sending.kind
+            into[key] = into.get(key, 0.0) + sending.sent
+    for axis in tables.mesh.axes:
+        if axis in axes:
+            yield from _sentences(axis, axes[axis])
+    if stationary:
+        yield (
+            f"2-D weight-stationary: {_lines(stationary)} split by columns and by rows over different axes, so that "
+            "activations are sent and weights stay"
+        )
+
+
+def _sentences(axis: str, each: _Axis) -> Iterator[str]:
+    weights, tensor = sum(each.gathered.values()), {*each.columns, *each.contracted}
+    if each.rows.get(0):
+        then = ""
+        if each.gradients:
+            kinds = " and ".join(_COMPLETED[kind] for kind in sorted(each.gradients))
+            then = f"; gradients of weights are {kinds} ({bytes_text(round(sum(each.gradients.values())))})"
+        yield f"data parallelism over {axis}: the batch is split in {_lines(each.rows[0])}{then}"
+    if each.gathered:
+        many = len(each.gathered)
+        lie = (
+            f"{many} weights lie in parts and are" if many > 1 else f"{next(iter(each.gathered))} lies in parts and is"
+        )
+        yield (f"FSDP (ZeRO-3) over {axis}: {lie} gathered for use ({bytes_text(round(weights))})")
+    if each.columns and each.contracted:
+        yield (
+            f"tensor parallelism (Megatron) over {axis}: by columns in {_lines(each.columns)}, "
+            f"by rows in {_lines(each.contracted)}"
+        )
+    elif tensor:
+        how = "columns" if each.columns else "rows"
+        yield f"tensor parallelism over {axis}: weights are split by {how} in {_lines(sorted(tensor))}"
+    if each.heads:
+        yield f"attention by heads over {axis}: {_lines(each.heads)}"
+    sequence = {line for d, lines in each.rows.items() if d for line in lines}
+    if each.between and tensor:
+        yield f"sequence parallelism over {axis}: between products {_lines(each.between)} lie in parts of the sequence"
+    elif sequence:
+        yield f"sequence (context) parallelism over {axis}: the sequence is split in {_lines(sorted(sequence))}"
+    if each.vocabulary:
+        yield f"vocabulary sharded over {axis}: {_lines(each.vocabulary)}"
+    if each.experts:
+        yield f"expert parallelism over {axis}: each device has experts of its own in {_lines(each.experts)}"
+
+
+def _lines(lines: Sequence[str]) -> str:
+    """At most three of the lines."""
+    names = list(dict.fromkeys(lines))
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return listed([f"'{name}'" for name in names[:3]]) + more
+
+
+def _weights(layable: Layable) -> set[int]:
+    """The tensors that are weights, or are made of these alone: with a gradient those that have one."""
+    arrays = [at for at, tensor in enumerate(layable.tensors) if tensor.copies and tensor.line == tensor.name]
+    given = {at for at in arrays if layable.tensors[at].differentiated}
+    if not given:
+        # The first operand of the first product is what the weights are applied to.
+        products = (operation for operation in layable.operations if operation.work.flops and operation.operands)
+        first = next(products, None)
+        data = _sources(layable, first.operands[0].tensor) if first else set[int]()
+        given = {at for at in arrays if at not in data and len(layable.tensors[at].shape) > 1}
+    weights = set(given)
+    steps = [
+        ([each.tensor for each in operation.operands], list(operation.results)) for operation in layable.operations
+    ]
+    steps += [([transfer.before], [transfer.after]) for transfer in layable.transfers]
+    more = True
+    while more:
+        new = {at for before, after in steps if before and set(before) <= weights for at in after} - weights
+        weights |= new
+        more = bool(new)
+    return weights
+
+
+def _sources(layable: Layable, tensor: int) -> set[int]:
+    """What a tensor is computed from."""
+    sources, queue = {tensor}, [tensor]
+    while queue:
+        at = queue.pop()
+        before = [
+            each.tensor for operation in layable.operations if at in operation.results for each in operation.operands
+        ]
+        before += [transfer.before for transfer in layable.transfers if transfer.after == at]
+        queue += [each for each in before if each not in sources]
+        sources |= set(before)
+    return sources
+
+
+def _split(layable: Layable, operation: Operation, way: Way, weights: set[int]) -> Iterator[tuple[str, str, int]]:
+    """The axes that split an operation, each with what its factor is, and the dimension of the activations."""
+    rule = operation.rule
+    placed = [(each.tensor, rule.operands[each.place]) for each in operation.operands if each.place is not None]
+    mine = [dimensions for at, dimensions in placed if at in weights]
+    others = [dimensions for at, dimensions in placed if at not in weights]
+    for factor, axes in way.assignment.items():
+        for axis in axes:
+            activation = next((d for dims in others if (d := _dimension(dims, factor)) is not None), None)
+            weight = next((d for dims in mine if (d := _dimension(dims, factor)) is not None), None)
+            result = _dimension(rule.result, factor)
+            if operation.called in _NORMALISING and activation is not None and activation + 1 == len(others[0]):
+                yield axis, "vocabulary", activation
+            elif operation.called in _LOOKUPS and weight == 0 and result is None:
+                yield axis, "vocabulary", 0
+            elif not operation.work.flops:
+                continue
+            elif not mine:
+                both = sum(_dimension(dims, factor) is not None for dims in others) > 1
+                if both and result and activation:
+                    yield axis, "heads", activation
+                elif activation is not None and result is not None:
+                    yield axis, "rows", activation
+            elif activation is not None and weight is not None:
+                yield axis, "contracted" if result is None else "experts", activation
+            elif activation is not None:
+                yield axis, "rows", activation
+            elif weight is not None and result is not None:
+                yield axis, "columns", 0
+
+
+def _dimension(dimensions: Dimensions, factor: int) -> int | None:
+    return next((d for d, factors in enumerate(dimensions) if factor in factors), None)
+
+
+def _of_weights(tables: Tables, choice: Choice, weights: set[int]) -> Iterator[tuple[str, str, Sending]]:
+    """The collectives that gather weights for products, and those that complete their gradients."""
+    names: Mapping[str, int] = {tables.layable.tensors[at].name or "a part": at for at in weights}
+    for _, what, _, sending in tables.sendings(choice):
+        of = what.rpartition(": ")[2]
+        gradient = of.removeprefix("the gradient of ")
+        if gradient != of and gradient.removesuffix(" on its way") in names:
+            if sending.kind in _COMPLETED:
+                yield "gradient", gradient, sending
+        elif sending.kind == "all-gather" and of.removesuffix(" for its readers").removesuffix(" on its way") in names:
+            yield "gathered", of.removesuffix(" for its readers").removesuffix(" on its way"), sending

@@ -1,0 +1,67 @@
+"""A network in; the choice that HiGHS finds for it as a mixed-integer program, and the bound that it proves, out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.planning.network import Choice, Costs, Network
+
+LARGEST = 1_000_000
+"""The entries of all pairs of a network that is given to HiGHS, at most: more would take it hours."""
+
+
+def programmed(network: Network, seconds: float) -> tuple[Choice | None, float]:
+    """The best choice that HiGHS finds in its time, None where it finds none, and what the best one costs at least."""
+    # SciPy takes a while to import, and is rarely asked.
+    import scipy.optimize as optimize  # pyright: ignore[reportMissingTypeStubs]
+    from scipy.sparse import coo_array  # pyright: ignore[reportMissingTypeStubs]
+
+    sizes = [len(costs) for costs in network.alone]
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    ends, edges = int(starts[-1]), list(network.pairs)
+    firsts: list[int] = []
+    for a, b in edges:
+        firsts.append(ends)
+        ends += sizes[a] * sizes[b]
+    flat = np.concatenate([*network.alone, *(network.pairs[edge].ravel() for edge in edges)])
+    rows, columns, values, wanted = list[NDArray[np.intp]](), list[NDArray[np.intp]](), list[Costs](), list[float]()
+
+    def constrain(ones: NDArray[np.intp], minus: int | None, equals: float) -> None:
+        number = len(wanted)
+        members = ones if minus is None else np.append(ones, minus)
+        rows.append(np.full(len(members), number))
+        columns.append(members)
+        values.append(np.where(members == minus, -1.0, 1.0) if minus is not None else np.ones(len(members)))
+        wanted.append(equals)
+
+    for variable, size in enumerate(sizes):
+        constrain(starts[variable] + np.arange(size), None, 1.0)
+    for (a, b), first in zip(edges, firsts, strict=True):
+        numbers = first + np.arange(sizes[a] * sizes[b]).reshape(sizes[a], sizes[b])
+        for i in range(sizes[a]):
+            constrain(numbers[i], int(starts[a]) + i, 0.0)
+        for j in range(sizes[b]):
+            constrain(numbers[:, j], int(starts[b]) + j, 0.0)
+    place = np.concatenate(rows), np.concatenate(columns)
+    matrix = coo_array((np.concatenate(values), place), shape=(len(wanted), ends))
+    integral = np.zeros(ends)
+    integral[: starts[-1]] = 1
+    there = np.isfinite(flat)
+    # HiGHS wants numbers of about 1.
+    scale = float(np.max(flat[there], initial=0.0)) or 1.0
+    result: Any = optimize.milp(  # pyright: ignore[reportUnknownMemberType]
+        np.where(there, flat, 0.0) / scale,
+        integrality=integral,
+        bounds=optimize.Bounds(np.zeros(len(flat)), there.astype(float)),  # pyright: ignore[reportArgumentType]
+        constraints=optimize.LinearConstraint(matrix.tocsr(), wanted, wanted),  # pyright: ignore[reportArgumentType]
+        options={"time_limit": seconds, "mip_rel_gap": 1e-6},
+    )
+    least = -np.inf if result.mip_dual_bound is None else float(result.mip_dual_bound) * scale
+    if result.x is None:
+        return None, least
+    shares: Costs = np.asarray(result.x)
+    chosen = (int(shares[start : start + size].argmax()) for start, size in zip(starts[:-1], sizes, strict=True))
+    return tuple(chosen), least

@@ -1,0 +1,132 @@
+"""A plan as `plan.json` has it in; what was found, and how two plans differ, on the terminal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runner.layout import Spec
+from runner.printable import printable
+from runner.show.console import print_table
+from runner.show.table import Table
+from runner.words import bytes_text, time_text
+
+_LINES = 12
+"""How many costs of lines are shown in which two plans differ, those that differ the most."""
+
+
+class UnreadablePlan(Exception):
+    """There is no plan, or it cannot be read; the message says why."""
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """A plan: what is least in it, its layouts by their keys, its costs by lines and what they are of."""
+
+    name: str
+    least: str
+    layouts: Mapping[str, str]
+    cost: float
+    sent: float
+    held: float
+    lines: Mapping[tuple[str, str], float]
+    parallelism: Sequence[str]
+
+
+def read(path: Path) -> _Plan:
+    """The plan of a run folder, or of its file. Raises `UnreadablePlan`."""
+    file = path / "plan.json" if path.is_dir() else path
+    try:
+        plan: Any = json.loads(file.read_text(encoding="utf-8"))["plan"]
+        best = plan["best"]
+        return _Plan(
+            str(path),
+            plan["least"],
+            {key: _spec(spec).yaml() for key, spec in best["layouts"].items()},
+            best["cost"],
+            best["sent"],
+            best["held"],
+            {(line["line"], line["what"]): line["cost"] for line in plan["lines"]},
+            plan.get("parallelism", ()),
+        )
+    except OSError as error:
+        raise UnreadablePlan(f"{file}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise UnreadablePlan(f"{file} is no plan of python -m runner plan") from None
+
+
+def _spec(entries: Any) -> Spec:
+    return Spec([() if axes is None else (axes,) if isinstance(axes, str) else tuple(axes) for axes in entries])
+
+
+def show_found(path: Path) -> None:
+    """Say which layouts a run has that were found."""
+    plan = read(path)
+    layouts = ", ".join(f"{_name(key)}={spec}" for key, spec in plan.layouts.items())
+    print(printable(f"\nlayouts found, for the least {plan.least} ({amount(plan.cost, plan.least)}): {layouts}"))
+    for sentence in plan.parallelism:
+        print(printable(f"  {sentence}"))
+
+
+def show_difference(one: Path, other: Path) -> None:
+    """Say what lies differently in two plans, and which lines cost more. Raises `UnreadablePlan`."""
+    a, b = read(one), read(other)
+    rows = [
+        (key, a.layouts.get(key, "–"), b.layouts.get(key, "–"))
+        for key in dict.fromkeys((*a.layouts, *b.layouts))
+        if a.layouts.get(key) != b.layouts.get(key)
+    ]
+    if rows:
+        print_table(Table(("layout", a.name, b.name), rows))
+    else:
+        print("all layouts are the same")
+    print()
+    for line in _difference(a, b):
+        print(printable(line))
+
+
+def _difference(a: _Plan, b: _Plan) -> Iterator[str]:
+    if a.least != b.least:
+        yield f"costs are not compared: {a.name} has the least {a.least}, {b.name} the least {b.least}"
+    else:
+        costs = f"{amount(a.cost, a.least)}, {amount(b.cost, b.least)}"
+        yield f"{_more(a, b, b.cost - a.cost, a.least)} by the model: {costs}"
+        more = {key: b.lines.get(key, 0.0) - a.lines.get(key, 0.0) for key in dict.fromkeys((*a.lines, *b.lines))}
+        looked = sorted(
+            (key for key in more if abs(more[key]) > _SAME * max(a.cost, b.cost)), key=lambda k: -abs(more[k])
+        )
+        for key in looked[:_LINES]:
+            line, what = key
+            yield f"  '{line}', {what}: {_more(a, b, more[key], a.least)}"
+        if len(looked) > _LINES:
+            yield f"  and {len(looked) - _LINES} more"
+    yield f"a device sends {bytes_text(round(a.sent))} in {a.name}, {bytes_text(round(b.sent))} in {b.name}"
+    held = f"{bytes_text(round(a.held))} of arrays and outputs in {a.name}, {bytes_text(round(b.held))} in {b.name}"
+    yield f"a device holds {held}"
+    for plan, other in ((a, b), (b, a)):
+        for sentence in plan.parallelism:
+            if sentence not in other.parallelism:
+                yield f"only {plan.name}: {sentence}"
+
+
+_SAME = 1e-6
+
+
+def _more(a: _Plan, b: _Plan, difference: float, least: str) -> str:
+    if abs(difference) <= _SAME * max(a.cost, b.cost):
+        return "both cost as much"
+    return f"{(b if difference > 0 else a).name} costs {amount(abs(difference), least)} more"
+
+
+def amount(value: float | None, least: str) -> str:
+    """A number in the unit of what is least, in words."""
+    if value is None:
+        return "–"
+    return time_text(value) if least == "time" else bytes_text(round(value))
+
+
+def _name(key: str) -> str:
+    return key.partition(".")[2].removesuffix(".spec") or key

@@ -42,7 +42,7 @@ docs: $(VENV)/.tests
 	$(BIN)/zensical build --strict --clean
 
 schema: $(VENV)/.installed
-	$(BIN)/python -m runner.editor conf
+	$(BIN)/python -m runner editor conf
 
 bench: $(VENV)/.tests
 	$(BIN)/python benchmarks/overhead.py

@@ -3,7 +3,7 @@
 Three to eight lines of the whole language on meshes of one to three axes of sizes 1 to 4, under random specs. Nothing
 is compiled or run: what JAX does here is to evaluate abstractly and to lower for Shardy's plan. The folder (`--out`)
 holds `cases.jsonl`, one line a case, from which a later call goes on, and for each case that is wrong its YAML, shrunk:
-`python -m runner.derive --config-dir FOLDER +experiment=wrong_I`. Case I of seed S is the same whenever it is drawn,
+`python -m runner derive --config-dir FOLDER +experiment=wrong_I`. Case I of seed S is the same whenever it is drawn,
 under one version of JAX. The exit status is 1 if anything was wrong.
 """
 

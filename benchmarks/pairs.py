@@ -169,13 +169,13 @@ def commands(case: Mapping[str, str], python: str, folder: Path) -> list[list[st
             )
             return [[python, "-c", script]]
         case "report":
-            return [[*runner, *words, *here], [python, "-m", "runner.report", f"{folder}/run"]]
+            return [[*runner, *words, *here], [python, "-m", "runner", "report", f"{folder}/run"]]
         case "compare":
             other = [f"hydra.run.dir={folder}/other"]
             both = [f"{folder}/run", f"{folder}/other"]
-            return [[*runner, *words, *here], [*runner, *words, *other], [python, "-m", "runner.compare", *both]]
-        case "derive" | "mutate" as module:
-            return [[python, "-m", f"runner.{module}", *words, *here]]
+            return [[*runner, *words, *here], [*runner, *words, *other], [python, "-m", "runner", "compare", *both]]
+        case "derive" | "mutate" as subcommand:
+            return [[*runner, subcommand, *words, *here]]
         case _:
             return [[*runner, *words, *here]]
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.config.compose import Configuration, InvalidConfiguration
 from runner.config.compose import compose as _compose
-from runner.config.folders import added, conf_folder
+from runner.config.folders import InvalidName, added, conf_folder, located
 from runner.experiment.imported import outline
 from runner.experiment.model import Experiment
 from runner.faults import InvalidExperiment
@@ -105,23 +105,13 @@ def compose(
     if isinstance(experiment, Path) or experiment.endswith((".yaml", ".yml")):
         if config_dir is not None:
             raise InvalidConfiguration("config_dir belongs to a name; a path says by itself where the experiment is")
-        folder, experiment = _named(Path(experiment))
+        try:
+            folder, experiment = located(Path(experiment))
+        except InvalidName as error:
+            raise InvalidConfiguration(f"{experiment}: {error}") from None
     elif not (folder / "experiment").is_dir():
         raise InvalidConfiguration(f"{folder} has no folder 'experiment', in which NAME.yaml would be")
     return _compose(experiment, folder, overrides)
-
-
-def _named(file: Path) -> tuple[Path, str]:
-    """The config folder and the name of an experiment's file."""
-    path = file.resolve()
-    if not path.is_file():
-        raise InvalidConfiguration(f"{file}: there is no such file")
-    home = next((folder for folder in path.parents if folder.name == "experiment"), None)
-    if home is None:
-        raise InvalidConfiguration(
-            f"{file}: an experiment lies in a folder 'experiment': CONFIG_DIR/experiment/NAME.yaml"
-        )
-    return home.parent, path.relative_to(home).with_suffix("").as_posix()
 
 
 def validate(configuration: Configuration) -> Experiment:

@@ -1,6 +1,6 @@
-"""`python -m runner.catalogue`: the page of the experiments that come with the runner (`runner/cli/catalogue.py`)."""
+"""`python -m runner.catalogue`, the older spelling of `python -m runner catalogue`: it runs for one release more."""
 
-from runner.cli.command import main
+from runner.cli.command import older
 
 if __name__ == "__main__":
-    main("runner.cli.catalogue")
+    older("catalogue")

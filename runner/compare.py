@@ -1,6 +1,6 @@
-"""`python -m runner.compare`: what differs between two records, sweeps or goldens (`runner/cli/compare.py`)."""
+"""`python -m runner.compare`, the older spelling of `python -m runner compare`: it runs for one release more."""
 
-from runner.cli.command import main
+from runner.cli.command import older
 
 if __name__ == "__main__":
-    main("runner.cli.compare")
+    older("compare")

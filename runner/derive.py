@@ -1,6 +1,6 @@
-"""`python -m runner.derive`: the per-device lines that a graph and its specs determine (`runner/cli/derive.py`)."""
+"""`python -m runner.derive`, the older spelling of `python -m runner derive`: it runs for one release more."""
 
-from runner.cli.command import main
+from runner.cli.command import older
 
 if __name__ == "__main__":
-    main("runner.cli.derive")
+    older("derive")

@@ -1,6 +1,6 @@
-"""`python -m runner.editor`: see `runner/cli/editor.py`."""
+"""`python -m runner.editor`, the older spelling of `python -m runner editor`: it runs for one release more."""
 
-from runner.cli.command import main
+from runner.cli.command import older
 
 if __name__ == "__main__":
-    main("runner.cli.editor")
+    older("editor")

@@ -1,6 +1,6 @@
-"""`python -m runner.measure`: what collectives take on the devices here (`runner/cli/measure.py`)."""
+"""`python -m runner.measure`, the older spelling of `python -m runner measure`: it runs for one release more."""
 
-from runner.cli.command import main
+from runner.cli.command import older
 
 if __name__ == "__main__":
-    main("runner.cli.measure")
+    older("measure")

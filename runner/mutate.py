@@ -1,6 +1,6 @@
-"""`python -m runner.mutate`: which mistakes in an experiment its checks notice (`runner/cli/mutate.py`)."""
+"""`python -m runner.mutate`, the older spelling of `python -m runner mutate`: it runs for one release more."""
 
-from runner.cli.command import main
+from runner.cli.command import older
 
 if __name__ == "__main__":
-    main("runner.cli.mutate")
+    older("mutate")

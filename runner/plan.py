@@ -1,6 +1,6 @@
-"""`python -m runner.plan`: the layouts for which a program sends, takes or holds the least (`runner/cli/plan.py`)."""
+"""`python -m runner.plan`, the older spelling of `python -m runner plan`: it runs for one release more."""
 
-from runner.cli.command import main
+from runner.cli.command import older
 
 if __name__ == "__main__":
-    main("runner.cli.plan")
+    older("plan")

@@ -1,6 +1,6 @@
-"""`python -m runner.report`: the page of a run, of a sweep, or of several (`runner/cli/report.py`)."""
+"""`python -m runner.report`, the older spelling of `python -m runner report`: it runs for one release more."""
 
-from runner.cli.command import main
+from runner.cli.command import older
 
 if __name__ == "__main__":
-    main("runner.cli.report")
+    older("report")

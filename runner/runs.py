@@ -1,6 +1,6 @@
-"""`python -m runner.runs`: the runs that there are, and those of them that may go (`runner/cli/runs.py`)."""
+"""`python -m runner.runs`, the older spelling of `python -m runner runs`: it runs for one release more."""
 
-from runner.cli.command import main
+from runner.cli.command import older
 
 if __name__ == "__main__":
-    main("runner.cli.runs")
+    older("runs")

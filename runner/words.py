@@ -9,9 +9,9 @@ _TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
-def listed(names: Sequence[str]) -> str:
-    """`auto, constraint and explicit`."""
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+def listed(names: Sequence[str], last: str = "and") -> str:
+    """`auto, constraint and explicit`; `last` is the word before the last of them."""
+    return f" {last} ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def quoted(names: Sequence[str]) -> str:

@@ -53,12 +53,13 @@ class Done:
 def command(folder: Path, *arguments: str, module: str = "runner", limit: float = 120.0, **environment: str) -> Done:
     """Do a command line from `folder`, under `environment` variables added to this process's; ended after `limit` s.
 
-    - `module`: whose: `runner`, another of the runner's (`runner.derive`), or `pytest`.
+    - `module`: whose: `runner`, the runner's with a subcommand (`runner derive`), or `pytest`.
     """
     server = _server()
     assert server.stdin is not None
     assert server.stdout is not None
-    asked = {"folder": str(folder), "arguments": (module, *arguments), "limit": limit, "environment": environment}
+    words = (*module.split(), *arguments)
+    asked = {"folder": str(folder), "arguments": words, "limit": limit, "environment": environment}
     server.stdin.write(json.dumps(asked) + "\n")
     server.stdin.flush()
     told = server.stdout.readline()

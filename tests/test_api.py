@@ -78,7 +78,8 @@ def test_it_says_of_its_types() -> None:
     ("experiment", "config_dir", "message"),
     [
         ("nosuch.yaml", None, "nosuch.yaml: there is no such file"),
-        ("here.yaml", None, "here.yaml: an experiment lies in a folder 'experiment': CONFIG_DIR/experiment/NAME.yaml"),
+        ("here.yaml", None, "here.yaml:1:1\n  the file is empty"),
+        ("here.yml", None, "here.yml: the file of an experiment ends in .yaml: rename it"),
         ("here.yaml", ".", "config_dir belongs to a name; a path says by itself where the experiment is"),
         ("mine", "nosuch", "nosuch has no folder 'experiment', in which NAME.yaml would be"),
     ],
@@ -88,6 +89,7 @@ def test_what_cannot_be_composed_is_said(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here.yaml").write_text("")
+    (tmp_path / "here.yml").write_text("")
     with pytest.raises(runner.InvalidConfiguration) as raised:
         runner.compose(experiment, config_dir=config_dir)
     assert str(raised.value) == message
@@ -101,6 +103,12 @@ def test_an_experiment_may_be_named_by_its_file() -> None:
     file = ROOT / "conf" / "experiment" / "case3_allreduce.yaml"
     assert runner.compose(file, ["dims.J=8"]).plain == runner.compose("case3_allreduce", ["dims.J=8"]).plain
     assert runner.compose(str(file)).plain["name"] == "case3_allreduce"
+
+
+def test_a_file_outside_of_a_config_folder_is_an_experiment_too(tmp_path: Path) -> None:
+    text = (ROOT / "conf" / "experiment" / "case3_allreduce.yaml").read_text(encoding="utf-8")
+    (tmp_path / "mine.yaml").write_text(text)
+    assert runner.compose(tmp_path / "mine.yaml").plain == runner.compose("case3_allreduce").plain
 
 
 def shown(**more: Any) -> runner.Record:

@@ -154,7 +154,7 @@ def test_a_name_that_is_not_there_is_looked_for_beside_them(tmp_path: Path) -> N
 def test_the_editor_names_its_schema_in_the_others(tmp_path: Path) -> None:
     folder = _folder(tmp_path)
     unread = _unread(folder)
-    done = command(tmp_path, "conf", module="runner.editor", limit=30)
+    done = command(tmp_path, "conf", module="runner editor", limit=30)
     assert done.returncode == 2
     assert done.stderr == "".join(f"conf/experiment/{name}.yaml{unread[name]}\n" for name in sorted(unread))
     assert "yaml-language-server" in (folder / "experiment" / "good.yaml").read_text()
@@ -193,9 +193,9 @@ def test_of_several_processes_one_says_it(tmp_path: Path) -> None:
     assert "JAX does not start: the environment has JAX_ENABLE_X64=maybe" in done.stderr
 
 
-@pytest.mark.parametrize("module", ["runner.derive", "runner.mutate", "runner.plan"])
+@pytest.mark.parametrize("module", ["runner derive", "runner mutate", "runner plan"])
 def test_of_the_other_commands_too(tmp_path: Path, module: str) -> None:
-    wanted = ("per_device=null", "expect=null", "arrays.A.spec=auto") if module == "runner.plan" else ()
+    wanted = ("per_device=null", "expect=null", "arrays.A.spec=auto") if module == "runner plan" else ()
     done = command(tmp_path, "+experiment=case3_allreduce", *wanted, module=module, JAX_ENABLE_X64="maybe")
     assert done.returncode == 3
     assert done.stderr.splitlines()[-1].startswith("JAX does not start: the environment has JAX_ENABLE_X64=maybe")

@@ -1,4 +1,4 @@
-"""`python -m runner.compare`: what it takes, what it says, and its exit status."""
+"""`python -m runner compare`: what it takes, what it says, and its exit status."""
 
 from __future__ import annotations
 

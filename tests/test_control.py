@@ -69,14 +69,14 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_other_commands_show_an_experiment_so(hostile: Path) -> None:
-    _run(hostile, "--config-dir", "conf", "+experiment=mine", "hydra.run.dir=derived", module="runner.derive")
-    _run(hostile, "--config-dir", "conf", "+experiment=mine", "hydra.run.dir=mutated", module="runner.mutate")
-    _run(hostile, "conf", module="runner.editor")
+    _run(hostile, "--config-dir", "conf", "+experiment=mine", "hydra.run.dir=derived", module="runner derive")
+    _run(hostile, "--config-dir", "conf", "+experiment=mine", "hydra.run.dir=mutated", module="runner mutate")
+    _run(hostile, "conf", module="runner editor")
     for name in ("one", "sweep"):
-        assert _run(hostile, name, module="runner.report").returncode == 0
-    assert _run(hostile, ".", module="runner.runs").returncode == 0
-    assert _run(hostile, ".", "--json", module="runner.runs").returncode == 0
-    assert _run(hostile, "one", "sweep/0", module="runner.compare").returncode in (0, 1)
+        assert _run(hostile, name, module="runner report").returncode == 0
+    assert _run(hostile, ".", module="runner runs").returncode == 0
+    assert _run(hostile, ".", "--json", module="runner runs").returncode == 0
+    assert _run(hostile, "one", "sweep/0", module="runner compare").returncode in (0, 1)
 
 
 def test_the_files_of_a_run_have_none(hostile: Path) -> None:
@@ -128,14 +128,14 @@ def test_a_message_about_one_has_none(tmp_path: Path, mistake: str) -> None:
         ("runner", ("--config-dir", f"x{BAD}")),
         ("runner", (f"--x{BAD}", "+experiment=case3_allreduce")),
         ("runner", (f"resume=x{BAD}",)),
-        ("runner.runs", (f"x{BAD}",)),
-        ("runner.runs", (f"--x{BAD}",)),
-        ("runner.runs", (".", "--status", BAD)),
-        ("runner.report", (f"x{BAD}",)),
-        ("runner.compare", (f"x{BAD}", f"y{BAD}")),
-        ("runner.editor", (f"x{BAD}",)),
-        ("runner.measure", (f"--x{BAD}",)),
-        ("runner.derive", (f"+experiment=x{BAD}",)),
+        ("runner runs", (f"x{BAD}",)),
+        ("runner runs", (f"--x{BAD}",)),
+        ("runner runs", (".", "--status", BAD)),
+        ("runner report", (f"x{BAD}",)),
+        ("runner compare", (f"x{BAD}", f"y{BAD}")),
+        ("runner editor", (f"x{BAD}",)),
+        ("runner measure", (f"--x{BAD}",)),
+        ("runner derive", (f"+experiment=x{BAD}",)),
     ],
 )
 def test_nor_has_one_about_a_command_line(tmp_path: Path, module: str, arguments: tuple[str, ...]) -> None:
@@ -157,12 +157,12 @@ def test_a_record_that_somebody_wrote_shows_none(hostile: Path, tmp_path: Path) 
     _is_clean(str(Record.of(read, tmp_path)), "str")
     _is_clean(html.fragment(read), "notebook")
     for module, arguments in (
-        ("runner.runs", ("sweep",)),
-        ("runner.runs", ("sweep", "--json")),
-        ("runner.compare", ("sweep/0", "sweep/1")),
-        ("runner.compare", ("sweep", "sweep/1")),
-        ("runner.report", ("sweep",)),
-        ("runner.report", ("sweep/1",)),
+        ("runner runs", ("sweep",)),
+        ("runner runs", ("sweep", "--json")),
+        ("runner compare", ("sweep/0", "sweep/1")),
+        ("runner compare", ("sweep", "sweep/1")),
+        ("runner report", ("sweep",)),
+        ("runner report", ("sweep/1",)),
     ):
         _run(tmp_path, *arguments, module=module)
     pages = [*(tmp_path / "sweep").rglob("*.html"), *(tmp_path / "sweep").rglob("*.vl.json")]
@@ -190,7 +190,7 @@ def _everywhere(value: Any, at: str = "") -> Any:
 def test_on_a_terminal_the_colours_are_ours_alone(hostile: Path) -> None:
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "runner.runs", "."],
+        [sys.executable, "-m", "runner", "runs", "."],
         cwd=hostile,
         stdout=theirs,
         stderr=theirs,

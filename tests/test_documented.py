@@ -108,7 +108,7 @@ RUNS = {"outputs/mine/2026-11-21_01-30-43-685693": "8", "outputs/mine/2026-11-22
 SWEEP = "outputs/case3_allreduce/2026-01-31_12-00-00-000000"
 
 
-_OF_ITS_OWN = ("target.processes", "target=v", "topology", "hydra/launcher", "runner.measure")
+_OF_ITS_OWN = ("target.processes", "target=v", "topology", "hydra/launcher", "runner measure", "runner.measure")
 """What starts processes that a fork of the server's cannot, or wants libtpu to itself."""
 
 
@@ -135,7 +135,7 @@ def run(folder: Path, line: str) -> Done:
     for each, size in RUNS.items():
         if each in line:
             command(folder, "+experiment=case3_allreduce", f"dims.K={size}", f"hydra.run.dir={each}", limit=600)
-    if "runner.runs" in line:
+    if re.search(r"runner[. ]runs", line):
         command(folder, "+experiment=case3_allreduce", "program=auto", limit=600)
     words = shlex.split(line.replace(" FOLDER", " build"))
     if words[0] == "pytest":

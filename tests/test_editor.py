@@ -67,14 +67,14 @@ def faults(text: str) -> list[str]:
 
 def test_the_file_is_as_it_is_made() -> None:
     jsonschema.Draft7Validator.check_schema(editor.json_schema())
-    assert (CONF / editor.FILE).read_text(encoding="utf-8") == editor.text(), "python -m runner.editor writes it"
+    assert (CONF / editor.FILE).read_text(encoding="utf-8") == editor.text(), "python -m runner editor writes it"
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_experiment_names_it_and_is_valid(name: str) -> None:
     file = CONF / "experiment" / f"{name}.yaml"
     text = file.read_text(encoding="utf-8")
-    assert text == editor.named(file, CONF), "python -m runner.editor names it"
+    assert text == editor.named(file, CONF), "python -m runner editor names it"
     line = text.splitlines()[1]
     assert (file.parent / line.removeprefix("# yaml-language-server: $schema=")).resolve() == CONF / editor.FILE
     assert faults(text) == []

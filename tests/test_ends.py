@@ -13,7 +13,7 @@ from tests.faults import GOOD
 from tests.server import command
 
 
-@pytest.mark.parametrize("module", ["runner.derive", "runner.mutate"])
+@pytest.mark.parametrize("module", ["runner derive", "runner mutate"])
 def test_a_worker_that_ends_before_it_told_the_types_is_one_sentence(module: str, tmp_path: Path) -> None:
     (tmp_path / "conf" / "experiment").mkdir(parents=True)
     (tmp_path / "conf" / "experiment" / "mine.yaml").write_text(GOOD, encoding="utf-8")

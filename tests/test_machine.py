@@ -35,7 +35,7 @@ def started(
 ) -> subprocess.Popen[str]:
     """A command in a process of its own, in which something was done `before`; `strict`: warnings are errors."""
     return subprocess.Popen(
-        [sys.executable, "-c", BEFORE, before, *(("-W", "error") if strict else ()), "-m", module, *arguments],
+        [sys.executable, "-c", BEFORE, before, *(("-W", "error") if strict else ()), "-m", *module.split(), *arguments],
         cwd=folder,
         text=True,
         encoding="utf-8",
@@ -74,10 +74,10 @@ def test_a_sweep_without_room_ends_with_its_table(tmp_path: Path) -> None:
     assert "2 of 2 points left no record" in out
 
 
-@pytest.mark.parametrize("module", ["runner.derive", "runner.mutate", "runner.plan"])
+@pytest.mark.parametrize("module", ["runner derive", "runner mutate", "runner plan"])
 def test_the_other_commands_have_one_message_too(tmp_path: Path, module: str) -> None:
     limit = small_files(300)
-    wanted = ("per_device=null", "expect=null", "arrays.A.spec=auto") if module == "runner.plan" else ()
+    wanted = ("per_device=null", "expect=null", "arrays.A.spec=auto") if module == "runner plan" else ()
     process = started(RUN[0], *wanted, "hydra.run.dir=run", folder=tmp_path, before=limit, module=module)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 3, out + err

@@ -94,7 +94,7 @@ outputs: {C: []}
 
 def command(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-W", "error", "-m", "runner.mutate", *arguments, f"hydra.run.dir={folder}"],
+        [sys.executable, "-W", "error", "-m", "runner", "mutate", *arguments, f"hydra.run.dir={folder}"],
         capture_output=True,
         text=True,
         check=False,

@@ -211,7 +211,7 @@ def test_the_same_records_give_the_same_bytes(tmp_path: Path, pages: dict[str, s
     swept.write(folder, 24)
     for seed in ("1", "2"):
         subprocess.run(
-            [sys.executable, "-W", "error", "-m", "runner.report", str(folder)],
+            [sys.executable, "-W", "error", "-m", "runner", "report", str(folder)],
             check=True,
             cwd=ROOT,
             env={**os.environ, "PYTHONHASHSEED": seed},

@@ -265,7 +265,7 @@ def test_and_nothing_else(amount: Any) -> None:
 # The command.
 
 
-def _command(folder: Path, config: Mapping[str, Any], *arguments: str, module: str = "runner.plan") -> Done:
+def _command(folder: Path, config: Mapping[str, Any], *arguments: str, module: str = "runner plan") -> Done:
     home = folder / "conf" / "experiment"
     home.mkdir(parents=True, exist_ok=True)
     (home / "mine.yaml").write_text(
@@ -388,5 +388,5 @@ def test_a_run_needs_all_layouts_and_says_who_finds_them(tmp_path: Path) -> None
     done = _command(tmp_path, mlp(8, {"model": 4}), module="runner")
     assert done.returncode == 2
     assert "  arrays.x.spec\n" in done.stderr
-    message = "no layout yet: python -m runner.plan with the same arguments finds it, and writes a file that runs"
+    message = "no layout yet: python -m runner plan with the same arguments finds it, and writes a file that runs"
     assert message in done.stderr

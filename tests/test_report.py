@@ -461,7 +461,7 @@ def test_the_list_of_experiments(tmp_path: Path, capsys: pytest.CaptureFixture[s
     report.listing([tmp_path])
     out = capsys.readouterr().out
     assert out.startswith("experiment  summary\nmine        What it shows.\n")
-    assert out.endswith("Run one: python -m runner +experiment=mine\n")
+    assert out.endswith("Run one: python -m runner mine\n")
 
 
 def test_a_terminal_gets_a_line_for_each_experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""`python -m runner.runs` and `runner.report`: what they take, what they say, and what they leave alone."""
+"""`python -m runner runs` and `runner.report`: what they take, what they say, and what they leave alone."""
 
 from __future__ import annotations
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 from pathlib import Path
 
 import pytest
 
-from runner.cli import command
+from runner.cli import command, subcommands
+from runner.cli.subcommands import SUBCOMMANDS
+from runner.version import __version__
 from tests.command import ROOT
 from tests.server import command as done
 from tests.test_machine import started
@@ -27,14 +30,88 @@ def test_every_command_begins_in_one_place(file: Path) -> None:
     (begins,) = (node for node in tree.body if isinstance(node, ast.If) and "__main__" in ast.unparse(node.test))
     *imports, call = begins.body
     imported = [ast.unparse(node) for node in [*tree.body, *imports] if isinstance(node, ast.ImportFrom)]
-    assert {"from runner.cli.command import main", "from runner.cli import command"} & {*imported}
-    assert ast.unparse(call).startswith(("main(", "command.main("))
+    ways = (
+        "from runner.cli.command import main",
+        "from runner.cli.command import older",
+        "from runner.cli import command",
+    )
+    assert set(ways) & {*imported}
+    assert ast.unparse(call).startswith(("main(", "command.main(", "older("))
 
 
 def test_there_are_as_many_commands_as_the_readers_know() -> None:
     names = {".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__") for file in MODULES}
-    also = {"compare", "derive", "editor", "measure", "mutate", "plan", "runs", "report", "catalogue", "record"}
-    assert names == {"runner", "runner.language", *(f"runner.{name}" for name in also)}
+    assert names == {"runner", "runner.language", "runner.record", *(f"runner.{name}" for name in OLDER)}
+
+
+OLDER = {"compare", "derive", "editor", "measure", "mutate", "plan", "runs", "report", "catalogue"}
+"""The subcommands that were modules of their own, and still are for one release."""
+
+
+@pytest.mark.parametrize("name", SUBCOMMANDS)
+def test_each_subcommand_has_help_of_one_screen_with_an_example(tmp_path: Path, name: str) -> None:
+    told = done(tmp_path, "--help", module=f"runner {name}")
+    assert (told.returncode, told.stderr) == (0, "")
+    assert told.stdout.startswith(f"usage: python -m runner {name} ")
+    assert f"\nexample:\n  python -m runner {name} " in told.stdout
+    assert len(told.stdout.splitlines()) <= 32
+    assert not told.jax
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("name", sorted(OLDER))
+def test_the_older_spelling_runs_and_says_the_new_one(tmp_path: Path, name: str) -> None:
+    older = done(tmp_path, "--help", module=f"runner.{name}")
+    newer = done(tmp_path, "--help", module=f"runner {name}")
+    assert older.stderr == f"python -m runner.{name} is now: python -m runner {name}\n"
+    assert (older.returncode, older.stdout) == (newer.returncode, newer.stdout)
+
+
+def test_the_help_of_all_fits_a_screen_and_says_where_the_names_are(tmp_path: Path) -> None:
+    told = done(tmp_path, "--help")
+    assert (told.returncode, told.stderr) == (0, "")
+    assert len(told.stdout.splitlines()) <= 40
+    assert all(f"  {name} " in told.stdout for name in SUBCOMMANDS)
+    count = len(list((ROOT / "conf" / "mesh").glob("*.yaml")))
+    assert re.search(rf"^  mesh +{count}  the axes", told.stdout, re.MULTILINE)
+    assert "python -m runner list GROUP" in told.stdout
+
+
+def test_the_version_is_this_packages(tmp_path: Path) -> None:
+    told = done(tmp_path, "--version")
+    assert (told.returncode, told.stdout) == (0, f"shardproof {__version__}\n")
+
+
+@pytest.mark.parametrize("arguments", [("--nosuch",), ("+experiment=case3_allreduce", "--nosuch"), ("--version=3",)])
+def test_an_unknown_flag_is_bad_input_with_or_without_an_experiment(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    told = done(tmp_path, *arguments)
+    assert told.returncode == 2
+    assert told.stdout == ""
+    assert len(told.stderr.splitlines()) == 2
+    assert "python -m runner: error: " in told.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_group_lists_its_names_with_what_they_say(tmp_path: Path) -> None:
+    told = done(tmp_path, "mesh", module="runner list")
+    assert re.search(r"^x2_y4 +axes: \[x, y\], shape: \[2, 4\]$", told.stdout, re.MULTILINE)
+    told = done(tmp_path, "target", module="runner list")
+    assert re.search(r"^gpu +The GPUs of this machine\.$", told.stdout, re.MULTILINE)
+    assert done(tmp_path, module="runner list").stdout == done(tmp_path).stdout
+
+
+def test_a_group_that_is_not_there_is_one_message(tmp_path: Path) -> None:
+    told = done(tmp_path, "meshes", module="runner list")
+    assert (told.returncode, told.stderr) == (2, "there is no config group 'meshes'; did you mean 'mesh'?\n")
+    told = done(tmp_path, "mesh", "--config-dir", "nowhere", module="runner list")
+    assert (told.returncode, told.stderr) == (2, "--config-dir nowhere\n  there is no such folder\n")
+
+
+def test_a_name_of_a_subcommand_is_looked_for_in_the_first_word_alone() -> None:
+    assert subcommands.chosen(["compare", "A", "B"]) == ("runner.cli.compare", ["A", "B"])
+    assert subcommands.chosen(["+experiment=plan"]) == ("runner.cli.app", ["+experiment=plan"])
+    assert subcommands.chosen(["mine", "plan"]) == ("runner.cli.app", ["mine", "plan"])
+    assert subcommands.chosen([]) == ("runner.cli.app", [])
 
 
 @pytest.fixture(scope="module")
@@ -47,18 +124,18 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 COMMANDS = {
     "runner": (),
-    "runner.runs": (),
-    "runner.report": ("outputs",),
-    "runner.compare": ("outputs/run", "outputs/run"),
-    "runner.catalogue": (),
+    "runner runs": (),
+    "runner report": ("outputs",),
+    "runner compare": ("outputs/run", "outputs/run"),
+    "runner catalogue": (),
     "runner.record": (),
     "runner.language": (),
-    "runner.editor": ("--help",),
-    "runner.measure": ("--help",),
+    "runner editor": ("--help",),
+    "runner measure": ("--help",),
 }
 """What prints something soon."""
 
-SOON = [pytest.param(name, marks=pytest.mark.whole if name == "runner.catalogue" else ()) for name in COMMANDS]
+SOON = [pytest.param(name, marks=pytest.mark.whole if name == "runner catalogue" else ()) for name in COMMANDS]
 """The same; the catalogue, which reads every experiment first, is tried by one test in every session."""
 
 
@@ -94,7 +171,7 @@ def test_a_terminal_of_ascii_alone_is_given_no_other_character(runs: Path, modul
 @pytest.mark.parametrize("full", ["1", "2"])
 def test_no_stream_is_needed_to_say_that_there_is_none(tmp_path: Path, full: str) -> None:
     process = started(
-        "nosuch", folder=tmp_path, module="runner.runs", before=f"os.dup2(os.open('/dev/full', 1), {full})"
+        "nosuch", folder=tmp_path, module="runner runs", before=f"os.dup2(os.open('/dev/full', 1), {full})"
     )
     out, err = process.communicate(timeout=120)
     assert process.returncode == (2 if full == "1" else 3)

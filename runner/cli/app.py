@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.cli.arguments import asks_for_listing, folders, parsed
+from runner.cli.naming import with_experiment, with_specs
+from runner.config.folders import InvalidName
 from runner.link.process import Worker
+from runner.version import __version__
 
 if TYPE_CHECKING:
     from runner.cli.jobs import Task
@@ -22,10 +25,24 @@ def main(arguments: Sequence[str], task: Task | None = None) -> int:
     """
     # A log that cannot be written is no reason for a traceback: the files beside it cannot be written either.
     logging.raiseExceptions = False
-    known, overrides = parsed(arguments)
+    try:
+        arguments = with_specs(arguments)
+        known, overrides = parsed(arguments)
+        arguments, overrides = with_experiment(arguments, known, overrides)
+    except InvalidName as error:
+        print(error, file=sys.stderr)
+        return 2
+    if known.version:
+        print(f"shardproof {__version__}")
+        return 0
     if known.config_dir and not Path(known.config_dir).is_dir():
         print(f"command line: --config-dir {known.config_dir}\n  there is no such folder", file=sys.stderr)
         return 2
+    if known.help:
+        from runner.cli import help
+
+        print(help.text(folders(known, overrides)))
+        return 0
     if asks_for_listing(known, overrides):
         from runner.show import report
 

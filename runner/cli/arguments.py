@@ -9,27 +9,55 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from runner.cli.subcommands import program
 from runner.config.folders import conf_folder
+
+_INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
+"""What Hydra tells of itself."""
+
+_HYDRAS = ("multirun", "config_path", "config_name", "resolve", "package", "experimental_rerun")
+"""The flags of what only Hydra's own command line does."""
+
+VALUED = (
+    *("--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn", "--cfg", "-c", "--package", "-p"),
+    "--experimental-rerun",
+)
+"""The flags that are followed by a value."""
 
 
 def parsed(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The flags that decide what the command does before Hydra is imported, and the overrides."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--config-dir", "-cd")
-    parser.add_argument("--config-path", "-cp")
-    parser.add_argument("--config-name", "-cn")
+    """The flags that decide what the command does before Hydra is imported, and the overrides.
+
+    Raises `SystemExit`, after a message, for a flag that there is not, or whose value cannot be.
+    """
+    parser = argparse.ArgumentParser(
+        prog=program(),
+        usage=f"{program()} [NAME] [KEY=VALUE ...] [-m] [--config-dir DIR]; --help says more",
+        add_help=False,
+        allow_abbrev=False,
+    )
     for flag in ("--help", "-h"):
         parser.add_argument(flag, action="store_true", dest="help")
-    parser.add_argument("--hydra-help", action="store_true")
+    parser.add_argument("--version", action="store_true")
+    parser.add_argument("--config-dir", "-cd")
     parser.add_argument("--multirun", "-m", action="store_true")
-    parser.add_argument("--cfg", "-c")
-    parser.add_argument("--info", "-i", nargs="?", const="all")
+    # Those of Hydra's own.
+    parser.add_argument("--hydra-help", action="store_true")
+    parser.add_argument("--config-path", "-cp")
+    parser.add_argument("--config-name", "-cn")
+    parser.add_argument("--cfg", "-c", choices=("job", "hydra", "all"))
+    parser.add_argument("--resolve", action="store_true")
+    parser.add_argument("--package", "-p")
+    parser.add_argument("--run", "-r", action="store_true")
+    parser.add_argument("--experimental-rerun")
+    parser.add_argument("--info", "-i", nargs="?", const="all", choices=_INFO)
     parser.add_argument("--shell-completion", "-sc", action="store_true")
     known, rest = parser.parse_known_args(list(arguments))
     overrides = [argument for argument in rest if not argument.startswith("-")]
-    known.asks = bool(known.help or known.hydra_help or known.cfg or known.info or known.shell_completion)
-    # What only Hydra's own command line knows.
-    known.others = bool(known.multirun or known.config_path or known.config_name or len(overrides) < len(rest))
+    if unknown := [argument for argument in rest if argument.startswith("-")]:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    known.asks = bool(known.hydra_help or known.cfg or known.info or known.shell_completion)
+    known.others = any(getattr(known, name) for name in _HYDRAS)
     return known, overrides
 
 

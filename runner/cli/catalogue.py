@@ -1,4 +1,4 @@
-"""`python -m runner.catalogue`: the table of experiments as Markdown, which is `docs/experiments.md`."""
+"""`python -m runner catalogue`: the table of experiments as Markdown, which is `docs/experiments.md`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from runner import executions
+from runner.cli import subcommands
 from runner.config.compose import compose
 from runner.config.folders import conf_folder
 from runner.config.sources import listing
@@ -34,6 +35,7 @@ _GROUPS = (
 
 def main(arguments: Sequence[str]) -> int:
     """Print the table of the experiments that come with the runner."""
+    subcommands.parser("catalogue").parse_args(list(arguments))
     print(markdown(conf_folder()), end="")
     return 0
 
@@ -51,7 +53,7 @@ def markdown(folder: Path) -> str:
         "# The experiments",
         "",
         f"There are {len(experiments)}. `python -m runner +experiment=NAME` runs one. This page is what",
-        "`python -m runner.catalogue` prints.",
+        "`python -m runner catalogue` prints.",
         "",
         "Collectives are what the file expects of the compiled programs (`expect:`), else what",
         "`per_device` calls and how often it runs; –: neither. The six programs are `auto`, `constraint`,",

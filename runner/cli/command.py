@@ -1,6 +1,6 @@
 """A command of the runner in; the exit status of its process out, whatever streams, disk and signals do.
 
-Every command begins here: `python -m runner`, each `python -m runner.NAME`, and the console script.
+Every command begins here: `python -m runner`, its subcommands, and the console script.
 """
 
 from __future__ import annotations
@@ -26,8 +26,17 @@ _MACHINE = 3
 """The exit status where the machine is in the way: a full disk, no permission."""
 
 
-def main(module: str = "runner.cli.app") -> None:
-    """Run this process's command line by the `main` of a module, and leave with its exit status."""
+def older(name: str) -> None:
+    """Run the command line of `python -m runner.NAME`, after a line that says how it is spelled now."""
+    _say(f"python -m runner.{name} is now: python -m runner {name}")
+    main(f"runner.cli.{name}")
+
+
+def main(module: str | None = None) -> None:
+    """Run this process's command line by the `main` of a module, by default of the one that the command line names.
+
+    Leaves with its exit status.
+    """
     gc.set_threshold(*_YOUNG)
     try:
         status = _run(module)
@@ -46,16 +55,17 @@ def main(module: str = "runner.cli.app") -> None:
     sys.exit(status)
 
 
-def _run(module: str) -> int:
+def _run(module: str | None) -> int:
     """The exit status of the command line; what can be interrupted is imported where that is handled."""
     from runner.cli import signals
 
     try:
         with signals.handled():
             from runner import printable
-            from runner.cli import streams
+            from runner.cli import streams, subcommands
 
-            run = importlib.import_module(module).main
+            named, arguments = subcommands.chosen(sys.argv[1:]) if module is None else (module, sys.argv[1:])
+            run = importlib.import_module(named).main
 
             try:
                 streams.ready()
@@ -63,7 +73,7 @@ def _run(module: str) -> int:
                 _say("standard output is closed")
                 return _MACHINE
             try:
-                status = run(sys.argv[1:])
+                status = run(arguments)
             except SystemExit as left:
                 # A parser of arguments has printed its help, or what is wrong with them.
                 status = left.code if isinstance(left.code, int) else int(left.code is not None)

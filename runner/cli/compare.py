@@ -1,4 +1,4 @@
-"""`python -m runner.compare A B…`: records, sweeps or goldens in; what differs from the first, in words, out.
+"""`python -m runner compare A B…`: records, sweeps or goldens in; what differs from the first, in words, out.
 
 Differences are in what was decided or found: collectives, bytes, layouts, memory, statuses. Times, estimates, rounding
 and versions are told beside them, for information.
@@ -6,13 +6,13 @@ and versions are told beside them, for information.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
+from runner.cli import subcommands
 from runner.config.sources import shown
 from runner.layout import spec_text
 from runner.link.events import Devices
@@ -50,12 +50,7 @@ class Side:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line. Returns 0 where nothing differs, 1 where something does, 2 for bad input."""
-    parser = argparse.ArgumentParser(
-        prog="python -m runner.compare",
-        description="What differs between run folders, sweeps, result.json files, or goldens (files or folders): "
-        "between the first and each of the others.",
-        epilog="Exit status: 0 nothing differs, 1 something does, 2 they cannot be compared.",
-    )
+    parser = subcommands.parser("compare")
     parser.add_argument("a", metavar="A", type=Path)
     parser.add_argument("b", metavar="B", type=Path, nargs="*", help="left out: A's two series of JAX are compared")
     parser.add_argument("--series", nargs="+", metavar="S", help="of goldens, one for A and one for B: 'jax 0.10'")

@@ -1,4 +1,4 @@
-"""`python -m runner.derive +experiment=NAME`: an experiment with a graph in; its `per_device`, to be pasted, out.
+"""`python -m runner derive +experiment=NAME`: an experiment with a graph in; its `per_device`, to be pasted, out.
 
 Nothing is compiled or run: the lines are those of the program `derived`.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line. Returns 0 where there are lines, 2 for bad input or what cannot be written, 3 for a bug."""
-    return single.main(arguments, _derive, "the lines are those of")
+    return single.main("derive", arguments, _derive, "the lines are those of")
 
 
 def _derive(configuration: Configuration, job: Job, workers: Workers) -> Status:

@@ -1,20 +1,21 @@
-"""`python -m runner.editor CONF`: a config folder in; the JSON Schema beside its experiments, which name it, out.
+"""`python -m runner editor CONF`: a config folder in; the JSON Schema beside its experiments, which name it, out.
 
 An editor with a YAML language server then completes the keys of an experiment and underlines what cannot stand there.
 """
 
 from __future__ import annotations
 
-import argparse
 import ast
 import inspect
 import json
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from runner.cli import subcommands
 from runner.config import files, schema, shape
 from runner.config.files import PACKAGE
 from runner.config.folders import conf_folder, experiments
@@ -110,6 +111,8 @@ def _of_form(form: Form, name: str = "") -> Schema:
 
 
 def _plain(form: Form) -> Schema:
+    if form.written:
+        return _merged([_plain(replace(form, written="")), {"type": "string", "pattern": form.written}])
     schema: Schema = {"enum": list(form.choices)} if form.choices else dict(_TYPES[form.kind])
     limits = {"minimum": form.least, "exclusiveMinimum": form.above}
     lengths = _LENGTHS.get(form.kind, ("minProperties", "maxProperties"))
@@ -200,11 +203,7 @@ def named(file: Path, folder: Path) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Write the schema into a config folder, and its name into its experiments. Returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m runner.editor",
-        description="Write the JSON Schema of experiments into a config folder, and its name into its experiments.",
-        epilog="Exit status: 0 done, 2 bad input; an experiment that cannot be read is left as it is.",
-    )
+    parser = subcommands.parser("editor")
     parser.add_argument("folder", metavar="CONF", type=Path, nargs="?", help="by default the runner's own")
     folder: Path = parser.parse_args(list(arguments)).folder or conf_folder()
     if not (folder / "experiment").is_dir():

@@ -1,4 +1,4 @@
-"""`python -m runner.measure NAME`: the devices here in; what their collectives take, and a file of hardware, out."""
+"""`python -m runner measure NAME`: the devices here in; what their collectives take, and a file of hardware, out."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
+from runner.cli import subcommands
 from runner.config.sources import shown
 from runner.estimate import fit
 from runner.experiment.forms import PLATFORMS
@@ -28,11 +29,7 @@ _HEAD = ("collective", "size", "time", "algbw", "busbw")
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line. Returns 0 where the file is written, 2 for bad input, 3 for devices that cannot be used."""
-    parser = argparse.ArgumentParser(
-        prog="python -m runner.measure",
-        description="Time collectives, products and copies on the devices here, and write the hardware file of them.",
-        epilog="The columns are those of nccl-tests. Exit status: 0 written, 2 bad input, 3 the devices are no use.",
-    )
+    parser = subcommands.parser("measure")
     parser.add_argument("name", metavar="NAME", help="of the file, hardware/NAME.yaml: then hardware=NAME estimates")
     parser.add_argument("--config-dir", type=Path, default=Path("conf"), help="where hardware/ is (conf)")
     parser.add_argument("--platform", choices=PLATFORMS, default="cpu", help="cpu: devices are simulated (cpu)")

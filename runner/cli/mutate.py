@@ -1,4 +1,4 @@
-"""`python -m runner.mutate +experiment=NAME`: an experiment in; which mistakes in it would have been noticed, out.
+"""`python -m runner mutate +experiment=NAME`: an experiment in; which mistakes in it would have been noticed, out.
 
 It is broken in every way that people break one, one edit at a time, and each of its checks is asked whether it notices.
 So a user knows what a green run of their file is worth. Nothing is compiled: the mutants are interpreted.
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
 
     2 for bad input, 3 for what could not be interpreted.
     """
-    return single.main(arguments, _mutate, "mutants are made of")
+    return single.main("mutate", arguments, _mutate, "mutants are made of")
 
 
 def _mutate(configuration: Configuration, job: Job, workers: Workers) -> Status:

@@ -1,4 +1,4 @@
-"""`python -m runner.plan +experiment=NAME`: an experiment whose layouts are `auto` in; the layouts, and why, out.
+"""`python -m runner plan +experiment=NAME`: an experiment whose layouts are `auto` in; the layouts, and why, out.
 
 The plan is found from the graph, without compiling; its best candidates are then compiled and verified, and ranked by
 that. What comes first is an experiment in the run folder, which runs as it stands.
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
 
     3 for what could not be compiled or run.
     """
-    return single.main(arguments, _plan, "a plan is of")
+    return single.main("plan", arguments, _plan, "a plan is of")
 
 
 def _plan(configuration: Configuration, job: Job, workers: Workers) -> Status:
@@ -74,7 +74,7 @@ def text(definition: Mapping[str, Any], planning: Planning) -> str:
     plan = planning.plan
     head = [
         "# @package _global_",
-        f"# The layouts were found by python -m runner.plan, for the least {plan.least}: {_optimality(planning)}.",
+        f"# The layouts were found by python -m runner plan, for the least {plan.least}: {_optimality(planning)}.",
     ]
     body = yaml.dump(given, Dumper=_dumper(), sort_keys=False, width=120, allow_unicode=True)
     return "\n".join(head) + "\n" + body

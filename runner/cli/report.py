@@ -1,4 +1,4 @@
-"""`python -m runner.report FOLDER…`: run folders and sweeps in; their pages, made of the records alone, out.
+"""`python -m runner report FOLDER…`: run folders and sweeps in; their pages, made of the records alone, out.
 
 No JAX is imported, nothing is run, and the programs' devices need not be there.
 """
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from runner.cli import subcommands
 from runner.config.sources import shown
 from runner.printable import json_text
 from runner.record import folders, manifest, measures, plain
@@ -36,11 +37,7 @@ class InvalidReport(Exception):
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line. Returns 0; 2 for bad input, when nothing is written; 3 where writing fails."""
-    parser = argparse.ArgumentParser(
-        prog="python -m runner.report",
-        description="Make report.html of a run folder, of a sweep and its points, or of several of them together.",
-        epilog="It is made of the records alone, so no devices are needed. Exit status: 0 it is there, 2 it cannot be.",
-    )
+    parser = subcommands.parser("report")
     parser.add_argument("folders", metavar="FOLDER", type=Path, nargs="+", help="a run folder, or one that holds some")
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="the page; by default report.html in FOLDER")
     parser.add_argument("--only", action="store_true", help="of several runs the one page, without one for each")

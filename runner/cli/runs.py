@@ -1,4 +1,4 @@
-"""`python -m runner.runs`: a folder and what to look for in; the runs and sweeps there, listed or deleted, out."""
+"""`python -m runner runs`: a folder and what to look for in; the runs and sweeps there, listed or deleted, out."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from runner.cli import subcommands
 from runner.config.sources import shown
 from runner.printable import json_text
 from runner.record import manifest, shelf
@@ -37,12 +38,7 @@ def main(arguments: Sequence[str]) -> int:
 
     Returns 0; 1 where something was not deleted, or the answer was no; 2 for bad input.
     """
-    parser = argparse.ArgumentParser(
-        prog="python -m runner.runs",
-        description="List the runs and sweeps in a folder, the oldest first; with --delete, delete what is listed.",
-        epilog="A folder stays in which there is anything that no run wrote, as its manifest.json says. "
-        "Exit status: 0 done, 1 something was left, 2 bad input.",
-    )
+    parser = subcommands.parser("runs")
     parser.add_argument("folders", metavar="FOLDER", type=Path, nargs="*", help="where to look; by default outputs")
     parser.add_argument("--experiment", metavar="PATTERN", help="of this name: 'case*'")
     parser.add_argument("--status", metavar="S[,S]", help="that ended so; of a sweep, some point: failed,error")

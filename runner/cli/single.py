@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from runner.cli import app
+from runner.cli import app, subcommands
 from runner.cli.jobs import Job
 from runner.config.compose import Configuration, InvalidConfiguration
 from runner.faults import InvalidExperiment
@@ -23,8 +23,11 @@ Action: TypeAlias = "Callable[[Configuration, Job, Workers], Status]"
 """What is done with a configuration. Raises `InvalidExperiment`."""
 
 
-def main(arguments: Sequence[str], work: Action, of_one: str) -> int:
-    """Run the command line; `of_one` says of what there is only one, so that a sweep is refused."""
+def main(name: str, arguments: Sequence[str], work: Action, of_one: str) -> int:
+    """Run the command line of a subcommand; `of_one` says of what there is only one, so that a sweep is refused."""
+    if any(argument in ("-h", "--help") for argument in arguments):
+        subcommands.parser(name).print_help()
+        return 0
     if any(argument in ("-m", "--multirun") for argument in arguments):
         print(f"command line: --multirun\n  {of_one} one experiment: name one point", file=sys.stderr)
         return 2

@@ -5,7 +5,7 @@ The command and the pytest plugin compose here; of a sweep Hydra composes each p
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -62,13 +62,26 @@ def compose(experiment: str, folder: Path, overrides: Sequence[str] = ()) -> Con
     """
     from omegaconf import open_dict
 
-    chosen = (f"+experiment={experiment}", *overrides)
+    chosen = (f"+experiment={experiment}", *with_specs(overrides))
     own = folder.resolve() == conf_folder().resolve()
     with composed(chosen, None if own else folder) as config:
         provenance = provenance_of(config.hydra)
         with open_dict(config):
             del config["hydra"]
         return resolved(config, provenance)
+
+
+def with_specs(overrides: Iterable[str]) -> list[str]:
+    """The overrides, in which a PartitionSpec as JAX has it is a list. Raises `InvalidConfiguration`."""
+    from runner.config import specs
+
+    read: list[str] = []
+    for override in overrides:
+        try:
+            read.append(specs.override(override))
+        except specs.NoSpec as error:
+            raise InvalidConfiguration(f"command line: {override}\n  {error}") from None
+    return read
 
 
 @contextmanager
@@ -175,12 +188,15 @@ def resolved(config: DictConfig, provenance: Provenance) -> Configuration:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    from runner.config import composition, shape
+    from runner.config import composition, shape, specs
 
     try:
         given: Any = OmegaConf.to_container(config, resolve=True)
     except OmegaConfBaseException as error:
         raise InvalidConfiguration(composition.in_task(error, provenance.sources)) from None
+    for key, message in specs.wrong(given):
+        raise InvalidConfiguration(provenance.sources.report(Fault(key, message)))
+    given = specs.normal(given)
     for misfit in shape.misfits(given):
         kind = shape.at(misfit.fault.key)
         # OmegaConf has seen to the values of all other keys.

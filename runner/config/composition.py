@@ -16,11 +16,13 @@ from typing import Any
 
 import yaml
 
-from runner.config import files, layers, quoting, shape
+from runner.config import files, layers, quoting, shape, specs
+from runner.config.folders import is_there
 from runner.config.shape import ShapeMisfit
 from runner.config.sources import Layer, Sources, key_place, listing, one_by_one, said, shown, text_place
 from runner.faults import Fault, Key, key_text, nearest
 from runner.untyped import is_dict, is_list
+from runner.words import listed
 
 
 def _choices(overrides: Sequence[str], folders: Sequence[Path]) -> dict[str, str]:
@@ -102,10 +104,8 @@ def _of_files(sources: Sources, folders: Sequence[Path]) -> str | None:
     """What is wrong with the first file that cannot be read, or holds what its keys cannot."""
     from runner.config import trust
 
-    homes = [folder / "experiment" for folder in folders]
     for layer in sources.layers:
-        experiment = any(layer.file.is_relative_to(home) for home in homes)
-        refused = files.refusal(layer.file, experiment=experiment)
+        refused = files.refusal(layer.file, experiment=layer.group == "experiment")
         if refused is not None:
             return refused
         content = files.content(layer.file)
@@ -123,7 +123,7 @@ def _of_overrides(overrides: Sequence[str], folders: Sequence[Path]) -> str | No
     """What is wrong with the first override of the command line whose key or value cannot be."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
-    groups = _config_groups(folders)
+    groups = config_groups(folders)
     for override in OverridesParser.create().parse_overrides(list(overrides)):
         text, name = str(override.input_line), override.key_or_group
         if override.is_hydra_override() or override.is_delete() or override.is_sweep_override():
@@ -198,9 +198,15 @@ def _last(texts: Sequence[str], text: str) -> int:
     return len(texts) - 1 - texts[::-1].index(text)
 
 
-def _config_groups(folders: Sequence[Path]) -> set[str]:
+def config_groups(folders: Sequence[Path]) -> set[str]:
     """The folders of YAML files: another one, such as `functions`, is no config group."""
-    return {entry.name for folder in folders for entry in folder.iterdir() if any(entry.rglob("*.yaml"))}
+    # A folder in which a file stands alone may be a home folder, which is not gone through.
+    return {
+        entry.name
+        for folder in folders
+        for entry in folder.iterdir()
+        if any(entry.glob("*.yaml")) or any(entry.glob("*/*.yaml"))
+    }
 
 
 def _groups(group: str) -> str:
@@ -228,7 +234,15 @@ def _of_yaml(error: yaml.YAMLError, file: Path | None = None) -> str:
     context = getattr(error, "context", None)
     if context and not duplicate:
         message += f", {context}"
+    if mark is not None and not duplicate and _has_spec(file or Path(mark.name), mark.line):
+        message += "; between { and } a PartitionSpec is in quotes, \"P(None, 'x')\", or a list, [null, x]"
     return f"{where}\n  {message}"
+
+
+def _has_spec(file: Path, number: int) -> bool:
+    """Whether a line of a file, counted from 0, has a PartitionSpec of JAX's outside of quotes."""
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if is_there(file) else []
+    return number < len(lines) and specs.is_in(lines[number])
 
 
 def _of_missing(missing: str, sources: Sources, folders: Sequence[Path]) -> str:
@@ -243,15 +257,19 @@ def _of_missing(missing: str, sources: Sources, folders: Sequence[Path]) -> str:
     if not there and group.startswith("experiment/"):
         return f"{where}\n  there is no config group '{group}'{_groups(group.rpartition('/')[2])}"
     if not there:
-        groups = sorted(_config_groups(folders) - {"hydra"})
+        groups = sorted(config_groups(folders) - {"hydra"})
         name = group or option
         return f"{where}\n  there is no config group '{name}'{nearest(name, groups) or shape.listed(groups)}"
-    meant = _experiment_meant(option, folders) if group == "experiment" else nearest(option, there)
+    meant = experiment_meant(option, folders) if group == "experiment" else nearest(option, there)
     return f"{where}\n  no {group} '{option}'{meant or shape.listed(there)}"
 
 
-def _experiment_meant(option: str, folders: Sequence[Path]) -> str:
-    """`; did you mean 'NAME'?` where an experiment, or the example that it does of its source, is nearly called so."""
+_NEAR, _SURE = 3, 0.85
+"""So many names are told as near; from this likeness on the nearest alone."""
+
+
+def experiment_meant(option: str, folders: Sequence[Path]) -> str:
+    """`; did you mean 'NAME'?` where an experiment, or its example in its source, is nearly called so."""
     called: dict[str, tuple[str, str]] = {}
     shared: set[str] = set()
     for name, _, file in listing(folders):
@@ -263,9 +281,15 @@ def _experiment_meant(option: str, folders: Sequence[Path]) -> str:
             called[own] = name, f" ({source})"
     called |= dict.fromkeys(shared, ("", ""))
     called |= {name.lower(): (name, "") for name, _, _ in listing(folders)}
-    close = difflib.get_close_matches(option.lower(), called, n=1)
-    name, source = called[close[0]] if close else ("", "")
-    return f"; did you mean '{name}'{source}?" if name else ""
+    wanted = option.lower()
+    close = difflib.get_close_matches(wanted, called, n=_NEAR)
+    if close and difflib.SequenceMatcher(None, wanted, close[0]).ratio() >= _SURE:
+        close = close[:1]
+    else:
+        close = [name for name in called if wanted in name and called[name][1] == ""] or close
+    meant = dict(called[name] for name in close[:_NEAR] if called[name][0])
+    names = [f"'{name}'{source}" for name, source in meant.items()]
+    return f"; did you mean {listed(names, 'or')}?" if names else ""
 
 
 def _where(option: str, group: str, sources: Sources) -> str:

@@ -10,7 +10,7 @@ from typing import Any, cast
 import yaml
 
 from runner.config import limits
-from runner.config.folders import is_there
+from runner.config.folders import file_of, is_there
 from runner.config.shape import described
 from runner.config.sources import shown
 
@@ -104,7 +104,7 @@ def too_much(overrides: Sequence[str], folders: Sequence[Path]) -> str | None:
     for override in overrides:
         key, _, names = override.partition("=")
         for name in names.split(",") if key.lstrip("+") == "experiment" else ():
-            for file in (folder / "experiment" / f"{name.strip()}.yaml" for folder in folders):
+            for file in (file_of(folder, "experiment", name.strip().strip("'\"")) for folder in folders):
                 refusal = limits.refusal(file.read_text(encoding="utf-8", errors="replace")) if is_there(file) else None
                 if refusal is not None:
                     line, column, message = refusal

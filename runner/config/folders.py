@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -20,6 +21,38 @@ def conf_folder() -> Path:
     """The configuration that comes with the runner: beside it in a checkout, inside it in a wheel."""
     inside = Path(__file__).parents[1] / "conf"
     return inside if inside.is_dir() else Path(__file__).parents[2] / "conf"
+
+
+class InvalidName(Exception):
+    """What names an experiment names none; the message says what instead."""
+
+
+def file_of(folder: Path, group: str, option: str) -> Path:
+    """The file of an option of a config group, where Hydra looks for it: an option may lead out of the group's folder.
+
+    The experiment of `my.yaml`, which lies in no folder `experiment`, is `../my` of the folder that it lies in.
+    """
+    file = folder / group / f"{option.removesuffix('.yaml')}.yaml"
+    return Path(os.path.realpath(file)) if ".." in file.parts else file
+
+
+def located(file: Path, folder: Path | None = None) -> tuple[Path, str]:
+    """The config folder of an experiment's file, and the name that the experiment has in it.
+
+    The folder is the given one; else that whose `experiment/` holds the file; else that of the file. Raises
+    `InvalidName`.
+    """
+    path = Path(os.path.abspath(file))
+    if not path.is_file():
+        raise InvalidName("there is no such file" if not path.exists() else "this is no file")
+    if path.suffix != ".yaml":
+        raise InvalidName("the file of an experiment ends in .yaml: rename it")
+    if folder is None:
+        home = next((each for each in path.parents if each.name == "experiment"), None)
+        folder = path.parent if home is None else home.parent
+    home = Path(os.path.realpath(folder / "experiment"))
+    there = path if path.is_relative_to(home) else Path(os.path.realpath(path))
+    return folder, Path(os.path.relpath(there, home)).with_suffix("").as_posix()
 
 
 def misnamed(name: str) -> str | None:

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from runner.config import files
-from runner.config.folders import is_there
+from runner.config.folders import file_of, is_there
 from runner.config.sources import Layer
 from runner.untyped import is_dict, is_list, is_sequence
 
@@ -32,7 +32,7 @@ def _chain(
     folders: Sequence[Path], group: str, option: str, chosen: frozenset[str], seen: tuple[Path, ...] = ()
 ) -> list[Layer]:
     """The file of one option, after the files that it is based on, but for those of groups that are `chosen`."""
-    there = (folder / group / f"{option.removesuffix('.yaml')}.yaml" for folder in folders)
+    there = (file_of(folder, group, option) for folder in folders)
     file = next((candidate for candidate in there if is_there(candidate)), None)
     if file is None or file in seen:
         return []
@@ -49,7 +49,7 @@ def _chain(
                 other = str(name).removeprefix("override ").removeprefix("optional ").strip().lstrip("/").split("@")[0]
                 if isinstance(value, str) and not other.startswith("hydra") and other not in chosen:
                     based_on += _chain(folders, other, value, chosen, (*seen, file))
-    return [*based_on, Layer(file, below)]
+    return [*based_on, Layer(file, below, group)]
 
 
 @cache

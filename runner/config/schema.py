@@ -194,7 +194,7 @@ class ExpectConfig:
 
 @dataclass
 class PlanConfig:
-    """What `python -m runner.plan` is to find layouts for, where a spec is `auto`."""
+    """What `python -m runner plan` is to find layouts for, where a spec is `auto`."""
 
     least: Annotated[str | None, "least"] = None
     """What is to be least: `bytes` that a device sends, `time` on the hardware, `memory`; null: time with hardware."""

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+from runner.config import specs
 from runner.config.quoting import WORD
 from runner.config.schema import ExperimentConfig, Flag, Layout
 from runner.faults import Fault, Key, key_text, nearest
@@ -132,7 +133,7 @@ def _fits(value: Any, kind: Kind) -> bool:
         case "mapping":
             return isinstance(value, Mapping)
         case "list":
-            return isinstance(value, list) or value in kind.words
+            return isinstance(value, list) or value in kind.words or (kind.form == "spec" and _is_spec(value))
         case "text":
             return not isinstance(value, Mapping | list)
         case "flag":
@@ -141,6 +142,14 @@ def _fits(value: Any, kind: Kind) -> bool:
             return not isinstance(value, bool | Mapping | list) and _number(
                 value, int if kind.name == "integer" else float
             )
+
+
+def _is_spec(value: Any) -> bool:
+    """Whether a value is a PartitionSpec as JAX has it."""
+    try:
+        return specs.begins(value) and specs.read(value) is not None
+    except specs.NoSpec:
+        return False
 
 
 def flags(config: Mapping[str, Any]) -> dict[str, bool]:
@@ -164,6 +173,11 @@ def _refusal(value: Any, key: Key, kind: Kind) -> str:
     name = f"'{key[-1]}'" if key else "an experiment"
     if value is None:
         return f"{name} cannot be null: it is {_in_words(kind)}"
+    if kind.form == "spec" and specs.begins(value):
+        try:
+            specs.read(value)
+        except specs.NoSpec as error:
+            return str(error)
     cure = ""
     if kind.name == "list" and not isinstance(value, Mapping):
         enumerated = WORD.match(f"{key_text(key)}={value}")

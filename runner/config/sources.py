@@ -44,6 +44,8 @@ class Layer:
 
     file: Path
     package: tuple[str, ...] = ()
+    group: str = ""
+    """The config group of which it is an option."""
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ def document(fitted: Fitted, name: str, when: str, versions: str) -> str:
     """The text of the file."""
     flops = ", ".join(f"{dtype}: {rate:.2e}" for dtype, rate in fitted.flops.items())
     lines = [
-        f"# {fitted.devices} × {fitted.device}, measured {when} ({versions}) by python -m runner.measure {name}.",
+        f"# {fitted.devices} × {fitted.device}, measured {when} ({versions}) by python -m runner measure {name}.",
         "# Collectives: bandwidth at the largest size, time of the smallest, each without the "
         f"{fitted.dispatch * 1e6:.0f} µs that a program takes that does nothing.",
         f"name: {name}",

@@ -84,7 +84,7 @@ def refuse(config: Mapping[str, Any]) -> None:
     """Raise `InvalidExperiment` for the first layout that is to be found: what reads this needs all of them."""
     key = next(keys(config), None)
     if key is not None:
-        message = "no layout yet: python -m runner.plan with the same arguments finds it, and writes a file that runs"
+        message = "no layout yet: python -m runner plan with the same arguments finds it, and writes a file that runs"
         raise invalid(key, message)
 
 

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias
 
 from runner import dtypes
 from runner.config import shape
+from runner.config.specs import WRITTEN
 from runner.experiment.program import Program
 from runner.faults import Fault, InvalidExperiment, Key, nearest
 from runner.graph.source import SECTIONS
@@ -61,6 +62,7 @@ class Form:
       reader refuses what is none, since it knows what there is instead.
     - `choices`: the only texts; a message lists them, or has their `example`.
     - `least`, `above`: the bounds of a number, which is finite where it has one.
+    - `written`: the pattern of texts of which `config/specs.py` makes a list before it is read.
     - `of`: what a list or a mapping holds; `parts`: a list has these, one by one.
     - `fewest`, `most`: how long a list, a mapping, or a text without blanks is.
     - `keys`: those of a mapping; besides there are only names that hold what it is `of`, or any where it is `open`.
@@ -78,6 +80,7 @@ class Form:
     example: str | None = None
     least: float | None = None
     above: float | None = None
+    written: str = ""
     of: Inner | None = None
     parts: tuple[Form, ...] = ()
     fewest: int | None = None
@@ -116,7 +119,12 @@ _NO_AXIS = "{value!r} is not a mesh axis, null, or a list of axes{hint}"
 _AXIS = Form("text", _NO_AXIS)
 _ENTRY = replace(_one_or_more(_AXIS, _NO_AXIS), optional=True)
 """Of a PartitionSpec, or of a rule: one axis, several, or none."""
-SPEC = Form("list", "{value!r} is not a PartitionSpec; it is a list such as [x, null]", of=_ENTRY)
+SPEC = Form(
+    "list",
+    "{value!r} is not a PartitionSpec; it is a list such as [x, null], or P('x', None)",
+    of=_ENTRY,
+    written=WRITTEN,
+)
 _SPECS = Form("mapping", of=replace(SPEC, optional=True))
 AUTO = "auto"
 """In the place of a PartitionSpec: the planner finds it."""

@@ -42,7 +42,7 @@ def listing(folders: Sequence[Path]) -> None:
         summaries = [shorten(summary, max(left, 20), placeholder=" …") for summary in summaries]
     rows = [(name, summary) for (name, *_), summary in zip(entries, summaries, strict=True)]
     print_table(Table(("experiment", "summary"), rows))
-    say(f"\n{len(entries)} experiments. Run one: python -m runner +experiment={entries[0][0] if entries else 'NAME'}")
+    say(f"\n{len(entries)} experiments. Run one: python -m runner {entries[0][0] if entries else 'NAME'}")
     if any(summary.endswith(" …") for summary in summaries):
         say("Summaries that end in … go on: python -m runner | cat has them whole.")
 

@@ -1,0 +1,59 @@
+"""`python -m runner list GROUP`: a config group in; the names of its files, with what each says, out."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from textwrap import shorten
+
+from runner.cli import subcommands
+from runner.config import composition, shape
+from runner.config.folders import conf_folder
+from runner.config.sources import shown
+from runner.faults import nearest
+from runner.show import report
+from runner.show.console import print_table, room, say
+from runner.show.table import Table
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line. Returns 0, or 2 where there is no such group or folder."""
+    parser = subcommands.parser("list")
+    parser.add_argument("group", metavar="GROUP", nargs="?", default="experiment", help="by default experiment")
+    parser.add_argument("--config-dir", metavar="DIR", type=Path, help="a folder of your own, which holds some too")
+    options = parser.parse_args(list(arguments))
+    if options.config_dir is not None and not options.config_dir.is_dir():
+        print(f"--config-dir {options.config_dir}\n  there is no such folder", file=sys.stderr)
+        return 2
+    folders = [*([options.config_dir] if options.config_dir else []), conf_folder()]
+    if options.group == "experiment":
+        report.listing(folders)
+        return 0
+    names = files(options.group, folders)
+    if not names:
+        groups = sorted(composition.config_groups(folders) - {"hydra"})
+        meant = nearest(options.group, groups) or shape.listed(groups)
+        print(f"there is no config group '{options.group}'{meant}", file=sys.stderr)
+        return 2
+    left = (room() or 10_000) - max(map(len, (options.group, *names))) - 2
+    rows = [(name, shorten(says(file), max(left, 20), placeholder=" …")) for name, file in names.items()]
+    print_table(Table((options.group, "says"), rows))
+    say(f"\n{len(names)} in {', '.join(sorted({shown(file.parent) for file in names.values()}))}")
+    return 0
+
+
+def files(group: str, folders: Sequence[Path]) -> dict[str, Path]:
+    """The files of a config group by their names, of the first folder that has one of the name."""
+    names: dict[str, Path] = {}
+    for folder in folders:
+        for file in sorted((folder / group).glob("*.yaml")):
+            names.setdefault(file.stem, file)
+    return names
+
+
+def says(file: Path) -> str:
+    """The first comment of a file; where it has none, its keys."""
+    lines = [line.strip() for line in file.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    comments = [line.removeprefix("#").strip() for line in lines if line.startswith("#") and "@package" not in line]
+    return comments[0] if comments else ", ".join(lines)

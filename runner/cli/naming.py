@@ -1,0 +1,129 @@
+"""The words of a command line in; the same out, in which what names an experiment is an override.
+
+`case3_allreduce` and `experiment=case3_allreduce` are `+experiment=case3_allreduce`; `my.yaml` is the experiment of
+that file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from runner.cli.arguments import VALUED, folders
+from runner.cli.subcommands import SUBCOMMANDS
+from runner.config.folders import InvalidName, conf_folder, file_of, located
+
+_NAME = re.compile(r"[\w.-]+(/[\w.-]+)*")
+_GROUP = "experiment="
+
+
+def with_experiment(
+    arguments: Sequence[str], known: argparse.Namespace, overrides: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """The arguments, and the overrides among them, in which each experiment is chosen as Hydra has it.
+
+    Raises `InvalidName` where there is no such experiment or file, and where there are several.
+    """
+    if known.config_name or known.config_path:
+        # Whoever has a configuration of their own says what their words are.
+        return list(arguments), list(overrides)
+    named = [override for override in overrides if _names(override)]
+    if any(override.startswith(f"+{_GROUP}") for override in overrides) or not named:
+        return list(arguments), list(overrides)
+    chosen = [_option(word, Path(known.config_dir) if known.config_dir else None) for word in named]
+    for word, (folder, options) in zip(named, chosen, strict=True):
+        _require_there(word, options, [folder] if folder else folders(known, list(overrides)))
+    if len(named) > 1:
+        names = ",".join(word.removeprefix(_GROUP) for word in named)
+        raise InvalidName(
+            f"command line: {' '.join(named)}\n  one experiment is run at a time; a sweep runs all: -m {names}"
+        )
+    ((folder, options),) = chosen
+    override = f"+{_GROUP}{','.join(map(_quoted, options))}"
+    flags = [] if known.config_dir or folder is None or _is_own(folder) else ["--config-dir", _relative(folder)]
+    at = _place(arguments, named[0])
+    return (
+        [*flags, *arguments[:at], override, *arguments[at + 1 :]],
+        [override if each == named[0] else each for each in overrides],
+    )
+
+
+def with_specs(arguments: Sequence[str]) -> list[str]:
+    """The arguments, in which a PartitionSpec as JAX has it is what Hydra has instead. Raises `InvalidName`."""
+    if not any("(" in argument or "None" in argument for argument in arguments):
+        return list(arguments)
+    from runner.config import specs
+
+    read: list[str] = []
+    for argument in arguments:
+        try:
+            read.append(specs.override(argument))
+        except specs.NoSpec as error:
+            raise InvalidName(f"command line: {argument}\n  {error}") from None
+    return read
+
+
+def _names(override: str) -> bool:
+    """Whether an override is the name of an experiment, or of several, or a file."""
+    if override.startswith(_GROUP):
+        # Hydra's own functions, such as glob(*), stay what they are.
+        override = override.removeprefix(_GROUP)
+        return _is_file(override) or all(_NAME.fullmatch(name) for name in override.split(","))
+    return _is_file(override) or ("=" not in override and all(_NAME.fullmatch(name) for name in override.split(",")))
+
+
+def _is_file(word: str) -> bool:
+    return word.endswith((".yaml", ".yml")) and "=" not in word
+
+
+def _option(word: str, own: Path | None) -> tuple[Path | None, list[str]]:
+    """The config folder that a word brings with it, and the options that it names of the group `experiment`.
+
+    The folder is None where it is that of the command line, or the runner's own.
+    """
+    text = word.removeprefix(_GROUP)
+    names = [text] if Path(text).is_file() else text.split(",")
+    if not any(_is_file(name) for name in names):
+        return None, names
+    folder, options = own, []
+    for name in names:
+        try:
+            folder, option = located(Path(name), folder) if _is_file(name) else (folder, name)
+        except InvalidName as error:
+            raise InvalidName(f"command line: {word}\n  {error}") from None
+        options.append(option)
+    return folder, options
+
+
+def _require_there(word: str, options: Sequence[str], folders: Sequence[Path]) -> None:
+    for option in options:
+        if not any(file_of(folder, "experiment", option).is_file() for folder in folders):
+            from runner.config.composition import experiment_meant
+            from runner.faults import nearest
+
+            subcommand = "" if "=" in word else nearest(option, SUBCOMMANDS).replace("mean '", "mean the subcommand '")
+            meant = experiment_meant(option, folders) or subcommand or "; python -m runner lists them"
+            raise InvalidName(f"command line: {word}\n  no experiment '{option}'{meant}")
+
+
+def _place(arguments: Sequence[str], word: str) -> int:
+    """Where in the arguments a word stands that is no flag's value."""
+    return next(i for i, each in enumerate(arguments) if each == word and (i == 0 or arguments[i - 1] not in VALUED))
+
+
+def _is_own(folder: Path) -> bool:
+    return folder.resolve() == conf_folder().resolve()
+
+
+def _relative(folder: Path) -> str:
+    """A folder as short as it can be said from here."""
+    relative = os.path.relpath(folder)
+    return str(folder) if relative.startswith("..") else relative
+
+
+def _quoted(option: str) -> str:
+    """An option as Hydra's grammar takes it."""
+    return option if _NAME.fullmatch(option) else "'" + option.replace("\\", "\\\\").replace("'", "\\'") + "'"

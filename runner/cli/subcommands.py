@@ -1,0 +1,134 @@
+"""The words of a command line in; the subcommand that they name, the module that runs it, and its help, out.
+
+It is imported before anything is known, so it imports next to nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import PurePath
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser
+    from collections.abc import Sequence
+
+
+class Subcommand(NamedTuple):
+    """What a subcommand does, in a line and in full; arguments that show it; the statuses with which it exits."""
+
+    summary: str
+    description: str
+    example: str
+    statuses: str
+
+    experiment: bool = False
+    """Whether it takes an experiment and overrides, as a run does, and no flags of its own."""
+
+
+SUBCOMMANDS = {
+    "compare": Subcommand(
+        "what differs between two runs, sweeps or goldens",
+        "Print what differs between run folders, sweeps, result.json files, or goldens (files or folders): "
+        "between the first and each of the others.",
+        "outputs/mine/2026-11-21_01-30-43 outputs/mine/2026-11-22_09-12-01",
+        "0 nothing differs, 1 something does, 2 they cannot be compared",
+    ),
+    "derive": Subcommand(
+        "the per_device lines that a graph and its specs determine",
+        "Print the per_device that a graph and its specs determine, to be pasted, and what a device sends in it. "
+        "Nothing is compiled or run.",
+        "case3_allreduce arrays.A.spec=[x,null]",
+        "0 there are lines, 2 bad input, or a graph that cannot be written for one device, 3 an error",
+        experiment=True,
+    ),
+    "mutate": Subcommand(
+        "which mistakes in an experiment its checks would notice",
+        "Break an experiment in every way that people break one, one edit at a time, and print which of its checks "
+        "notice. Nothing is compiled.",
+        "case3_allreduce",
+        "0 every mutant is noticed, refused or equivalent, 1 one survives, 2 bad input, 3 an error",
+        experiment=True,
+    ),
+    "plan": Subcommand(
+        "the layouts with the least to send, take or hold",
+        "Find the layouts of what is `auto`: those with which a device sends the fewest bytes, or the program takes "
+        "the least time or memory (plan.least). The best are compiled and verified.",
+        "case3_allreduce per_device=null expect=null arrays.A.spec=auto",
+        "0 the plan passes its checks, 1 one failed, 2 bad input, 3 an error",
+        experiment=True,
+    ),
+    "report": Subcommand(
+        "an HTML page of a run, of a sweep, or of several",
+        "Write report.html of a run folder, of a sweep and its points, or of several of them together. "
+        "It is made of the records alone, so no devices are needed.",
+        "outputs/case3_allreduce/2026-11-22_09-12-01",
+        "0 it is there, 2 it cannot be, 3 it cannot be written",
+    ),
+    "runs": Subcommand(
+        "list, filter and delete runs and sweeps",
+        "List the runs and sweeps in a folder, the oldest first; with --delete, delete what is listed. "
+        "A folder stays in which there is anything that no run wrote, as its manifest.json says.",
+        "--experiment 'case*' --status failed --newer 7d",
+        "0 done, 1 something was left, 2 bad input",
+    ),
+    "measure": Subcommand(
+        "time collectives on the devices here, for estimates",
+        "Time collectives, products and copies on the devices here, and write the hardware file of them. "
+        "The columns are those of nccl-tests.",
+        "here --platform gpu --largest 256M",
+        "0 written, 2 bad input, 3 the devices are no use",
+    ),
+    "catalogue": Subcommand(
+        "the experiments that come with the runner, as a page",
+        "Print the table of the experiments that come with the runner, as Markdown.",
+        "> docs/experiments.md",
+        "0",
+    ),
+    "editor": Subcommand(
+        "completion and checks of YAML files in an editor",
+        "Write the JSON Schema of experiments into a config folder, and its name into its experiments.",
+        "my_conf",
+        "0 done, 2 bad input; an experiment that cannot be read is left as it is",
+    ),
+    "list": Subcommand(
+        "the names in a group: experiments, meshes, targets …",
+        "List the names in a config group, with what their files say; of no group, the experiments.",
+        "mesh",
+        "0 listed, 2 there is no such group",
+    ),
+}
+"""`python -m runner NAME`, by the name; each is the `main` of `runner.cli.NAME`."""
+
+
+def chosen(arguments: Sequence[str]) -> tuple[str, list[str]]:
+    """The module whose `main` runs a command line, and the arguments that it takes."""
+    name = arguments[0] if arguments else ""
+    if name in SUBCOMMANDS:
+        return f"runner.cli.{name}", list(arguments[1:])
+    return "runner.cli.app", list(arguments)
+
+
+def program() -> str:
+    """How the command was typed: `shardproof`, or `python -m runner`."""
+    return "shardproof" if PurePath(sys.argv[0]).stem == "shardproof" else "python -m runner"
+
+
+def parser(name: str) -> ArgumentParser:
+    """The parser of a subcommand, whose help ends with an example and the exit statuses."""
+    import argparse
+    import textwrap
+
+    subcommand, prog = SUBCOMMANDS[name], f"{program()} {name}"
+    parser = argparse.ArgumentParser(
+        prog=prog,
+        description=textwrap.fill(subcommand.description, 100),
+        epilog=f"example:\n  {prog} {subcommand.example}\n\nexit status: {subcommand.statuses}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    if subcommand.experiment:
+        parser.add_argument("experiment", metavar="NAME", help="an experiment's name, or its YAML file")
+        parser.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="as of a run: dims.J=8 mesh=x4_y2")
+        parser.add_argument("--config-dir", metavar="DIR", help="a folder of your own, which holds experiment/")
+    return parser

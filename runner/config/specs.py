@@ -1,0 +1,173 @@
+"""A PartitionSpec as JAX has it, `P(None, ('x', 'y'))`, in; as a configuration has it, `[null, [x, y]]`, out.
+
+It may stand wherever a spec may, in a file and on the command line, where Hydra's grammar has no such value.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias
+
+from runner.faults import Key
+from runner.untyped import is_dict, is_list
+
+PATTERN = r"(?:\w+\.)*(?:P|PartitionSpec)\s*\("
+"""How a PartitionSpec of JAX's begins."""
+
+WRITTEN = rf"^\s*{PATTERN}"
+"""The pattern of texts that are read as PartitionSpecs, for editors."""
+
+_BEGINS = re.compile(PATTERN)
+_CALL = re.compile(rf"(?<![\w.]){PATTERN}")
+
+_SECTIONS = ("arrays", "specs", "constraints", "outputs", "expect")
+"""The keys of an experiment in which PartitionSpecs stand."""
+
+_OF_ONE = re.compile(r"\+*(?:arrays\.\w+\.spec|(?:constraints|outputs)\.\w+|specs\.[^=]+|expect\.layouts\.[^=]+)\Z")
+"""The key of an override whose value is a PartitionSpec."""
+
+Entries: TypeAlias = "list[str | list[str] | None]"
+
+
+class NoSpec(Exception):
+    """A text begins like a PartitionSpec and is none; the message says why, and how one is written."""
+
+
+def begins(text: object) -> bool:
+    """Whether a text is meant as a PartitionSpec of JAX's."""
+    return isinstance(text, str) and _BEGINS.match(text.strip()) is not None
+
+
+def is_in(line: str) -> bool:
+    """Whether a line of YAML has a PartitionSpec of JAX's that is not in quotes."""
+    return any(line[call.start() - 1 : call.start()] not in ("'", '"') for call in _CALL.finditer(line))
+
+
+def read(text: str) -> Entries:
+    """The entries of a PartitionSpec: null, a mesh axis, or a list of axes. Raises `NoSpec`.
+
+    `P(None, 'x')` gives `[None, "x"]`; a name without quotes, which a shell may have taken, is an axis.
+    """
+    try:
+        call = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        if text.count("(") > text.count(")"):
+            reason = "its bracket is not closed; between { and } write it in quotes, \"P(None, 'x')\", or as [null, x]"
+            raise _none(text, reason) from None
+        raise _none(text, "it is not Python; write P(None, 'x'), or [null, x]") from None
+    if not isinstance(call, ast.Call) or not _BEGINS.fullmatch(ast.unparse(call.func) + "("):
+        raise _none(text, "there is more than P(…); write P(None, 'x'), or [null, x]")
+    if call.keywords:
+        raise _none(text, "it takes an entry for each dimension, in order, and no names; write P(None, 'x')")
+    return [_entry(text, entry) for entry in call.args]
+
+
+def _entry(text: str, entry: ast.expr) -> str | list[str] | None:
+    match entry:
+        case ast.Constant(value=None) | ast.Name(id="null"):
+            return None
+        case ast.Constant(value=str(axis)) | ast.Name(id=axis):
+            return axis
+        case ast.Tuple(elts=axes) | ast.List(elts=axes):
+            names = [_entry(text, axis) for axis in axes]
+            if all(isinstance(name, str) for name in names):
+                return [str(name) for name in names]
+    written = ast.unparse(entry)
+    raise _none(text, f"an entry is None, a mesh axis or a tuple of axes, not {written}; write P(None, ('x', 'y'))")
+
+
+def _none(text: str, reason: str) -> NoSpec:
+    return NoSpec(f"{text.strip()!r} is no PartitionSpec: {reason}")
+
+
+def normal(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration with a list in the place of each PartitionSpec of JAX's. Raises `NoSpec`: see `wrong`."""
+    return {name: _below(value, (name,)) if name in _SECTIONS else value for name, value in config.items()}
+
+
+def _below(value: Any, key: Key) -> Any:
+    if is_dict(value):
+        return {name: _below(inner, (*key, name)) for name, inner in value.items()}
+    return read(value) if begins(value) and _holds(key) else value
+
+
+def _holds(key: Key) -> bool:
+    """Whether a PartitionSpec may stand at a key: `init` of an array is another text."""
+    match key:
+        case ("arrays", _, *_):
+            return key[-1] == "spec"
+        case ("expect", "layouts", _, *_) | ("specs" | "constraints" | "outputs", _, *_):
+            return True
+        case _:
+            return False
+
+
+def wrong(config: Mapping[str, Any]) -> Iterator[tuple[Key, str]]:
+    """The keys at which a text is meant as a PartitionSpec and is none, each with what is wrong."""
+    left: list[tuple[Key, Any]] = [((name,), value) for name, value in config.items() if name in _SECTIONS]
+    while left:
+        key, value = left.pop(0)
+        if is_dict(value):
+            left += [((*key, name), inner) for name, inner in value.items()]
+        elif begins(value) and _holds(key):
+            try:
+                read(value)
+            except NoSpec as error:
+                yield key, str(error)
+
+
+def override(text: str) -> str:
+    """An override of the command line, or several values of it, as Hydra's grammar takes it. Raises `NoSpec`.
+
+    `arrays.A.spec=P(None, 'x')` is `arrays.A.spec=[null,x]`.
+    """
+    name, equals, value = text.partition("=")
+    if not equals or name.lstrip("+").partition(".")[0] not in _SECTIONS:
+        return text
+    for start, end in reversed(list(_calls(value))):
+        value = value[:start] + written(read(value[start:end])) + value[end:]
+    return f"{name}={_in_brackets(value) if _OF_ONE.match(name) else value}"
+
+
+def written(entries: Entries) -> str:
+    """Entries as Hydra's grammar and YAML have them."""
+    texts = ("null" if e is None else f"[{','.join(e)}]" if is_list(e) else str(e) for e in entries)
+    return f"[{','.join(texts)}]"
+
+
+def _calls(value: str) -> Iterator[tuple[int, int]]:
+    """Where PartitionSpecs begin and end in a value, those outside of quotes. Raises `NoSpec`."""
+    at = 0
+    while (call := _CALL.search(value, at)) is not None:
+        before = value[: call.start()]
+        if any(before.count(quote) % 2 for quote in "'\""):
+            at = call.end()
+            continue
+        depth, at = 1, call.end()
+        while depth and at < len(value):
+            depth += {"(": 1, ")": -1}.get(value[at], 0)
+            at += 1
+        if depth:
+            read(value[call.start() :])
+        yield call.start(), at
+
+
+def _in_brackets(value: str) -> str:
+    """A value in which a tuple of Python is a list of Hydra's, and None is null."""
+    parts: list[str] = []
+    closing: list[str] = []
+    for token in re.findall(r"'[^']*'|\"[^\"]*\"|\w+\s*\(|\w+|.", value, re.DOTALL):
+        if token == "(" or token.endswith("("):
+            # choice(…) is a function of Hydra's.
+            closing.append("]" if token == "(" else ")")
+            token = "[" if token == "(" else token
+        elif token == ")" and closing:
+            token = closing.pop()
+            if token == "]" and parts and parts[-1].strip() == ",":
+                parts.pop()
+        elif token == "None":
+            token = "null"
+        parts.append(token)
+    return "".join(parts)

@@ -1,0 +1,136 @@
+"""What names an experiment on a command line: its name, its file, with and without Hydra's plus."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from runner.cli.arguments import parsed
+from runner.cli.naming import with_experiment
+from runner.config.folders import InvalidName
+from tests.command import ROOT, recorded
+from tests.faults import GOOD
+from tests.server import command
+
+ROW = ("program=auto", "show=none")
+
+
+def spelled(*arguments: str) -> list[str]:
+    """The arguments of a command line, in which an experiment is chosen as Hydra has it."""
+    known, overrides = parsed(arguments)
+    spelled, left = with_experiment(arguments, known, overrides)
+    assert parsed(spelled)[1] == left
+    return spelled
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with an experiment in a file of its own, and one in a config folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my.yaml").write_text(GOOD, encoding="utf-8")
+    (tmp_path / "two words.yaml").write_text(GOOD, encoding="utf-8")
+    (tmp_path / "conf" / "experiment" / "deep").mkdir(parents=True)
+    for name in ("mine", "deep/er"):
+        (tmp_path / "conf" / "experiment" / f"{name}.yaml").write_text(GOOD, encoding="utf-8")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("case3_allreduce", "+experiment=case3_allreduce"),
+        ("experiment=case3_allreduce", "+experiment=case3_allreduce"),
+        ("+experiment=case3_allreduce", "+experiment=case3_allreduce"),
+        ("+experiment=whatever", "+experiment=whatever"),
+        ("program=auto case3_allreduce", "program=auto +experiment=case3_allreduce"),
+        ("-m case3_allreduce,case1_no_communication", "-m +experiment=case3_allreduce,case1_no_communication"),
+        ("--config-dir conf mine", "--config-dir conf +experiment=mine"),
+        ("--config-dir conf deep/er", "--config-dir conf +experiment=deep/er"),
+        ("my.yaml", "--config-dir . +experiment=../my"),
+        ("experiment=./my.yaml", "--config-dir . +experiment=../my"),
+        ("conf/experiment/mine.yaml", "--config-dir conf +experiment=mine"),
+        ("conf/experiment/deep/er.yaml", "--config-dir conf +experiment=deep/er"),
+        ("--config-dir conf my.yaml", "--config-dir conf +experiment=../../my"),
+        ("-m my.yaml,conf/experiment/mine.yaml", "--config-dir . -m +experiment=../my,../conf/experiment/mine"),
+        ("experiment=glob(*)", "experiment=glob(*)"),
+        ("--config-name mine case3", "--config-name mine case3"),
+        ("dims.J=8", "dims.J=8"),
+        ("~graph", "~graph"),
+    ],
+)
+def test_what_names_an_experiment_is_an_override(here: Path, typed: str, meant: str) -> None:
+    assert spelled(*typed.split()) == meant.split()
+
+
+def test_a_path_is_quoted_where_hydras_grammar_asks_for_it(here: Path) -> None:
+    assert spelled("two words.yaml") == ["--config-dir", ".", "+experiment='../two words'"]
+
+
+def test_a_file_that_comes_with_the_runner_is_the_runners(here: Path) -> None:
+    file = ROOT / "conf" / "experiment" / "case3_allreduce.yaml"
+    assert spelled(str(file)) == ["+experiment=case3_allreduce"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        ("case3_alreduce", "no experiment 'case3_alreduce'; did you mean 'case3_allreduce'?"),
+        ("experiment=case3_alreduce", "no experiment 'case3_alreduce'; did you mean 'case3_allreduce'?"),
+        (
+            "case4",
+            "no experiment 'case4'; did you mean 'case4_forbidden', 'case4a_allgather_b' or 'case4b_allgather_a'?",
+        ),
+        ("comparr", "no experiment 'comparr'; did you mean the subcommand 'compare'?"),
+        ("qqqq", "no experiment 'qqqq'; python -m runner lists them"),
+        ("case3_allreduce,qqqq", "no experiment 'qqqq'; python -m runner lists them"),
+        ("nosuch.yaml", "there is no such file"),
+        ("conf.yaml", "this is no file"),
+        ("my.yml", "the file of an experiment ends in .yaml: rename it"),
+        (
+            "case3_allreduce fsdp",
+            "one experiment is run at a time; a sweep runs all: -m case3_allreduce,fsdp",
+        ),
+    ],
+)
+def test_what_names_none_is_one_message(here: Path, typed: str, message: str) -> None:
+    (here / "my.yml").write_text(GOOD)
+    (here / "conf.yaml").mkdir()
+    with pytest.raises(InvalidName) as refused:
+        spelled(*typed.split())
+    assert str(refused.value) == f"command line: {typed}\n  {message}"
+
+
+def test_a_file_by_itself_is_run_with_the_meshes_that_come_with_the_runner(here: Path) -> None:
+    ran = command(here, "my.yaml", *ROW, "mesh=x4_y2", "hydra.run.dir=run")
+    assert ran.returncode == 0, ran.stderr
+    assert recorded(here / "run")["mesh"]["shape"] == [4, 2]
+
+
+def test_what_is_wrong_in_a_file_by_itself_has_its_place(here: Path) -> None:
+    (here / "my.yaml").write_text(GOOD.replace("C: A @ B", "C: A @ BB", 1))
+    ran = command(here, "my.yaml", *ROW, "hydra.run.dir=run")
+    assert ran.returncode == 2
+    assert ran.stderr.startswith("my.yaml:13:6  graph.C\n  no array, dim or earlier name 'BB'")
+    (here / "my.yaml").write_text(GOOD.partition("\n")[2])
+    ran = command(here, "my.yaml", *ROW, "hydra.run.dir=run2")
+    assert (ran.returncode, ran.stderr) == (
+        2,
+        "my.yaml:1:1\n  an experiment begins with the line: # @package _global_\n",
+    )
+
+
+def test_a_sweep_over_a_file_goes_on_where_it_ended(here: Path) -> None:
+    swept = command(here, "-m", "my.yaml", *ROW, "seed=1,2", "hydra.sweep.dir=sweep")
+    assert swept.returncode == 0, swept.stderr
+    resumed = command(here, "resume=sweep")
+    assert resumed.returncode == 0, resumed.stderr
+    assert "2 of them had passed before" in resumed.stdout
+
+
+@pytest.mark.parametrize("module", ["runner derive", "runner mutate"])
+def test_a_subcommand_takes_the_same(here: Path, module: str) -> None:
+    by_name = command(here, "case3_allreduce", "hydra.run.dir=a", module=module)
+    assert by_name.returncode == 0, by_name.stderr
+    by_file = command(here, "my.yaml", "hydra.run.dir=b", module=module)
+    assert by_file.returncode == 0, by_file.stderr

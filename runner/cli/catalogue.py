@@ -52,7 +52,8 @@ def markdown(folder: Path) -> str:
     lines = [
         "# The experiments",
         "",
-        f"There are {len(experiments)}. `python -m runner NAME` runs one. `python -m runner catalogue` prints this page.",
+        f"There are {len(experiments)}. `python -m runner NAME` runs one. `python -m runner catalogue` prints this",
+        "page.",
         "",
         "The collectives are those that the file expects of the compiled programs (`expect:`), else those that",
         "`per_device` calls, with how often they run; –: neither. The six programs are `auto`, `constraint`,",

@@ -53,7 +53,7 @@ _NOT_HERE = """
 {rows}
 | `jax.lax.scan` | a [repeat](language.md#scans) with `over` and `stack` |
 | `jax.lax.scan(..., reverse=True)` | the same `over` `flip(xs, axis=0)`; flip the stacked results back |
-| `jax.lax.while_loop` until a condition | a repeat with the largest number of steps, and a [choice](language.md#choices) in each |
+| `jax.lax.while_loop` until a condition | a repeat of the most steps, a [choice](language.md#choices) in each |
 | `jax.lax.while_loop` of a known number of steps | a [repeat](language.md#loops) with `unroll: false` |
 | `jax.checkpoint` | [`checkpoint`](language.md#rematerialisation) of a function or a repeat |
 | `lambda`, `def` | a [function](language.md#functions) of the experiment's own |
@@ -70,7 +70,7 @@ _NOT_HERE = """
 | `jax.lax.psend`, `precv` | `ppermute` |
 | `pcast(x, 'x', to='unreduced')`, `P(unreduced=…)` | `psum` or `psum_scatter` in the lines that sum it |
 | `jax.shard_map(..., axis_names=...)` | [`manual: [x]`](language.md#manual-over-some-axes) |
-| Pallas, `jax.pure_callback`, `jax.custom_vjp` | a [function of your own](functions.md#what-cannot-be-read), with a reference |
+| Pallas, `jax.pure_callback`, `jax.custom_vjp` | a [function and a reference](functions.md#what-cannot-be-read) |
 
 `where` and `select` compute all branches: one that is not taken also costs time, and must be finite if a gradient is
 taken. `eigh` and `svd` do not determine the sign of a vector, nor its direction if values are equal; compare something

@@ -43,7 +43,7 @@ INSTEAD = {
     "jax.random.multivariate_normal(k, v, C)": "v + cholesky(C) @ normal(k, shape(v))",
     "flax.linen.avg_pool(p, (2,), (2,))": "reduce_window(p, 0.0, 'add', (1, 2, 1), (1, 2, 1), 'VALID') / 2",
 }
-"""For calls that the language lacks, an expression that computes the same; `f` is a function of the experiment."""
+"""For what the language does not have, an expression that does it; `f` is a function of the experiment's own."""
 
 _NOT_HERE = """
 ## What is not in the language, and what to write instead

@@ -16,7 +16,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-COMMAND = ("-m", "runner", "+experiment=case3_allreduce")
+COMMAND = ("-m", "runner", "case3_allreduce")
 WIDTH = 132
 """In columns."""
 

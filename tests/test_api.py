@@ -23,7 +23,7 @@ BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
 def script(text: str, folder: Path) -> str:
-    """What a script prints that is run in a process of its own."""
+    """What a script prints that is run in a process of its own, which looks for no TPU though libtpu is here."""
     (folder / "script.py").write_text(text, encoding="utf-8")
     command = [sys.executable, "-W", "error", "script.py"]
     ran = subprocess.run(
@@ -32,7 +32,7 @@ def script(text: str, folder: Path) -> str:
         capture_output=True,
         check=False,
         encoding="utf-8",
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)},
         timeout=300,
     )
     assert ran.returncode == 0, ran.stderr

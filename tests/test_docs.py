@@ -130,11 +130,30 @@ def test_every_experiment_begins_with_the_command_that_runs_it_and_says_what_it_
         assert content["source"], name
 
 
-def test_every_link_of_the_documents_leads_somewhere() -> None:
-    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
-        for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
-            if "://" not in target:
-                assert (page.parent / target).exists(), (page.name, target)
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)]+))?\)", page.read_text(encoding="utf-8")):
+        if "://" not in target:
+            linked = page.parent / target if target else page
+            assert linked.exists(), target
+            assert not anchor or anchor in anchors(linked), (target, anchor)
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's titles, as GitHub and the site make them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_every_page_is_in_the_navigation_of_the_site() -> None:
+    navigation = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
+    named = {page for group in navigation for pages in group.values() for entry in pages for page in entry.values()}
+    assert {str(page.relative_to(ROOT)) for page in PAGES} <= named
+    assert all((ROOT / page).is_file() for page in named)
 
 
 WRONG_ANSWERS = ROOT / "experiments" / "wrong_answers"

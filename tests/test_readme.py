@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -48,20 +50,34 @@ def test_a_command_prints_what_the_readme_says(shown: tuple[str, str]) -> None:
 
 
 def test_the_function_in_the_readme_is_checked_as_it_says(tmp_path: Path) -> None:
-    at = next(i for i, block in enumerate(BLOCKS) if "runner.check" in block)
+    at = next(i for i, block in enumerate(BLOCKS) if "runner.check(" in block)
     (tmp_path / "script.py").write_text(BLOCKS[at], encoding="utf-8")
     assert settled(BLOCKS[at + 1]) in settled(printed("python script.py", tmp_path))
 
 
-def test_the_experiment_in_the_readme_is_the_file() -> None:
-    shown = next(block for block in BLOCKS if block.startswith("# @package _global_"))
-    assert shown == (ROOT / "conf" / "experiment" / "case3_allreduce.yaml").read_text(encoding="utf-8").strip()
+def test_a_file_in_the_readme_is_the_file() -> None:
+    shown = re.findall(r"^`([\w/]+\.yaml)`:\n\n```yaml\n(.*?)```", README, re.DOTALL | re.MULTILINE)
+    assert len(shown) == 2
+    for path, text in shown:
+        assert text in (ROOT / path).read_text(encoding="utf-8"), path
 
 
-def test_the_picture_in_the_readme_is_what_the_runner_draws(tmp_path: Path) -> None:
+def test_the_pictures_and_the_program_shown_are_what_the_runner_writes(tmp_path: Path) -> None:
     command = f"python -m runner +experiment=case3_allreduce hydra.run.dir={tmp_path}"
     printed(command, ROOT)
-    drawn = (tmp_path / "shardings.svg").read_text(encoding="utf-8")
-    assert drawn == (ROOT / "docs" / "images" / "case3_allreduce.svg").read_text(encoding="utf-8")
+    picture = (tmp_path / "shardings.svg").read_text(encoding="utf-8")
+    assert picture == (ROOT / "docs" / "images" / "case3_allreduce.svg").read_text(encoding="utf-8")
     program = (tmp_path / "program_shard_map.py").read_text(encoding="utf-8").strip()
-    assert program in BLOCKS
+    assert program in (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
+
+
+def test_the_cast_of_a_run_shows_what_the_command_prints() -> None:
+    script = ROOT / "docs" / "images" / "cast.py"
+    cast = runpy.run_path(str(script))
+    assert words(script.with_name("run.svg").read_text(encoding="utf-8")) == words(cast["drawn"](cast["printed"]()))
+
+
+def words(picture: str) -> list[str]:
+    """The settled text of a picture, without what aligns it."""
+    lines = re.findall(r"<text[^>]*>([^<]*)</text>", picture)
+    return settled(html.unescape("".join(lines)).replace("\xa0", " ")).split()

@@ -28,7 +28,7 @@ _GROUPS = (
     ("learn_jax, intro_to_distributed.py", "learn_jax, intro_to_distributed.py"),
     ("Collective matmul notebook", "The collective-matmul notebook"),
     ("MinText, Tutorial 1", "MinText, Tutorial 1"),
-    ("", "Layouts that people use"),
+    ("", "Layouts in use"),
 )
 """What a `source` begins with, and the title of its group: the first one that fits."""
 
@@ -52,13 +52,13 @@ def markdown(folder: Path) -> str:
     lines = [
         "# The experiments",
         "",
-        f"There are {len(experiments)}. `python -m runner +experiment=NAME` runs one. This page is what",
-        "`python -m runner catalogue` prints.",
+        f"There are {len(experiments)}. `python -m runner NAME` runs one. `python -m runner catalogue` prints this",
+        "page.",
         "",
-        "Collectives are what the file expects of the compiled programs (`expect:`), else what",
-        "`per_device` calls and how often it runs; –: neither. The six programs are `auto`, `constraint`,",
-        "`explicit`, `derived`, `shard_map`, `vmap`; what is refused has to be. [The source documents](sources.md)",
-        "say which example each experiment does.",
+        "The collectives are those that the file expects of the compiled programs (`expect:`), else those that",
+        "`per_device` calls, with how often they run; –: neither. The six programs are `auto`, `constraint`,",
+        "`explicit`, `derived`, `shard_map`, `vmap`; `refused` means that the experiment must be refused.",
+        "[The source documents](sources.md) list the examples on which the experiments are based.",
     ]
     for title, rows in groups.items():
         if rows:

@@ -22,8 +22,8 @@ _NOT_HERE = """
 |---|---|
 {rows}
 | `jax.lax.scan` | a [repeat](language.md#scans) with `over` and `stack` |
-| `jax.lax.scan(..., reverse=True)` | the same `over` `flip(xs, axis=0)`; what is stacked is flipped back |
-| `jax.lax.while_loop` until a condition | a repeat of the most steps, with a [choice](language.md#choices) in each |
+| `jax.lax.scan(..., reverse=True)` | the same `over` `flip(xs, axis=0)`; flip the stacked results back |
+| `jax.lax.while_loop` until a condition | a repeat of the most steps, a [choice](language.md#choices) in each |
 | `jax.lax.while_loop` of a known number of steps | a [repeat](language.md#loops) with `unroll: false` |
 | `jax.checkpoint` | [`checkpoint`](language.md#rematerialisation) of a function or a repeat |
 | `lambda`, `def` | a [function](language.md#functions) of the experiment's own |
@@ -36,38 +36,38 @@ _NOT_HERE = """
 | `jax.image.resize` by `'linear'` or `'cubic'` | a product with the matrix of its weights, an array |
 | `jax.lax.conv_general_dilated_patches` | `conv_general_dilated` with a kernel that is an identity |
 | `jax.lax.bitcast_convert_type`, `jnp.nextafter`, `jnp.frexp` | nothing: the oracle's floats are float64 |
-| `jnp.issubdtype`, `jnp.result_type`, `jnp.isscalar` | a dtype is known where a line is written |
+| `jnp.issubdtype`, `jnp.result_type`, `jnp.isscalar` | write the dtype: it is known when the line is written |
 | `jnp.nonzero`, `jnp.unique`, `x[mask]` | nothing: their shapes depend on values |
 | `jax.lax.psend`, `precv` | `ppermute` |
 | `pcast(x, 'x', to='unreduced')`, `P(unreduced=…)` | `psum` or `psum_scatter` in the lines that sum it |
 | `jax.shard_map(..., axis_names=...)` | [`manual: [x]`](language.md#manual-over-some-axes) |
-| Pallas, `jax.pure_callback`, `jax.custom_vjp` | nothing |
+| Pallas, `jax.pure_callback`, `jax.custom_vjp` | a [function and a reference](functions.md#what-cannot-be-read) |
 
-Of `where` and `select` all branches are computed: one that is not taken costs what it costs, and has to be finite where
-a gradient is taken. Of a vector `eigh` and `svd` say no sign, and where values are equal no direction; what is
-compared must not depend on it: `v * v`, or `v @ (w[:, None] * v.T)`. Where one index stands twice, `x.at[i].set(v)`
-takes either value, in JAX too. `ragged_dot` has no types in `explicit`, and JAX does not map it in `vmap`.
+`where` and `select` compute all branches: one that is not taken also costs time, and must be finite if a gradient is
+taken. `eigh` and `svd` do not determine the sign of a vector, nor its direction if values are equal; compare something
+that does not depend on it: `v * v`, or `v @ (w[:, None] * v.T)`. If an index occurs twice, `x.at[i].set(v)` keeps
+either value, as in JAX. `ragged_dot` is unsupported by the types of `explicit` and by `jax.vmap`.
 
-`ragged_all_to_all` writes into its `output`, and what nobody writes stays. XLA has it for GPUs and TPUs, and JAX maps
-it in no `vmap`: on simulated devices `shard_map` and `vmap` are left out, with that reason, while `sections` holds
-the lines to `graph` as ever; `target=v5e_2x2` compiles it. Sizes of two devices that disagree, slices outside of an
-array and rows that two devices write are one message. How much it sends is known only when it runs: the record's
-`bytes_sent` is null, and an estimate has its latency alone. JAX gives the result the type of `output`, which has to
-vary over all axes over which the result may: `pcast(zeros((T, D)), 'x', to='varying')`. JAX's gradient with respect
-to `output` (not to `operand`) is wrong where an empty slice begins where another one does.
+`ragged_all_to_all` writes into its `output`, and keeps the rows that no device writes. XLA has it for GPUs and TPUs,
+and `jax.vmap` does not support it: on simulated devices `shard_map` and `vmap` are omitted, with that reason, while
+`sections` compares the lines with `graph`; `target=v5e_2x2` compiles it. Sizes that disagree between two devices,
+slices outside an array and rows that two devices write are errors. The bytes that it sends are known only when it
+runs: the record's `bytes_sent` is null, and an estimate has its latency only. JAX gives the result the type of
+`output`, which must vary over all axes over which the result may: `pcast(zeros((T, D)), 'x', to='varying')`. JAX's
+gradient with respect to `output` (not to `operand`) is wrong if an empty slice begins where another one does.
 """
 
 
 def markdown() -> str:
-    """The whole table, one section per kind, and what there is not."""
+    """The whole page: the operations, a section per kind, and what to write instead of what is missing."""
     lines = [
         "# The operations",
         "",
-        "Names, argument names and meaning are JAX's. An argument that JAX has and this table does not is not allowed.",
+        "Names, argument names and meaning are JAX's. Arguments that are not in this table are unsupported.",
         "JAX's own spellings are read too, `jnp.sum(A)`, `jax.nn.relu(x)`, `lax.psum(x, 'x')`, `jnp.bfloat16`, and the",
         f"methods of arrays {', '.join(f'`{name}`' for name in METHODS)}.",
-        f"There are {len(OPERATIONS)}: {_counted()}; and {len(CALLING)} calls that take functions. This page is what "
-        "`python -m runner.language` prints.",
+        f"There are {len(OPERATIONS)}: {_counted()}; and {len(CALLING)} calls that take functions. `python -m "
+        "runner.language` prints this page.",
     ]
     for kind, title in _TITLES.items():
         lines += ["", f"## {title}", "", "| operation | JAX |", "|---|---|"]

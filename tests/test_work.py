@@ -29,9 +29,10 @@ CASES: dict[str, dict[str, Any]] = {
 
 def counted(module: Module) -> float:
     experiment = read(config("arrays: {A: {shape: [4], spec: []}}", graph={"C": "A"}, outputs={"C": []}))
-    found = work.read(module, Origins(experiment, "graph"))
-    assert found.unknown == []
-    return sum(sum(line.flops.values()) for line in found.lines)
+    counted = work.read(module, Origins(experiment, "graph"))
+    assert counted is not None
+    assert counted.unknown == []
+    return sum(sum(line.flops.values()) for line in counted.lines)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -108,7 +108,7 @@ class Running:
     """A run: `begin` hands a worker its job, `finish` hears what comes of it, and writes the folder.
 
     Between them this process may do something else. Runs that share their workers finish in the order in which they
-    begin. `git` tells the commit of the folder in which the user stands.
+    begin. `git` tells the commit of the folder in which the user stands; `last` says that its workers get no other job.
     """
 
     config: Mapping[str, Any]
@@ -118,6 +118,7 @@ class Running:
     workers: Workers
     progress: Progress
     git: Callable[[], Git | None] | None = None
+    last: bool = False
     _refusal: str | None = field(default=None, init=False)
     """What the message has to hold with which the experiment has to be refused."""
     _smaller: Experiment | str | None = field(default=None, init=False)
@@ -143,6 +144,8 @@ class Running:
 
     def finish(self) -> tuple[Record, Findings | None]:
         """The record of the run, and its findings; its folder is written."""
+        if self.last and self._job is None:
+            self.workers.dismiss()
         # It has many classes: they are made while the worker imports JAX.
         from runner.record import record as records
 
@@ -158,6 +161,8 @@ class Running:
             except _ENDINGS as error:
                 self._ending, findings = error.with_traceback(None), None
             del job
+        if self.last:
+            self.workers.dismiss()
         if self._ending is not None:
             record.status, record.error = _outcome(self._ending, self.sources)
         record.config_folders = added(self.sources().folders)

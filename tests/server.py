@@ -126,6 +126,11 @@ class _Late:
     def announce(self, announcement: str) -> None:
         """Nothing: the process that will be it has imported JAX."""
 
+    def dismiss(self) -> None:
+        """End it, if it was started."""
+        if self._worker is not None:
+            self._worker.dismiss()
+
     def submit(self, job: dict[str, Any]) -> None:
         """Start it, if it is not there, and hand it the job."""
         if self._worker is None:

@@ -1,4 +1,4 @@
-"""A worker reads an experiment before its job comes, and imports JAX only where that is valid."""
+"""What is imported before an input is known to be valid: by a worker, to which it is announced, and by the command."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,17 +51,22 @@ def test_an_announcement_that_is_no_experiment_imports_no_jax() -> None:
     assert not announced.is_valid({"mesh": None})
 
 
-def imported(*lines: str) -> set[str]:
-    """The modules that a worker imports which gets these lines and then no more."""
+def modules(*command: str, lines: Sequence[str] = (), status: int = 0) -> set[str]:
+    """The modules that a Python process imports which gets these lines and then no more."""
     process = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "runner.worker", str(os.getpid())],
+        [sys.executable, "-X", "importtime", "-m", *command],
         input="".join(f"{line}\n" for line in lines),
         capture_output=True,
         text=True,
         cwd=ROOT,
     )
-    assert process.returncode == 0, process.stderr
+    assert process.returncode == status, process.stderr
     return {line.rpartition("|")[2].strip() for line in process.stderr.splitlines() if line.startswith("import time:")}
+
+
+def imported(*lines: str) -> set[str]:
+    """The modules that a worker imports which gets these lines."""
+    return modules("runner.worker", str(os.getpid()), lines=lines)
 
 
 def test_a_worker_imports_jax_for_a_valid_announcement_alone() -> None:
@@ -70,6 +76,32 @@ def test_a_worker_imports_jax_for_a_valid_announcement_alone() -> None:
     assert "jax" not in refused
     assert "runner.experiment.reader" in refused
     assert "jax" in imported(invalid, valid)
+
+
+ELSEWHERE = {"checks", "derivation", "planning", "programs", "reference", "testing", "track", "worker"}
+"""The rooms of which an invalid input needs nothing."""
+
+TOLD_WITH = {"console", "progress", "refused", "report", "status", "table", "values"}
+"""The modules of `show` that tell a user that it is invalid."""
+
+
+def test_an_invalid_experiment_imports_what_it_is_read_and_told_with(tmp_path: Path) -> None:
+    overrides = (f"+experiment={CASE3}", "arrays.A.spec=[null,w]", f"hydra.run.dir={tmp_path / 'run'}")
+    names = modules("runner", *overrides, status=2)
+    assert not {"jax", "jaxlib", "scipy", "rich", "pygments"} & names
+    ours = [name.split(".") for name in names if name.startswith("runner.")]
+    assert not ELSEWHERE & {room for _, room, *_ in ours}
+    assert {parts[2] for parts in ours if parts[1:2] == ["show"] and len(parts) > 2} <= TOLD_WITH
+    assert "runner.experiment.reader" in names
+
+
+def test_a_process_that_is_dismissed_ends_and_is_closed_later() -> None:
+    worker = Worker((sys.executable, "-c", "import sys; sys.stdin.read()"))
+    workers = Workers(worker)
+    workers.dismiss()
+    assert "SIGKILL" in worker.ended()
+    workers.dismiss()
+    workers.close()
 
 
 class Listener(Worker):

@@ -153,7 +153,7 @@ def require_plain(settings: str | None) -> None:
 
 def run_one(job: Job, workers: Workers) -> Status:
     """Run one experiment and show what was found. Returns the run's status; never raises."""
-    point = Point(job.folder, job.provenance.overrides, job.resolved, job.provenance.folders)
+    point = Point(job.folder, job.provenance.overrides, job.resolved, job.provenance.folders, last=not job.many)
     point.begin(workers)
     # The worker has its job: what is needed when it has done that is imported meanwhile.
     from runner.show import report

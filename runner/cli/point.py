@@ -38,10 +38,14 @@ class Point:
         overrides: Sequence[str],
         configure: Callable[[], Configuration],
         config_folders: Sequence[Path] = (),
+        *,
+        last: bool = False,
     ) -> None:
+        """`last` says that the workers that it is begun with get no other job."""
         self.folder = folder
         self._config_folders = added(config_folders)
         self.overrides = overrides
+        self._last = last
         self.show: Show = "auto"
         self._configure = configure
         self._config: Configuration | None = None
@@ -83,7 +87,7 @@ class Point:
 
         progress = progress or Progress(str(config.plain.get("name")))
         self._running = Running(
-            config.plain, self.folder, lambda: config.sources, self.overrides, workers, progress, git
+            config.plain, self.folder, lambda: config.sources, self.overrides, workers, progress, git, self._last
         )
         self._running.begin()
 

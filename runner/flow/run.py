@@ -108,7 +108,7 @@ class Running:
     """A run: `begin` gives a worker its job; `finish` collects the results and writes the folder.
 
     Between the two this process may do something else. Runs that share workers finish in the order in which they begin.
-    `git` returns the commit of the user's folder.
+    `git` returns the commit of the user's folder; `last` says that the workers get no further job.
     """
 
     config: Mapping[str, Any]
@@ -118,6 +118,7 @@ class Running:
     workers: Workers
     progress: Progress
     git: Callable[[], Git | None] | None = None
+    last: bool = False
     _refusal: str | None = field(default=None, init=False)
     """The message with which the experiment is expected to be refused, if it is."""
     _smaller: Experiment | str | None = field(default=None, init=False)
@@ -145,6 +146,8 @@ class Running:
 
     def finish(self) -> tuple[Record, Findings | None]:
         """Write the folder; return the record of the run and its findings."""
+        if self.last and self._job is None:
+            self.workers.dismiss()
         # The module has many classes: they are created while the worker imports JAX.
         from runner.record import record as records
 
@@ -160,6 +163,8 @@ class Running:
             except _ENDINGS as error:
                 self._ending, findings = error.with_traceback(None), None
             del job
+        if self.last:
+            self.workers.dismiss()
         if self._ending is not None:
             record.status, record.error = _outcome(self._ending, self.sources)
         record.config_folders = added(self.sources().folders)

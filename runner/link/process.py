@@ -140,6 +140,10 @@ class Worker:
         self._process.kill()
         self._process.wait()
 
+    def dismiss(self) -> None:
+        """End the process, of which nothing more is wanted, without waiting until the system has taken it down."""
+        self._process.kill()
+
     def close(self) -> None:
         """End the process, if it still runs, and let go of everything that belongs to it."""
         self.kill()

@@ -141,6 +141,12 @@ class Workers:
         if len(text) <= _AHEAD:
             idle.worker.announce(text)
 
+    def dismiss(self) -> None:
+        """End the processes, which get no other job; `close` waits for their ends, which take the system a while."""
+        for line in self._lines:
+            if isinstance(line.worker, Worker):
+                line.worker.dismiss()
+
     def close(self) -> None:
         """End all processes."""
         for line in self._lines:

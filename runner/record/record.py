@@ -15,7 +15,7 @@ from typing import Any
 
 from runner import codec
 from runner.printable import json_text
-from runner.record import consistent, plain
+from runner.record import plain
 from runner.record.files import write_text
 from runner.record.model import SCHEMA, STATUSES, Environment, Git, Record, Status
 from runner.record.verdicts import Checks, FileChecks
@@ -136,6 +136,9 @@ def read(folder: Path) -> Record:
             f"{path}\n  {wrote} version of shardproof wrote it: its schema is {number}, this version reads {SCHEMA}; "
             "run the experiment again, or read it with the version that environment.runner names"
         )
+    # A run writes its record, and reads none.
+    from runner.record import consistent
+
     try:
         record = codec.build(Record, data)
         consistent.require(record, data)

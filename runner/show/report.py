@@ -26,7 +26,7 @@ from runner.record.verdicts import (
     ValueVerdict,
     Verdict,
 )
-from runner.show import absent, collectives, figures, keeping, logical, modes, refused, trees, values
+from runner.show import refused, values
 from runner.show.console import PLAIN, print_table, room, say, show_lines
 from runner.show.status import FAULTS, LOOKS, WARNING, look
 from runner.show.table import Cell, Table, status_cell
@@ -66,10 +66,15 @@ def run(record: Record, folder: Path, *, brief: bool, show: Show = "auto", compl
     if record.experiment and record.mesh and record.target:
         _head(record, record.mesh, record.target)
     print(refused.plain(record), end="")
+    # What only a run has that came to that is imported there: an invalid input is told sooner.
     if record.logical:
+        from runner.show import logical
+
         print_table(logical.table(record.logical))
         say()
     if record.paths and show != "none":
+        from runner.show import trees
+
         print_table(trees.table(record, most=None if complete else trees.SHOWN))
         say()
     if record.pictures:
@@ -97,6 +102,8 @@ def run(record: Record, folder: Path, *, brief: bool, show: Show = "auto", compl
 
 
 def _pictures(drawn: Pictures, wanted: Show, *, complete: bool) -> None:
+    from runner.show import figures
+
     mesh, arrays = figures.read(drawn)
     show_lines(figures.shown(mesh, arrays, wanted, room() or PLAIN, None if complete else figures.MOST))
 
@@ -161,6 +168,8 @@ def _programs(record: Record) -> None:
     if undecided:
         say()
     if record.target and record.target.topology:
+        from runner.show import absent
+
         absent.show(record, record.target)
 
 
@@ -230,6 +239,8 @@ def _expectations(checks: Sequence[Verdict]) -> Cell:
 
 
 def _collectives(record: Record, *, complete: bool) -> None:
+    from runner.show import collectives
+
     table, rest = collectives.shortened(collectives.rows(record), most=None if complete else collectives.SHOWN)
     if table:
         print_table(Table(collectives.HEAD, table))
@@ -248,6 +259,8 @@ def _collectives(record: Record, *, complete: bool) -> None:
 
 
 def _modes(record: Record) -> None:
+    from runner.show import keeping, modes
+
     if table := modes.rows(record):
         print_table(Table(modes.HEAD, table))
         for line in modes.lines(record):

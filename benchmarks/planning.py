@@ -181,12 +181,13 @@ def llama(mesh: Mapping[str, int], least: str, *target: str, seconds: float = SE
     free = tuple(key_text(key) for key in auto.keys(config))
     whole = read({**auto.without(config), "program": "auto"})
     types = value_types(whole.alone("graph"))
-    began = time.perf_counter()
+    began, used = time.perf_counter(), time.process_time()
     found = plan(whole, types, Wanted(auto.read_plan(config).least, free, None, seconds))
     return {
         "mesh": dict(mesh),
         "least": least,
         "seconds": round(time.perf_counter() - began, 2),
+        "seconds of CPU": round(time.process_time() - used, 2),
         "variables": found.variables,
         "largest": found.largest,
         "proved": found.proved,

@@ -1,96 +1,174 @@
-"""How good plans are, and how long they take: `python -m benchmarks.planning`.
+"""How good plans are, and how long they take: `python -m benchmarks.planning`
 
-Small graphs are compiled in every layout of their open arrays; the regret of a plan is what its layouts send more, as
-compiled, than the best of these. Then a Llama block's step is planned, not compiled, at a real size.
+A hundred small graphs are compiled in every layout of their open arrays. The regret of a plan is what its layouts send
+more, as compiled, than the best of these; Kendall's tau is that of the bytes by the plan's model and as compiled.
+`--llama` plans a Llama layer's step, which is not compiled, at a real size.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jax
+import numpy as np
+
 from runner.config.compose import compose
 from runner.config.folders import conf_folder
-from runner.config.sources import Sources
+from runner.evidence.gather import gather
 from runner.experiment import auto
+from runner.experiment.model import Experiment
+from runner.experiment.program import Program
 from runner.experiment.reader import read
 from runner.experiment.written import spread
 from runner.faults import key_text
-from runner.flow import layouts as flow
-from runner.flow.run import run
-from runner.link.process import Worker
-from runner.link.workers import Workers
 from runner.planning.plan import Wanted, plan
+from runner.planning.solving import SECONDS
 from runner.planning.spaces import plain_layouts
+from runner.programs import WRITERS
+from runner.worker.compilation import compile_program
 from runner.worker.derive import value_types
+from runner.worker.job import _load
+from runner.worker.specs import structs
+from runner.worker.types import infer
+from tests.here import configurable
 
-MESH = {"axes": ["model"], "shape": [4]}
+ROWS, WHOLE = ["model", None], [None, None]
+"""How the rows of an operand lie: over the devices, or whole."""
 
-CASES: Mapping[str, Mapping[str, Any]] = {
-    f"{name}, B = {batch}": {
-        "name": "case",
-        "mesh": MESH,
-        "dims": {"B": batch, "D": 8, "F": 32},
-        "arrays": {
-            "x": {"shape": ["B", "D"], "spec": x},
-            "w1": {"shape": ["D", "F"], "spec": "auto"},
-            "w2": {"shape": ["F", "D"], "spec": "auto"},
-        },
-        "graph": graph,
-        "outputs": outputs,
-        **keys,
-    }
-    for batch, (name, x, graph, outputs, keys) in itertools.product(
-        (4, 256),
-        (
-            ("two products", [], {"y": "gelu(x @ w1) @ w2"}, {"y": []}, {}),
-            ("two products, x by rows", ["model", None], {"y": "gelu(x @ w1) @ w2"}, {"y": ["model", None]}, {}),
-            (
-                "two products, backward",
-                ["model", None],
-                {"y": "gelu(x @ w1) @ w2", "loss": "mean(y ** 2)"},
-                {"loss": []},
-                {"grad": {"of": "loss", "wrt": ["w1", "w2"]}},
-            ),
-        ),
-    )
-}
-"""Small graphs with two open weights: 9 layouts each."""
+MLP = {"x": ["B", "D"], "w1": ["D", "F"], "w2": ["F", "D"]}
+GATED = {"x": ["B", "D"], "w1": ["D", "F"], "w3": ["D", "F"], "w2": ["F", "D"]}
+HEADS = {"x": ["B", "S", "D"], "wq": ["D", "H", "K"], "wo": ["H", "K", "D"]}
+
+KINDS: Mapping[str, tuple[Mapping[str, Sequence[str]], Mapping[str, str], Sequence[str], str]] = {
+    "a product": ({"x": ["B", "D"], "w": ["D", "F"]}, {"y": "x @ w"}, ["w"], "y"),
+    "two products": (MLP, {"y": "gelu(x @ w1) @ w2"}, ["w1", "w2"], "y"),
+    "gated": (GATED | {"w3": ["D", "F"]}, {"y": "(silu(x @ w1) * (x @ w3)) @ w2"}, ["w1", "w2"], "y"),
+    "residual": (MLP, {"h": "gelu(x @ w1) @ w2", "y": "x + h"}, ["w1", "w2"], "y"),
+    "normalised": (MLP, {"n": "x * rsqrt(mean(x ** 2, axis=-1, keepdims=True) + 1e-5)", "y": "gelu(n @ w1) @ w2"},
+                   ["w1", "w2"], "y"),
+    "attention": (HEADS, {"q": "einsum('bsd,dhk->bshk', x, wq)",
+                          "p": "softmax(einsum('bqhk,bshk->bhqs', q, q), axis=-1)",
+                          "o": "einsum('bhqs,bshk->bqhk', p, q)", "y": "einsum('bqhk,hkd->bqd', o, wo)"},
+                  ["wq", "wo"], "y"),
+    "experts": ({"x": ["E", "B", "D"], "w1": ["E", "D", "F"], "w2": ["E", "F", "D"]},
+                {"y": "einsum('ebf,efd->ebd', gelu(einsum('ebd,edf->ebf', x, w1)), w2)"}, ["w1", "w2"], "y"),
+    "Gram matrix": ({"x": ["B", "D"], "w": ["D", "F"]}, {"g": "x.T @ x", "y": "g @ w"}, ["w"], "y"),
+    "vocabulary": ({"x": ["B", "D"], "w": ["D", "F"]}, {"l": "x @ w", "y": "mean(logsumexp(l, axis=-1))"}, ["w"], "y"),
+    "backward": (MLP, {"y": "gelu(x @ w1) @ w2", "loss": "mean(y ** 2)"}, ["w1", "w2"], "loss"),
+}  # fmt: skip
+"""Small graphs by their kinds: arrays, lines, the arrays whose layouts are open, and the output."""
+
+SIZES = ({"B": 4, "F": 32}, {"B": 16, "F": 32}, {"B": 64, "F": 32}, {"B": 256, "F": 32}, {"B": 16, "F": 128})
+
+
+def cases() -> Iterator[tuple[str, dict[str, Any]]]:
+    """A hundred of them: ten kinds, five sizes, with rows divided and whole; the sizes slowest."""
+    for sizes, rows, (kind, (arrays, graph, opened, output)) in itertools.product(SIZES, (ROWS, WHOLE), KINDS.items()):
+        rank = len(arrays["x"])
+        given = (*rows, *[None] * (rank - 2))
+        spec = {name: "auto" if name in opened else list(given) if name == "x" else [] for name in arrays}
+        lies = [] if output == "loss" or kind == "vocabulary" else list(given)
+        config: dict[str, Any] = {
+            "name": "case",
+            "mesh": {"axes": ["model"], "shape": [4]},
+            "dims": {"D": 8, "S": 8, "H": 4, "K": 4, "E": 4, **sizes},
+            "arrays": {name: {"shape": list(shape), "spec": spec[name]} for name, shape in arrays.items()},
+            "graph": dict(graph),
+            "outputs": {output: lies},
+            "program": "auto",
+        }
+        if kind == "backward":
+            config["grad"] = {"of": "loss", "wrt": list(opened)}
+        yield f"{kind}, B = {sizes['B']}, F = {sizes['F']}, x {'by rows' if rows == ROWS else 'whole'}", config
+
 
 LLAMA = ("B=256", "S=4096", "D=4096", "Q=32", "K=8", "H=128", "F=14336")
 """A layer of Llama 3 8B, 256 sequences."""
 
 
-def regret(config: Mapping[str, Any], workers: Workers, folder: Path) -> tuple[int, int]:
-    """What a plan's layouts send as compiled, and the least that any layouts do."""
+@dataclass(frozen=True)
+class Compared:
+    """Of a case, for each of its layouts: what the plan says that a device sends, and what it does as compiled.
 
-    def sources() -> Sources:
-        return Sources()
+    - `planned`: the place of the plan's layouts; `flops`: what a device computes, by the compiler.
+    """
 
-    folder.mkdir()
-    planning = flow.planned(config, folder, sources, workers)
-    sent: dict[str, int] = {}
-    shapes = {key: planning.experiment.array(key.split(".")[1]).shape for key in planning.plan.best.layouts}
-    every = [plain_layouts(planning.experiment.mesh, shape) for shape in shapes.values()]
-    for number, specs in enumerate(itertools.product(*every)):
-        given = dict(zip(shapes, specs, strict=True))
-        definition = planning.experiment.at(layouts={key: spec.json() for key, spec in given.items()}).definition
-        own = folder / str(number)
-        own.mkdir()
-        record = run({**definition, "program": "auto"}, own, sources, workers=workers)
-        sent[str(given)] = record.programs["auto"].bytes_sent  # type: ignore[attr-defined]
-    return sent[str(dict(planning.plan.best.layouts))], min(sent.values())
+    planned: int
+    predicted: list[float]
+    sent: list[int]
+    flops: list[float]
+
+    @property
+    def regret(self) -> float:
+        """What the plan sends more than the best of the layouts in which a device computes no more than with it.
+
+        Nothing is sent where every device computes everything, which is no plan.
+        """
+        most = self.flops[self.planned] * 1.05
+        least = min(sent for sent, flops in zip(self.sent, self.flops, strict=True) if flops <= most)
+        mine = self.sent[self.planned]
+        return 0.0 if mine <= least else mine / least - 1 if least else float("inf")
+
+    @property
+    def tau(self) -> float | None:
+        """Kendall's tau-b between what is predicted and what is sent; None where either is always the same."""
+        if len(set(self.predicted)) < 2 or len(set(self.sent)) < 2:
+            return None
+        from scipy.stats import kendalltau
+
+        return float(kendalltau(np.round(self.predicted), self.sent).statistic)
 
 
-def llama(mesh: Mapping[str, int], least: str) -> dict[str, Any]:
+def compared(config: Mapping[str, Any], folder: Path) -> Compared:
+    """Plan a case, and compile each layout of its open arrays."""
+    free = tuple(key_text(key) for key in auto.keys(config))
+    whole = read(auto.without(config))
+    types = value_types(whole.alone("graph"))
+    request = auto.read_plan(config)
+    best = plan(whole, types, Wanted(request.least, free)).best.layouts
+    every = [plain_layouts(whole.mesh, whole.array(key.split(".")[1]).shape) for key in best]
+    choices = [dict(zip(best, specs, strict=True)) for specs in itertools.product(*every)]
+    predicted: list[float] = []
+    sent: list[int] = []
+    flops: list[float] = []
+    for layouts in choices:
+        one = whole.at(layouts={key: spec.json() for key, spec in layouts.items()})
+        predicted.append(plan(one, types, Wanted(request.least, ())).best.sent)
+        bytes_sent, computed = compiled(one, folder)
+        sent.append(bytes_sent)
+        flops.append(computed)
+    return Compared(choices.index(dict(best)), predicted, sent, flops)
+
+
+def compiled(experiment: Experiment, folder: Path) -> tuple[int, float]:
+    """What a device sends, and the operations that it does, of the program `auto` as compiled."""
+    path = folder / "program_auto.py"
+    with configurable():
+        path.write_text(WRITERS[Program.AUTO](experiment, folder, infer(experiment)), encoding="utf-8")
+        module = _load(path)
+        mesh = module.make_mesh()
+        operands = structs(experiment, mesh)[: len(experiment.arrays)]
+        program = compile_program(Program.AUTO, module.program(mesh), operands)
+        program.leave(Program.AUTO, folder)
+    evidence = gather(experiment, Program.AUTO, folder, None, program.unreadable).evidence
+    sent = sum(each.bytes_sent or 0 for each in evidence.collectives or [])
+    cost = program.cost()
+    return sent, float((cost and cost.flops) or 0.0)
+
+
+def llama(mesh: Mapping[str, int], least: str, *target: str, seconds: float = SECONDS) -> dict[str, Any]:
     """How long the plan of a layer's step takes: forward, backward and AdamW, all layouts open."""
-    config = compose("llama_block_adamw", conf_folder(), ["hardware=v5p", *(f"dims.{size}" for size in LLAMA)]).plain
+    overrides = [*(target or ("hardware=v5p",)), *(f"dims.{size}" for size in LLAMA)]
+    config = compose("llama_block_adamw", conf_folder(), overrides).plain
     graph = {key: _of_graph(config[key]) for key in ("both", "functions")}
     config |= {**graph, "per_device": {}, "constraints": {}, "expect": {}, "verify_dims": {}, "show": "none"}
     config["mesh"] = {"axes": list(mesh), "shape": list(mesh.values())}
@@ -103,16 +181,19 @@ def llama(mesh: Mapping[str, int], least: str) -> dict[str, Any]:
     free = tuple(key_text(key) for key in auto.keys(config))
     whole = read({**auto.without(config), "program": "auto"})
     types = value_types(whole.alone("graph"))
-    began = time.perf_counter()
-    found = plan(whole, types, Wanted(auto.read_plan(config).least, free, None))
+    began, used = time.perf_counter(), time.process_time()
+    found = plan(whole, types, Wanted(auto.read_plan(config).least, free, None, seconds))
     return {
         "mesh": dict(mesh),
         "least": least,
         "seconds": round(time.perf_counter() - began, 2),
+        "seconds of CPU": round(time.process_time() - used, 2),
         "variables": found.variables,
         "largest": found.largest,
         "proved": found.proved,
         "cost": found.best.cost,
+        "gap": (found.best.cost - found.bound) / found.best.cost,
+        "solver": found.solver,
         "w1": found.best.layouts["arrays.w1.spec"].yaml(),
     }
 
@@ -125,17 +206,45 @@ def _of_graph(lines: Any) -> Any:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Print a line of JSON for each case; with `--llama` the step of a layer alone."""
+    """Print a line of JSON for each case; `--llama`: the step of a layer alone; `--seconds 600`: as many as that takes.
+
+    In the end, by kinds of graphs: the cases, their median and largest regret, the mean of Kendall's tau.
+    """
     if "--llama" not in arguments:
-        workers = Workers(Worker())
-        with tempfile.TemporaryDirectory() as folder:
-            for number, (name, config) in enumerate(CASES.items()):
-                mine, least = regret(config, workers, Path(folder) / str(number))
-                line = {"case": name, "sent": mine, "least": least, "regret": mine / least - 1 if least else None}
-                print(json.dumps(line), flush=True)
-        workers.close()
+        jax.config.update("jax_platforms", "cpu")
+        jax.config.update("jax_num_cpu_devices", 4)
+        seconds = float(arguments[arguments.index("--seconds") + 1]) if "--seconds" in arguments else float("inf")
+        _small(time.perf_counter() + seconds)
+        return
+    for mesh, least in itertools.product(({"a": 16, "b": 16}, {"a": 8, "b": 8, "c": 4}), ("bytes", "time")):
+        print(json.dumps(llama(mesh, least)))
+    slices = ("target=v5p_16x16x16", "target.slices=8")
     for least in ("bytes", "time"):
-        print(json.dumps(llama({"data": 16, "model": 16}, least)))
+        print(json.dumps(llama({"slice": 8, "a": 16, "b": 16, "c": 16}, least, *slices, seconds=10.0)))
+
+
+def _small(until: float) -> None:
+    every: dict[str, list[Compared]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, config in cases():
+            if time.perf_counter() > until:
+                break
+            case = compared(config, Path(folder))
+            every.setdefault(name.split(",")[0], []).append(case)
+            tau = None if case.tau is None else round(case.tau, 3)
+            print(json.dumps({"case": name, "layouts": len(case.sent), "regret": case.regret, "tau": tau}), flush=True)
+    for kind, mine in [*every.items(), ("all", [case for each in every.values() for case in each])]:
+        regrets = sorted(case.regret for case in mine)
+        taus = [case.tau for case in mine if case.tau is not None]
+        line = {
+            "kind": kind,
+            "cases": len(mine),
+            "median regret": statistics.median(regrets),
+            "under 5 %": sum(regret < 0.05 for regret in regrets) / len(regrets),
+            "largest regret": regrets[-1],
+            "mean tau": statistics.mean(taus) if taus else None,
+        }
+        print(json.dumps(line))
 
 
 if __name__ == "__main__":

@@ -167,6 +167,86 @@ def test_the_least_time_reads_a_part_of_the_weights_where_the_batch_is_small() -
     assert reading < found.best.cost < reading * 1.5
 
 
+def test_of_gathered_weights_and_gathered_activations_the_smaller_are_sent() -> None:
+    """With everything held in parts 2BD is sent by tensor parallelism and 2DF by FSDP: How to Scale Your Model.
+
+    They are as much where a batch is as large as the hidden dimension; a tenth below and above, the other one is found.
+    """
+    hidden, width = 40, 8
+    for batch, sent in ((36, 2 * 36 * width * 3), (44, 2 * width * hidden * 3)):
+        arrays = {"x": (["B", "D"], ["model", None]), "w1": (["D", "F"], "auto"), "w2": (["F", "D"], "auto")}
+        graph = {"h": "gelu(x @ w1)", "y": "h @ w2"}
+        sizes = {"B": batch, "D": width, "F": hidden}
+        held = 2 * batch * width + 2 * width * hidden
+        config = experiment({"model": 4}, sizes, arrays, graph, {"y": ["model", None]}, plan={"memory": held})
+        found = planned(config)
+        assert found.best.sent == pytest.approx(sent)
+        (first, *_) = found.parallelism
+        assert first.startswith("tensor parallelism (Megatron)" if batch < hidden else "data parallelism")
+        assert any(sentence.startswith("FSDP (ZeRO-3)") for sentence in found.parallelism) == (batch > hidden)
+
+
+def test_of_a_small_batch_on_many_devices_weights_stay_and_are_split_by_rows_and_by_columns() -> None:
+    # Pope et al., 2022, section 3.2.2: weights that are split both ways make activations travel less far.
+    x = [None, "a"]
+    arrays = {"x": (["B", "D"], x), "w1": (["D", "F"], "auto"), "w2": (["F", "D"], "auto")}
+    graph = {"h": "gelu(x @ w1)", "y": "h @ w2"}
+    config = experiment({"a": 4, "b": 16}, {"B": 2, "D": 64, "F": 256}, arrays, graph, {"y": x})
+    found = planned(config | {"plan": {"memory": 2 * 64 * 256 * 4 / 64 + 2 * 2 * 64 * 4 / 4}})
+    assert layouts(found) == {"w1": ["a", "b"], "w2": ["b", "a"]}
+    # Parts of h are summed over a, and those of y over b; weights are not sent.
+    sums = 2 * 3 / 4 * (2 * 256 * 4 / 16) + 2 * 15 / 16 * (2 * 64 * 4 / 4)
+    assert found.best.sent == pytest.approx(sums)
+    assert any(sentence.startswith("2-D weight-stationary: 'h' and 'y'") for sentence in found.parallelism)
+
+
+def test_between_blocks_the_sequence_is_divided() -> None:
+    # Korthikanti et al., 2022: an all-gather and a reduce-scatter in the place of an all-reduce.
+    weights = {"w1": (["D", "F"], "auto"), "w2": (["F", "D"], "auto")}
+    norm = "{0} * rsqrt(mean({0} ** 2, axis=-1, keepdims=True) + 1e-5)"
+    lies = [None, "model", None]
+    graph = {"n": norm.format("x"), "h": "gelu(n @ w1)", "y": "x + h @ w2", "m": norm.format("y")}
+    sizes = {"B": 1, "S": 16, "D": 8, "F": 64}
+    config = experiment({"model": 4}, sizes, {"x": (["B", "S", "D"], lies), **weights}, graph, {"m": lies})
+    found = planned(config | {"plan": {"memory": (2 * 16 * 8 * 4 + 2 * 8 * 64 * 4) / 4}})
+    assert layouts(found) == {"w1": [None, "model"], "w2": ["model", None]}
+    assert found.best.constraints["y"].json() == lies
+    assert [(each.kind, each.bytes) for each in found.axes] == [
+        ("all-gather", 3 / 4 * (16 * 8 * 4)),
+        ("reduce-scatter", 3 / 4 * (16 * 8 * 4)),
+    ]
+    assert "sequence parallelism over model: 'y' in parts of the sequence between products" in found.parallelism
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_vocabulary_is_sharded_for_the_loss(backward: bool) -> None:
+    """A maximum and a sum of each row are sent, twice the logits' rows, in the place of the logits or the weights."""
+    arrays = {"x": (["B", "D"], []), "w": (["D", "V"], "auto")}
+    graph = {"logits": "x @ w", "loss": "mean(logsumexp(logits, axis=-1))"}
+    grad = {"grad": {"of": "loss", "wrt": ["w"]}} if backward else {}
+    found = planned(experiment({"model": 4}, {"B": 3, "D": 8, "V": 64}, arrays, graph, {"loss": []}, **grad))
+    assert layouts(found) == {"w": [None, "model"]}
+    assert found.best.sent == 2 * (2 * 3 / 4 * (3 * 4)) * (2 if backward else 1)
+    assert "vocabulary sharded over model: 'loss'" in found.parallelism
+
+
+def test_experts_are_divided_and_tokens_go_to_them() -> None:
+    # Lepikhin et al., 2020, GShard: an all-to-all there and one back.
+    arrays = {
+        "x": (["E", "C", "D"], [None, "model", None]),
+        "w1": (["E", "D", "F"], "auto"),
+        "w2": (["E", "F", "D"], "auto"),
+    }
+    graph = {"h": "gelu(einsum('ecd,edf->ecf', x, w1))", "y": "einsum('ecf,efd->ecd', h, w2)"}
+    config = experiment({"model": 4}, {"E": 4, "C": 8, "D": 8, "F": 64}, arrays, graph, {"y": [None, "model", None]})
+    found = planned(config | {"plan": {"memory": (2 * 4 * 8 * 8 * 4 + 2 * 4 * 8 * 64 * 4) / 4}})
+    assert layouts(found) == {"w1": ["model", None, None], "w2": ["model", None, None]}
+    assert [(each.kind, each.bytes, each.count) for each in found.axes] == [
+        ("all-to-all", 2 * 3 / 4 * (4 * 8 * 8 * 4) / 4, 2)
+    ]
+    assert found.parallelism == ("expert parallelism over model: each device has experts of its own in 'h' and 'y'",)
+
+
 # What is exact.
 
 

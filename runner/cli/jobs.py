@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("runner")
 
-PLAN = "plan.json"
-"""What a run leaves in its folder that found layouts."""
-
 
 @dataclass(frozen=True)
 class Job:
@@ -156,7 +153,7 @@ def run_one(job: Job, workers: Workers) -> Status:
     point = Point(job.folder, job.provenance.overrides, job.resolved, job.provenance.folders, last=not job.many)
     point.begin(workers)
     # The worker has its job: what is needed when it has done that is imported meanwhile.
-    from runner.show import report
+    from runner.show import plan, report
 
     record = point.finish()
     if record is None:
@@ -164,8 +161,6 @@ def run_one(job: Job, workers: Workers) -> Status:
     # The terminal's pictures are a choice; the log has the whole story.
     log.info("%s: %s\n\n%s", record.experiment, record.status, report.story(record, job.folder))
     report.run(record, job.folder, brief=job.many, show=point.show)
-    if (job.folder / PLAN).exists():
-        from runner.show import plan
-
-        plan.show_found(job.folder / PLAN)
+    if (job.folder / plan.FILE).exists():
+        plan.show_found(job.folder / plan.FILE)
     return record.status

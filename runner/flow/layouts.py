@@ -27,12 +27,10 @@ from runner.link.target import value_types_of
 from runner.link.workers import Workers
 from runner.planning.plan import Candidate, NoPlan, Plan, Wanted, plan
 from runner.record import files
+from runner.show.plan import FILE
 
 if TYPE_CHECKING:
     from runner.config.sources import Sources
-
-FILE = "plan.json"
-"""Where in a run folder the plan is, for other programs to read."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -114,7 +114,7 @@ def _sentences(axis: str, each: _Axis) -> Iterator[str]:
         yield f"attention by heads over {axis}: {_lines(each.heads)}"
     sequence = {line for d, lines in each.rows.items() if d for line in lines}
     if each.between and tensor:
-        yield f"sequence parallelism over {axis}: between products {_lines(each.between)} lie in parts of the sequence"
+        yield f"sequence parallelism over {axis}: {_lines(each.between)} in parts of the sequence between products"
     elif sequence:
         yield f"sequence (context) parallelism over {axis}: the sequence is split in {_lines(sorted(sequence))}"
     if each.vocabulary:

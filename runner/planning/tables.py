@@ -254,10 +254,10 @@ class Tables:
         for lying in self.lying:
             if id(lying) not in of:
                 layouts = lying.space.layouts
-                rows = [
-                    [_dimension(layouts[own], axis) * 64 + _dimension(layouts[held], axis) for axis in axes]
-                    for own, held in zip(lying.own, lying.held, strict=True)
-                ]
+                specs = (
+                    (layouts[int(own)], layouts[int(held)]) for own, held in zip(lying.own, lying.held, strict=True)
+                )
+                rows = [[_dimension(own, axis) * 64 + _dimension(held, axis) for axis in axes] for own, held in specs]
                 of[id(lying)] = np.array(rows).reshape(len(rows), len(axes))
             places.append(of[id(lying)])
         for ways in self.ways:

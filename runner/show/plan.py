@@ -14,6 +14,9 @@ from runner.show.console import print_table
 from runner.show.table import Table
 from runner.words import bytes_text, time_text
 
+FILE = "plan.json"
+"""What a run that found layouts leaves in its folder."""
+
 _LINES = 12
 """How many costs of lines are shown in which two plans differ, those that differ the most."""
 
@@ -38,14 +41,14 @@ class _Plan:
 
 def read(path: Path) -> _Plan:
     """The plan of a run folder, or of its file. Raises `UnreadablePlan`."""
-    file = path / "plan.json" if path.is_dir() else path
+    file = path / FILE if path.is_dir() else path
     try:
         plan: Any = json.loads(file.read_text(encoding="utf-8"))["plan"]
         best = plan["best"]
         return _Plan(
             str(path),
             plan["least"],
-            {key: _spec(spec).yaml() for key, spec in best["layouts"].items()},
+            {key: spec_text(spec) for key, spec in best["layouts"].items()},
             best["cost"],
             best["sent"],
             best["held"],
@@ -58,8 +61,9 @@ def read(path: Path) -> _Plan:
         raise UnreadablePlan(f"{file} is no plan of python -m runner plan") from None
 
 
-def _spec(entries: Any) -> Spec:
-    return Spec([() if axes is None else (axes,) if isinstance(axes, str) else tuple(axes) for axes in entries])
+def spec_text(entries: Any) -> str:
+    """A layout as YAML has it, from the lists of JSON."""
+    return Spec([() if axes is None else (axes,) if isinstance(axes, str) else tuple(axes) for axes in entries]).yaml()
 
 
 def show_found(path: Path) -> None:

@@ -16,7 +16,7 @@ from runner.record.model import Record
 from runner.record.told import told
 from runner.show import values
 from runner.show.console import PLAIN
-from runner.show.page import estimated, headline, layouts, moves, sources, traced, verdicts
+from runner.show.page import estimated, headline, layouts, moves, planned, sources, traced, verdicts
 from runner.show.page.frame import Part, document
 from runner.show.page.markup import Inside, Markup, badge, scrolling, table, tag
 from runner.show.table import Table
@@ -41,6 +41,7 @@ def page(record: Record, folder: Path, way: str = "") -> str:
         estimated.part(record),
         *layouts.parts(told(record)),
         sources.part(record, folder, way),
+        planned.part(folder),
         _outputs(record),
         traced.part(record),
         _unknown(record),

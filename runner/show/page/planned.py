@@ -1,0 +1,86 @@
+"""The `plan.json` of a run folder in; its section of the page out: layouts, a front, what each line costs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from runner.show.page.frame import Part
+from runner.show.page.markup import Inside, Markup, joined, table, tag
+from runner.show.plan import FILE, amount, spec_text
+from runner.show.table import Table
+
+_WIDEST = 10.0
+"""How wide the bar of the costliest line is, in rem."""
+
+_LINES = 30
+"""How many costs of lines are shown, the largest first."""
+
+
+def part(folder: Path) -> Part | None:
+    """The section, where the run found its layouts."""
+    file = folder / FILE
+    if not file.exists():
+        return None
+    whole: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    plan = whole["plan"]
+    least, best = plan["least"], plan["best"]
+    bound = "no other plan is better" if plan["proved"] else f"no plan is below {amount(plan['bound'], least)}"
+    sent, held = (amount(best[key], "bytes") for key in ("sent", "held"))
+    cost = amount(best["cost"], least)
+    does = f"A device sends {sent} and holds {held} of arrays and outputs"
+    lead = f"The least {least}: {cost}. {does}. By the model {bound}."
+    inside: list[Inside] = [tag("p", lead, class_="lead")]
+    if plan.get("parallelism"):
+        inside.append(tag("ul", [tag("li", sentence) for sentence in plan["parallelism"]]))
+    inside.append(table("Layouts that were found", Table(("layout", "", "next best", "since"), list(_layouts(plan)))))
+    if plan.get("front"):
+        inside.append(_front(plan["front"]))
+    if whole.get("shapes"):
+        rows = [
+            (str(one["shape"]), one.get("error") or amount(one.get("cost"), least), amount(one.get("sent"), "bytes"))
+            for one in whole["shapes"]
+        ]
+        inside.append(table("Shapes of the mesh, the best first", Table(("mesh.shape", least, "sent"), rows)))
+    inside.append(_lines(plan["lines"], least))
+    return Part("plan", "Plan", inside)
+
+
+def _layouts(plan: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
+    for one in plan["alternatives"]:
+        following = "" if one.get("next") is None else spec_text(one["next"])
+        more = f" +{amount(one['more'], plan['least'])}" if one.get("more") else ""
+        yield one["key"], spec_text(one["spec"]), following + more, one["since"]
+
+
+def _front(points: Sequence[Mapping[str, Any]]) -> Markup:
+    """The plans than which no other one is better in all."""
+    kinds = list(points[0]["costs"])
+    rows = [
+        (
+            *(amount(one["costs"][kind], kind) for kind in kinds),
+            " ".join(f"{key.removesuffix('.spec')}={spec_text(spec)}" for key, spec in one["layouts"].items()),
+        )
+        for one in points
+    ]
+    return table("The front: no other plan is better in all", Table((*kinds, "layouts"), rows), kind="small")
+
+
+def _lines(lines: Sequence[Mapping[str, Any]], least: str) -> Markup:
+    """A bar for each cost of a line, the largest first."""
+    most = max((line["cost"] for line in lines), default=0.0) or 1.0
+    rows = [
+        [
+            line["line"],
+            line["what"],
+            joined([_bar(line["cost"] / most), f" {amount(line['cost'], least)}"]),
+        ]
+        for line in lines[:_LINES]
+    ]
+    return table("What each line costs", Table(("line", "what", least), rows))
+
+
+def _bar(share: float) -> Markup:
+    return tag("span", class_="bar communicates", style=f"width: {_WIDEST * share:.2f}rem", aria_hidden="true")

@@ -90,7 +90,8 @@ def blame(context: Context, verdicts: Mapping[Program, ValueVerdict], program: P
     comparable = [other for other in verdicts if alike or other.section == program.section]
     right = [other for other in comparable if all(_passed(verdicts[other], name) for name in wrong)]
     others = [other for other in comparable if other not in right]
-    of = f" in {listed(wrong)}" if len(outputs) > len(wrong) else ""
+    paths = context.experiment.imports.paths
+    of = f" in {listed([paths.get(name, name) for name in wrong])}" if len(outputs) > len(wrong) else ""
     if right:
         agree, alone = f"{listed([*right, 'the oracle'])} agree{of}", others == [program]
         if any(_beyond_rounding(context, other, name, verdicts[other]) for other in others for name in wrong):

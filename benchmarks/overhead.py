@@ -1,9 +1,10 @@
 """How long a run takes as a whole process, against the script that somebody would write by hand.
 
-    python benchmarks/overhead.py [--rounds 7]
+    python benchmarks/overhead.py [--rounds 7] [--only "runner.check"]
 
-Runs `case3_by_hand.py`, the runner with `program=shard_map` and with `program=all`; then `hydra_by_hand.py`, which
-composes the same experiment and does nothing, and the runner with a spec that is wrong. All are run in turn, so that a
+Runs `case3_by_hand.py`, the runner with `program=shard_map` and with `program=all`; `case3_jit_by_hand.py` and
+`case3_check.py`, the same by `jit` and by `runner.check`; then `hydra_by_hand.py`, which composes the same experiment
+and does nothing, and the runner with a spec that is wrong. All are run in turn, so that a
 slow moment of the machine falls on all alike. Prints medians, minima, and the ratio of either to the script's.
 """
 
@@ -28,18 +29,20 @@ class Command:
     """A process that is timed: the arguments of Python, and its exit status.
 
     - `yardstick`: which command it is held to, and `limit`: how many times as long it may take.
-    - `folder`: whether it has a run folder.
+    - `folder`: how it is told its run folder; None: it has none.
     """
 
     arguments: tuple[str, ...]
     status: int = 0
     yardstick: str = ""
     limit: float = 0.0
-    folder: bool = True
+    folder: str | None = "hydra.run.dir={}"
 
 
 COMMANDS = {
-    "by hand": Command(("benchmarks/case3_by_hand.py",), folder=False),
+    "by hand": Command(("benchmarks/case3_by_hand.py",), folder=None),
+    "jit by hand": Command(("benchmarks/case3_jit_by_hand.py",), folder=None),
+    "runner.check": Command(("benchmarks/case3_check.py",), yardstick="jit by hand", limit=1.3, folder="{}"),
     "program=shard_map": Command((*RUNNER, "program=shard_map"), yardstick="by hand", limit=1.25),
     "program=all": Command((*RUNNER, "program=all"), yardstick="by hand", limit=1.6),
     "Hydra alone": Command(("benchmarks/hydra_by_hand.py", RUNNER[-1])),
@@ -53,7 +56,7 @@ def seconds(command: Command, folder: Path, bytecode: Path) -> float:
     # As an installed package is: pip compiles it, and by hand nothing is imported that was not installed.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     environment["PYTHONPYCACHEPREFIX"] = str(bytecode)
-    line = [sys.executable, *command.arguments, *([f"hydra.run.dir={folder}"] if command.folder else [])]
+    line = [sys.executable, *command.arguments, *([command.folder.format(folder)] if command.folder else [])]
     start = time.perf_counter()
     done = subprocess.run(line, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     taken = time.perf_counter() - start
@@ -66,17 +69,20 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=7)
-    rounds = parser.parse_args().rounds
-    times: dict[str, list[float]] = {name: [] for name in COMMANDS}
+    parser.add_argument("--only", choices=COMMANDS, help="one of them, and what it is held to")
+    given = parser.parse_args()
+    rounds, only = given.rounds, given.only
+    commands = {name: each for name, each in COMMANDS.items() if not only or name in (only, COMMANDS[only].yardstick)}
+    times: dict[str, list[float]] = {name: [] for name in commands}
     with tempfile.TemporaryDirectory() as scratch:
         for turn in range(rounds + 1):
-            for number, (name, command) in enumerate(COMMANDS.items()):
+            for number, (name, command) in enumerate(commands.items()):
                 measured = seconds(command, Path(scratch) / f"{turn}-{number}", Path(scratch) / "bytecode")
                 # In the first turn the modules were compiled.
                 if turn:
                     times[name].append(measured)
     print(f"{'whole process':<18} {'median':>8} {'min':>8} {'max':>8} {'ratio':>7} {'of min':>7}  at most")
-    for name, command in COMMANDS.items():
+    for name, command in commands.items():
         measured, yardstick = times[name], times[command.yardstick or name]
         ratio = statistics.median(measured) / statistics.median(yardstick)
         least = min(measured) / min(yardstick)

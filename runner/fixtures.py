@@ -52,10 +52,11 @@ class Sharded:
         from runner.config.sources import shown
         from runner.record import differences
         from runner.record import golden as goldens
+        from runner.record.told import lines_of, names_of
 
         file, config = self._file(), self._request.config
         assert record.environment.jax is not None
-        version = goldens.series(record.environment.jax)
+        version, names = goldens.series(record.environment.jax), names_of(record)
         for name, program in record.compiled.items():
             place = (version, "cpu", name)
             try:
@@ -63,7 +64,7 @@ class Sharded:
             except goldens.InvalidGolden as error:
                 pytest.fail(str(error), pytrace=False)
             now = goldens.pinned(program)
-            changes = [] if before is None else differences.of_program(name, before, now)
+            changes = [] if before is None else differences.of_program(name, before, now, names.get(lines_of(name)))
             if before is None or (changes and config.getoption("update_golden")):
                 goldens.pin(file, place, now)
             if before is None and not config.getoption("update_golden"):

@@ -218,3 +218,49 @@ def test_what_no_other_process_can_have_raises(tmp_path: Path) -> None:
         check(tmp_path / "lock", lambda x: (lock, x)[1], X, in_specs=P())
     with pytest.raises(ValueError, match="3 is no function"):
         check(tmp_path / "none", 3, X, in_specs=P())
+
+
+# What XLA gets wrong on simulated CPU devices, as plain functions.
+
+CONV = np.random.default_rng(0).normal(size=(4, 16, 3)).astype("f")
+KERNEL = np.random.default_rng(1).normal(size=(3, 3, 5)).astype("f")
+SQUARES = np.random.default_rng(2).normal(size=(16, 32, 64)).astype("f")
+MLP = [np.random.default_rng(3).normal(size=shape).astype("f") for shape in ((8, 16), (16, 8), (16, 8))]
+
+
+def convolved(kernel: Any, x: Any) -> Any:
+    return jax.lax.conv_general_dilated(x, kernel, (1,), "SAME", dimension_numbers=("NWC", "WIO", "NWC"))
+
+
+def pooled(x: Any) -> Any:
+    return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (3,), (1,), "SAME")
+
+
+def squared(function: Any) -> Any:
+    return jax.grad(lambda *operands: jnp.sum(function(*operands) ** 2))
+
+
+WRONG: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {
+    "product": (
+        lambda a: jnp.einsum("abc,abd->acd", a, a),
+        (SQUARES,),
+        {"in_specs": (P("x", "y"),), "out_specs": P("y", "x"), "program": "constraint"},
+    ),
+    "gradient of a convolution": (squared(convolved), (KERNEL, CONV), {"in_specs": (P(), P(None, "x"))}),
+    "convolve": (lambda v: jnp.convolve(v, v, mode="same"), (CONV[0, :, 0],), {"in_specs": (P("x"),)}),
+    "gradient of a max-pool": (squared(pooled), (CONV[0, :, 0],), {"in_specs": (P("x"),)}),
+    "gradient of an MLP": (
+        squared(lambda w1, w2, x: jnp.tanh(x @ w1) @ w2),
+        tuple(MLP),
+        {"in_specs": (P("r", "c"), P("r", "c"), P(("d", "r"))), "mesh": {"d": 2, "r": 2, "c": 2}},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.sample(2)
+def test_a_wrong_answer_of_the_compilers_is_caught(tmp_path: Path, name: str) -> None:
+    function, operands, more = WRONG[name]
+    record = check(tmp_path, function, *operands, **{"mesh": {"x": 2, "y": 4}, **more})
+    assert record.status == "failed", record
+    assert "the compiler" in str(record)

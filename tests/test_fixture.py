@@ -48,5 +48,6 @@ def test_a_function_is_checked_and_held_to_its_golden(tmp_path: Path) -> None:
     (tmp_path / "test_mine.py").write_text(changed, encoding="utf-8")
     second = session(tmp_path, "-k", "test_product")
     assert "auto is not what goldens/test_mine/test_product.json pins:" in second
+    assert f"test_mine.py:{TESTS.split('return a @ b')[0].count(chr(10)) + 1} return a @ b" in second
     assert "--update-golden" in second
     assert "1 passed" in session(tmp_path, "-k", "test_product", "--update-golden")

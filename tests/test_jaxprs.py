@@ -353,6 +353,19 @@ def svd(x):
     return jnp.linalg.svd(x, compute_uv=False), jnp.linalg.det(x), jnp.linalg.slogdet(x)
 
 
+@function((4, 4))
+def of_lu(x: Any) -> Any:
+    x = x + 4 * jnp.eye(4)
+    both = jax.scipy.linalg.lu_factor(x)
+    gradient = jax.grad(lambda x: jnp.linalg.det(x) / 100 + jnp.linalg.slogdet(x)[1])(x)
+    return gradient, jax.scipy.linalg.lu_solve(both, x[0]), jax.scipy.linalg.lu(x[:, :3])
+
+
+@function((6,))
+def of_signs(x: Any) -> Any:
+    return jnp.signbit(x), jnp.copysign(x, -x[::-1])
+
+
 @function((4, 8), (8,))
 def as_given(x, b):
     return x, {"sum": x + b}

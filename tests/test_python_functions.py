@@ -257,8 +257,14 @@ def test_device_code_is_called_in_repeats_of_repeats(folder: Path, tmp_path: Pat
         "outputs": {"h": ["data"]},
         "program": "all",
     }
-    record = ran(folder, config, tmp_path)
+    record = ran(folder, config | {"trace": True}, tmp_path)
     assert record.compiled["shard_map"].collectives
+    line = 'return jax.lax.ppermute(block, "data", [(0, 1), (1, 0)]) @ w["up"]'
+    assert record.trace
+    place = at(line).partition(" ")[0]
+    permutes = [node.expression for node in record.trace.nodes if node.collective]
+    assert len(permutes) == 4
+    assert all(f"  # {place} return jax.lax.ppermute" in expression for expression in permutes)
 
 
 # Constraints of values inside of a function.

@@ -31,6 +31,81 @@ FUNCTIONS: Functions = {}
 function = trying(FUNCTIONS)
 
 
+# Sequences, graphs and densities.
+
+
+@function((2, 6, 4), (4, 4), (4, 3), (4, 3), (4, 3))
+def selective_state_space(x, to_step, a, to_b, to_c):
+    step = jax.nn.softplus(x @ to_step)
+    decay = jnp.exp(-step[..., None] * jnp.exp(a / 2))
+    given = (step * x)[..., None] * (x @ to_b)[:, :, None, :]
+
+    def combine(first, second):
+        return first[0] * second[0], second[0] * first[1] + second[1]
+
+    _, state = jax.lax.associative_scan(combine, (decay, given), axis=1)
+    return jnp.einsum("btdn,btn->btd", state, x @ to_c) * jax.nn.silu(x)
+
+
+@function((5, 2, 4), (5, 2, 4), (4,), (4,))
+def rwkv_mixing(keys, values, decay, bonus):
+    def step(carry, given):
+        (top, below, most), (key, value) = carry, given
+        now = jnp.maximum(most, bonus + key)
+        kept, new = jnp.exp(most - now), jnp.exp(bonus + key - now)
+        out = (kept * top + new * value) / (kept * below + new)
+        now = jnp.maximum(most - jnp.exp(decay), key)
+        kept, new = jnp.exp(most - jnp.exp(decay) - now), jnp.exp(key - now)
+        return (kept * top + new * value, kept * below + new, now), out
+
+    zeros = jnp.zeros(keys.shape[1:])
+    return jax.lax.scan(step, (zeros, zeros, zeros - 1e30), (keys, values))[1]
+
+
+@function((3, 5, 2), (4, 4), (2, 4))
+def kalman_filter(seen, move, look):
+    move = jnp.eye(4) + 0.1 * move
+
+    def step(carry, measured):
+        mean, spread = move @ carry[0], move @ carry[1] @ move.T + 0.1 * jnp.eye(4)
+        gain = jnp.linalg.solve(look @ spread @ look.T + 0.2 * jnp.eye(2), look @ spread).T
+        mean = mean + gain @ (measured - look @ mean)
+        return (mean, spread - gain @ look @ spread), mean
+
+    return jax.vmap(lambda each: jax.lax.scan(step, (jnp.zeros(4), jnp.eye(4)), each)[1])(seen)
+
+
+@function((6, 4), ("i", 9, 6), ("i", 9, 6), (4, 3))
+def message_passing(nodes, senders, receivers, w):
+    messages = jax.nn.relu(nodes[senders] @ w)
+    summed = jax.ops.segment_sum(messages, receivers, 6)
+    count = jax.ops.segment_sum(jnp.ones(9), receivers, 6)
+    most = jax.ops.segment_max(messages, receivers, 6)
+    return summed / jnp.maximum(count, 1)[:, None] + jnp.where(jnp.isfinite(most), most, 0)
+
+
+@function((6, 4), (4, 4), (2, 2))
+def gradient_of_a_normalizing_flow(x, w, scale):
+    def loss(w, scale):
+        a, b = jnp.split(x @ (w + 3 * jnp.eye(4)), 2, -1)
+        log = jnp.tanh(a @ scale)
+        z = jnp.concatenate([a, b * jnp.exp(log)], -1)
+        return jnp.mean(jnp.sum(z**2, -1) / 2 - log.sum(-1)) - jnp.linalg.slogdet(w + 3 * jnp.eye(4))[1]
+
+    return jax.grad(loss, (0, 1))(w, scale)
+
+
+@function((2, 4, 4, 3), (3, 3, 3, 4), (3, 3, 4, 4), (3, 3, 11, 2))
+def u_net_block(x, into, down, out):
+    def convolved(x, w, strides=(1, 1)):
+        return jax.lax.conv_general_dilated(x, w, strides, "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+    h = jax.nn.silu(convolved(x, into))
+    low = convolved(h, down, (2, 2))
+    near = jax.image.resize(low, h.shape, "nearest")
+    return convolved(jnp.concatenate([near, h, x], -1), out)
+
+
 # Attention.
 
 

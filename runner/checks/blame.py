@@ -90,7 +90,8 @@ def blame(context: Context, verdicts: Mapping[Program, ValueVerdict], program: P
     comparable = [peer for peer in verdicts if alike or peer.section == program.section]
     right = [peer for peer in comparable if all(_passed(verdicts[peer], name) for name in wrong)]
     failing = [peer for peer in comparable if peer not in right]
-    of = f" in {listed(wrong)}" if len(outputs) > len(wrong) else ""
+    paths = context.experiment.imports.paths
+    of = f" in {listed([paths.get(name, name) for name in wrong])}" if len(outputs) > len(wrong) else ""
     if right:
         agree, alone = f"{listed([*right, 'the oracle'])} agree{of}", failing == [program]
         if any(_beyond_rounding(context, peer, name, verdicts[peer]) for peer in failing for name in wrong):

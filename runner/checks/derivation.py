@@ -39,7 +39,9 @@ def check(context: Context, derived: Experiment, floats: Floats) -> Judged | Not
             if not sections.agree(context, name, graph[name], lines[name], lost=lost[name].error)
         ]  # fmt: skip
     if wrong:
-        return Judged(status="failed", reason=f"the lines of derived are not graph's in {' and '.join(wrong)}")
+        paths = context.experiment.imports.paths
+        named = " and ".join(paths.get(name, name) for name in wrong)
+        return Judged(status="failed", reason=f"the lines of derived are not graph's in {named}")
     return Judged(status="passed")
 
 

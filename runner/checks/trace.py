@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -28,6 +29,9 @@ from runner.record.model import (
 from runner.reference import measure
 from runner.reference.arithmetic import ANY
 from runner.words import on_devices
+
+_STEP = re.compile(r"\[\d+\]")
+"""The number of a step in the name of a value."""
 
 RECORDED = 256
 """The largest number of elements of a value, on each device, that the record has."""
@@ -118,6 +122,7 @@ class _Comparison:
         floats = {node: {ANY: value.dtype.name} for node, value in (held or {}).items()}
         self._oracle = measure(self.traced.experiment, "per_device", context.arrays, floats, drawn=context.drawn)
         self._shown = {value.node: value.name for value in self.traced.values}
+        self._frames = context.experiment.given_frames["per_device"]
 
     def node(self, value: naming.NamedValue) -> TracedNode | None:
         """One line of the trace; None for what is no array."""
@@ -132,7 +137,7 @@ class _Comparison:
             shape=described.shape,
             dtype=described.dtype,
             values=described.values,
-            expression=value.expression,
+            expression=self._expression(value),
             collective=collective,
             before=None if value.before is None else self._described(value.before),
             origins=self._origins(value),
@@ -142,6 +147,11 @@ class _Comparison:
             expected=None,
         )
         return line if self._held is None else self._compared(value.node, self._held[value.node], line)
+
+    def _expression(self, value: naming.NamedValue) -> str:
+        """The expression of a line, and its place in the user's file if it was read from one."""
+        frame = self._frames.get(_STEP.sub("", value.name.partition("/")[0]))
+        return value.expression if frame is None else f"{value.expression}  # {frame}"
 
     def _origins(self, value: naming.NamedValue) -> TracedOrigins | None:
         """The devices between which a collective moves values; None for other lines, and if too many to draw."""

@@ -20,6 +20,7 @@ from runner.record import differences, folders, golden
 from runner.record import record as records
 from runner.record.golden import Pinned
 from runner.record.model import ArrayRecord, CompiledProgram, MeshShape, ProgramRecord, Record
+from runner.record.told import Names, lines_of, names_of
 from runner.record.verdicts import ValueVerdict, Verdict
 
 
@@ -233,9 +234,16 @@ def compared(old: ComparedPoint, new: ComparedPoint) -> tuple[list[str], list[st
     """What differs between two points, and what is told for information: a sentence each."""
     lines: list[str] = []
     there, here = (point.record.not_supported if point.record else {} for point in (old, new))
+    names: dict[str, Names] = {}
+    for point in (old, new):
+        for section, known in (names_of(point.record) if point.record else {}).items():
+            # What has a place in both is told by that of now: a line that moved is no other one.
+            names[section] = {**names.get(section, {}), **known}
     for program in dict.fromkeys([*old.pinned, *new.pinned]):
         if program in old.pinned and program in new.pinned:
-            lines += differences.of_program(program, old.pinned[program], new.pinned[program])
+            lines += differences.of_program(
+                program, old.pinned[program], new.pinned[program], names.get(lines_of(program))
+            )
         elif program in new.pinned:
             why = f"; before: {there[program]}" if program in there else ""
             lines.append(f"program {program} appeared{why}")

@@ -21,8 +21,12 @@ from runner.untyped import is_list, is_mapping
 from runner.words import bytes_text
 
 
-def of_program(program: str, before: Pinned, after: Pinned) -> list[str]:
-    """What differs between two pins of the program of that name; empty where nothing does."""
+def of_program(program: str, before: Pinned, after: Pinned, names: Mapping[str, str] | None = None) -> list[str]:
+    """What differs between two pins of the program of that name; empty where nothing does.
+
+    `names` has what readers know lines and outputs by that are a user's own Python.
+    """
+    before, after = (_told(pin, names or {}) for pin in (before, after))
     lines: list[str] = []
     if before.get("dims") != after.get("dims"):
         lines.append(f"{program} ran at {_dims(after)}, before at {_dims(before)}")
@@ -36,6 +40,30 @@ def of_program(program: str, before: Pinned, after: Pinned) -> list[str]:
         if before.get(key) != after.get(key)
     ]
     return lines
+
+
+def _told(pin: Pinned, names: Mapping[str, str]) -> Pinned:
+    """A pin with the names that readers know."""
+
+    def told(value: Any) -> Any:
+        if is_mapping(value):
+            return {key: told(part) for key, part in value.items()}
+        if is_list(value):
+            return list(dict.fromkeys(map(told, value)))
+        return names.get(value, value)
+
+    if not names:
+        return pin
+    whole: dict[str, Any] = dict(pin)
+    if pin.get("collectives") is not None:
+        named = ("node", "nodes", "between", "overlapped")
+        whole["collectives"] = [
+            {key: told(value) if key in named else value for key, value in each.items()} for each in pin["collectives"]
+        ]
+    for key in ("outputs", "bytes"):
+        if pin.get(key) is not None:
+            whole[key] = {names.get(name, name): value for name, value in pin[key].items()}
+    return whole
 
 
 def _dims(pin: Pinned) -> str:

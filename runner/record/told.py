@@ -25,12 +25,17 @@ def lines_of(program: str) -> str:
     return "derived" if Program(program) is Program.DERIVED else Program(program).section
 
 
-def told(record: Record) -> Record:
-    """The record that tells `llama.py:41 q = x @ w.q` where it names that line, and `params/q` for a leaf."""
-    names = {
+def names_of(record: Record) -> dict[str, Names]:
+    """By section what readers know lines, arrays and outputs by: `llama.py:41 q = x @ w.q`, `params/q`."""
+    return {
         section: record.paths | {line.line: str(line.frame) for line in lines if line.frame is not None}
         for section, lines in record.lines.items()
     }
+
+
+def told(record: Record) -> Record:
+    """The record that tells `llama.py:41 q = x @ w.q` where it names that line, and `params/q` for a leaf."""
+    names = names_of(record)
     if not record.paths and not any(names.values()):
         return record
     programs = {

@@ -28,18 +28,25 @@ class Typing:
 
     - `invarying`: gathers say that all devices have the same; `casts`: what loops start with may differ.
     - `check_vma`: JAX checks it; `single`: arrays are the same along mesh axes of size 1, which JAX does not know.
+    - `spread`: arrays of which a gradient is taken are said to differ before a loop, not in each step, so that what
+      their gradients sum over devices is summed once.
     """
 
     invarying: bool
     casts: bool
     check_vma: bool
     single: bool = False
+    spread: bool = False
 
 
 TRIES = (
+    Typing(invarying=False, casts=False, check_vma=True, spread=True),
     Typing(invarying=False, casts=False, check_vma=True),
+    Typing(invarying=True, casts=False, check_vma=True, spread=True),
     Typing(invarying=True, casts=False, check_vma=True),
+    Typing(invarying=False, casts=True, check_vma=True, spread=True),
     Typing(invarying=False, casts=True, check_vma=True),
+    Typing(invarying=True, casts=True, check_vma=True, spread=True),
     Typing(invarying=True, casts=True, check_vma=True),
     Typing(invarying=True, casts=True, check_vma=True, single=True),
     Typing(invarying=False, casts=False, check_vma=False),
@@ -90,7 +97,9 @@ def read(experiment: Experiment, derivation: Derivation) -> Experiment:
 
 def derive(experiment: Experiment, types: Parts, hints: Hints, typing: Typing) -> Derived:
     """Write the graph's lines for one device. Raises `NotDerived` with the reason for what cannot be written."""
-    writer = Writer(experiment, types, hints, Rulings(), invarying=typing.invarying, casts=typing.casts)
+    writer = Writer(
+        experiment, types, hints, Rulings(), invarying=typing.invarying, casts=typing.casts, spread=typing.spread
+    )  # fmt: skip
     if typing.single:
         writer.singled()
     fresh = writer.names.fresh
@@ -107,7 +116,7 @@ def settled(experiment: Experiment, types: Parts, hints: Hints) -> Hints:
     rulings = Rulings()
 
     def written(specs: Hints) -> Layouts:
-        writer = Writer(experiment, types, specs, rulings, invarying=False, casts=False)
+        writer = Writer(experiment, types, specs, rulings, invarying=False, casts=False, spread=False)
         writer.write()
         return writer.layouts
 

@@ -7,7 +7,7 @@ the plan has for its result. An operation without a rule of its own gets whole o
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from runner.derivation.accumulating import added_up
@@ -20,10 +20,10 @@ from runner.derivation.rules import assigned, followed
 from runner.derivation.ruling import Rulings
 from runner.derivation.simplifying import simplified
 from runner.derivation.site import Site
-from runner.derivation.terms import elements_of
+from runner.derivation.terms import built, elements_of
 from runner.derivation.values import Unmade, Value
 from runner.graph.model import Equation, Operand, Ref
-from runner.graph.term import Group, Term
+from runner.graph.term import Group, Name, Term
 from runner.layout import Spec
 from runner.programs.types import Typed
 from runner.sharding import moves
@@ -33,12 +33,18 @@ Hints = Mapping[int, Spec]
 
 
 class Expressions:
-    """Writes expressions, with the lines that these need; `differentiated`: whether JAX takes a gradient of them."""
+    """Writes expressions, with the lines that these need.
 
-    def __init__(self, layouts: Layouts, hints: Hints, rulings: Rulings, *, differentiated: bool) -> None:
+    - `differentiated`: whether JAX takes a gradient of them; `spread`: whether arrays of which it takes one are said to
+      differ before a loop in which they meet what differs.
+    """
+
+    def __init__(self, layouts: Layouts, hints: Hints, rulings: Rulings, *, differentiated: bool, spread: bool) -> None:
         self.layouts, self.names, self.mesh = layouts, layouts.names, layouts.mesh
         self.differentiated = differentiated
         self._hints, self._rulings = hints, rulings
+        grad = layouts.names.experiment.grad
+        self._spread = frozenset(grad.wrt if spread and grad is not None else ()) - self.names.inner
         self._added_up = added_up(self.names.graph)
 
     def value(self, operand: Operand, goal: Spec | None = None, *, alone: bool = False) -> Value:
@@ -110,6 +116,8 @@ class Expressions:
         rounds = self._added_up.get(equation.results[0].number, 1)
         choice = ruled.choice(self.mesh, tuple(value.spec for value in operands), wanted, moving, rounds)
         laid = [layouts.reshard(value, spec).term for value, spec in zip(operands, choice.operands, strict=True)]
+        axes = {axis for spec in choice.operands for axis in spec.axes}
+        laid = [self._spread_out(term, axes - {*spec.axes}) for term, spec in zip(laid, choice.operands, strict=True)]
         terms = dict(zip(rule.operands, laid, strict=True))
         partial = write(replace(site, assignment=choice.assignment, terms=terms))
         made = completed(layouts, partial, choice, typed, self._derivative(equation, typed))
@@ -137,6 +145,22 @@ class Expressions:
                 if operand.made is not None and operand.shape == typed.shape:
                     layouts.asked.setdefault(operand.made, wanted)
         return value
+
+    def _spread_out(self, term: Term, axes: Collection[str]) -> Term:
+        """An array of which a gradient is taken, which differs over mesh axes as what it meets in a loop does.
+
+        The gradient is summed over these where the array is said to differ: once before the loop, not in each step.
+        """
+        names = self.names
+        if not axes or not isinstance(term, Name) or term.name not in self._spread or names.scopes[-1].steps == 1:
+            return term
+        over = tuple(axis for axis in self.mesh.axes if axis in axes)
+        spread = self.layouts.spread.get((term.name, over))
+        if spread is None:
+            spread = names.fresh(f"{term.name}_varying")
+            names.put(spread, built("pcast({x}, {over}, to='varying')", x=term, over=over), names.scopes[0])
+            self.layouts.spread[term.name, over] = spread
+        return Name(spread)
 
     def _derivative(self, equation: Equation, typed: Typed) -> Derivative:
         if not self.differentiated:

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 from runner.derivation.calls import itemsize
 from runner.derivation.scopes import Binding, Names, Scope
@@ -18,6 +19,8 @@ from runner.sharding import moves
 
 _MOVED = {"all-gather": "gathered", "all-to-all": "exchanged", "collective-permute": "permuted"}
 
+Copied: TypeAlias = tuple[float, set[str], dict[int, Spec], dict[tuple[str, tuple[str, ...]], str]]
+
 
 class Layouts:
     """The layouts in which the values of names are held; `cost` is what a device sends in all."""
@@ -29,16 +32,18 @@ class Layouts:
         """For each result that is laid out anew, by its number, the first layout that is asked for."""
         self.moved: set[str] = set()
         """The lines that do nothing but lay another one out anew."""
+        self.spread: dict[tuple[str, tuple[str, ...]], str] = {}
+        """The arrays that are said to differ over mesh axes, and by what names they then are."""
         self.invarying: Mapping[str, str] = {"to": "invarying"} if invarying else {}
         """What a gather says of its result, which all devices then have."""
 
-    def copied(self) -> tuple[float, set[str], dict[int, Spec]]:
+    def copied(self) -> Copied:
         """What can be gone back to: how much is sent, and what was laid out anew."""
-        return self.cost, set(self.moved), dict(self.asked)
+        return self.cost, set(self.moved), dict(self.asked), dict(self.spread)
 
-    def restore(self, copied: tuple[float, set[str], dict[int, Spec]]) -> None:
+    def restore(self, copied: Copied) -> None:
         """Go back to how it was."""
-        self.cost, self.moved, self.asked = copied
+        self.cost, self.moved, self.asked, self.spread = copied
 
     def spend(self, sent: float, *terms: Term) -> None:
         """Count bytes that a device sends for what is computed of terms, as often as these change."""

@@ -125,7 +125,7 @@ class Names:
     def _same(self, value: Value) -> Binding | None:
         """Of an array by another name, what the section has by the first, so that all share its other layouts."""
         bound = self.bound_to(value)
-        if bound is None or bound[0] is not self.scopes[0] or _name_of(value) in self._inner:
+        if bound is None or bound[0] is not self.scopes[0] or _name_of(value) in self.inner:
             return None
         return bound[1]
 
@@ -202,7 +202,7 @@ class Names:
                 yield from self.reads(self.statics.spelling.parts[number])
 
     @cached_property
-    def _inner(self) -> frozenset[str]:
+    def inner(self) -> frozenset[str]:
         """The names that have another meaning in the body of a repeat."""
         bodies = [body for equation in walk(self.graph) for body in equation.bodies]
         lines = (value.name for body in bodies for equation in body.equations for value in equation.results)

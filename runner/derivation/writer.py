@@ -38,14 +38,24 @@ class Writer:
     """Writes the per-device lines of one graph."""
 
     def __init__(
-        self, experiment: Experiment, types: Parts, hints: Hints, rulings: Rulings, *, invarying: bool, casts: bool
+        self,
+        experiment: Experiment,
+        types: Parts,
+        hints: Hints,
+        rulings: Rulings,
+        *,
+        invarying: bool,
+        casts: bool,
+        spread: bool,
     ) -> None:
         self.experiment, self.mesh = experiment, experiment.mesh
         self.names = Names(experiment, types)
         self.layouts = Layouts(self.names, invarying=invarying)
         self.casts = casts
         """Whether JAX is told what differs from device to device."""
-        self.expressions = Expressions(self.layouts, hints, rulings, differentiated=experiment.grad is not None)
+        self.expressions = Expressions(
+            self.layouts, hints, rulings, differentiated=experiment.grad is not None, spread=spread
+        )  # fmt: skip
         self._singled: dict[str, Term] = {}
         self._enclosed = dict(enclosed(experiment.graph))
         self._left_out: set[int] = set()

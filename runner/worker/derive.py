@@ -11,7 +11,7 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding
 
-from runner.derivation.derive import TRIES, NotDerived, derive, settled
+from runner.derivation.derive import TRIES, NotDerived, derive, section, settled
 from runner.evidence.hlo import Metadata
 from runner.experiment.model import Experiment
 from runner.graph.model import Equation, Operand, Ref
@@ -136,8 +136,13 @@ def derived(
     except SyntaxFault as fault:
         # What is derived says more than the line that it is derived from.
         return f"a line of it would be {fault}"
+    tried: list[dict[str, Any]] = []
     for typing in TRIES:
         one = every.pop() if every else derive(experiment, types, hints, typing)
+        lines = section(one.statements)
+        if typing.check_vma and lines in tried:
+            continue
+        tried.append(lines)
         written, floats = one.experiment(experiment), Floats()
         reason = refused(written, floats)
         if reason is None:

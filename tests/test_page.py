@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Hashable
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -25,7 +27,7 @@ from runner.printable import printable
 from runner.record import record
 from runner.record.model import STATUSES, ArrayRecord, MeshShape, RecordedLine
 from runner.record.verdicts import FileChecks, NotRun, RefusalVerdict
-from runner.show.page import chart, graph, heat, measured, plots, run, scale, sweep, vega
+from runner.show.page import chart, graph, headline, heat, measured, plots, run, scale, sweep, timeline, vega
 from runner.show.page.chart import Dot
 from runner.show.page.layered import place
 from runner.show.page.markup import Markup, joined, tag
@@ -263,6 +265,77 @@ def _folder(found: Any) -> Path:
     return folder
 
 
+def test_a_run_begins_with_its_numbers_and_what_is_sent_comes_before_what_lies_where(pages: dict[str, str]) -> None:
+    text = Page(pages["run"]).text
+    passed = re.search(r"programs passed 6 of 6 a device sends (\S+ k?B)", text)
+    assert passed
+    ids = re.findall(r'<section id="(\w+)"', pages["run"])
+    assert ids.index("verdicts") < ids.index("collectives") < ids.index("graph") < ids.index("arrays")
+
+
+def test_the_numbers_say_who_sends_least_and_leave_out_who_has_one_device() -> None:
+    sending = {"auto": 300, "shard_map": 100, "derived": 100, "vmap": 0}
+    made = {
+        name: evidence.program(evidence.collective(bytes_sent=sent), status="failed" if name == "auto" else "passed")
+        for name, sent in sending.items()
+    }
+    text = Page(str(headline.numbers(evidence.record(made)))).text
+    assert "programs passed 3 of 4 failed: auto" in text
+    assert "a device sends 100 B – 300 B least shard_map and derived; most auto" in text
+
+
+def test_a_verdict_is_a_sign_that_says_its_word(pages: dict[str, str]) -> None:
+    page = Page(pages["run"])
+    titles = [a["title"] for name, a in page.elements if name == "span" and (a.get("class") or "").startswith("sign ")]
+    assert {"value: passed", "layout: not run", "status: passed"} <= set(titles)
+    assert "What was checked of each program: ✓ passed, – not run" in page.text
+    assert "auto ✓ passed ✓ passed" in page.text
+
+
+def test_arrays_that_lie_alike_share_a_card(ran_with_trace: Path, pages: dict[str, str]) -> None:
+    names = re.findall(r'<figure data-name="([^"]+)"', pages["run"])
+    assert "w, grad.w" in names
+    assert len(names) == len(set(names))
+
+
+def test_what_is_sent_stands_with_what_the_schedule_computes_meanwhile() -> None:
+    def line(name: str, *, gradient: bool = False) -> LineTime:
+        return LineTime(nodes=[name], gradient=gradient, flops=1, bytes=1, seconds=2.0, bound="flops")
+
+    def taken(kind: str, seconds: float) -> CollectiveTime:
+        return CollectiveTime(
+            instruction="i", kind=kind, nodes=[], axes=["x"], count=1, seconds=seconds, bound="bandwidth", over="x",
+            hidden=0,
+        )  # fmt: skip
+
+    moved = [
+        evidence.collective("all-gather", node="B", overlapped=["A"], asynchronous=True),
+        evidence.collective("all-reduce", node="C"),
+        evidence.collective("all-reduce", node="A", gradient=True),
+    ]
+    made = Estimate(
+        hardware="H100", seconds=0, compute=0, communication=0, hidden=0, overlapped=0, bottleneck=None, fits=None,
+        lines=[line("A"), line("B"), line("A", gradient=True)],
+        collectives=[taken("all-gather", 3.0), taken("all-reduce", 1.0), taken("all-reduce", 1.0)], unknown=[],
+    )  # fmt: skip
+    lines = [
+        RecordedLine(path=path, line=path, expression="", reads=reads)
+        for path, reads in (("A", []), ("B", ["A"]), ("C", ["B"]))
+    ]
+    bars = timeline.bars(made, moved, lines)
+    assert [(bar.lane, bar.name, bar.start, bar.stop) for bar in bars] == [
+        ("communicates", "all-gather of B over x", 0, 3),
+        ("computes", "A", 0, 2),
+        ("computes", "B", 3, 5),
+        ("communicates", "all-reduce of C over x", 5, 6),
+        ("computes", "A (backward)", 6, 8),
+        ("communicates", "all-reduce of A over x (backward)", 8, 9),
+    ]
+    assert timeline.bars(replace(made, lines=[replace(line("A"), seconds=None)]), moved, lines) == []
+    body = timeline.draw(bars).body
+    assert "all-reduce of C over x" in body
+
+
 def test_a_run_that_ended_early_has_a_page_with_its_message(tmp_path: Path) -> None:
     record.ended(tmp_path, "invalid", "conf/a.yaml:3:4  arrays.A\n  it is <none>", ["+experiment=a"])
     assert report.main([str(tmp_path)]) == 0
@@ -295,6 +368,7 @@ def test_no_box_of_a_graph_covers_another_and_every_edge_leads_down(
 ) -> None:
     placed = place(dict(enumerate(sizes)), edges)
     boxes = [(*placed.corners[name], *size) for name, size in enumerate(sizes)]
+    box_of: dict[Hashable, tuple[float, float, float, float]] = dict(enumerate(boxes))
     for k, (x, y, w, h) in enumerate(boxes):
         assert x >= -1e-6
         assert x + w <= placed.width + 1e-6
@@ -303,8 +377,18 @@ def test_no_box_of_a_graph_covers_another_and_every_edge_leads_down(
         for a, b, c, d in boxes[k + 1 :]:
             assert x + w <= a + 1e-6 or a + c <= x + 1e-6 or y + h <= b + 1e-6 or b + d <= y + 1e-6
     assert set(placed.paths) == set(edges)
-    for path in placed.paths.values():
+    for (start, stop), path in placed.paths.items():
         assert [y for _, y in path] == sorted(y for _, y in path)
+        for name, (x, y) in ((start, path[0]), (stop, path[-1])):
+            left, top, width, height = box_of[name]
+            assert left < x < left + width
+            assert y == pytest.approx(top if name == stop else top + height)
+        for (a, b), (c, d) in itertools.pairwise(path):
+            # Upright at both ends, so that the curve stays between them.
+            left, right = min(a, c), max(a, c)
+            for x, y, w, h in boxes:
+                beside = right <= x + 1e-6 or x + w <= left + 1e-6
+                assert beside or d <= y + 1e-6 or y + h <= b + 1e-6, "an edge crosses no box"
 
 
 ARRAYS = {
@@ -465,6 +549,84 @@ def test_the_answer_is_told_for_each_size() -> None:
     text = Page(sweep.page("mine", found)).text
     assert "For each size of dims.I and by each measure the least, of what passed every check." in text
     assert "dims.I=2 300 B auto mesh=b the most 400 B dims.I=16 100 B auto mesh=a the most 200 B" in text
+
+
+def measured_points(*of: tuple[str, dict[str, Any]]) -> measured.Sweep:
+    """A sweep over `mesh`, each point with one program of a name and what was measured of it."""
+    records = [
+        evidence.record({name: evidence.program(**values)}, overrides=[f"mesh=m{k}", f"program={name}"])
+        for k, (name, values) in enumerate(of)
+    ]
+    return measured.gather([measured.Point(str(k), each, each.overrides, None) for k, each in enumerate(records)])
+
+
+def test_the_answer_is_the_layout_that_sends_least_whatever_a_simulated_device_takes() -> None:
+    slow, quick = (evidence.timing(1.0, seconds) for seconds in (2.0, 1e-6))
+    found = measured_points(
+        ("auto", {"bytes_sent": 10, "timing": slow, "memory": evidence.memory(peak=8)}),
+        ("auto", {"bytes_sent": 90, "timing": quick, "memory": evidence.memory(peak=8)}),
+        ("vmap", {"bytes_sent": 0, "timing": quick, "memory": evidence.memory(peak=1)}),
+    )
+    text = Page(sweep.page("mine", found)).text
+    assert "Take this layout: mesh=m0 , with program auto Since a device sends 10 B; in the next best 90 B." in text
+    assert "vmap, which has one device, is left out" in text
+    answer = text[text.index("Answer Take") : text.index("Every point Show")]
+    assert "time of a run" not in answer
+    assert "time to compile" not in answer
+    assert "Bytes against memory" in answer
+
+
+def test_what_does_not_fit_is_no_answer() -> None:
+    def estimate(seconds: float, *, fits: bool) -> Estimate:
+        return Estimate(
+            hardware="H100", compiled_for="simulated CPUs", seconds=seconds, compute=0, communication=0, hidden=0,
+            overlapped=0, bottleneck=None, fits=fits, lines=[], collectives=[], unknown=[],
+        )  # fmt: skip
+
+    found = measured_points(
+        ("auto", {"estimate": estimate(1.0, fits=False)}),
+        ("auto", {"estimate": estimate(3.0, fits=True)}),
+        ("auto", {"estimate": estimate(4.0, fits=True)}),
+    )
+    text = Page(sweep.page("mine", found)).text
+    assert (
+        "Take this layout: mesh=m1 , with program auto Since a run on H100, compiled for simulated CPUs, takes at "
+        in text
+    )
+    found = measured_points(*(("auto", {"estimate": estimate(s, fits=False)}) for s in (1.0, 2.0)))
+    assert "Nothing that passed fits into the memory." in Page(sweep.page("mine", found)).text
+
+
+def test_a_cell_without_a_value_says_why() -> None:
+    broken = evidence.record({}, overrides=["mesh=b"], status="invalid", error="conf/a.yaml:1:1  mesh\n  no such mesh")
+    made = evidence.record({"auto": evidence.program(memory=None)}, overrides=["mesh=a"])
+    points = [measured.Point(str(k), each, each.overrides, None) for k, each in enumerate((broken, made))]
+    page = Page(sweep.page("mine", measured.gather(points)))
+    titles = [attributes.get("title") for name, attributes in page.elements if name in ("td", "span")]
+    assert "conf/a.yaml:1:1 mesh no such mesh" in [title and " ".join(title.split()) for title in titles]
+    row = page.text[page.text.index("1 a auto") :]
+    assert row.startswith("1 a auto ✓ passed")
+
+
+def test_a_sweep_shows_the_command_that_made_it_and_the_one_that_goes_on(tmp_path: Path) -> None:
+    content = {"arguments": ["-m", "+experiment=case", "mesh=a,b", "arrays.A.spec=[x,null]"], "from": str(tmp_path)}
+    home = tmp_path / "out"
+    home.mkdir()
+    (home / "sweep.json").write_text(json.dumps(content))
+    text = Page(of_sweep(home, 4)).text
+    assert "python -m runner -m +experiment=case mesh=a,b 'arrays.A.spec=[x,null]'" in text
+    assert "What is missing or did not pass runs with python -m runner resume=out" in text
+
+
+def test_dots_have_the_names_of_their_points_and_no_name_covers_another() -> None:
+    axis = chart.Axis("", str, scale.Scale(0, 10, False))
+    dots = [Dot(x, y, 0, "", None, f"{x}.{y}", f"p{x}", f"p{x} at length") for x, y in ((1, 5), (5, 5), (5, 9), (2, 1))]
+    body = chart.scatter(dots, axis, axis).body
+    names = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" class="nm">([^<]+)<', body)
+    assert [name for *_, name in names] == ["p1 at length", "p2 at length", "p5", "p5"]
+    crowd = [Dot(5, 5 + k / 100, 0, "", None, str(k), f"a long name {k}", "") for k in range(30)]
+    placed = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" class="nm">', chart.scatter(crowd, axis, axis).body)
+    assert len(placed) < 30
 
 
 def test_the_command_runs_it_again_from_anywhere() -> None:

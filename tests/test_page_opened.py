@@ -78,6 +78,18 @@ def test_a_page_complains_of_nothing_and_asks_for_nothing(
     assert (ink == "rgb(26, 31, 38)") == (scheme == "light")
 
 
+def test_the_verdicts_of_a_run_need_no_more_than_1000_pixels(chromium: Browser, of_run: Path) -> None:
+    chromium.call("Emulation.setDeviceMetricsOverride", width=1000, height=900, deviceScaleFactor=1, mobile=False)
+    chromium.open(of_run)
+    sizes = "(box => [box.scrollWidth, box.clientWidth])(document.querySelector('table.verdicts').parentElement)"
+    needed, there = chromium.evaluate(sizes)
+    assert needed <= there
+    # A graph is drawn as wide as there is room, not wider.
+    wide = chromium.evaluate("[...document.querySelectorAll('#graph .scroll')].map(b => b.scrollWidth - b.clientWidth)")
+    assert wide
+    assert max(wide) <= 0
+
+
 def test_without_a_script_everything_is_there_but_what_only_a_script_can_do(
     chromium: Browser, of_run: Path, of_sweep: Path
 ) -> None:
@@ -101,7 +113,7 @@ def test_a_device_is_highlighted_in_every_picture_by_keyboard(chromium: Browser,
     chromium.press("ArrowRight", 39)
     assert chromium.evaluate("document.querySelector('.devices input:checked').value") == "0"
     held = chromium.evaluate("document.getElementById('held').textContent")
-    assert held == "Device 0: mesh x=0, y=0  x[0:4]  w[0:4, 0:4]  y[0:4]"
+    assert held == "Device 0: mesh x=0, y=0  x, y [0:4]  w[0:4, 0:4]"
     lit = chromium.evaluate("[...document.querySelectorAll('[data-d].on')].map(cell => cell.dataset.d)")
     assert lit, "some cell is lit"
     assert all("0" in devices.split() for devices in lit)

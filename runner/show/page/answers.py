@@ -128,30 +128,33 @@ def _sized(sweep: Sweep, size: Sequence[str]) -> str:
 def _taken(
     sweep: Sweep, measure: str, taken: Sequence[tuple[tuple[str, ...], _Choice]], *, everywhere: bool
 ) -> list[Inside]:
-    """The sentence of one choice, for all sizes at which it is the best."""
-    (_, chosen), row = taken[-1], taken[-1][1].row
+    """What is said of one choice, for all sizes at which it is the best: `everywhere`, or some."""
+    size, chosen = taken[-1]
+    row = chosen.row
     choice, way = sweep.choice(row), sweep.link(row)
-    named: Inside = tag("code", choice or sweep.name(row))
-    at = ""
-    if len(taken) > 1 and everywhere:
-        at = f", at every size of {', '.join(sweep.sizes)}"
-    elif sweep.sizes and any(row.keys[key] for key in sweep.sizes):
-        at = ", at " + "; ".join(_sized(sweep, size) for size, _ in taken)
     offered = {row.program for row in sweep.candidates}
-    program = f", with program {either(chosen.programs)}" if chosen.programs else ""
-    program = ", with any program" if len(chosen.programs) == len(offered) > 1 else program
-    title = tag("p", "Take this layout: ", tag("a", named, href=way) if way else named, program, at, class_="title")
-    return [title, tag("p", _since(sweep, measure, taken[-1][0], chosen))]
+    program = "any program" if len(chosen.programs) == len(offered) > 1 else f"program {either(chosen.programs)}"
+    named: Inside = tag("code", choice) if choice else program
+    at = "; ".join(_sized(sweep, size) for size, _ in taken)
+    title = tag(
+        "p",
+        "Take this layout: " if everywhere and choice else "Take " if everywhere else f"At {at}: ",
+        tag("a", named, href=way) if way else named,
+        f", with {program}" if choice else None,
+        f", at every size of {', '.join(sweep.sizes)}" if everywhere and len(taken) > 1 else None,
+        class_="title",
+    )
+    return [title, tag("p", _since(sweep, measure, size if len(taken) > 1 else (), chosen))]
 
 
 def _since(sweep: Sweep, measure: str, size: Sequence[str], chosen: _Choice) -> str:
-    """Why: by what, by how much, and what it costs otherwise."""
+    """Why: by what, by how much, and what it costs otherwise; `size` is that of the figures, where several are."""
 
     def value(row: Row, name: str = measure) -> str:
         return text(name, row.measures.get(name))
 
     row = chosen.row
-    lead = f"At {_sized(sweep, size)}" if sweep.sizes else "Since"
+    lead = f"At {_sized(sweep, size)}" if size else "Since"
     where = next(iter(measures.estimated([row])), "")
     what = {
         "estimate_s": f"a run on {where}, takes at least",
@@ -229,7 +232,8 @@ def _card(sweep: Sweep, best: measures.Best) -> Markup:
         points.setdefault(row.point, []).append(row)
     items = [tag("li", link(sweep, rows)) for rows in list(points.values())[:_ALIKE]]
     if len(points) > _ALIKE:
-        items.append(tag("li", f"and {len(points) - _ALIKE} more points, all alike"))
+        more = len(points) - _ALIKE
+        items.append(tag("li", f"and {more} more point{'' if more == 1 else 's'}, all alike"))
     compared = [f"the next has {text(best.measure, best.of(best.next))}"] if best.next not in (None, best.worst) else []
     times = f", {_factor(best.of(best.worst) / best.value)} times that" if best.value else ""
     compared.append(f"the most {text(best.measure, best.of(best.worst))}{times}")

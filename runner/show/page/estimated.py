@@ -28,7 +28,7 @@ def part(record: Record) -> Part | None:
     merged = _merged(estimate_of)
     inside: list[Inside] = [tag("p", *estimates.head(estimate_of), ".", class_="lead"), _bars(merged)]
     inside += list(_timelines(record))
-    inside.append(table("The quickest first", Table(estimates.HEAD, estimates.rows(merged))))
+    inside.append(table("The quickest first", Table(estimates.HEAD, estimates.rows(merged)), kind="estimates"))
     for programs, estimate in merged.items():
         rows = list(_rows(estimate))
         if rows:

@@ -53,6 +53,8 @@ def bars(estimate: Estimate, collectives: Sequence[Collective], lines: Sequence[
         if not taken.seconds:
             continue
         meanwhile = [k for k, line in enumerate(computed) if set(line.nodes) & set(collective.overlapped or ())]
+        # A name stands for a line in both passes: the collective's own pass is the nearer one.
+        meanwhile = [k for k in meanwhile if computed[k].gradient == collective.gradient] or meanwhile
         earliest = max(earliest, meanwhile[0] if meanwhile else _after(collective, computed, lines))
         begin.setdefault(earliest, []).append((collective, taken, meanwhile[-1] if meanwhile else None))
     return _drawn(computed, begin)

@@ -1,7 +1,7 @@
-"""A compiled module in; what it communicates out: kinds, lines, axes, bytes, counts, overlap.
+"""Reads what a compiled module communicates: kinds, lines, axes, bytes, counts, overlap.
 
-What cannot be read, attributed or counted becomes a sentence in `Collectives.unknown`; nothing is dropped. What is not
-known of a collective is null in its entry; where there may be one without an entry, `missing` has the sentence too.
+What cannot be read, attributed or counted becomes a sentence in `Collectives.unknown`; nothing is dropped. Unknown
+facts of a collective are null in its entry.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from runner.layout import Mesh
 from runner.sharding import ring
 
 _LISTED = 64
-"""The largest number of devices for which groups are listed that the axes tell as well."""
+"""The largest number of devices for which groups are listed although the axes determine them."""
 
 
 @dataclass
@@ -59,14 +59,14 @@ def read(module: Module, origins: Origins, mesh: Mesh, device_ids: Sequence[int]
 
 @dataclass(frozen=True)
 class _Place:
-    """A collective: the instruction, where it stands, and where it starts and is done on the schedule."""
+    """A collective: its instruction and computation, and where it starts and is done on the schedule."""
 
     kind: str
     computation: Computation
     instruction: Instruction
     start: tuple[Computation, Instruction]
     chain: tuple[Instruction, ...] = ()
-    """The instructions after the start that carry it on, the last of which is done with it."""
+    """The instructions after the start that carry it on; the last one completes it."""
     asynchronous: bool = False
 
 
@@ -80,7 +80,7 @@ class _Reader:
         self._result = Collectives()
         self._counts = Counts(module)
         self._continued: set[str] = set()
-        """The computations in which a collective that began elsewhere goes on."""
+        """The computations in which a collective that started elsewhere continues."""
 
     def read(self) -> Collectives:
         module, result = self._module, self._result
@@ -107,7 +107,7 @@ class _Reader:
         return result
 
     def _may_lack(self, sentence: str) -> None:
-        """Note that there may be a collective that is not found."""
+        """Record that a collective may be missing."""
         self._result.unknown.append(sentence)
         self._result.missing.append(sentence)
 
@@ -123,7 +123,7 @@ class _Reader:
         return any(target_of(inner) == target for inner in inside)
 
     def _carried_on(self, computation: Computation, start: Instruction) -> tuple[Instruction, ...]:
-        """The fusions through which an async collective fusion goes on, up to the one that is done with it."""
+        """The fusions through which an async collective fusion continues, up to the one that completes it."""
         chain: dict[str, Instruction] = {}
         front = [start]
         while front:
@@ -140,7 +140,7 @@ class _Reader:
         return any(kind_of(inner) for inner in self._module.inside(fusion))
 
     def _walk(self, computation: Computation, visited: set[str]) -> Iterator[_Place]:
-        """Every collective that runs, in the order of the schedule, each once."""
+        """Every collective that runs, once, in the order of the schedule."""
         if computation.name in visited:
             return
         visited.add(computation.name)
@@ -213,7 +213,7 @@ class _Reader:
             needed = self._flow.consumers(*self._result_of(place))
             between = Between(source=_nodes(taken), to=_nodes(needed))
             if all(not origin.primitive for origin in own):
-                # It only has the name of the array that it moves: what needs it caused it.
+                # It has only the name of the array that it moves; the operation that needs the array caused it.
                 own = needed or own or taken
         else:
             own += [origin for origin in self._differentiated(place) if origin not in own]
@@ -254,7 +254,7 @@ class _Reader:
         )
 
     def _reduction(self, place: _Place) -> str | None:
-        """What a reducing one does, which the computation that it applies says."""
+        """How a reducing collective combines values, from the computation that it applies."""
         if megascale.kind(place.instruction):
             return megascale.reduction(place.instruction)
         applied = list(self._module.inside(place.instruction, "to_apply"))
@@ -264,28 +264,28 @@ class _Reader:
         )
 
     def _result_of(self, place: _Place) -> tuple[Computation, Instruction]:
-        """Where its result is first whole."""
+        """Where its result is first complete."""
         started_in, start = place.start
         if start.opcode == "async-start":
-            # What is done with the start may hold the results of a group.
+            # What completes the start may hold the results of a group.
             return place.computation, place.instruction
         return (started_in, place.chain[-1]) if place.chain else place.start
 
     def _names(self, place: _Place) -> list[Metadata]:
-        """The names of what it does; of a merged one also those of the results that are taken out of it.
+        """The name stacks of the collective, with those of the results that are taken out of a merged one.
 
-        A name without a line tells something only where the program asks for a collective by it.
+        A name stack without a line counts only if the program asks for a collective by it.
         """
 
         def telling(instructions: Iterable[Instruction]) -> list[Metadata]:
             return [instruction.metadata for instruction in instructions if self._origins.tells(instruction.metadata)]
 
         names = telling((place.instruction, place.start[1], *place.chain[-1:]))[:1] + telling(self._elements(place))
-        # What reduces still has the name that the collective lost.
+        # The reduction still has the name that the collective lost.
         return names or telling(self._module.inside(place.instruction, "to_apply"))[:1]
 
     def _elements(self, place: _Place) -> list[Instruction]:
-        """The instructions that take the results of a merged one apart, in their order."""
+        """The instructions that take the results of a merged collective apart, in their order."""
         instruction = place.instruction
         if len(instruction.shapes) < 2 or instruction.opcode.endswith("-start"):
             return []
@@ -293,7 +293,7 @@ class _Reader:
         return sorted((user for user in users if user.opcode == "get-tuple-element"), key=Instruction.index)
 
     def _differentiated(self, place: _Place) -> list[OperationOrigin]:
-        """The lines whose cotangents it sums where `shard_map`'s transpose asks for the sum, which is in no line."""
+        """The lines whose cotangents it sums, where `shard_map`'s transpose asks for the sum without a line."""
         operands = place.instruction.operands
         parts = [(user.op_name, operands[user.index() : user.index() + 1]) for user in self._elements(place)]
         origins: list[OperationOrigin] = []
@@ -305,11 +305,11 @@ class _Reader:
         return list(dict.fromkeys(origins))
 
     def _bytes(self, place: _Place) -> tuple[int | None, int | None, str]:
-        """Bytes into and out of one device, None where they are not known, and the dtype."""
+        """Bytes into and out of one device, None if unknown, and the dtype."""
         instruction, computation = place.instruction, place.computation
         if place.kind == "reduce-scatter" and instruction.opcode == "all-reduce":
             computation, instruction = place.start
-        # Of a ragged one the other operands say what goes where.
+        # The other operands of a ragged collective are offsets and sizes.
         named = instruction.operands[: 1 if place.kind == ring.RAGGED else None]
         operands = [computation.instructions.get(name) for name in named]
         taken = (
@@ -329,7 +329,7 @@ class _Reader:
         return size_of(taken), size_of(results), ", ".join(dtypes)
 
     def _axes(self, place: _Place) -> tuple[tuple[str, ...] | None, list[list[int]] | None, int | None]:
-        """The mesh axes, the groups or pairs where there are no axes or few devices, and the devices in a group."""
+        """The mesh axes; the groups or pairs, if there are no axes or few devices; and the devices in a group."""
         instruction = place.instruction
         text, who = instruction.attribute("replica_groups"), None
         sent = instruction.attribute("source_target_pairs")
@@ -363,7 +363,7 @@ class _Reader:
         else:
             axes = groups.axes_of(who, self._mesh) if inside else None
         listed = axes is None or self._mesh.size <= _LISTED
-        # Of a permutation that leaves everything where it is, no device has a partner.
+        # In a permutation that moves nothing, no device has a partner.
         devices = 1 + bool((who[:, 0] != who[:, 1]).any()) if sent is not None else int(who.shape[-1])
         if sent is None and who.size != self._mesh.size:
             devices = None
@@ -381,7 +381,7 @@ class _Reader:
         return list(overlapped)
 
     def _computed(self, instruction: Instruction) -> Iterator[str]:
-        """The lines whose work an instruction does, if it does any."""
+        """The lines that an instruction computes, if it computes any."""
         opcode = instruction.opcode
         if opcode in IDLE or opcode in MOVES or kind_of(instruction) or opcode.endswith(("-start", "-done")):
             return
@@ -390,7 +390,7 @@ class _Reader:
         inside = list(self._module.inside(instruction))
         reduces = any(fused.opcode == "reduce" for fused in (instruction, *inside))
         if not reduces and not any(shape.dims for shape in instruction.shapes):
-            # The next step's number, or where a slice begins.
+            # The next step's number, or the start of a slice.
             return
         heavy = [
             origin

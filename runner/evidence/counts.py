@@ -1,4 +1,4 @@
-"""A compiled module in; how often each of its computations runs out."""
+"""Counts how often each computation of a compiled module runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from runner.evidence.hlo import Computation, Instruction, Module
 from runner.executions import Count, InBranch
 
 BRANCHES = ("true_computation", "false_computation", "branch_computations")
-"""The roles in which an instruction names what it runs in one case of several."""
+"""The roles in which an instruction names computations of which it runs one."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Counts:
         self._known: dict[str, Runs] = {}
 
     def of(self, computation: str) -> Runs:
-        """How often a computation runs; not known in a loop of unknown length."""
+        """How often a computation runs; unknown in a loop of unknown length."""
         if computation not in self._known:
             entry = self._module.entry
             once = Runs((1, 1))
@@ -59,7 +59,7 @@ class Counts:
         return Runs(None if together is None else executions.ends(together))
 
     def _from(self, computation: str, outer: Computation, instruction: Instruction, role: str, before: int) -> Runs:
-        """How often an instruction runs what it calls, in as many of its branches `before` already."""
+        """How often an instruction runs what it calls, in addition to the branches in `before`."""
         around = self.of(outer.name)
         if around.times is None:
             return around

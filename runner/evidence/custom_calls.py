@@ -35,7 +35,7 @@ _STILL = (
     r"annotate_device_placement|AllocateBuffer|PinToDevice(Sram)?",
     # How a value is partitioned: xla/service/spmd, xla/service/spmd/shardy/constants.h.
     r"Sharding|SPMD(FullToShard|ShardToFull)Shape|xla\.sdy\.\w+|LayoutConstraint",
-    # What TPU's compiler says of values that stay where they are.
+    # How TPU's compiler annotates values that stay where they are.
     r"ConcatBitcast|DeviceId|SliceId|AssumeGatherIndicesInBound",
 )
 """Targets that annotate or allocate: nothing is read or written."""
@@ -57,12 +57,12 @@ _computing, _idle, _still = (
 
 
 def local(target: str) -> bool:
-    """Whether a custom call to `target` is known to communicate with no other device."""
+    """Whether a custom call to `target` is known not to communicate with other devices."""
     return computing(target) or idle(target)
 
 
 def computing(target: str) -> bool:
-    """Whether it is known to compute on its device, and so may hide a communication behind it."""
+    """Whether it is known to compute on its device, and so may overlap with communication."""
     return _computing.fullmatch(target) is not None
 
 

@@ -1,6 +1,6 @@
-"""An instruction of a compiled module in; the lines whose values it takes, and those that take its result, out.
+"""Finds the lines whose values an instruction of a compiled module takes, and those that take its result.
 
-Values are followed through whatever only moves them, into and out of tuples, fusions, calls and loops.
+Values are followed through instructions that only move them, into and out of tuples, fusions, calls and loops.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MOVES = frozenset(
     {"parameter", "get-tuple-element", "tuple", "bitcast", "bitcast-convert", "copy", "transpose", "reshape", "convert"}
     | {"copy-start", "copy-done", "constant"}
 )
-"""Opcodes that leave every value as it is: they are looked through."""
+"""Opcodes that do not change values: they are looked through."""
 
 
 class Flow:
@@ -26,7 +26,7 @@ class Flow:
         self._origins = origins
 
     def producers(self, computation: Computation, operands: Iterable[str]) -> list[OperationOrigin]:
-        """The lines whose values these are, through whatever has no line of its own."""
+        """The lines whose values the operands are, looking through instructions without a line."""
         lines: dict[OperationOrigin, None] = {}
         front = [(computation, name) for name in operands]
         seen: set[tuple[str, str]] = set()
@@ -48,13 +48,13 @@ class Flow:
         return list(lines)
 
     def _only_moves(self, instruction: Instruction) -> bool:
-        """Whether an instruction leaves every value as it is; what its name says is then where the result is used."""
+        """Whether an instruction only moves values; its name is then that of where the result is used."""
         if instruction.opcode != "fusion":
             return instruction.opcode in MOVES
         return all(self._only_moves(inner) for inner in self._module.inside(instruction))
 
     def _given(self, computation: Computation, parameter: Instruction) -> list[tuple[Computation, str]]:
-        """What the caller hands to a parameter."""
+        """The operand that the caller passes to a parameter."""
         operands: list[tuple[Computation, str]] = []
         for outer, by, _ in self._module.callers.get(computation.name, ()):
             number = parameter.parameter()
@@ -63,9 +63,9 @@ class Flow:
         return operands
 
     def _element(self, computation: Computation, element: Instruction) -> list[tuple[Computation, str]]:
-        """What stands in the tuple that an element is taken out of; of a loop's, what enters the loop.
+        """The entry of the tuple that an element is taken from; for a loop, the initial value.
 
-        Of a merged collective, what it takes for an element whose sum no line asks for.
+        For a merged collective, the operand of the element, if no line asks for its sum.
         """
         source, index = computation.instructions.get(element.operands[0]), element.index()
         if source is not None and source.opcode in KINDS and self._origins.lost(element.op_name):
@@ -80,7 +80,7 @@ class Flow:
         return [(computation, element.operands[0])]
 
     def consumers(self, computation: Computation, instruction: Instruction) -> list[OperationOrigin]:
-        """The lines that take its result, inside of fusions and loops too; none where it is returned."""
+        """The lines that take an instruction's result, inside fusions and loops too; none if it is returned."""
         lines: dict[OperationOrigin, None] = {}
         around: dict[OperationOrigin, None] = {}
         # The result, or the element of a tuple that holds it.
@@ -118,7 +118,7 @@ class Flow:
         return list(lines or around)
 
     def _parameters(self, user: Instruction, giver: Instruction) -> list[tuple[Computation, Instruction]]:
-        """What an operand is called in the computations of a fusion, a loop or a call."""
+        """The names of an operand in the computations of a fusion, a loop or a call."""
         if user.opcode not in ("fusion", "while", "call", "async-start"):
             return []
         parameters: list[tuple[Computation, Instruction]] = []
@@ -132,5 +132,5 @@ class Flow:
 
 
 def _computing(origins: Iterable[OperationOrigin]) -> list[OperationOrigin]:
-    """The lines but for those of loops that only hand on slices, whose values these are or into which they go."""
+    """The lines, without loops that only pass on slices of these values or of their results."""
     return [origin for origin in origins if origin.primitive is not None]

@@ -27,9 +27,10 @@ def gather(
 ) -> Gathered:
     """The evidence of one program; with its profile, where one was `taken`, and its work, where time is estimated.
 
-    `said` is what the compiler wrote to standard error; None where nobody could hear it. `unreadable` is why the module
-    could not be printed. `reshards` are the ways around rematerializations, by what the compiler said of them.
-    `device_ids` are those of the devices in the mesh.
+    - `messages`: what the compiler wrote to standard error; None if that was not captured.
+    - `unreadable`: why the module could not be printed; None if it could.
+    - `reshards`: the ways around rematerializations, by the text of the compiler's warning.
+    - `device_ids`: the ids of the devices in the mesh, in its order.
     """
     origins = Origins(experiment, program.lines)
     text = (folder / f"hlo_{program}.txt").read_text(encoding="utf-8")

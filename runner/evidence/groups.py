@@ -1,4 +1,4 @@
-"""The four spellings of replica groups in; the groups as arrays of devices, and the mesh axes that they follow, out."""
+"""Reads the four spellings of replica groups into arrays of devices, and finds the mesh axes that they follow."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def read(text: str, devices: int) -> Groups | None:
     try:
         return _read(text.strip(), devices)
     except (KeyError, ValueError):
-        # Numbers that are none, sizes that do not fit each other, axes that are not there.
+        # Invalid numbers, sizes that do not fit each other, unknown axes.
         return None
 
 
@@ -70,7 +70,7 @@ def _of_mesh(axes: str, device_ids: str | None, along: str) -> Groups | None:
     if device_ids is not None:
         tiles = _TILES.match(device_ids)
         ids = _iota(_numbers(tiles.group(1)), tiles.group(2)) if tiles else np.array(_numbers(device_ids))
-    # Each axis is cut where a part of it is named: `'x':(2)4` is 4 parts inside of each of 2.
+    # Each axis is split where a part of it is named: `'x':(2)4` are 4 parts inside each of 2.
     cuts: dict[str, list[tuple[int, int]]] = {name: [] for name in sizes}
     wanted: list[tuple[str, int]] = []
     for axis in re.findall(r"[^,\s]+", along):
@@ -99,7 +99,7 @@ def _of_mesh(axes: str, device_ids: str | None, along: str) -> Groups | None:
 
 
 def axes_of(groups: Groups, mesh: Mesh) -> tuple[str, ...] | None:
-    """The mesh axes along which these groups lie: the fewest, in the mesh's order. None where no axes give them."""
+    """The fewest mesh axes along which these groups lie, in the mesh's order. None if no axes give them."""
     if groups.size != mesh.size:
         return None
     large = [axis for axis in mesh.axes if mesh.sizes[axis] > 1]
@@ -127,7 +127,7 @@ def _sorted(groups: Groups) -> Groups:
 
 
 def axes_between(sent: Groups, mesh: Mesh) -> tuple[str, ...]:
-    """The mesh axes along which a permute's pairs move anything."""
+    """The mesh axes along which a permute's pairs move values."""
     if not sent.size:
         return ()
     coordinates = np.stack(np.unravel_index(sent, mesh.shape))

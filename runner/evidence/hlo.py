@@ -80,7 +80,7 @@ class StackFrames:
     def of(self, number: int) -> tuple[Location, ...]:
         """The lines of a stack frame, those of the innermost call first."""
         files, places, stack = (self._tables[name] for name in ("FileNames", "FileLocations", "StackFrames"))
-        # The first one has no parent; what XLA writes there stands for none wherever it stands.
+        # The first frame has no parent; its number means that there is none.
         none = stack.get(1, {}).get("parent_frame_id", 0)
         frames: list[Location] = []
         while number in stack and len(frames) < len(stack):
@@ -93,11 +93,11 @@ class StackFrames:
 
 
 NO_FRAMES = StackFrames()
-"""Those of a module that has no tables."""
+"""The tables of a module without stack frames."""
 
 
 def metadata(attributes: str, stack_frames: StackFrames) -> Metadata:
-    """Where JAX traced an operation that has these attributes."""
+    """Where JAX traced an operation with these attributes."""
     name, number = _OP_NAME.search(attributes), _STACK_FRAME.search(attributes)
     return Metadata(name[1] if name else "", stack_frames.of(int(number[1])) if number else ())
 
@@ -116,12 +116,12 @@ class Shape:
 
     @property
     def bytes(self) -> int:
-        """How many bytes one device holds."""
+        """The number of bytes that one device holds."""
         return (math.prod(self.dims) * self.bits + 7) // 8
 
 
 def size_of(shapes: Iterable[Shape] | None) -> int | None:
-    """The bytes of all these arrays; None where one's are not known."""
+    """The bytes of all these arrays; None if that of one is unknown."""
     shapes = None if shapes is None else [shape for shape in shapes if shape.dtype != "token"]
     return None if shapes is None or not all(shape.bits for shape in shapes) else sum(s.bytes for s in shapes)
 
@@ -179,7 +179,7 @@ class Instruction:
         return int(self.operands[0])
 
     def index(self) -> int:
-        """The place of a `get-tuple-element` in its tuple."""
+        """The index of a `get-tuple-element` in its tuple."""
         return int(self.attribute("index") or 0)
 
 
@@ -193,12 +193,12 @@ class Computation:
 
     @cached_property
     def order(self) -> tuple[Instruction, ...]:
-        """The instructions by their positions."""
+        """The positions of the instructions, by name."""
         return tuple(self.instructions.values())
 
     @cached_property
     def users(self) -> dict[str, list[Instruction]]:
-        """For each instruction, those that take its result."""
+        """For each instruction, the instructions that take its result."""
         users: dict[str, list[Instruction]] = {}
         for instruction in self.instructions.values():
             for operand in dict.fromkeys(instruction.operands):
@@ -234,7 +234,7 @@ class Module:
 
     @cached_property
     def entry(self) -> Computation | None:
-        """The computation that runs."""
+        """The computation that the module runs first."""
         return next((c for c in self.computations.values() if c.entry), None)
 
     def inside(self, instruction: Instruction, role: str | None = None) -> Iterator[Instruction]:
@@ -245,7 +245,7 @@ class Module:
 
     @cached_property
     def callers(self) -> dict[str, list[tuple[Computation, Instruction, str]]]:
-        """For each computation who calls it: the calling computation, the instruction, the role."""
+        """For each computation its callers: the calling computation, the instruction, the role."""
         callers: dict[str, list[tuple[Computation, Instruction, str]]] = {}
         for computation in self.computations.values():
             for instruction in computation.instructions.values():
@@ -338,7 +338,7 @@ def _operands(opcode: str, text: str) -> tuple[str, ...]:
 
 
 def _parts(text: str) -> Iterator[str]:
-    """What stands between the commas that no bracket encloses."""
+    """The parts between commas outside of brackets."""
     start = 0
     while start < len(text):
         end = _end(text, start, ",")
@@ -350,7 +350,7 @@ _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[(){}\[\],]')
 
 
 def _end(text: str, start: int, until: str) -> int:
-    """Where `until` stands outside of all brackets and quotes that open after `start`; the end where it does not."""
+    """The position of `until` outside of all brackets and quotes that open after `start`; by default the end."""
     depth = 0
     for bracket in _BRACKETS.finditer(text, start):
         mark = bracket.group()
@@ -377,7 +377,7 @@ def shapes(text: str) -> tuple[Shape, ...]:
 
 
 def trip_count(module: Module, loop: Instruction, computation: Computation) -> int | None:
-    """How often a `while` runs its body: what the compiler says, else what its condition says."""
+    """How often a `while` runs its body: from the compiler's own count, else from its condition."""
     known = re.search(r'"known_trip_count":\{"n":"(\d+)"\}', loop.attributes)
     if known:
         return int(known.group(1))
@@ -397,14 +397,14 @@ def _counted(module: Module, loop: Instruction, computation: Computation) -> int
         return None
 
     def source(where: Computation, name: str) -> Instruction | None:
-        """What is behind the copies of a value."""
+        """The value behind copies."""
         instruction = where.instructions.get(name)
         while instruction is not None and instruction.opcode in ("copy", "bitcast", "copy-done", "copy-start"):
             instruction = where.instructions.get(instruction.operands[0])
         return instruction
 
     def carried(where: Computation, name: str) -> int | None:
-        """Which element of the carry a value is."""
+        """The index of the carry's element that a value is."""
         instruction = source(where, name)
         return instruction.index() if instruction is not None and instruction.opcode == "get-tuple-element" else None
 

@@ -49,7 +49,7 @@ def spec(text: str, rank: int, mesh: Mesh) -> Spec | None:
 
 
 def _candidates(mesh: Mesh, tiles: tuple[int, ...]) -> Iterator[Spec]:
-    """The PartitionSpecs that cut the dimensions as often as this."""
+    """The PartitionSpecs that shard the dimensions into this many parts."""
 
     def cut(left: tuple[str, ...], sizes: tuple[int, ...]) -> Iterator[tuple[tuple[str, ...], ...]]:
         if not sizes:

@@ -33,7 +33,7 @@ def kind(instruction: Instruction) -> str | None:
 
 
 def received(computation: Computation, send: Instruction) -> Instruction | None:
-    """The `recv` of a transfer that `send` begins."""
+    """The `recv` that belongs to `send`."""
     meeting = _meeting(send)
     there = (
         instruction
@@ -49,19 +49,19 @@ def _meeting(instruction: Instruction) -> str | None:
 
 
 def reduction(instruction: Instruction) -> str | None:
-    """What a reducing one does, as the record has it: `sum`."""
+    """How a reducing collective combines values, in the record's words: `sum`."""
     match = _REDUCTION.search(instruction.attributes)
     return match and match.group(1).lower()
 
 
 def target(instruction: Instruction) -> str | None:
-    """Among whom it is, as the module spells it."""
+    """The groups or pairs of a transfer, as the module spells them."""
     match = _TARGET.search(instruction.attributes)
     return match and match.group(1)
 
 
 def generated(instruction: Instruction) -> bool:
-    """Whether the partitioner put it in; what the program asks for has no such mark."""
+    """Whether the partitioner inserted it; a collective that the program asks for has no such mark."""
     return 'is_spmd_generated="true"' in instruction.attributes
 
 

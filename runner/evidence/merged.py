@@ -1,4 +1,4 @@
-"""An all-reduce that the compiler merged from several in; the lines behind each of its operands out."""
+"""Finds the lines behind each operand of an all-reduce that the compiler merged from several."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from runner.evidence.nodes import Origins
 
 
 def parts(flow: Flow, origins: Origins, computation: Computation, instruction: Instruction) -> list[MergedPart]:
-    """The parts of an instruction in their order; none of one that has a single operand.
+    """The parts of an instruction in their order; none if it has a single operand.
 
     Each is named by what takes its result out of the instruction, otherwise by what made its operand.
     """

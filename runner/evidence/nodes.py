@@ -20,10 +20,10 @@ from runner.language.parts import called
 from runner.programs.names import Names
 
 _WRAPPED = re.compile(r"^(?:[\w.]+\()*([^()]*)\)*$")
-"""What JAX's transformations wrap a scope in: `jvp(C)`, `transpose(jvp(vmap(C)))`."""
+"""The transformations with which JAX wraps a scope: `jvp(C)`, `transpose(jvp(vmap(C)))`."""
 
 _FUNCTION = re.compile(r"\bp?jit\([^()]*\)*$")
-"""The name of a function, which is none of a line, though a line may have the same."""
+"""The name of a function, which is not a line's, although a line may have the same name."""
 
 PRIMITIVES = frozenset(
     {"pgather", "psend", "precv"}
@@ -39,9 +39,9 @@ Source: jax/_src/lax/parallel.py, where those that begin an asynchronous one end
 
 @dataclass(frozen=True)
 class OperationOrigin:
-    """Where an operation comes from: its line (`C`, `ring.lhs`, an array), and what JAX made of it.
+    """Where an operation comes from: its line (`C`, `ring.lhs`, an array), and the JAX primitive.
 
-    - `primitive`: empty of an array; None of what only hands slices to the steps of a loop of the user's Python.
+    - `primitive`: empty for an array; None for what only passes slices to the steps of a Python loop.
     """
 
     node: str
@@ -50,9 +50,9 @@ class OperationOrigin:
 
 
 def stacks(op_name: str) -> list[str]:
-    """The name stacks in the name of an instruction: several where the compiler merged instructions.
+    """The name stacks in the name of an instruction; several where the compiler merged instructions.
 
-    `a/b;a/c` of two that computed the same, `a/(b:c)` of two that became one collective (openxla/xla#40903).
+    `a/b;a/c` if two computed the same, `a/(b:c)` if two became one collective (openxla/xla#40903).
     """
     opened = re.search(r"(?:^|/)\(", op_name)
     if opened is None or not op_name.endswith(")"):
@@ -62,7 +62,7 @@ def stacks(op_name: str) -> list[str]:
 
 
 def _parts(text: str) -> list[str]:
-    """What stands between the colons that no parenthesis encloses."""
+    """The parts between colons outside of parentheses."""
     parts, depth = [""], 0
     for character in text:
         depth += (character == "(") - (character == ")")
@@ -74,7 +74,7 @@ def _parts(text: str) -> list[str]:
 
 
 def asked(stack: str) -> bool:
-    """Whether a name stack names a collective that the program asks for: a line does, or JAX's differentiation."""
+    """Whether a name stack is that of a collective that the program asks for, in a line or by JAX's differentiation."""
     scopes, _, primitive = stack.rpartition("/")
     return bool(scopes) and primitive.removesuffix("_start") in PRIMITIVES
 
@@ -91,10 +91,10 @@ def again(stack: str) -> bool:
 
 @dataclass(frozen=True)
 class StackScope:
-    """A scope that may stand in a name stack.
+    """A scope that may be in a name stack.
 
-    - `line`: that of what stands in none of the scopes `inside` of it.
-    - `imported`: of a call of the user's own Python its lines, by their places there; None: it is none.
+    - `line`: the line of operations that are in none of the scopes `inside`.
+    - `imported`: for a call of the user's Python, its lines by their places there; None for other scopes.
     """
 
     line: str
@@ -115,22 +115,22 @@ class Origins:
         self.of = lru_cache(maxsize=None)(self._of)
 
     def leave(self, axes: Iterable[str]) -> bool:
-        """Whether the lines leave some axes, all of them, to the compiler."""
+        """Whether the lines leave all of these axes to the compiler."""
         over = frozenset(axes)
         return bool(over) and over <= self._automatic
 
     def array(self, name: str) -> str | None:
-        """The array that is a parameter of the program by this name."""
+        """The array that is the program's parameter of this name."""
         return self._arrays.get(name)
 
     def _of(self, metadata: Metadata) -> tuple[OperationOrigin, ...]:
-        """The origins of an instruction; several where the compiler merged operations. Empty where it does not say."""
+        """The origins of an instruction; several of merged operations, none if the name leads nowhere."""
         candidates = (self._origin(stack, metadata.frames) for stack in stacks(metadata.op_name))
         origins = [origin for origin in candidates if origin is not None]
         return tuple(dict.fromkeys(origins))
 
     def lost(self, op_name: str) -> list[str]:
-        """The name stacks of collectives that the program asks for in no line."""
+        """The name stacks of collectives that the program asks for outside of any line."""
         return [stack for stack in stacks(op_name) if asked(stack) and self._origin(stack, ()) is None]
 
     def tells(self, metadata: Metadata) -> bool:
@@ -147,7 +147,7 @@ class Origins:
             if skip:
                 skip = False
                 continue
-            # A loop of JAX's own stands between a repeat and its body, which may have lines of these names.
+            # A loop of JAX's own is between a repeat and its body, which may have lines of these names.
             skip = part == "while" and following in ("body", "cond")
             if skip:
                 continue
@@ -182,7 +182,7 @@ _PRODUCTS = frozenset({"dot_general", "ragged_dot_general", "conv_general_dilate
 
 
 def _fits(part: Term, primitive: str) -> bool:
-    """Whether an expression calls what a primitive of JAX's comes of."""
+    """Whether an expression calls the operation of a JAX primitive."""
     if isinstance(part, Apply) and part.spelled == "index":
         return primitive in ("gather", "dynamic_slice", "slice", "squeeze")
     row = called(part)
@@ -203,14 +203,14 @@ def _unwrapped(part: str) -> str:
 
 
 def _scopes(statements: Sequence[Flat], imported: Mapping[str, _Call], around: int = 0) -> dict[str, StackScope]:
-    """The scopes of some lines, without as many as are `around` them; `imported` has the calls of some, by paths."""
+    """The scopes of lines inside `around` enclosing scopes; `imported` has the calls of Python lines, by path."""
     scopes: dict[str, StackScope] = {}
     for statement in statements:
         line, call = statement.line, imported.get(statement.line.path)
         *outer, own = line.scopes[around : None if call is None else call.depth]
         here = scopes
         for scope in outer:
-            # What is a scope of no line belongs to the first line inside it.
+            # A scope without a line belongs to the first line inside it.
             here = here.setdefault(scope, StackScope(str(line))).inside
         if call is None:
             body = _scopes(statement.body, imported, len(line.scopes) - 1) if isinstance(statement, Loop) else {}
@@ -234,7 +234,7 @@ def _with_bodies(statement: Flat) -> Iterator[Flat]:
 
 @dataclass(frozen=True)
 class _Call:
-    """A call of the user's own Python: the function, the first line that it gives, and how many scopes it stands in."""
+    """A call of the user's Python: the function, its first line, and the number of enclosing scopes."""
 
     function: Imported
     line: str
@@ -242,10 +242,10 @@ class _Call:
 
 
 def _imported(experiment: Experiment, section: Section) -> dict[str, _Call]:
-    """The calls in which lines of the user's own Python stand, by the lines' paths."""
+    """The calls of the user's Python, by the paths of their lines."""
     calls: dict[str, _Call] = {}
     for line, call, function in inside(experiment.section(section), experiment.imports):
         first, several = call.gives[0].line, len(call.gives) > 1
-        # What a call gives alone has its scope, each of several one of its own in that.
+        # A single result has the call's scope; each of several results has one of its own inside that.
         calls[line.path] = _Call(function, str(first), len(first.scopes) - several)
     return calls

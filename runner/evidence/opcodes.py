@@ -1,4 +1,4 @@
-"""One instruction of a compiled module in; what its opcode says of it out: what it communicates, begins or ends."""
+"""Classifies an instruction of a compiled module: what it communicates, starts or completes."""
 
 from __future__ import annotations
 
@@ -9,42 +9,42 @@ from runner.evidence.hlo import Computation, Instruction
 from runner.experiment.forms import KINDS
 
 _ALIKE = re.compile(r"all-?reduce|all-?gather|reduce-?scatter|all-?to-?all|collective", re.IGNORECASE)
-"""Names of opcodes that surely communicate."""
+"""Parts of opcodes that certainly communicate."""
 
 _CONNECTING = ("channel_id=", "replica_groups=", "source_target_pairs=")
 """Attributes of operations that communicate."""
 
 _LOCAL = ("copy", "slice", "dynamic-slice", "dynamic-update-slice")
-"""What has a start and a done of its own within a device's memory."""
+"""Operations with a start and a done that stay within a device's memory."""
 
 IDLE = frozenset(
     {"parameter", "constant", "get-tuple-element", "tuple", "bitcast", "copy", "iota"}
     | {"partition-id", "replica-id", "after-all", "opt-barrier", "async-update", "add-dependency", "domain"}
     | {f"{opcode}-{end}" for opcode in _LOCAL for end in ("start", "done")}
 )
-"""Opcodes that compute nothing worth hiding a communication behind."""
+"""Opcodes that compute too little to overlap with communication."""
 
 HEAVY = ("dot", "convolution", "scatter", "sort", "triangular-solve", "cholesky", "fft")
 
 START, DONE = "AsyncCollectiveStart", "AsyncCollectiveDone"
-"""The custom calls that begin and end what TPU's compiler calls an async collective fusion."""
+"""The custom calls that start and complete what TPU's compiler calls an async collective fusion."""
 
 
 def kind_of(instruction: Instruction) -> str | None:
-    """The kind of collective that an instruction is or starts; `-done` belongs to its start."""
+    """The kind of collective that an instruction is or starts; a `-done` belongs to its start."""
     opcode = instruction.opcode.removesuffix("-start")
     return opcode if opcode in KINDS else None
 
 
 def target_of(instruction: Instruction) -> str | None:
-    """What a custom call calls."""
+    """The target of a custom call."""
     if instruction.opcode != "custom-call":
         return None
     return (instruction.attribute("custom_call_target") or "").strip('"')
 
 
 def doubts(computation: Computation, instruction: Instruction) -> str | None:
-    """Why an instruction that is no known collective may communicate, if it may."""
+    """Why an instruction that is no known collective may communicate; None if it does not."""
     opcode, target = instruction.opcode, target_of(instruction)
     if target is not None:
         begins = target == START and any(map(kind_of, computation.instructions.values()))
@@ -59,7 +59,7 @@ def doubts(computation: Computation, instruction: Instruction) -> str | None:
 
 
 def done_with(computation: Computation, start: Instruction) -> tuple[Instruction, ...]:
-    """The instructions that carry a start on and are done with it."""
+    """The instructions that carry a start on and complete it."""
     chain: list[Instruction] = []
     front = [start]
     while front:

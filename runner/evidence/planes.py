@@ -67,10 +67,10 @@ class RecordedPlane(Protocol):
 
 
 class Event(NamedTuple):
-    """One execution of one instruction, in nanoseconds: on its line from `start` to `end`, finished at `done`.
+    """One execution of one instruction, in nanoseconds: on its line from `start` to `end`, complete at `done`.
 
-    `run` is -1 where nothing says to which run it belongs; `instruction` is empty where nothing says what launched it,
-    and `name` is then the profiler's.
+    `run` is -1 if its run is unknown; `instruction` is empty if it is unknown what launched it, and `name` then says
+    what was executed.
     """
 
     line: int
@@ -85,7 +85,7 @@ class Event(NamedTuple):
 
 
 _NUMBERS = 6
-"""The fields of an event up to here are numbers, the others texts."""
+"""The number of fields of an event that are numbers; the others are texts."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Capture:
 
 
 Profile = Capture | str
-"""A profile, or why there is none."""
+"""A profile, or the reason why there is none."""
 
 
 def read(planes: Iterable[RecordedPlane]) -> Recorded:
@@ -131,7 +131,7 @@ def read(planes: Iterable[RecordedPlane]) -> Recorded:
 
 
 def leave(path: Path, taken: Capture) -> Profiled:
-    """Write the events to `path`; return what else `collect` needs."""
+    """Write the events to `path`; return the rest of what `collect` needs."""
     recorded = taken.recorded
     names = list(dict.fromkeys(text for event in recorded.events for text in event[_NUMBERS:]))
     number = {name: i for i, name in enumerate(names)}
@@ -148,7 +148,7 @@ def leave(path: Path, taken: Capture) -> Profiled:
 
 
 def collect(left: Profiled, folder: Path) -> Capture:
-    """The profile whose events `leave` left in `folder`."""
+    """The profile whose events `leave` wrote to `folder`."""
     (raw,) = handover.collect(folder / left.file)
     names = left.names
     table = raw.view(np.int64).reshape(-1, len(Event._fields)).tolist()
@@ -192,7 +192,7 @@ def _of_device(
         if line.name == "XLA Modules"
         for event in line.events
     )
-    # A stream's events stand again, grouped, on lines that the profiler derives.
+    # Lines that the profiler derives have a stream's events again, grouped.
     streams = [line for line in lines if line.name.startswith("Stream")]
     events: list[Event] = []
     for line in streams or [line for line in lines if line.name == "XLA Ops"]:

@@ -21,17 +21,17 @@ from runner.evidence.planes import Event
 from runner.executions import ends, text
 
 _CALLS = ("while", "conditional", "call", "async-start")
-"""Opcodes of instructions whose computations execute as instructions of their own."""
+"""Opcodes of instructions whose computations execute as separate instructions."""
 
 _FREE = frozenset({"parameter", "constant", "get-tuple-element", "tuple", "bitcast"})
-"""Opcodes of what takes no time in a fusion."""
+"""Opcodes that take no time in a fusion."""
 
 _NAMED = 5
-"""How many instructions a sentence names."""
+"""The number of instructions that a sentence names."""
 
 
 def read(taken: planes.Profile, module: Module, origins: Origins, collectives: Collectives) -> Profile:
-    """A program's profile."""
+    """The profile of a program."""
     if isinstance(taken, str):
         return Profile(
             folder=None,
@@ -145,7 +145,7 @@ class _Reader:
         return {i.name: frozenset().union(*(of_computation(name) for _, name in i.called)) for i in calling}
 
     def _lines(self, instruction: Instruction) -> tuple[OperationOrigin, ...]:
-        """The lines that an instruction works for: of a fusion, those of all that is fused."""
+        """The lines that an instruction works for; for a fusion, those of all fused instructions."""
         origins: list[OperationOrigin] = []
         if instruction.opcode == "fusion":
             for inner in self._module.inside(instruction):
@@ -181,10 +181,10 @@ class _Reader:
         )
 
     def _executions(self, times: _Times) -> int | None:
-        """How often a collective ran in each run on each device; None where that differs or runs are not told apart."""
+        """How often a collective ran in each run on each device; None if that differs or runs cannot be told apart."""
         if not self._told_apart:
             return None
-        # A start and a done are two events of one execution.
+        # The start and the done of one execution are two events.
         most: Counter[tuple[int, int]] = Counter()
         for (_, device, run), events in times.events.items():
             most[device, run] = max(most[device, run], events)
@@ -208,7 +208,7 @@ class _Reader:
         )
 
     def _doubt(self, foreign: Iterable[str]) -> None:
-        """Say in what the trace is not what it should be."""
+        """Record in what the trace is not as expected."""
         runs = len({run for _, run in self._executed})
         if not self._events:
             self._unknown.append("the trace shows no instruction")
@@ -268,7 +268,7 @@ def _called(events: Sequence[Event], inside: Mapping[str, frozenset[str]], withi
 
 
 def _covered(event: Event, parts: Iterable[tuple[int, int]]) -> int:
-    """How many nanoseconds of an event some of `parts` cover."""
+    """How many nanoseconds of an event `parts` cover."""
     covered, at = 0, event.start
     for start, end in sorted(parts):
         start, end = max(start, at), min(end, event.done)

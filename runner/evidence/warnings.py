@@ -1,4 +1,4 @@
-"""What XLA wrote to standard error while it compiled in; its warnings about shardings, with their lines, out."""
+"""Reads XLA's warnings about shardings from its standard error, with their lines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _REMATERIALIZATION = "involuntary full rematerialization"
 
 
 def read(messages: str, origins: Origins, stack_frames: hlo.StackFrames = hlo.NO_FRAMES) -> list[CompilerWarning]:
-    """The warnings, each once, with the number of `times` that it was said; `stack_frames` are the module's.
+    """The warnings, each once, with the number of `times` that it occurred; `stack_frames` are the module's.
 
     `kind` is "involuntary full rematerialization", or "sharding" for all others.
     """
@@ -43,9 +43,9 @@ _CHANGE = re.compile(r"from sharding (\{.*?\}) to (\{.*?\}) (?:efficiently|witho
 
 
 def change(text: str, mesh: Mesh) -> Reshard | None:
-    """The two layouts of a rematerialization, and the whole array that is laid out anew.
+    """The two layouts of a rematerialization, and the array that changes its layout.
 
-    None where the warning does not say them, or no PartitionSpec does.
+    None if the warning does not have them, or they have no PartitionSpec.
     """
     match = _CHANGE.search(text)
     if match is None:

@@ -1,4 +1,4 @@
-"""A collective of a record in, compiled, planned or asked for; the words for it out."""
+"""Describes a collective of a record in words: compiled, planned or asked for."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 NOBODY = "no other device"
-"""Over what a collective is whose axes all have size 1, as the compiled module has it, where these have no names."""
+"""The words for the axes of a collective whose axes all have size 1, which have no names in the compiled module."""
 
 
 def collective(entry: Collective) -> str:
@@ -28,7 +28,7 @@ def collective(entry: Collective) -> str:
 
 
 def renamed(entry: Collective, names: Mapping[str, str]) -> Collective:
-    """A collective with what readers know its lines by in the stead of their names, where they do."""
+    """A collective with the names that users know its lines by."""
 
     def all_of(lines: Sequence[str]) -> list[str]:
         return list(dict.fromkeys(names.get(line, line) for line in lines))
@@ -62,13 +62,13 @@ def subject(entry: Collective) -> str:
 
 
 def described(entry: Collective) -> str:
-    """One collective of a record in a line."""
+    """The description of a collective of a record, in a line."""
     inserted = ", inserted by the compiler" if entry.inserted else ""
     return f"{often(entry.count)} × {collective(entry)}: a device sends {bytes_text(entry.bytes_sent)}{inserted}"
 
 
 def because(why: Reason) -> str:
-    """Why a collective is there, in a sentence."""
+    """The reason of a collective, in a sentence."""
     return why.text + ("; Shardy plans it too" if why.planned and why.by == "operation" else "")
 
 
@@ -78,7 +78,7 @@ def asked(entry: AskedCollective) -> str:
 
 
 def asked_at_length(entry: AskedCollective) -> str:
-    """A collective that a program asks for in a line."""
+    """The description of a collective that a program asks for, in a line."""
     return f"{often(entry.count)} × {asked(entry)}: a device sends {bytes_text(entry.bytes_sent)}"
 
 
@@ -89,7 +89,7 @@ def planned(entry: PlannedCollective) -> str:
 
 
 def planned_at_length(entry: PlannedCollective) -> str:
-    """A collective that Shardy plans in a line."""
+    """The description of a collective that Shardy plans, in a line."""
     return f"{often(entry.count)} × {planned(entry)}: a device sends {bytes_text(entry.bytes_sent)}"
 
 

@@ -1,4 +1,4 @@
-"""A configuration in which layouts are to be found in; which they are, and the configuration without them, out."""
+"""Finds the layouts that a configuration leaves to the planner, and removes them from it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from runner.faults import Key, invalid
 from runner.untyped import is_list, is_mapping
 
 Least: TypeAlias = Literal["bytes", "time", "memory"]
-"""The bytes that a device sends, the time of a run, the bytes that a device holds."""
+"""The quantity to minimize: bytes that a device sends, the time of a run, bytes that a device holds."""
 
 _UNITS = {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12} | {
     f"{prefix}iB": 1024.0**power for power, prefix in enumerate("KMGT", start=1)
@@ -27,9 +27,9 @@ _AMOUNT = re.compile(r"\s*(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)\s*([kKMGT]?i?B)?\s*")
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """What `plan:` says: what is to be least, the bytes that a device may hold, how many plans are compiled.
+    """The key `plan`: what to minimize, the bytes that a device may hold, and how many plans are compiled.
 
-    - `beside`: what else is to be small; `seconds`: how long plans are looked for.
+    - `beside`: further quantities to minimize; `seconds`: the time limit of the search.
     - `competitors`: files of layouts by hand.
     """
 
@@ -106,7 +106,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def keys(config: Mapping[str, Any]) -> Iterator[Key]:
-    """The keys at which a layout is to be found."""
+    """The keys whose layout is to be found."""
     arrays: Mapping[str, Any] = spread(config.get("arrays") or {}, ("arrays",))
     for name, array in arrays.items():
         if is_mapping(array) and array.get("spec") == AUTO:
@@ -118,16 +118,16 @@ def keys(config: Mapping[str, Any]) -> Iterator[Key]:
 
 
 def of_traced(config: Mapping[str, Any], paths: Mapping[str, str]) -> Iterator[Key]:
-    """The same keys once trees have been traced: in the place of a tree's, and of patterns, those of its leaves.
+    """The same keys after trees are traced: a tree's key, or a pattern, becomes those of its leaves.
 
-    `paths` are those of all leaves, by their names. The first pattern of `specs` that a path fits counts, and where
-    none does the layout beside `tree`, or that of the output.
+    `paths` are the paths of all leaves, by their names. The first pattern of `specs` that a path fits applies;
+    otherwise the layout beside `tree`, or that of the output.
     """
     specs = flattened(config.get("specs") or {})
     arrays: Mapping[str, Any] = spread(config.get("arrays") or {}, ("arrays",))
     outputs: Mapping[str, Any] = spread(config.get("outputs") or {}, ("outputs",))
     roots = {path.partition("/")[0] for path in paths.values()}
-    # A tree that is one leaf has that as its path.
+    # A tree of a single leaf has that as its path.
     single = {name: name for name, array in arrays.items() if is_mapping(array) and array.get("tree")}
     whole = {name: path for name, path in single.items() if name not in roots} | {**paths}
     yield from (key for key in keys(config) if key[0] != "specs" and key[1] not in {*roots, *single})
@@ -139,7 +139,7 @@ def of_traced(config: Mapping[str, Any], paths: Mapping[str, str]) -> Iterator[K
 
 
 def without(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration with everything whole where a layout is to be found."""
+    """The configuration with whole arrays where a layout is to be found."""
     specs = flattened(config.get("specs") or {})
     changed: dict[str, Any] = {
         **config,
@@ -154,7 +154,7 @@ def without(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refuse(config: Mapping[str, Any]) -> None:
-    """Raise `InvalidExperiment` for the first layout that is to be found: what reads this needs all of them."""
+    """Raise `InvalidExperiment` for the first layout that is to be found: this reader needs all of them."""
     key = ("mesh", "shape") if shape_is_open(config) else next(keys(config), None)
     if key is not None:
         message = "no layout yet: python -m runner plan with the same arguments finds it, and writes a file that runs"
@@ -162,7 +162,7 @@ def refuse(config: Mapping[str, Any]) -> None:
 
 
 def read_plan(config: Mapping[str, Any]) -> PlanRequest:
-    """What the key `plan` says. Raises `InvalidExperiment`."""
+    """Read the key `plan`. Raises `InvalidExperiment`."""
     whole: Mapping[str, Mapping[str, Any]] = schema.whole(config)
     given = whole["plan"]
     for name in ("least", "memory", "candidates", "seconds", "competitors"):
@@ -175,7 +175,7 @@ def read_plan(config: Mapping[str, Any]) -> PlanRequest:
 
 
 def _amount(value: Any) -> float | None:
-    """Bytes."""
+    """Read a number of bytes."""
     if not isinstance(value, str):
         return None if value is None else float(value)
     match = _AMOUNT.fullmatch(value)

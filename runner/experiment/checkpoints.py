@@ -1,4 +1,4 @@
-"""What `checkpoint` of a function or a repeat says in; what is kept of it for the backward pass out."""
+"""Reads the key `checkpoint` of a function or a repeat: what is kept for the backward pass."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FORM = f"write true, one of {', '.join(POLICIES)}, or {{{BY_NAMES[0]}: [NAME]}}
 
 
 def read_checkpoint(value: Any, key: Key) -> Checkpoint | None:
-    """What is kept. Raises `InvalidExperiment` for what is no policy."""
+    """The policy. Raises `InvalidExperiment` for an unknown one."""
     if isinstance(value, bool) or value is None:
         return Checkpoint() if value else None
     if isinstance(value, str):
@@ -42,7 +42,7 @@ def read_checkpoint(value: Any, key: Key) -> Checkpoint | None:
 
 
 def check_names(statements: Sequence[Statement]) -> None:
-    """Raise `InvalidExperiment` for a policy with names that no `checkpoint_name` of the statements gives."""
+    """Raise `InvalidExperiment` for a policy with names that no `checkpoint_name` of the statements defines."""
     known = sorted(set(_given(statements)))
     for checkpoint, key in of(statements):
         for name in checkpoint.names:
@@ -60,7 +60,7 @@ def _given(statements: Iterable[Statement]) -> Iterator[str]:
 
 
 def of(statements: Iterable[Statement]) -> Iterator[tuple[Checkpoint, Key]]:
-    """What is kept of the functions and the repeats of some statements, and where that stands."""
+    """The policies of functions and repeats among some statements, each with its key."""
     for statement in statements:
         if isinstance(statement, Invocation) and statement.call.checkpoint is not None:
             yield statement.call.checkpoint, ("functions", statement.call.function, "checkpoint")
@@ -71,7 +71,7 @@ def of(statements: Iterable[Statement]) -> Iterator[tuple[Checkpoint, Key]]:
 
 
 def without(statements: Iterable[Statement]) -> tuple[Statement, ...]:
-    """The same statements, which keep everything."""
+    """The same statements without policies, which keep everything."""
     return tuple(map(_without, statements))
 
 

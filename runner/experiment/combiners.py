@@ -1,4 +1,4 @@
-"""An expression that names functions which combine two values in; the same with a lambda in the place of each, out."""
+"""Replaces the names of functions that combine two values by lambdas."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from runner.untyped import is_mapping
 
 
 def combined(term: Term, functions: Mapping[str, Function], place: Place) -> Term:
-    """`associative_scan(combine, …)` with what `combine` says in its place."""
+    """`associative_scan(combine, …)` with the body of `combine` in its place."""
     if isinstance(term, Apply) and term.spelled == "call":
         function = combination(term.operation, term.operands, term.named)
         if isinstance(function, Name) and function.name in functions:
@@ -40,5 +40,5 @@ def _lambda(function: Function, named: Name, functions: Mapping[str, Function], 
             message = f"'{function.name}' combines two values, and so cannot call the function '{inner}'"
             raise InvalidExperiment(Fault(key, message, uses=(place.key, *place.frame.uses)))
         known[line.names[0]] = body
-    # It stands where its name does, for messages.
+    # It has the columns of the name, for messages.
     return Lambda(function.parameters, placed(known["result"], named.at), named.at)

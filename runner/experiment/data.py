@@ -1,7 +1,7 @@
-"""The arrays' `init` in; their NumPy source and their values out.
+"""Makes the arrays' values, and their NumPy source, of their `init`.
 
-The source is what a program prints into its `inputs()`; the values are made by running that very source, so that a
-program and the oracles start from the same numbers.
+A program prints the source into its `inputs()`. The values are made by running that very source, so that a program and
+the oracles start from the same numbers.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ _MAKERS: dict[str, tuple[inspect.Signature, str]] = {
 """The functions of `init`: their arguments and their NumPy names. Those of `rng` draw in the order of the arrays."""
 
 _SOURCES = frozenset(source for _, source in _MAKERS.values())
-"""What a source calls."""
+"""The modules and functions that a source uses."""
 
 _SHAPED = frozenset(_MAKERS) - {"arange", "linspace", "load"}
-"""The functions that take the array's own shape, so that what they give needs no reshape."""
+"""The functions that take the array's shape, so that their results need no reshape."""
 
 _NO_ARITHMETIC = COMPARISONS | {"matmul"}
-"""The operators of two operands that no `init` has."""
+"""The binary operators that `init` does not have."""
 
 
 @dataclass(frozen=True)
@@ -80,9 +80,9 @@ class ArraySource:
 
 
 def source(array: Array, sizes: dict[str, int], folder: Path) -> ArraySource:
-    """What makes `array`; `folder` is where `load('file.npy')` looks.
+    """The source of `array`; `folder` is where `load('file.npy')` looks.
 
-    Raises `InvalidExperiment` for what no `init` can have.
+    Raises `InvalidExperiment` for an invalid `init`.
     """
     key = ("arrays", array.name, "init")
     dtype = dtypes.dtype(array.dtype).source
@@ -120,9 +120,9 @@ def _literal(value: Any) -> str:
 
 
 def make(experiment: Experiment, folder: Path) -> Arrays:
-    """The values of every array, in the order in which they stand.
+    """The values of every array, in their order.
 
-    Raises `InvalidExperiment` for a size that does not fit, a file that is missing, and whatever NumPy refuses.
+    Raises `InvalidExperiment` for a size that does not fit, a missing file, and NumPy's errors.
     """
     rng = np.random.default_rng(experiment.seed)
     made: Arrays = {}
@@ -133,7 +133,7 @@ def make(experiment: Experiment, folder: Path) -> Arrays:
 
 
 def loading(experiment: Experiment) -> tuple[str, ...] | None:
-    """The key of the first array that is read from a file; None where none is."""
+    """The key of the first array that is read from a file; None if there is none."""
     for array in experiment.arrays:
         if isinstance(array.init, Expression) and any(calls(part, ("load",)) for part in within(array.init.term)):
             return ("arrays", array.name, "init")
@@ -141,9 +141,9 @@ def loading(experiment: Experiment) -> tuple[str, ...] | None:
 
 
 def folder(experiment: Experiment, sources: Callable[[], Sources]) -> Path:
-    """Where `load` looks; `sources` is asked only where something is loaded.
+    """The folder in which `load` looks; `sources` is read only if something is loaded.
 
-    Raises `InvalidExperiment` for an `init` that no array can have, wherever that is.
+    Raises `InvalidExperiment` for an invalid `init` anywhere.
     """
     loads = loading(experiment)
     folder_of_file = sources().folder(loads) if loads else Path.cwd()
@@ -152,13 +152,13 @@ def folder(experiment: Experiment, sources: Callable[[], Sources]) -> Path:
 
 
 def check(experiment: Experiment, folder: Path) -> None:
-    """Raise `InvalidExperiment` for what no `init` can have; nothing is made."""
+    """Raise `InvalidExperiment` for an invalid `init`; no values are made."""
     for array in experiment.arrays:
         source(array, dict(experiment.dims), folder)
 
 
 _REFUSALS = (ValueError, TypeError, ArithmeticError, OSError, EOFError)
-"""How NumPy refuses a value; the last is a file without an array in it."""
+"""NumPy's words for a refused value; the last is for a file without an array."""
 
 
 def _run(made_by: ArraySource, array: Array, namespace: dict[str, Any]) -> np.ndarray:
@@ -171,7 +171,7 @@ def _run(made_by: ArraySource, array: Array, namespace: dict[str, Any]) -> np.nd
     try:
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("error", np.exceptions.ComplexWarning)
-            # The text is ours: `source` builds it from a checked tree, node by node.
+            # The text is safe: `source` builds it from a checked term.
             value = eval(str(made_by), {"__builtins__": {}, **namespace})
     except FileNotFoundError as error:
         raise fault(f"there is no file '{error.filename}'") from None
@@ -191,7 +191,7 @@ def _run(made_by: ArraySource, array: Array, namespace: dict[str, Any]) -> np.nd
 
 
 def _natural_size(made_by: ArraySource, namespace: dict[str, Any]) -> int | None:
-    """How many values the expression makes before it is reshaped, if it makes any."""
+    """The number of values that the expression makes before a reshape; None if it makes none."""
     if not made_by.shaped:
         return None
     try:
@@ -201,7 +201,7 @@ def _natural_size(made_by: ArraySource, namespace: dict[str, Any]) -> int | None
 
 
 def _emit(expression: Expression, term: Term, array: Array, sizes: dict[str, int], folder: Path) -> Term:
-    """NumPy's expression of one of the array."""
+    """The NumPy expression for a term of an array's `init`."""
 
     def walk(inner: Term) -> Term:
         return _emit(expression, inner, array, sizes, folder)
@@ -221,7 +221,7 @@ def _emit(expression: Expression, term: Term, array: Array, sizes: dict[str, int
         case Apply(operation=operation, spelled="operator", operands=(_, _)) if operation not in _NO_ARITHMETIC:
             emitted = mapped(term, walk)
             if operation in ("divide", "floor_divide", "remainder") and _number(children(emitted)[1]) == 0:
-                # NumPy makes 0, infinity or NaN of it, with a warning.
+                # NumPy makes it 0, infinity or NaN, with a warning.
                 raise expression.fault("NumPy refuses it: division by zero", term)
             return emitted
         case Apply(spelled="call"):
@@ -231,11 +231,11 @@ def _emit(expression: Expression, term: Term, array: Array, sizes: dict[str, int
 
 
 _MAGIC = b"\x93NUMPY"
-"""How a .npy file begins."""
+"""The first bytes of a .npy file."""
 
 
 def _unloadable(file: Path) -> str | None:
-    """Why a file is not one to load, where that can be told before NumPy tries: a pipe would never end."""
+    """Why a file cannot be loaded, if that shows before NumPy tries: a pipe would never end."""
     try:
         if not file.exists():
             return None
@@ -244,12 +244,12 @@ def _unloadable(file: Path) -> str | None:
         with open(file, "rb") as begin:
             return None if begin.read(len(_MAGIC)) == _MAGIC else "load takes a .npy file, and this is none"
     except OSError:
-        # NumPy says which.
+        # NumPy reports it.
         return None
 
 
 def _number(term: Term) -> Any:
-    """The number that a part which calls nothing is; None where it is none."""
+    """The number that a term without calls is; None for other terms."""
     match term:
         case Const(value=value):
             return value
@@ -305,7 +305,7 @@ def _emit_call(expression: Expression, call: Apply, array: Array, walk: Callable
     if name == "linspace" and "num" not in arguments:
         return made(*arguments.values(), Const(math.prod(array.shape)))
     if name == "linspace" and (count := _number(arguments["num"]) or 0) > math.prod(array.shape):
-        # Nothing that is done with them makes fewer: they need not be made.
+        # Later operations do not make them fewer, so they need not be made.
         raise expression.fault(f"it makes {count} values, but '{array.name}' has {size_text(array.shape)}", call)
     if name == "arange" and "stop" not in arguments and "step" in arguments:
         raise expression.fault("arange with a step needs start and stop", call)

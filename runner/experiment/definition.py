@@ -21,9 +21,9 @@ def at(
     mesh: Mapping[str, int] = MappingProxyType({}),
     layouts: Mapping[str, SpecEntries] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """The definition at other sizes of dims and of mesh axes, and in other layouts.
+    """The definition with other sizes of dims and mesh axes, and other layouts.
 
-    A mesh of other sizes takes its devices in their order. Raises `InvalidExperiment` for a name that there is not.
+    A mesh of other sizes takes its devices in their order. Raises `InvalidExperiment` for an unknown name.
     """
     changed = dict(definition)
     if dims:

@@ -26,7 +26,7 @@ from runner.words import quoted
 
 
 def check(experiment: Experiment) -> None:
-    """Raise `InvalidExperiment` for such a collective of `per_device`."""
+    """Raise `InvalidExperiment` for a collective of `per_device` that some devices of its group never reach."""
     experiment = experiment.alone("per_device")
     graph = graphs.graph(experiment.per_device, [array.name for array in experiment.given])
     differing = _Differing(experiment)
@@ -40,16 +40,16 @@ def check(experiment: Experiment) -> None:
 
 @dataclass
 class _Differing:
-    """Over which axes values may differ between devices, and which of them have a gradient."""
+    """The mesh axes over which values may differ between devices, and whether the values have a gradient."""
 
     experiment: Experiment
     axes: dict[int, frozenset[str]] = field(default_factory=dict[int, frozenset[str]])
     floats: set[int] = field(default_factory=set[int])
     names: dict[int, str] = field(default_factory=dict[int, str])
-    """What lines call values."""
+    """The names of values, by their numbers."""
 
     def split(self, axes: Iterable[str]) -> frozenset[str]:
-        """Of some axes those along which there is more than one device."""
+        """The given axes that have more than one device."""
         return frozenset(axis for axis in axes if self.experiment.mesh.sizes[axis] > 1)
 
     def run(self, graph: Graph) -> None:
@@ -71,7 +71,7 @@ class _Differing:
             self.names |= {value.number: value.name for value in equation.results}
 
     def _bind(self, body: Graph, operands: Iterable[Operand]) -> None:
-        """The inputs of a body are what it is called with."""
+        """Give the inputs of a body the axes of its operands."""
         for value, operand in zip(body.inputs, operands, strict=False):
             self.axes[value.number] = self._union([operand])
             self._mark(value.number, read_by(operand))
@@ -146,7 +146,7 @@ class _Differing:
                     _refuse(message, ref.source)
 
     def _of(self, equation: Equation) -> frozenset[str]:
-        """Over which axes the value of an equation may differ."""
+        """The axes over which the value of an equation may differ."""
         row, axes = _collective(equation)
         if row is None or row.over is None:
             return self._union(equation.arguments)
@@ -172,7 +172,7 @@ def _refuse(message: str, source: Source) -> None:
 
 
 def _collective(equation: Equation) -> tuple[Operation | None, frozenset[str]]:
-    """The operation over mesh axes that an equation is, and these."""
+    """The equation's operation over mesh axes, and those axes."""
     row = OPERATIONS.get(equation.operation)
     if row is None or row.over is None:
         return None, frozenset()
@@ -181,7 +181,7 @@ def _collective(equation: Equation) -> tuple[Operation | None, frozenset[str]]:
 
 
 def _refs(equation: Equation) -> Iterator[Ref]:
-    """The values that an equation reads by their names."""
+    """The values that an equation reads, by number."""
     yield from (operand for operand in equation.flat if isinstance(operand, Ref))
 
 
@@ -190,7 +190,7 @@ def _waits_for_all(row: Operation) -> bool:
 
 
 def _moving(equation: Equation) -> Iterable[int]:
-    """By what an equation moves: not by what it compares, or holds fixed."""
+    """The operands through which a gradient flows: not those that are compared, or held fixed."""
     row = OPERATIONS.get(equation.operation)
     if equation.spelled == "operator" and equation.operation in COMPARISONS:
         return ()

@@ -1,6 +1,6 @@
-"""An experiment and the shapes of its values in; what it takes to interpret its sections, as an estimate, out.
+"""Estimates the time and memory that the interpretation of an experiment's sections takes.
 
-It decides whether an interpretation is worth beginning, and is no more exact than that needs: operations inside a line
+It decides whether an interpretation is worth starting, and is no more exact than that needs: operations inside a line
 count as its largest value, and a product as one of matrices.
 """
 
@@ -16,22 +16,22 @@ from runner.language.operations import OPERATIONS
 from runner.layout import Typed
 
 Shapes = Mapping[str, Typed]
-"""Of each line, by its path, the shape and the dtype of its value."""
+"""The shape and dtype of each line's value, by the line's path."""
 
 _PASSES = 6
-"""How often a section is interpreted: in float64, as the target rounds, and with what rounding does to float64."""
+"""The number of times a section is interpreted: in float64, as the target rounds, and for float64's rounding."""
 
 _WITH_GRADIENTS = 4
-"""How much longer it takes with gradients: JAX has them on one device, and they are held to differences."""
+"""The factor for experiments with gradients: JAX computes them on one device, and they are checked by differences."""
 
 _ELEMENTS = 3e7
-"""Elements that NumPy computes in a second, of a line of a few operations; seen on two cores of a server."""
+"""Elements per second that NumPy computes in a line of a few operations; seen on two cores of a server."""
 
 _FLOPS = 2e9
-"""Of a product the same, since sums are added in a compiler's orders too."""
+"""Operations per second of a product, whose sums are also added in a compiler's orders."""
 
 _VALUES_AT_ONCE = 8
-"""So many values as large as the largest are held together: operands, results, and what they are compared with."""
+"""The number of values of the largest size in memory at once: operands, results, and what they are compared with."""
 
 _ITEM = 8
 """Bytes of an element in float64."""
@@ -39,14 +39,14 @@ _ITEM = 8
 
 @dataclass(frozen=True)
 class Effort:
-    """Seconds of NumPy on this machine, and bytes of memory, at least."""
+    """Seconds of NumPy on this machine, and bytes of memory; lower bounds."""
 
     seconds: float
     bytes: int
 
 
 def effort(experiment: Experiment, types: Mapping[str, Shapes], flops: float = 0.0) -> Effort:
-    """What it takes to interpret both sections; `flops` are those of a compiled program, on one device, if known."""
+    """The effort to interpret both sections; `flops` are a compiled program's, on one device, if known."""
     elements, products, largest = 0.0, 0.0, 0
     sections: tuple[tuple[Section, int], ...] = (("graph", 1), ("per_device", distinct(experiment)))
     for section, devices in sections:
@@ -77,7 +77,7 @@ def effort(experiment: Experiment, types: Mapping[str, Shapes], flops: float = 0
 
 
 def distinct(experiment: Experiment) -> int:
-    """On how many devices values can differ: the interpreter computes once what several devices compute alike."""
+    """The number of devices whose values can differ: the interpreter computes equal values once."""
     if any("axis_index" in statement.names for statement in experiment.lines("per_device")):
         return experiment.mesh.size
     return experiment.mesh.axis_size(
@@ -90,7 +90,7 @@ def distinct(experiment: Experiment) -> int:
 
 
 def _lines(statements: Iterable[Flat], times: int = 1) -> Iterator[tuple[int, Node]]:
-    """The lines, with how often each of them is interpreted."""
+    """The lines, and the number of times that each is interpreted."""
     for statement in statements:
         if isinstance(statement, Node):
             yield times, statement
@@ -99,7 +99,7 @@ def _lines(statements: Iterable[Flat], times: int = 1) -> Iterator[tuple[int, No
 
 
 def _multiplying(graph: Graph) -> frozenset[str]:
-    """The lines that have a product of matrices, a convolution, or what costs as much, by their paths."""
+    """The paths of lines with a product of matrices, a convolution, or an operation as costly."""
     rows = ((equation, OPERATIONS.get(equation.operation)) for equation in walk(graph))
     return frozenset(
         equation.source.line.path
@@ -113,4 +113,4 @@ _COSTLY = frozenset((
     "slogdet", "solve", "cholesky", "solve_triangular", "qr", "lu", "eigh", "svd", "svdvals", "eigvalsh",
     "matrix_power",
 ))  # fmt: skip
-"""Operations that cost more than their values have elements, and say nothing of what they contract."""
+"""Operations that cost more than the number of elements, and whose row has no contraction."""

@@ -1,4 +1,4 @@
-"""A mesh, an array's shape or a number of devices in; every layout there is, and which of them are one, out."""
+"""Enumerates meshes and layouts, and identifies those that are equal up to a symmetry."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from runner.untyped import is_dict, is_list
 
 
 def factorisations(devices: int, axes: int) -> Iterator[list[int]]:
-    """Every way to make a mesh of so many axes, some perhaps of size 1, of the devices."""
+    """Every mesh of `axes` axes that has all devices; some axes may have size 1."""
     yield from _of_divisors(devices, axes, _divisors(devices))
 
 
@@ -33,7 +33,7 @@ def _of_divisors(devices: int, axes: int, divisors: Sequence[int]) -> Iterator[l
 
 
 def count_of_factorisations(devices: int, axes: int) -> int:
-    """How many `factorisations` there are: each prime factor, as often as it is one, goes to some axis."""
+    """The number of `factorisations`: each prime factor, with its multiplicity, goes to one of the axes."""
     count, left, prime = 1, devices, 2
     while left > 1:
         prime = prime if prime * prime <= left else left
@@ -52,13 +52,13 @@ def _divisors(number: int) -> list[int]:
 
 
 def count_of_specs(shape: Sequence[int], mesh: Mesh) -> int:
-    """How many `specs` there are; none is made.
+    """The number of `specs`, without making any.
 
-    Dimension after dimension it counts the ways to have used each set of axes. Of several axes a dimension has every
-    order.
+    For one dimension after the other it counts the ways to have used each set of axes. Several axes of one dimension
+    count in every order.
     """
     sizes = [size for size in mesh.sizes.values() if size > 1]
-    # Axes of one size are alike: what counts is how many of each size are left.
+    # Axes of one size are alike: only the number of unused axes of each size matters.
     kinds = Counter(sizes)
     ways: Counter[tuple[int, ...]] = Counter({tuple(kinds.values()): 1})
     for length in shape:
@@ -74,9 +74,9 @@ def count_of_specs(shape: Sequence[int], mesh: Mesh) -> int:
 
 
 def specs(shape: Sequence[int], mesh: Mesh) -> Iterator[Spec]:
-    """Every PartitionSpec that an array may have: each dimension divides by its axes, each axis stands once.
+    """Every PartitionSpec of an array in which each dimension is divisible by its axes and no axis is used twice.
 
-    An axis of size 1 shards nothing and stands in none. The order of the axes of one dimension counts.
+    An axis of size 1 shards nothing and is left out. The order of the axes of one dimension counts.
     """
     cutting = tuple(axis for axis, size in mesh.sizes.items() if size > 1)
     yield from map(Spec, _entries(shape, mesh, cutting))
@@ -96,7 +96,7 @@ def _entries(shape: Sequence[int], mesh: Mesh, left: tuple[str, ...]) -> Iterato
 _LAYOUTS = ("arrays", "outputs", "constraints")
 _SECTIONS = ("graph", "per_device", "functions")
 _SAID = ("name", "summary", "source", "show", "test")
-"""What is said of an experiment; it changes nothing of what is done."""
+"""The keys that describe an experiment and do not change what is computed."""
 
 
 def identity(config: Mapping[str, Any]) -> str:
@@ -111,7 +111,7 @@ def identity(config: Mapping[str, Any]) -> str:
     left["devices"] = config["mesh"].get("devices")
     types = config["mesh"].get("types") or [None] * len(axes)
     if _of_graph(config.get("program")):
-        # Lines that no program is written from are no part of what is run.
+        # Lines that no program is written from are not part of a run.
         left.pop("per_device", None)
         left.pop("manual", None)
     new = [f"axis {k}" for k in range(len(axes))]
@@ -124,7 +124,7 @@ def identity(config: Mapping[str, Any]) -> str:
 
 
 def _of_graph(programs: Any) -> bool:
-    """Whether all programs that are named are written from the graph."""
+    """Whether all named programs are written from the graph."""
     named = programs if is_list(programs) else [programs]
     return all(isinstance(name, str) and name in tuple(Program) and Program(name).section == "graph" for name in named)
 
@@ -142,7 +142,7 @@ def _renamed(key: str, value: Any, names: Mapping[str, str]) -> Any:
 
 
 def _rules(value: Any, names: Mapping[str, str]) -> Any:
-    """Rules with other names of the mesh axes; what is no rule is refused, and needs no other names."""
+    """Rules with other names of the mesh axes; an invalid rule is left as it is, and refused later."""
     if is_dict(value):
         axes = {"mesh_axes": _axes(value["mesh_axes"], names)} if is_list(value.get("mesh_axes")) else {}
         return {**value, **axes, "logical_axis_rules": _rules(value.get("logical_axis_rules"), names)}
@@ -152,7 +152,7 @@ def _rules(value: Any, names: Mapping[str, str]) -> Any:
 
 
 def _axes(spec: Any, names: Mapping[str, str]) -> Any:
-    """A spec with other names of its axes; nulls at its end say nothing."""
+    """A spec with other names of its axes; nulls at its end are dropped."""
     if not is_list(spec):
         return spec
     renamed = [_axes(entry, names) if is_list(entry) else names.get(entry, entry) for entry in spec]
@@ -163,7 +163,7 @@ def _axes(spec: Any, names: Mapping[str, str]) -> Any:
 
 
 def _expressions(value: Any, names: Mapping[str, str]) -> Any:
-    """The lines of a section; a collective names its axes by texts, which stand in quotes."""
+    """The lines of a section; a collective names its axes by texts in quotes."""
     if is_dict(value):
         return {name: _expressions(item, names) for name, item in value.items()}
     if is_list(value):

@@ -24,11 +24,11 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class Expectations:
-    """What one program is held to; None and empty where nothing is expected.
+    """The expectations of one program; None and empty where there are none.
 
-    `collectives` counts every kind, those that it does not name being zero; a range is for what branches decide.
-    `layouts` are the specs of values in the middle of `graph`. What is `lowered` is what the program asks for, what is
-    `planned` what Shardy makes of it; the others are of the compiled module.
+    `collectives` counts every kind, and is zero for kinds that it does not name; a range is for branches. `layouts` are
+    the specs of values in the middle of `graph`. `lowered_…` is about what the program asks for, `planned_…` about
+    Shardy's plan, the others about the compiled module.
     """
 
     collectives: Mapping[str, int | Range] | None = None
@@ -47,7 +47,7 @@ class Expectations:
 
     @property
     def named(self) -> tuple[str, ...]:
-        """Those of `CHECKED` that bind the program: an empty mapping of `collectives` and a zero promise something."""
+        """The names in `CHECKED` that apply to the program; an empty mapping of `collectives` and a zero count."""
         return tuple(name for name in CHECKED if getattr(self, name) != getattr(_NOTHING, name))
 
 
@@ -59,19 +59,19 @@ _NOTHING = Expectations()
 
 @dataclass(frozen=True)
 class ExpectableKeys:
-    """What the keys below an expectation may be."""
+    """The names that keys below an expectation may have."""
 
     programs: Collection[Program]
     platforms: Collection[str]
     lines: Mapping[Program, Collection[str]]
-    """Per program the lines of its section: `C`, `ring.lhs`."""
+    """For each program the lines of its section: `C`, `ring.lhs`."""
     values: Collection[str]
     """The values of `graph`."""
     outputs: Collection[str]
     sections: Mapping[Program, Section]
-    """The section of each program that the experiment lacks."""
+    """The section of each program that the experiment does not have."""
     spec: Callable[[object, Key], Spec]
-    """Reads a PartitionSpec that stands at a key."""
+    """Reads the PartitionSpec at a key."""
     size: Callable[[object, Key], int]
     """Reads an integer, or an expression of dims and sizes of mesh axes."""
 
@@ -79,7 +79,7 @@ class ExpectableKeys:
 def read(
     config: Mapping[str, Any], programs: Collection[Program], platform: str, names: ExpectableKeys
 ) -> dict[Program, Expectations]:
-    """What each of `programs` is held to on `platform`. Raises `InvalidExperiment` for what cannot be meant."""
+    """The expectations of each of `programs` on `platform`. Raises `InvalidExperiment` for invalid ones."""
     return {program: _of(config, program, platform, names) for program in programs}
 
 
@@ -121,11 +121,11 @@ def _of(config: Mapping[str, Any], program: Program, platform: str, names: Expec
 def _closest(
     value: Any, key: Key, program: Program, platform: str, names: ExpectableKeys, read: Callable[[Any, Key], Value]
 ) -> Value | None:
-    """What `value` says for the program on the platform; None where it says nothing."""
+    """The expectation for the program on the platform; None if there is none."""
     plain = _plain(value, names)
     value_for = None if plain is None else read(plain, key)
     if is_mapping(value):
-        # Every branch is read, so that a fault is found whichever program runs.
+        # Every branch is read, so that faults are found whichever program runs.
         inner = {
             branch: _closest(value[branch], (*key, branch), program, platform, names, read)
             for branch in value
@@ -138,7 +138,7 @@ def _closest(
 
 
 def _plain(value: Any, names: ExpectableKeys) -> Any:
-    """What stands beside the programs and platforms; None where there are only such."""
+    """The value beside the programs and platforms; None if there is none."""
     if not is_mapping(value):
         return value
     rest = {k: v for k, v in value.items() if k not in names.programs and k not in names.platforms}
@@ -177,7 +177,7 @@ def _lines(value: Any, key: Key, names: ExpectableKeys, program: Program) -> tup
     for i, line in enumerate(value):
         if not isinstance(line, str) or line not in every:
             raise invalid((*key, i), f"there is no line {line!r}{nearest(str(line), every) or _list(sorted(every))}")
-    # What is written for per_device names lines that the graph does not have.
+    # Expectations of per_device name lines that the graph does not have.
     return tuple(line for line in value if line in names.lines[program])
 
 
@@ -190,13 +190,13 @@ def _layouts(value: Any, key: Key, names: ExpectableKeys) -> dict[str, Spec]:
     return {name: names.spec([] if spec is None else spec, (*key, name)) for name, spec in value.items()}
 
 
-# What has to be refused.
+# Experiments that are expected to be refused.
 
 
 def refusal(config: Mapping[str, Any]) -> str | None:
-    """What the message has to hold with which a whole configuration is refused; None where nobody expects that.
+    """The text that the refusal's message must contain; None if no refusal is expected.
 
-    It is read by itself, since what else the configuration says may be what is refused. Raises `InvalidExperiment`.
+    It is read on its own, since the rest of the configuration may be what is refused. Raises `InvalidExperiment`.
     """
     expect: Mapping[str, Any] = config.get("expect") or {}
     refusal = expect.get("invalid")
@@ -206,15 +206,15 @@ def refusal(config: Mapping[str, Any]) -> str | None:
     return refusal
 
 
-# What is known to be wrong.
+# Outputs that are known to be wrong.
 
 
 def known_wrong(
     config: Mapping[str, Any], programs: Collection[Program], platform: str, names: ExpectableKeys
 ) -> dict[Program, dict[str, str]]:
-    """Per program the outputs that are known to be wrong on `platform`, each with versions of JAX: "" is all of them.
+    """For each program the outputs that are known to be wrong on `platform`, with versions of JAX: "" for all.
 
-    Raises `InvalidExperiment` for what cannot be meant.
+    Raises `InvalidExperiment` for invalid entries.
     """
     key, value = ("expect", "wrong"), config["wrong"]
     _refuse_absent(value, key, names)
@@ -226,7 +226,7 @@ def known_wrong(
 
 
 def _refuse_absent(value: Any, key: Key, names: ExpectableKeys) -> None:
-    """Raise `InvalidExperiment` where a program is named that the experiment cannot have."""
+    """Raise `InvalidExperiment` for a program that the experiment cannot have."""
     for branch in value if is_mapping(value) else ():
         if branch in names.sections:
             message = (
@@ -268,7 +268,7 @@ def _versions(versions: Any, key: Key) -> str:
 
 
 def among(version: str, versions: str) -> bool:
-    """Whether a version of JAX, also one that is not released yet, is among those of a specifier; "" has them all."""
+    """Whether a version of JAX, even an unreleased one, satisfies a specifier; "" is satisfied by all."""
     from packaging.specifiers import SpecifierSet
 
     return SpecifierSet(versions).contains(version, prereleases=True)

@@ -1,6 +1,6 @@
-"""Functions and lines in; how many lines they come to, each call written out and each unrolled step, out.
+"""Counts the lines of functions and sections with calls written out and repeats unrolled.
 
-It counts and writes nothing, so that what would be without bound is refused before it is begun.
+It only counts, so that an experiment without bound is refused before any of it is built.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from runner.language.syntax import SyntaxFault, parse
 from runner.untyped import is_mapping
 
 LINES = 10_000
-"""To how many lines a section may come, and to how many all functions together: each is read, typed and interpreted."""
+"""The largest number of lines of a section, and of all functions together: each is read, typed and interpreted."""
 
 DEEPEST = 50
-"""How deep calls of functions may nest: whatever writes them out recurses."""
+"""The largest depth of nested calls: code that writes them out recurses."""
 
 UNROLLED = 1_000
-"""To how many lines an unrolled repeat may come: each is traced and compiled in each program, XLA slower and slower."""
+"""The largest number of lines of an unrolled repeat: each is compiled in each program, more and more slowly."""
 
 SLOW = 200
-"""From how many lines on what a repeat is unrolled to is said to cost time."""
+"""The number of lines of an unrolled repeat from which on a warning says that it takes time."""
 
 STEPS = 1_000_000
-"""How many lines all steps of the repeats of a section may compute: NumPy computes each for the reference."""
+"""The largest number of lines that all steps of a section's repeats compute: NumPy computes each for the reference."""
 
 
 def check_functions(functions: Mapping[str, Function], section: Section) -> dict[str, int]:
-    """To how many lines each function comes. Raises `InvalidExperiment` where they are too many, or nest too deep."""
+    """The number of lines of each function. Raises `InvalidExperiment` for too many, or calls nested too deep."""
     known: dict[str, int] = {}
     for name in functions:
         _count(name, functions, section, known, ())
@@ -49,7 +49,7 @@ def check_functions(functions: Mapping[str, Function], section: Section) -> dict
 
 
 def check_calls(lines: Sequence[WrittenLine], section: Section, counts: Mapping[str, int]) -> None:
-    """Raise `InvalidExperiment` for the line with whose calls a section is too long."""
+    """Raise `InvalidExperiment` for the line whose calls make a section too long."""
     together = 0
     for line in lines:
         count = 1 + sum(counts[name] for name in _called(line.value, section, counts))
@@ -63,7 +63,7 @@ def _count(
     name: str, functions: Mapping[str, Function], section: Section, known: dict[str, int], path: tuple[str, ...]
 ) -> int:
     if name in known or name in path:
-        # Who reads the lines tells a cycle.
+        # The reader of the lines reports a cycle.
         return known.get(name, 0)
     path = (*path, name)
     if len(path) > DEEPEST:
@@ -77,7 +77,7 @@ def _count(
 
 
 def _called(value: Any, section: Section, functions: Mapping[str, Any]) -> Iterator[str]:
-    """The functions that a line calls or hands to what calls them, as often as it does."""
+    """The functions that a line calls, or passes to an operation that calls them, once for each call."""
     if is_choice(value):
         yield from _called(value.get(section), section, functions)
     elif is_mapping(value):
@@ -87,7 +87,7 @@ def _called(value: Any, section: Section, functions: Mapping[str, Any]) -> Itera
         try:
             term = parse(value).term
         except SyntaxFault:
-            # Who reads the line says so.
+            # The reader of the line reports it.
             return
         for part in within(term):
             if calls(part, functions):
@@ -97,7 +97,7 @@ def _called(value: Any, section: Section, functions: Mapping[str, Any]) -> Itera
 
 
 def check_repeats(statements: Sequence[Flat], section: Section) -> None:
-    """Raise `InvalidExperiment` for a repeat that has too many steps, or is unrolled to too many lines."""
+    """Raise `InvalidExperiment` for a repeat with too many steps, or too many unrolled lines."""
     for statement in statements:
         if not isinstance(statement, Loop):
             continue
@@ -119,7 +119,7 @@ def check_repeats(statements: Sequence[Flat], section: Section) -> None:
 
 
 def warnings(statements: Sequence[Flat], section: Section) -> list[str]:
-    """What is to be said of each repeat that is unrolled to many lines."""
+    """A warning for each repeat that is unrolled to many lines."""
     return [
         f"'{statement.name}' of {section} is unrolled to {count:,} lines, which each program traces and compiles "
         "one by one; unroll: false compiles one step"
@@ -129,12 +129,12 @@ def warnings(statements: Sequence[Flat], section: Section) -> list[str]:
 
 
 def _unrolled(statement: Flat) -> int:
-    """How many lines a program has of a statement."""
+    """The number of lines that a program has for a statement."""
     if not isinstance(statement, Loop):
         return 1
     return (statement.steps if statement.unroll else 1) * sum(map(_unrolled, statement.body))
 
 
 def _steps(statement: Flat) -> int:
-    """How many lines are computed for a statement."""
+    """The number of lines that are computed for a statement."""
     return statement.steps * sum(map(_steps, statement.body)) if isinstance(statement, Loop) else 1

@@ -1,4 +1,4 @@
-"""A line and the calls around it in; its identity, and what it says once its static parameters are known, out."""
+"""The identity of a line and of the calls around it, and its expression with static parameters written out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from runner.language.check import Scope, canonical
 from runner.language.syntax import Expression, SyntaxFault, fault_in
 
 _FEW = 4
-"""So many names make one that can still be read."""
+"""The largest number of names that are joined into one."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Frame:
     inside: tuple[str, ...] = ()
 
     def filled(self, expression: Expression, key: Key, scope: Scope) -> Term:
-        """An expression, with what is known without arrays written out: parameters, comprehensions."""
+        """The term of an expression with static parameters and comprehensions written out."""
         known = Expression(expression.text, substituted(expression.term, self.statics.get))
         mesh = scope.mesh if scope.section == "per_device" else None
         try:
@@ -49,7 +49,7 @@ class Frame:
     def line(self, label: str, within: Line | None, key: Key, *, parts: int = 0, result: bool = False) -> Line:
         """The identity of a line that the lines around it call `label`, `within` a repeat or in none.
 
-        A `result` is what the innermost call gives, and has no scope of its own.
+        A `result` is what the innermost call returns, and has no scope of its own.
         """
         name = self.names.get(label, label)
         scopes = self.scopes if result else (*self.scopes, label)
@@ -57,14 +57,14 @@ class Frame:
         return replace(at, origin=Origin(key, self.uses, scopes, label, parts))
 
     def in_repeat(self, given: Iterable[str], own: Iterable[str]) -> Frame:
-        """The same inside a repeat: what it is given keeps its name, and hides what has the same outside."""
+        """The same frame inside a repeat: the names that the repeat gives hide those outside."""
         names = {label: name for label, name in self.names.items() if label not in set(own)}
         return replace(self, names=names | {name: name for name in given}) if self.scopes else self
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where an expression stands: its key and text, what it may read, the function, the repeat; its line's `name`."""
+    """The place of an expression: its key and text, its scope, the function, the repeat, and the `name` of its line."""
 
     key: Key
     text: str
@@ -74,12 +74,12 @@ class Place:
     name: str
 
     def fault(self, message: str, part: Term) -> InvalidExperiment:
-        """What is wrong with a part of the expression."""
+        """The fault of a part of the expression."""
         return InvalidExperiment(located(self.key, self.text, fault_in(self.text, message, part.at), self.frame.uses))
 
 
 def free(wish: str, taken: set[str]) -> str:
-    """A name that is not `taken`, which it then is."""
+    """A name that is not in `taken`, to which it is added."""
     name, count = wish, 2
     while name in taken:
         name, count = f"{wish}_{count}", count + 1
@@ -88,7 +88,7 @@ def free(wish: str, taken: set[str]) -> str:
 
 
 def together(names: Sequence[str]) -> str:
-    """A name for several values: that of all of them, or of the first and the last where they are many."""
+    """A name for several values: all of their names, or the first and the last if there are many."""
     return "_".join(names if len(names) <= _FEW else (names[0], "to", names[-1]))
 
 

@@ -1,4 +1,4 @@
-"""The functions of an experiment as the YAML has them in; the same, checked as far as no call is needed, out."""
+"""Reads the experiment's functions, and checks what can be checked without a call."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from runner.language.syntax import SyntaxFault, fault_in, header, on_one_line, p
 from runner.untyped import is_list, is_mapping
 
 RESULT = "result"
-"""The name of the line that says what a function gives."""
+"""The name of the line that says what a function returns."""
 
 CHECKPOINT = "checkpoint"
-"""The key that says what is kept of a function for the backward pass."""
+"""The key that says what of a function is kept for the backward pass."""
 
 _SHOWN = 100
-"""How much of what is no signature a message has."""
+"""The number of characters of an invalid signature that a message shows."""
 
 _FORM = "write NAME(x, y): EXPRESSION, or NAME: {of: [x, y], result: EXPRESSION}"
 
 
 @dataclass(frozen=True)
 class Function:
-    """One function.
+    """A function of the experiment.
 
     - `signature`: its parameters, of which those with a default may be left out of a call.
-    - `lines`: as the YAML has them, among them `result`, which `alone` is all that there is.
-    - `checkpoint`: what is kept of a call for the backward pass; None: everything.
+    - `lines`: as the YAML has them, including `result`; `alone`: whether `result` is the only line.
+    - `checkpoint`: what of a call is kept for the backward pass; None: everything.
     """
 
     name: str
@@ -51,16 +51,16 @@ class Function:
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """The names of what it is called with."""
+        """The names of its parameters."""
         return tuple(self.signature.parameters)
 
     def body(self, section: Section) -> list[WrittenLine]:
-        """Its lines in a section, but for the last."""
+        """Its lines in a section, without the last."""
         rest = {name: value for name, value in self.lines.items() if name != RESULT}
         return of(rest, self.key, section, shared=True)
 
     def result(self, section: Section) -> WrittenLine:
-        """The line that says what it gives."""
+        """The line that says what it returns."""
         written = of({RESULT: self.lines[RESULT]}, self.key, section, shared=True)
         if not written:
             raise invalid((*self.key, RESULT), f"the function '{self.name}' gives nothing in {section}")
@@ -69,17 +69,17 @@ class Function:
 
     @cached_property
     def bound_in_repeats(self) -> frozenset[str]:
-        """The names that its repeats give values to inside them, which an argument of that name would be hidden by."""
+        """The names that its repeats define inside, which would hide an argument of that name."""
         return frozenset(_inside(self.lines.values()))
 
     @cached_property
     def own(self) -> frozenset[str]:
-        """Every name that it has."""
+        """Every name that it defines."""
         return frozenset({*self.parameters, *self.bound_in_repeats, *(name for name, _ in all_names(self.lines, ()))})
 
     @property
     def differs(self) -> bool:
-        """Whether some line of it is another one in each section."""
+        """Whether the sections have different versions of some line."""
         return any(map(is_choice, self.lines.values()))
 
     def __str__(self) -> str:
@@ -102,7 +102,7 @@ def _inside(values: Any) -> Iterator[str]:
 
 
 def read_functions(config: Mapping[str, Any], taken: Mapping[str, str]) -> dict[str, Function]:
-    """The functions by their names. `taken` says what the names are that mean something else already."""
+    """The functions by their names. `taken` maps names with another meaning to that meaning."""
     functions: dict[str, Function] = {}
     for written, value in config.items():
         key = ("functions", written)
@@ -167,7 +167,7 @@ def _signature(text: str, key: Key) -> inspect.Signature:
 
 
 def _literal(term: Term) -> Any:
-    """The value that a term is literally. Raises `ValueError` for what is none."""
+    """The literal value of a term. Raises `ValueError` for other terms."""
     match term:
         case Const(value=value):
             return value
@@ -195,7 +195,7 @@ def _check_names(function: Function, taken: Mapping[str, str]) -> None:
 
 
 def bind(function: Function, call: Apply, key: Key, text: str, uses: tuple[Key, ...]) -> dict[str, Term]:
-    """The argument of each parameter, defaults too. Raises `InvalidExperiment` where they do not fit."""
+    """The argument of each parameter, with defaults. Raises `InvalidExperiment` if the arguments do not fit."""
     try:
         bound = function.signature.bind(*call.operands, **dict(call.named))
     except TypeError as error:
@@ -208,7 +208,7 @@ def bind(function: Function, call: Apply, key: Key, text: str, uses: tuple[Key, 
 
 
 def is_static(term: Term, dims: Mapping[str, int]) -> bool:
-    """Whether an argument is known without arrays: numbers, texts, dims, and tuples and arithmetic of them."""
+    """Whether an argument is static: numbers, texts, dims, and tuples and arithmetic of them."""
     match term:
         case Const():
             return True

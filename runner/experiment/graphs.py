@@ -1,4 +1,4 @@
-"""The statements of a section in; the section as a graph out."""
+"""Makes a graph of the statements of a section."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from runner.language.syntax import Expression
 
 
 def graph(statements: Sequence[Statement], given: Iterable[str]) -> Graph:
-    """The graph of some statements of a section, which begin with the values of these names."""
+    """The graph of statements that begin with the values named in `given`."""
     reader = _Reader({}, itertools.count())
     inputs = tuple(reader.value(name) for name in given)
     reader.statements(statements)
@@ -40,19 +40,19 @@ def graph(statements: Sequence[Statement], given: Iterable[str]) -> Graph:
 
 
 class _Reader:
-    """Reads statements into the equations of one graph; those of its bodies have readers of their own."""
+    """Reads statements into the equations of one graph; the graphs of their bodies have readers of their own."""
 
     def __init__(self, names: dict[str, int], numbers: Iterator[int], *, local: bool = False) -> None:
         self.names = names
-        """The numbers of what there is, by its name."""
+        """The numbers of the values in scope, by name."""
         self.equations: list[Equation] = []
         self._numbers = numbers
         self._local = local
-        """Whether the statements are those of a function, which has names of its own."""
+        """Whether the statements are a function's, which has names of its own."""
         self._line: Line
         self._text = ""
         self._parts = itertools.count(1)
-        """The numbers of the parts of the line."""
+        """Counts the parts of the line."""
 
     def value(self, name: str = "") -> Value:
         """A new value."""
@@ -62,11 +62,11 @@ class _Reader:
         return value
 
     def _inside(self) -> _Reader:
-        """A reader of statements that know what there is here."""
+        """A reader of statements with the same names in scope."""
         return _Reader(dict(self.names), self._numbers, local=self._local)
 
     def statements(self, statements: Iterable[Statement]) -> None:
-        """The equations of statements."""
+        """Read statements into equations."""
         for statement in statements:
             match statement:
                 case Node():
@@ -96,7 +96,7 @@ class _Reader:
         operand = self._operand(term)
         if not isinstance(operand, Ref) or len(self.equations) == before:
             operand = self._put(NAME, term, (operand,), spelled="name")
-        # What was put last is all that the line says.
+        # The last equation is the whole line.
         made = self.equations[-1]
         value = Value(operand.number, name)
         source = replace(made.source, whole=True, part=made.source.part if part is None else part)
@@ -165,12 +165,12 @@ class _Reader:
         self.equations.append(Equation("repeat", operands, results, Source(loop.line), form=form, bodies=(body,)))
 
     def _first(self, expression: Expression, line: Line) -> tuple[Ref, Source]:
-        """What a repeat begins with, and where that is written."""
+        """The value that a repeat begins with, and where it is written."""
         number, source = self._named(expression, line), self.equations[-1].source
         return Ref(number, source), source
 
     def _call(self, invocation: Invocation) -> None:
-        """A call of a function."""
+        """Read a call of a function."""
         body, given = self._body(invocation, around=False)
         form = Called(invocation.call, self._taken(invocation.gives))
         self._put_results(
@@ -178,7 +178,7 @@ class _Reader:
         )
 
     def _choice(self, choice: lines.Choice) -> None:
-        """A call of `cond` or `switch`; a lambda that is one expression reads what the lines around it read."""
+        """Read a call of `cond` or `switch`; a lambda of one expression reads what the lines around it read."""
         call, calls = choice.call, tuple(branch.call for branch in choice.branches)
         ((_, on),) = call.arguments
         around = list(map(_is_expression, choice.branches))
@@ -189,7 +189,7 @@ class _Reader:
         self._put_results(Equation(call.function, operands, (), form.taken[0], form=form, bodies=graphs), choice)
 
     def _body(self, invocation: Invocation, *, around: bool) -> tuple[Graph, tuple[Ref, ...]]:
-        """The lines of a call as a graph, which may know what there is `around` it; and what it is called with."""
+        """The lines of a call as a graph, and its operands; with `around` it may read the values around it."""
         inside = _Reader(dict(self.names) if around else {}, self._numbers, local=True)
         arguments = () if around else invocation.call.arguments
         given = tuple(Ref(self.names[name]) for _, name in arguments)
@@ -202,7 +202,7 @@ class _Reader:
         return Graph(inputs, tuple(inside.equations), outputs, inside.names), given
 
     def _taken(self, gives: Iterable[Node]) -> tuple[Source, ...]:
-        """Where the lines stand that say what a call or a choice gives."""
+        """Where the lines are that say what a call or a choice returns."""
         taken: list[Source] = []
         for node in gives:
             at = node.expression.term.at or (None, None)
@@ -210,7 +210,7 @@ class _Reader:
         return tuple(taken)
 
     def _put_results(self, equation: Equation, statement: Invocation | lines.Choice) -> None:
-        """An equation whose results have the names that the lines around the call know."""
+        """An equation whose results have the names that the lines around the call use."""
         names = statement.call.results if self._local else [node.name for node in statement.gives]
         self.equations.append(replace(equation, results=tuple(map(self.value, names))))
 

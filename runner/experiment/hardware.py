@@ -19,10 +19,10 @@ from runner.untyped import is_mapping
 
 KEY: Key = ("hardware",)
 PRECISIONS = ("high", "highest")
-"""What may stand after the slash in `flops: {float32/highest: …}`: what a product costs that rounds less."""
+"""The precisions that may follow the slash in `flops: {float32/highest: …}`."""
 
 _FAMILIES = ("float8",)
-"""Names that stand for all dtypes that begin with them."""
+"""Names that stand for all dtypes beginning with them."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Torus:
     cubes: bool = False
 
     def rings(self, shape: Sequence[int]) -> tuple[bool, ...]:
-        """Which dimensions of chips that lie in that shape wrap around."""
+        """Which dimensions of a torus of that shape wrap around."""
         if self.ring is None:
             return (False,) * len(shape)
         whole = [size > 2 and size % self.ring == 0 for size in shape]
@@ -55,7 +55,7 @@ class Torus:
 
 @dataclass(frozen=True)
 class Switch:
-    """Nodes of so many devices, all linked to each other; `bandwidth`: of one device, one way; `latency`: of a step."""
+    """Nodes of devices that are all linked to each other; `bandwidth`: of one device, one way; `latency`: of a step."""
 
     devices: int
     bandwidth: float
@@ -64,7 +64,7 @@ class Switch:
 
 @dataclass(frozen=True)
 class Network:
-    """What links nodes, or slices: `bandwidth` of one device, one way, if all of a node send; `latency` of a step."""
+    """The links between nodes or slices; `bandwidth`: of a device, one way, all sending; `latency`: of a step."""
 
     bandwidth: float
     latency: float
@@ -74,9 +74,9 @@ class Network:
 class Hardware:
     """A device and its links.
 
-    - `flops`: what it multiplies and adds in a second, by dtype (`bfloat16`, `float32/highest`).
-    - `memory_bytes`, `memory_bandwidth`: what it holds, and what it reads and writes in a second.
-    - `slices`: how many tori there are; `shape`: the chips along each dimension of one.
+    - `flops`: multiplications and additions per second, by dtype (`bfloat16`, `float32/highest`).
+    - `memory_bytes`, `memory_bandwidth`: its capacity, and the bytes per second that it reads and writes.
+    - `slices`: the number of tori; `shape`: the chips along each dimension of one.
     """
 
     name: str
@@ -89,18 +89,18 @@ class Hardware:
     shape: tuple[int, ...] = ()
 
     def peak(self, dtype: str, precision: str) -> float | None:
-        """Operations a second of products of that dtype; None where it is not known."""
+        """Operations per second of products of that dtype; None if unknown."""
         family = next((name for name in _FAMILIES if dtype.startswith(name)), dtype)
         named = [f"{dtype}/{precision}", dtype, f"{family}/{precision}", family]
         return next((self.flops[name] for name in named if name in self.flops), None)
 
 
 def read(config: Mapping[str, Any], mesh: Mesh, shape: tuple[int, ...] | None) -> Hardware | None:
-    """The hardware of a configuration; None where it names none.
+    """The hardware of a configuration; None if it names none.
 
-    `shape` are the chips along each dimension of the target's topology, where it has one.
+    `shape` are the chips along each dimension of the target's topology, if it has one.
 
-    Raises `InvalidExperiment` for numbers that no hardware has, and where the mesh does not fit onto it.
+    Raises `InvalidExperiment` for impossible numbers, and if the mesh does not fit onto the hardware.
     """
     if config["name"] is None:
         given = next(_given(config), None)
@@ -154,7 +154,7 @@ def _links(config: Mapping[str, Any]) -> Torus | Switch | None:
 
 
 def _placed(hardware: Hardware, mesh: Mesh, wanted: Iterable[Any] | None, known: tuple[int, ...] | None) -> Hardware:
-    """The hardware with the chips along each dimension: the topology's, or those asked for, or the mesh's own axes."""
+    """The hardware with the chips along each dimension: from the topology, the configuration, or the mesh's axes."""
     links, slices = hardware.links, hardware.slices
     if mesh.needed > mesh.size and known is None:
         message = f"the estimate for {hardware.name} is of {mesh.size} devices, 0 to {mesh.size - 1}"
@@ -185,7 +185,7 @@ def _placed(hardware: Hardware, mesh: Mesh, wanted: Iterable[Any] | None, known:
 
 
 def along(mesh: Mesh, slices: int, links: Torus) -> tuple[int, ...]:
-    """The chips along each dimension where the axes of the mesh are these, as far as there are enough."""
+    """The chips along each dimension if the mesh's axes are these, as far as there are enough."""
     sizes = list(mesh.shape)
     for part, order in ((slices, 1), (links.per_chip, -1)):
         for i in range(len(sizes))[::order]:
@@ -213,13 +213,13 @@ def _at(config: Mapping[str, Any], path: tuple[str, ...]) -> Any:
 
 
 def _is_given(config: Mapping[str, Any], *path: str) -> bool:
-    """Whether anything is said at a key or below it."""
+    """Whether a key, or one below it, has a value."""
     value = _at(config, path)
     return any(_is_given(value, name) for name in value) if is_mapping(value) else value is not None
 
 
 def _given(config: Mapping[str, Any], key: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The keys at which something is said that is no default."""
+    """The keys whose values are not the defaults."""
     for name, value in config.items():
         if is_mapping(value):
             yield from _given(value, (*key, name))

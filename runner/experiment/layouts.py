@@ -1,4 +1,4 @@
-"""The mesh, the arrays and the PartitionSpecs of a configuration in; how everything lies out."""
+"""Reads the mesh, the arrays and the PartitionSpecs of a configuration."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def read_mesh(config: Mapping[str, Any]) -> Mesh:
 
 
 def _read_types(types: Any, axes: list[str]) -> tuple[str, ...]:
-    """The axes that are none of explicit sharding's."""
+    """The axes that are not of type Explicit."""
     key = ("mesh", "types")
     if types is None:
         return ()
@@ -78,7 +78,7 @@ def _flat(value: Any) -> list[Any]:
 
 
 def read_manual(axes: Any, mesh: Mesh) -> tuple[str, ...]:
-    """The axes that are automatic in `per_device`, of those over which it is manual; none where nothing is said."""
+    """The mesh axes that `per_device` leaves to the compiler, given those over which it is manual; none by default."""
     if axes is None:
         return ()
     for i, axis in enumerate(axes):
@@ -94,7 +94,7 @@ def read_manual(axes: Any, mesh: Mesh) -> tuple[str, ...]:
 
 
 def check_blocks(experiment: Experiment) -> None:
-    """Raise `InvalidExperiment` where what a device holds would be no part of the block that `per_device` sees."""
+    """Raise `InvalidExperiment` if what a device holds would not be part of the block that `per_device` sees."""
     if not experiment.automatic or not experiment.per_device:
         return
     sizes = experiment.mesh.sizes
@@ -120,7 +120,7 @@ def check_blocks(experiment: Experiment) -> None:
 
 
 _RANK = 64
-"""How many dimensions an array of NumPy's may have."""
+"""The largest number of dimensions of a NumPy array."""
 
 
 def read_array(name: str, config: Mapping[str, Any], specs: Specs, dims: Mapping[str, int]) -> Array:
@@ -141,7 +141,7 @@ def read_array(name: str, config: Mapping[str, Any], specs: Specs, dims: Mapping
     fits(spec, shape, letters, specs.mesh, of_spec, name, specs.logical.get(of_spec))
     init = config["init"]
     if isinstance(init, str):
-        # NumPy makes it: `canonical` would give `normal` the arguments of JAX's.
+        # NumPy's spelling: `canonical` would give `normal` JAX's arguments.
         init = parsed(init, (*key, "init"))
     return Array(name, Layout(specs.mesh, shape, spec), letters, config["dtype"], init)
 

@@ -26,24 +26,24 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Named:
-    """One line, which gives one name."""
+    """A line, which defines one name."""
 
     line: Line
 
     @property
     def name(self) -> str:
-        """The name that the lines after it read."""
+        """The name that later lines read."""
         return self.line.name
 
     @property
     def defines(self) -> frozenset[str]:
-        """The same, as one of several."""
+        """The name as a tuple, for statements that may define several."""
         return frozenset((self.name,))
 
 
 @dataclass(frozen=True)
 class Node(Named):
-    """One line with the expression that it stands for, in the names that the lines around it have."""
+    """A line with its expression, in the names that the lines around it have."""
 
     expression: Expression
 
@@ -54,21 +54,20 @@ class Node(Named):
 
 
 class Compound:
-    """What has statements inside."""
+    """A statement that contains statements."""
 
     @cached_property
     def single(self) -> tuple[tuple[Flat, ...], ...]:
-        """Its single lines where it stands in a section, those of a choice together."""
+        """Its single lines as they stand in a section, those of a choice together."""
         return tuple(_flat((cast("Statement", self),), {}))
 
 
 @dataclass(frozen=True)
 class Invocation(Compound):
-    """A call of a function of the experiment's own, or of a lambda between which a choice is made.
+    """A call of a function of the experiment's own, or of a lambda that a choice selects.
 
-    - `call`: what is called, with which of the names around it, and what these lines call what it gives.
-    - `body`: its lines; `gives`: the lines that say what it gives, one for each result. Both are in the function's own
-      names.
+    - `call`: the function, its arguments and its results, in the names around it.
+    - `body`: its lines; `gives`: the lines of its results, one each. Both are in the function's own names.
     """
 
     call: Call
@@ -77,7 +76,7 @@ class Invocation(Compound):
 
     @property
     def names(self) -> frozenset[str]:
-        """The names around it that it is called with."""
+        """The names around it that are its arguments."""
         return frozenset(name for _, name in self.call.arguments)
 
 
@@ -85,8 +84,8 @@ class Invocation(Compound):
 class Choice(Compound):
     """A call of `cond` or `switch`.
 
-    - `call`: its argument is what the choice hangs on; `branches`: in JAX's order.
-    - `gives`: for each result the line that takes the value of one branch where all are computed.
+    - `call`: its argument is the predicate or index; `branches`: in JAX's order.
+    - `gives`: for each result the line that selects one branch's value where all are computed.
     """
 
     call: Call
@@ -95,7 +94,7 @@ class Choice(Compound):
 
     @property
     def names(self) -> frozenset[str]:
-        """The names around it that it hangs on, and that its branches are called with."""
+        """The names around it that its predicate and the arguments of its branches have."""
         return frozenset(name for _, name in self.call.arguments).union(*(branch.names for branch in self.branches))
 
 
@@ -125,7 +124,7 @@ class Loop(Compound, Generic[Inside]):
 
     @property
     def name(self) -> str:
-        """What the names of its results begin with."""
+        """The first part of its results' names."""
         return self.line.name
 
     @property
@@ -135,12 +134,12 @@ class Loop(Compound, Generic[Inside]):
 
     @property
     def given(self) -> tuple[str, ...]:
-        """The names that its body begins with, but for the index."""
+        """The names that its body starts with, without the index."""
         return tuple(name for name, _ in (*self.carry, *self.over))
 
     @property
     def results(self) -> tuple[str, ...]:
-        """What there is after the last step: the names that it carries, then those of what is stacked."""
+        """The results after the last step: the carried names, then the stacked ones."""
         return tuple(name for name, _ in (*self.carry, *self.stack))
 
     @property
@@ -149,47 +148,47 @@ class Loop(Compound, Generic[Inside]):
         return frozenset((*(name for name, _ in self.carry), *(inner for _, inner in self.stack)))
 
     def stack_of(self, result: str) -> str:
-        """The name in the body of what is stacked under that name."""
+        """The name in the body of what a stacked result is made of."""
         return dict(self.stack)[result]
 
     def firsts(self) -> Iterator[tuple[Line, Expression]]:
-        """What it begins with, in the order in which it stands."""
+        """The initial values, in their order in the file."""
         yield from ((self.line.inside(name, first="carry"), expression) for name, expression in self.carry)
         yield from ((self.line.inside(name, first="over"), expression) for name, expression in self.over)
 
     def first(self, carried: str) -> Line:
-        """What a carried name starts as."""
+        """The initial value of a carried name."""
         return self.line.inside(carried, first="carry")
 
     def whole(self, name: str) -> Line:
-        """What a name of the body is a slice of."""
+        """The array that a name of the body is a slice of."""
         return self.line.inside(name, first="over")
 
     def result(self, carried: str) -> str:
-        """The path of what there is of a name after the last step: its name, where the repeat stands in no other."""
+        """The path of a result after the last step: its name, if the repeat is not inside another."""
         return f"{self.line.path}.{carried}"
 
     @property
     def defines(self) -> frozenset[str]:
-        """The names of what there is after the last step: `ring.acc`."""
+        """The names of the results after the last step: `ring.acc`."""
         return frozenset(f"{self.name}.{result}" for result in self.results)
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """Every name in its expressions, those of its body too."""
+        """Every name in its expressions, including those of its body."""
         parts = (*(first for _, first in self.firsts()), *self.body)
         return self.counted.union(*(part.names for part in parts))
 
 
 Statement: TypeAlias = "Node | Loop[Statement] | Invocation | Choice"
-"""What a section and a function are made of."""
+"""The statements of a section or a function."""
 
 Flat: TypeAlias = "Node | Loop[Flat]"
-"""What a section is made of once the lines of functions stand in the place of calls."""
+"""The statements of a section with functions' lines in the place of calls."""
 
 
 def inside(statement: Statement) -> tuple[Statement, ...]:
-    """The statements of which one is made, those that say what it gives last."""
+    """The statements inside a statement, those of its results last."""
     match statement:
         case Node():
             return ()
@@ -202,7 +201,7 @@ def inside(statement: Statement) -> tuple[Statement, ...]:
 
 
 def with_inside(statement: Statement, parts: Sequence[Any]) -> Statement:
-    """A statement made of other ones, as many and of the same kinds."""
+    """A statement with other statements inside, as many and of the same kinds."""
     match statement:
         case Node():
             return statement
@@ -217,7 +216,7 @@ def with_inside(statement: Statement, parts: Sequence[Any]) -> Statement:
 def enclosed(
     statements: Iterable[Statement], around: tuple[Invocation | Choice, ...] = ()
 ) -> Iterator[tuple[Line, tuple[Invocation | Choice, ...]]]:
-    """The lines that stand in calls and choices, each with these, the outermost first; in the order of `flat`."""
+    """The lines inside calls and choices with their enclosing statements, outermost first; ordered as in `flat`."""
     for statement in statements:
         if isinstance(statement, Invocation | Choice):
             yield from enclosed(inside(statement), (*around, statement))
@@ -232,8 +231,8 @@ def enclosed(
 def flat(statements: Iterable[Statement]) -> tuple[Flat, ...]:
     """The single lines of the statements of a section, with the names that they have there.
 
-    The lines of a function stand in the place of a call, those of all branches in the place of a choice, followed by
-    the lines that take the values of one.
+    A function's lines replace its call. The lines of all branches replace a choice, followed by the lines that select
+    one branch's values.
     """
     return tuple(line for statement in statements for together in _single(statement) for line in together)
 
@@ -244,9 +243,9 @@ def _single(statement: Statement) -> tuple[tuple[Flat, ...], ...]:
 
 @dataclass(frozen=True, eq=False)
 class Unit:
-    """Single lines of a section that no cut through it parts: one, or those of a choice.
+    """Single lines of a section that stay together where it is divided: one line, or those of a choice.
 
-    `statement` is the position of the statement of which they are.
+    `statement` is the position of the statement that they belong to.
     """
 
     statement: int
@@ -259,7 +258,7 @@ class Unit:
 
     @cached_property
     def defines(self) -> frozenset[str]:
-        """The names that its lines give."""
+        """The names that its lines define."""
         return frozenset[str]().union(*(line.defines for line in self.lines))
 
 
@@ -270,7 +269,7 @@ def units(statements: Iterable[Statement]) -> tuple[Unit, ...]:
 
 
 def rejoined(kept: Iterable[Unit], statements: Sequence[Statement]) -> tuple[Statement, ...]:
-    """What is kept of a section: the statements of which all units are there, side by side; of the others, lines."""
+    """The kept units as statements where all units of a statement are there, otherwise as lines."""
     whole = Counter(unit.statement for unit in units(statements))
     there: list[Statement] = []
     for position, group in itertools.groupby(kept, lambda unit: unit.statement):
@@ -285,7 +284,7 @@ def rejoined(kept: Iterable[Unit], statements: Sequence[Statement]) -> tuple[Sta
 def _flat(statements: Iterable[Statement], names: dict[str, Name]) -> Iterator[tuple[Flat, ...]]:
     """The single lines of statements, those of a choice together.
 
-    `names` are what the section calls what these know by another name; it grows by what they give.
+    `names` maps names of the statements to names of the section; the names that they define are added.
     """
     for statement in statements:
         match statement:
@@ -310,7 +309,7 @@ def _flat(statements: Iterable[Statement], names: dict[str, Name]) -> Iterator[t
 
 
 def _call_so(line: Line, name: str, names: dict[str, Name]) -> None:
-    """Let those who know what a line gives by `name` find it in the section."""
+    """Add to `names` what the section calls the results that the statements know as `name`."""
     if name == line.name:
         names.pop(name, None)
     else:
@@ -362,7 +361,7 @@ Reading = TypeVar("Reading", bound="Flat | Unit")
 
 
 def entered_by(parts: Iterable[Reading], names: Iterable[str]) -> list[Reading]:
-    """The lines or units that some of these names enter."""
+    """The lines or units that depend on some of these names."""
     entered: list[Reading] = []
     known = set(names)
     for part in parts:

@@ -22,7 +22,7 @@ _REFERENCE = 8
 
 
 def check(experiment: Experiment) -> None:
-    """Raise `InvalidExperiment` where the arrays do not fit; nothing is made."""
+    """Raise `InvalidExperiment` if the arrays do not fit into memory; nothing is allocated."""
     sizes = {array.name: _array_bytes(experiment, array.name) for array in experiment.arrays}
     need = sum(sizes.values())
     have = available()
@@ -51,9 +51,9 @@ def _array_bytes(experiment: Experiment, name: str) -> int:
 
 
 def check_values(experiment: Experiment, types: Mapping[str, Mapping[str, Typed]]) -> None:
-    """Raise `InvalidExperiment` where one value of a line does not fit into memory in the reference.
+    """Raise `InvalidExperiment` if the reference cannot hold a value of some line.
 
-    `types` has the shape and the dtype of each line's value, section by section, of `per_device` on one device.
+    `types` has the shape and the dtype of each line's value for each section; for `per_device`, on one device.
     """
     have = available()
     if have is None:
@@ -74,7 +74,7 @@ def _line(section: str, name: str) -> Key:
 
 
 def available() -> int | None:
-    """Bytes of memory that this process may still take; None where the system does not say."""
+    """The bytes of memory that this process can still use; None if the system does not say."""
     sizes = [here for here in (_free_on_the_machine(), _free_in_the_group()) if here is not None]
     return min(sizes, default=None)
 
@@ -85,13 +85,13 @@ def _free_on_the_machine() -> int | None:
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
     except FileNotFoundError:
-        # Not Linux: what is free is not to be had without asking other programs.
+        # Outside of Linux, free memory is unknown without starting other programs.
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return None
 
 
 def _free_in_the_group() -> int | None:
-    """What a container's limit leaves; None where there is none."""
+    """The bytes that a container's limit leaves; None if there is no limit."""
     group = Path("/sys/fs/cgroup")
     try:
         limit, used = ((group / name).read_text(encoding="ascii").strip() for name in ("memory.max", "memory.current"))

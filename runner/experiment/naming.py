@@ -1,7 +1,7 @@
-"""An experiment in; the same per-device code with a name for every value that a trace shows, out.
+"""Gives a name to every value of per-device code that a trace shows.
 
-Naming a part of an expression changes nothing of what is computed, so the named code is an experiment like any other:
-`runner/programs/trace.py` writes it as a program, and the SPMD interpreter runs it as it stands.
+Naming a part of an expression does not change what is computed, so the named code is an experiment like any other:
+`runner/programs/trace.py` writes it as a program, and the SPMD interpreter runs it.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ TRACED = Program.SHARD_MAP
 """The program whose values a trace shows."""
 
 VALUES = 500
-"""How many values a trace may have; above it the steps of loops are not traced, only what they end with."""
+"""The largest number of values of a trace; with more, the steps of loops are not traced, only their results."""
 
 ELEMENTS = 1_000_000
-"""How many elements the values of a trace may have on all devices together; above it there is no trace."""
+"""The largest number of elements of a trace's values on all devices together; with more, there is no trace."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def named(experiment: Experiment) -> NamedCode:
 
 
 def too_large(elements: int) -> str:
-    """Why there is no trace of values with so many elements in all."""
+    """Why there is no trace of values with this many elements in all."""
     return f"its values have {elements} elements on all devices together; a trace holds {ELEMENTS} at most"
 
 
@@ -107,7 +107,7 @@ class _TooMany(Exception):
 
 
 Meaning = Mapping[str, Term]
-"""What the names of a loop's body, and the results of loops, stand for in the named code."""
+"""The values that the names of a loop's body, and the results of loops, stand for in the named code."""
 
 
 class _Naming:
@@ -121,7 +121,7 @@ class _Naming:
         self.stepped: list[str] = []
 
     def run(self, statements: tuple[Flat, ...], meaning: dict[str, Term], prefix: str) -> None:
-        """Name `statements`, which stand in the loop's step `prefix`; `meaning` grows by their names."""
+        """Name the values of `statements` in the loop step `prefix`; `meaning` gets their names."""
         for statement in statements:
             shown = prefix + statement.name
             if isinstance(statement, Node):
@@ -155,7 +155,7 @@ class _Naming:
             meaning[f"{loop.name}.{name}"] = value
 
     def _first(self, expression: Expression, meaning: Meaning, shown: str) -> Term:
-        """What a carried name starts as: another name for a value that there is, or a value of its own."""
+        """The initial value of a carried name: another name for an existing value, or a value of its own."""
         known = substituted(expression.term, meaning.get)
         if isinstance(known, Const) or (isinstance(known, Name) and not known.carried):
             return known
@@ -194,11 +194,11 @@ class _Naming:
 
 
 _Collective = tuple[Term, str | None, tuple[str, ...], str | None]
-"""A value; the operation, the axes and the operand of the collective that it is the result of."""
+"""A value, and the operation, axes and operand of the collective that gives it."""
 
 
 class _Parts:
-    """An expression with a name in the place of each collective, and what its other names stand for."""
+    """An expression in which collectives are replaced by names, and the meaning of its other names."""
 
     def __init__(self, naming: _Naming, meaning: Meaning, shown: str) -> None:
         self._naming = naming
@@ -239,12 +239,12 @@ class _Parts:
 
 
 def _communicates(term: Term) -> TypeGuard[Apply]:
-    """Whether an expression is one collective: what moves values between devices, or casts their types."""
+    """Whether an expression is a single collective: one that moves values between devices, or casts their types."""
     return _moved(term) is not None
 
 
 def _moved(term: Term) -> str | None:
-    """The argument that is moved or cast, if an expression is one collective."""
+    """The argument that is moved or cast, if an expression is a single collective."""
     over = OPERATIONS[term.operation].over if calls(term, OPERATIONS) else None
     return over.operands[0] if over is not None and over.operands else None
 

@@ -1,7 +1,4 @@
-"""A pattern of paths in; whether a path fits it out. `params/**/{q,k,v}` fits `params/layers/attn/q`.
-
-And paths in, the fewest patterns that they and no others fit, out.
-"""
+"""Matches paths with patterns: `params/**/{q,k,v}` fits `params/layers/attn/q`. Folds paths into such patterns."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ def is_pattern(key: str) -> bool:
 
 
 def flattened(specs: Mapping[str, Any]) -> dict[str, Any]:
-    """Specs by patterns, of which a file may nest the names: what overrides name has no `/`."""
+    """Specs by patterns; the file may nest names, since override keys cannot contain `/`."""
 
     def below(path: str, value: Any) -> Iterator[tuple[str, Any]]:
         if is_mapping(value):

@@ -1,4 +1,4 @@
-"""The plain values of a configuration in; names, sizes and literals that are known to be right out."""
+"""Reads the plain values of a configuration: names, sizes and literals."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def check_name(name: Any, key: Key) -> None:
         raise invalid(key, f"'{name}' is a word of Python's, which no expression can use as a name")
     if name in CONSTANTS:
         raise invalid(key, f"'{name}' is a number in every expression; a name means one thing")
-    # `mean: mean(A)` is how people write, and cannot be misread; a line called psum that sums nothing over devices can.
+    # `mean: mean(A)` is natural and unambiguous; a line called psum that does not sum over devices is not.
     if name in OPERATIONS and OPERATIONS[name].over is not None:
         raise invalid(key, f"'{name}' is a collective in every expression; a name means one thing")
 
@@ -49,12 +49,12 @@ def parsed(text: object, key: Key) -> Expression:
 
 
 def located(key: Key, text: str, fault: SyntaxFault, uses: tuple[Key, ...] = ()) -> Fault:
-    """A fault inside the expression `text` that stands at `key`, in a function that the lines at `uses` call."""
+    """A fault inside the expression `text` at `key`, in a function that the lines at `uses` call."""
     return Fault(key, fault.message, on_one_line(text), fault.start, fault.end, uses)
 
 
 def check_text(value: object, key: Key = ()) -> None:
-    """Raise `InvalidExperiment` for half of a character, as only an escape in YAML or a byte of a shell makes it."""
+    """Raise `InvalidExperiment` for an unpaired surrogate, which an escape in YAML or a byte of a shell can make."""
     if isinstance(value, str) and (half := next((c for c in value if "\ud800" <= c <= "\udfff"), None)) is not None:
         raise invalid(key, f'{half!r} in it is half of a character, and no text: write "\\U0001F600", or the character')
     if is_mapping(value):
@@ -102,7 +102,7 @@ def _dim(name: str, value: object, key: Key, dims: Mapping[str, int]) -> int:
 
 
 def check_required(required: object, dims: Mapping[str, int], mesh: Mesh) -> None:
-    """Raise `InvalidExperiment` for the first comparison of `require` that does not hold of the dims."""
+    """Raise `InvalidExperiment` for the first comparison of `require` that is false for the dims."""
     if not is_list(required):
         return
     for i, text in enumerate(required):
@@ -134,7 +134,7 @@ def read_verify_dims(config: Mapping[str, Any], dims: Mapping[str, int]) -> dict
 
 
 def read_show(show: object, names: Iterable[str]) -> str | tuple[str, ...]:
-    """One of the words, or the names of the arrays and outputs that are to be shown."""
+    """One of the words, or the names of arrays and outputs to show."""
     known = (MESH, *names)
     if isinstance(show, str):
         if show in WORDS or show in known:

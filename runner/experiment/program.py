@@ -1,4 +1,4 @@
-"""The programs: the ways to compile an experiment, and what everyone has to know of each. Names in; programs out."""
+"""The programs: the ways to compile an experiment, and what other rooms have to know of each."""
 
 from __future__ import annotations
 
@@ -13,14 +13,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Traits:
-    """What a program is for those who write, run, check or show it.
+    """The traits of a program.
 
-    - `section`: what it is written from.
+    - `section`: the section that it is written from.
     - `whole`: whether its lines are of whole arrays, whose layouts the compiler chooses; otherwise they are of one
       device, and where they are written from `graph` they are derived.
-    - `on_mesh`: whether its arrays lie on the mesh; otherwise one device has the work of all.
-    - `places`: whether its outputs lie as the experiment promises; otherwise the compiler chooses.
-    - `typed`: whether shardings are part of JAX's types (`AxisType.Explicit`), which may refuse an operation.
     """
 
     section: Section
@@ -31,9 +28,9 @@ class Traits:
 
 
 class Program(StrEnum):
-    """One way to compile an experiment; it is its name wherever one is written.
+    """A way to compile an experiment; the value is its name.
 
-    A program is an entry here and a writer, `runner/programs/NAME.py`; they run, and are shown, in this order.
+    A program is an entry here and a writer, `runner/programs/NAME.py`; programs run, and are shown, in this order.
     """
 
     AUTO = "auto", Traits(section="graph", whole=True, places=False)
@@ -58,7 +55,7 @@ class Program(StrEnum):
 
     @property
     def lines(self) -> Section:
-        """The section of which its own lines are: those that are derived from `graph` are `per_device`'s."""
+        """The section of its lines: those that are derived from `graph` are `per_device`'s."""
         return self.section if self.whole else "per_device"
 
     def axis_types(self, mesh: Mesh) -> tuple[Literal["Auto", "Explicit"], ...]:

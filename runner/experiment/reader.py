@@ -1,4 +1,4 @@
-"""The resolved configuration in; one frozen, validated `Experiment` out. Nothing after this checks user input.
+"""Reads the resolved configuration into one frozen, validated `Experiment`. Nothing after this checks user input.
 
 What only JAX can know (shapes and dtypes of the nodes) is checked by `runner/worker/types.py`.
 """
@@ -60,16 +60,16 @@ from runner.layout import Mesh, Spec
 from runner.untyped import is_list
 
 _SIMULATED = 4096
-"""JAX makes so many CPU devices in seconds; ten thousand take it half a minute."""
+"""The largest number of simulated CPU devices: JAX makes these in seconds, ten thousand take half a minute."""
 
 _AS_THEY_ARE = ("summary", "source", "seed", "precision", "check_vma", "trace", "profile", "explain", "timeout")
-"""The keys whose values need no reading."""
+"""The keys whose values are used as they are."""
 
 
 def read(config: Mapping[str, Any]) -> Experiment:
     """Validate a resolved configuration.
 
-    Raises `InvalidExperiment` with the first fault, in the order in which a reader meets the keys.
+    Raises `InvalidExperiment` with the first fault, in the order of the keys.
     """
     check_text(config)
     named = config.get("program", "all")
@@ -131,7 +131,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
         count = "one" if target.processes == 2 else target.processes - 1
         message = f"a profile is of one process, and would lack what the devices of the other {count} did"
         raise invalid(("profile",), message)
-    # One device with the work of all says nothing of hardware that has them all.
+    # A program of one device, which does all the work there, says nothing of hardware with many.
     left_out = tuple(program for program in programs if target.topology and not chosen and not program.on_mesh)
     programs = tuple(program for program in programs if program not in left_out)
     expectable = _expectable(sections, grad, outputs, specs, dims)
@@ -163,7 +163,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
         hardware=_hardware(config["hardware"], mesh, target, programs),
         wrong=expect.known_wrong(config["expect"], programs, target.platform, expectable),
         logical=specs.logical,
-        # Where nobody sees a block, there is none.
+        # Without a program that sees blocks, there are none.
         automatic=automatic if sections["per_device"] else (),
         by_hand=by_hand(sections, frozenset(implied)),
         imports=imports,
@@ -187,7 +187,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
 
 
 def _distinct_names(config: Mapping[str, Any], arrays: tuple[Array, ...], dims: Mapping[str, int]) -> dict[str, str]:
-    """What the names are that mean something, in words."""
+    """The meaning of each name that has one, in words."""
     for array in arrays:
         check_name(array.name, ("arrays", array.name))
         if array.name in dims:
@@ -234,7 +234,7 @@ def _program(name: object, there: Sequence[Program]) -> Program:
 def _hardware(
     config: Mapping[str, Any], mesh: Mesh, target: Target, programs: tuple[Program, ...]
 ) -> hardware.Hardware | None:
-    """For which time is estimated, which is that of what has the whole mesh."""
+    """The hardware for which time is estimated; only programs on the whole mesh have an estimate."""
     if not any(program.on_mesh for program in programs):
         return None
     absent = target.topology
@@ -289,7 +289,7 @@ def _target(config: Mapping[str, Any], mesh: Mesh, programs: tuple[Program, ...]
 
 
 def _check_processes(target: Target, mesh: Mesh, programs: tuple[Program, ...]) -> None:
-    """Refuse processes among which the devices cannot be divided, or of which one would have nothing to do."""
+    """Refuse a number of processes that does not divide the devices, or that leaves one without any."""
     key, count, devices = ("target", "cluster" if target.cluster else "processes"), target.processes, target.devices
     if target.cluster and target.topology:
         message = f"nothing runs on {target.topology.name}: there is nothing to divide over a cluster's processes"
@@ -309,7 +309,7 @@ def _check_processes(target: Target, mesh: Mesh, programs: tuple[Program, ...]) 
         message = f"program {programs[0]} runs on one device, which {count} processes cannot divide"
         raise invalid(key, message)
     if target.platform != "cpu":
-        # Which devices each has the worker finds out.
+        # The worker finds out which devices each has.
         return
     if devices % count:
         fit = ", ".join(str(n) for n in range(1, devices + 1) if devices % n == 0)

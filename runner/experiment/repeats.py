@@ -1,4 +1,4 @@
-"""A repeat as the YAML has it in; its keys, names and number of steps, known to be right, out."""
+"""Reads a repeat of the YAML: checks its keys and names, and evaluates its number of steps."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from runner.language.syntax import Expression, SyntaxFault
 def read_steps(
     config: Mapping[str, Any], frame: Frame, key: Key, dims: Mapping[str, int], scope: Scope
 ) -> tuple[int, frozenset[str]]:
-    """How often the body runs, and the lines that say so."""
+    """The number of steps, and the lines that compute it."""
     value, at = config["repeat"], (*key, "repeat")
     if isinstance(value, str) and scope.parameters and scope.values & read_expression(value, at).names:
-        # It is known where the function is called.
+        # Its value is known where the function is called.
         return 1, frozenset()
     if isinstance(value, str) and frame.statics:
         value = text(substituted(read_expression(value, at).term, frame.statics.get))
@@ -43,7 +43,7 @@ def read_steps(
 
 
 def known_without_arrays(expression: Expression, scope: Scope) -> int | None:
-    """The integer that a line stands for, if it is one of sizes alone."""
+    """The integer value of a line that depends on sizes alone; None for others."""
     mesh = scope.mesh if scope.section == "per_device" else None
     try:
         return static.evaluate(expression, {**scope.sizes, **scope.static}, mesh)
@@ -52,7 +52,7 @@ def known_without_arrays(expression: Expression, scope: Scope) -> int | None:
 
 
 def check_repeat(config: Mapping[str, Any], key: Key, name: str, dims: Mapping[str, int]) -> None:
-    """Raise `InvalidExperiment` for keys and names that a repeat cannot have."""
+    """Raise `InvalidExperiment` for invalid keys and names of a repeat."""
     check(config, key, FORMS["repeat"], name)
     _check_names(config, key, dims)
 

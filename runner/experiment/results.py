@@ -1,4 +1,4 @@
-"""The outputs, the gradients and what is expected of their values in; the same, known to be there, out."""
+"""Checks the outputs, the gradients, the constraints and the expected values of a configuration."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from runner.untyped import is_list
 
 
 def known_result(name: str, section: str, known: set[str], where: str) -> None:
-    """Raise `InvalidExperiment` for a name that is none of those that `where` knows."""
+    """Raise `InvalidExperiment` for a name that is not among those that `where` knows."""
     if name not in known:
         raise invalid((section, name), f"{where} computes no '{name}'{nearest(name, known)}")
 
@@ -41,9 +41,9 @@ def check_constraints(
     mesh: Mesh,
     automatic: tuple[str, ...],
 ) -> None:
-    """Raise `InvalidExperiment` for a constraint that nothing can keep.
+    """Raise `InvalidExperiment` for a constraint that cannot be kept.
 
-    `named` are the arrays and the values of `graph`; `per_device` has lines where some axes are `automatic` in it.
+    `named` are the arrays and the values of `graph`; `per_device` has lines if some axes are `automatic` in it.
     """
     alone = {name for _, name in paths(per_device)} - named
     for name, spec in constraints.items():
@@ -59,9 +59,9 @@ def check_constraints(
 
 
 def check_inside(key: Key, names: Iterable[str], statements: Sequence[Statement], imports: Imports) -> None:
-    """Raise `InvalidExperiment` where a key names a value inside of a function that no program can reach.
+    """Raise `InvalidExperiment` if a key names a value inside a function that no program can reach.
 
-    That is any value inside of a function of Python; an output is none inside of the experiment's own functions either.
+    That is any value inside a Python function; for an output, also any inside the experiment's own functions.
     """
     given = set(names)
     for line, around in enclosed(statements):
@@ -72,7 +72,7 @@ def check_inside(key: Key, names: Iterable[str], statements: Sequence[Statement]
         python = imports.functions.get(call.call.function)
         if python is None and key != ("outputs",):
             continue
-        # What a branch gives nobody has before the choice is made.
+        # The results of a branch do not exist before the choice.
         if line in [give.line for give in call.gives] and not any(isinstance(statement, Choice) for statement in outer):
             continue
         gives = str(around[0].gives[0].line)
@@ -103,7 +103,7 @@ def check_outputs(
 
 
 DIFFERENCES = 1000
-"""Of how many elements, at most, the oracle takes central differences one by one."""
+"""The largest number of elements for which the oracle takes central differences one by one."""
 
 
 def read_gradient(
@@ -147,14 +147,14 @@ def read_gradient(
 
 
 def gradient_names(config: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """The gradients as an expression may read them, before it is known that they are right."""
+    """The gradients that an expression may read, before they are checked."""
     wrt = config["wrt"]
     names: list[Any] = wrt if is_list(wrt) else [] if wrt is None else [wrt]
     return {GRADIENTS: tuple(map(str, names))} if names else {}
 
 
 def check_gradients(grad: Gradient | None, sections: Mapping[Section, tuple[Flat, ...]]) -> None:
-    """Raise `InvalidExperiment` where what is differentiated needs one of its own gradients."""
+    """Raise `InvalidExperiment` if the differentiated value depends on one of its own gradients."""
     for section, statements in sections.items() if grad else ():
         assert grad is not None
         known: dict[str, str] = {name: name for name in grad.names}
@@ -170,7 +170,7 @@ def check_gradients(grad: Gradient | None, sections: Mapping[Section, tuple[Flat
 
 
 def undeclared(grad: Gradient | None, arrays: tuple[Array, ...], outputs: Mapping[str, Spec]) -> dict[str, Spec]:
-    """The PartitionSpecs of the gradients that `outputs` does not name: each lies as its array does."""
+    """The PartitionSpecs of the gradients that `outputs` does not name: each is that of its array."""
     if grad is None:
         return {}
     specs = {f"{GRADIENTS}.{array.name}": array.layout.spec for array in arrays}
@@ -178,9 +178,9 @@ def undeclared(grad: Gradient | None, arrays: tuple[Array, ...], outputs: Mappin
 
 
 def by_hand(sections: Mapping[Section, tuple[Flat, ...]], implied: frozenset[str]) -> dict[Section, frozenset[str]]:
-    """For each section the gradients that lines of its own stand for: the other's lines read them, and none of its own.
+    """For each section, the gradients that only the other section reads; its own lines stand for them.
 
-    Only those that are `implied`: what `outputs` names, every program computes.
+    Only those that are `implied`: gradients that `outputs` names are computed by every program.
     """
     read = {name: frozenset[str]().union(*(line.names for line in lines)) for name, lines in sections.items()}
     every = implied & frozenset[str]().union(*read.values())

@@ -22,7 +22,7 @@ KEY = "rules"
 
 @dataclass(frozen=True)
 class LogicalAxisRule:
-    """A logical name, and the mesh axes that a dimension of that name is split over where they are free."""
+    """A logical name, and the mesh axes that a dimension of that name is sharded over if they are free."""
 
     name: str
     axes: tuple[str, ...]
@@ -33,7 +33,7 @@ class LogicalAxisRule:
 
 
 def listed(axes: Sequence[str]) -> str:
-    """Mesh axes as an entry of a spec has them: `null`, `x`, `[x, y]`."""
+    """Mesh axes in the notation of a spec's entry: `null`, `x`, `[x, y]`."""
     return "null" if not axes else axes[0] if len(axes) == 1 else f"[{', '.join(axes)}]"
 
 
@@ -56,8 +56,8 @@ class Logical:
 class Rules:
     """The rules, in their order.
 
-    - `axes`: the mesh axes that a file of MaxText's says there are; those that the mesh has not split nothing.
-    - `allowed`: the logical names of which no rule need be left.
+    - `axes`: the mesh axes that a MaxText file declares; those that the mesh lacks shard nothing.
+    - `allowed`: the logical names that may be left without a rule.
     """
 
     rules: tuple[LogicalAxisRule, ...] = ()
@@ -66,13 +66,13 @@ class Rules:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The logical names that there are."""
+        """The logical names."""
         return tuple(dict.fromkeys(rule.name for rule in self.rules))
 
     def assign(self, entries: Sequence[str | tuple[str, ...]], mesh: Mesh, key: Key) -> Logical:
-        """What a spec is on the mesh; of its entries those that are a text are logical names, others are mesh axes.
+        """The PartitionSpec of entries in which texts are logical names and other entries are mesh axes.
 
-        Raises `InvalidExperiment` where no rule of a name is left, unless that is allowed, or costs nothing.
+        Raises `InvalidExperiment` if a name is left without a rule, unless that is allowed or costs nothing.
         """
         axes_of: dict[int, tuple[str, ...]] = {
             i: entry for i, entry in enumerate(entries) if not isinstance(entry, str)
@@ -106,7 +106,7 @@ def _of_dropped(
     by: Mapping[int, LogicalAxisRule],
     key: Key,
 ) -> InvalidExperiment:
-    """The refusal of a spec whose dimension would be left whole since a rule is dropped."""
+    """The refusal of a spec with a dimension that would stay whole because a rule is dropped."""
     i, axis = next((i, axis) for axis in rule.axes for i, axes in axes_of.items() if axis in axes)
     taken = f"dimension {i} has '{axis}'" + (f" by the rule {by[i]}" if i in by else "")
     message = (
@@ -136,7 +136,7 @@ def read_rules(config: Any, mesh: Mesh) -> Rules:
 
 
 def _check_keys(given: Mapping[str, Any]) -> None:
-    """Refuse a key that is misspelt; a file of MaxText's has many others."""
+    """Refuse a misspelt key; a file of MaxText's has many other keys."""
     keys = tuple(OF_MAXTEXT.keys)
     for key in given:
         if key in keys:
@@ -211,7 +211,7 @@ class Specs:
         return self.logical[key].spec
 
     def _check(self, axis: str, key: Key, *, alone: bool) -> None:
-        """Refuse what is no mesh axis or logical name, or both, and a logical name among several of one dimension."""
+        """Refuse a text that is neither mesh axis nor logical name, or both, and a logical name that is not alone."""
         names = self._rules.names
         if axis in names and axis in (*self.mesh.axes, *self._rules.axes):
             rule = next(rule for rule in self._rules.rules if rule.name == axis)

@@ -1,4 +1,4 @@
-"""The value of `show` in; the names that it asks for out."""
+"""Reads the value of `show`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Show = str | Sequence[str]
 
 
 def names(show: Show) -> tuple[str, ...] | None:
-    """The names that `show` asks for; None where it is one of the words."""
+    """The names that `show` asks for; None if it is one of the words."""
     if isinstance(show, str):
         return None if show in WORDS else (show,)
     return tuple(show)

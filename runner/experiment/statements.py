@@ -72,7 +72,7 @@ def read_section(
 
 
 def check_functions(functions: Mapping[str, Function], scope: Scope, dims: Mapping[str, int]) -> None:
-    """Read each function once, as if it were called with arrays, so that one that nobody calls is right too."""
+    """Read each function once, as if it were called with arrays, to find faults in functions that are never called."""
     for function in functions.values():
         for section in ("per_device", "graph") if function.differs else ("per_device",):
             inside = Scope(
@@ -89,14 +89,14 @@ def check_functions(functions: Mapping[str, Function], scope: Scope, dims: Mappi
 
 
 def lengths(arrays: Iterable[Array], section: Section, seen: Mesh) -> dict[str, int]:
-    """How many slices each array has along its first dimension, as the lines of a section see it, and the mesh."""
+    """The number of slices of each array along its first dimension, as the lines of a section see it."""
     blocks = {a.name: replace(a.layout, spec=a.layout.spec.over(seen.axes)) for a in arrays}
     shapes = {a.name: a.shape if section == "graph" else blocks[a.name].shard_shape for a in arrays}
     return {name: shape[0] for name, shape in shapes.items() if shape}
 
 
 def _everywhere(lines: Iterable[WrittenLine]) -> Iterable[str]:
-    """The names that lines give, in their repeats too."""
+    """The names that lines define, in their repeats too."""
     for line in lines:
         yield from line.names
         if is_mapping(line.value):
@@ -111,7 +111,7 @@ def _everywhere(lines: Iterable[WrittenLine]) -> Iterable[str]:
 class _Reader:
     """Reads the lines of one section.
 
-    - `taken`: the names of the section that no line of a function can be given.
+    - `taken`: the names that cannot be given to lines of functions.
     """
 
     dims: Mapping[str, int]
@@ -155,7 +155,7 @@ class _Reader:
         return [*before, *statements]
 
     def _given(self, given: tuple[str, ...], term: Term, place: Place) -> list[Statement]:
-        """The lines that give an expression's value a name, or names to its parts."""
+        """The lines that name an expression's value, or its parts."""
         if len(given) == 1:
             return [self._node(given[0], term, place)]
         if isinstance(term, Group):
@@ -168,14 +168,14 @@ class _Reader:
         return [self._node(whole, term, place, parts=len(given)), *self._parts(given, whole, place)]
 
     def _parts(self, given: tuple[str, ...], whole: str, place: Place) -> list[Statement]:
-        """The lines that take the value called `whole` apart."""
+        """The lines that name the parts of the value called `whole`."""
         parts = [Expression.of(at_index(Name(whole), Const(i))) for i in range(len(given))]
         return [
             self._node(name, part.term, replace(place, text=part.text)) for name, part in zip(given, parts, strict=True)
         ]
 
     def _node(self, name: str, term: Term, place: Place, *, parts: int = 0, result: bool = False) -> Node:
-        """One line, checked; `name` is what the lines around it call it."""
+        """One checked line; `name` is its name for the lines around it."""
         scope, expression = place.scope, Expression(place.text, term)
         self._check(expression, place, name)
         self._name(name, place.frame)
@@ -183,14 +183,14 @@ class _Reader:
         return Node(place.frame.line(name, place.within, place.key, parts=parts, result=result), expression)
 
     def _add(self, name: str, size: int | None, scope: Scope) -> None:
-        """Add the name of a value, which may be an integer that is known without arrays."""
+        """Add the name of a value, which may be a static integer."""
         scope.values.add(name)
         scope.static.pop(name, None)
         if size is not None:
             scope.static[name] = size
 
     def _name(self, name: str, frame: Frame) -> str:
-        """What the section calls a line: in a function's, a name that nothing else has."""
+        """The name of a line in the section: for a function's line, a name that nothing else has."""
         if not frame.scopes:
             return name
         if name not in frame.names:
@@ -198,7 +198,7 @@ class _Reader:
         return frame.names[name]
 
     def _fresh(self, wish: str, place: Place) -> str:
-        """A name for what has none, which the lines around it do not use."""
+        """A new name that the lines around it do not use."""
         frame, scope = place.frame, place.scope
         return free(wish, {*scope.values, *scope.loops, *frame.own} if frame.scopes else self.taken)
 
@@ -232,7 +232,7 @@ class _Reader:
     def _written_out(
         self, term: Term, given: tuple[str, ...], place: Place, before: list[Statement]
     ) -> list[Statement] | None:
-        """What a call is read as, the lines of its arguments in `before`; None for what calls no function."""
+        """The statements that a call becomes, with the lines of its arguments in `before`; None for an expression."""
         if calls(term, self.functions):
             return self._call(self.functions[term.operation], term, given, place, before)
         if is_choice(term):
@@ -248,9 +248,9 @@ class _Reader:
         before: list[Statement],
         scope: str | None = None,
     ) -> list[Statement]:
-        """A call of a function, and the lines that take apart what it gives; those of its arguments go to `before`.
+        """A call of a function, and the lines that take its result apart; the lines of its arguments go to `before`.
 
-        Its lines stand in the named `scope`, or in that of the name that it gives.
+        Its lines are in the named `scope`, by default that of the name that it gives.
         """
         frame = place.frame
         if function.name in frame.inside:
@@ -297,7 +297,7 @@ class _Reader:
         scope: str,
         parts: int,
     ) -> Invocation:
-        """A call that is `made`, whose `result` is taken into so many `parts` by the lines after it; 0: into none."""
+        """The invocation of the call `made`; the lines after it take its `result` into `parts` parts, or 0."""
         outer, section = place.frame, place.scope.section
         single = len(made.results) == 1
         head = self._name(made.label, outer) if single else free(f"{outer.prefix}{made.label}", self.taken)
@@ -313,7 +313,7 @@ class _Reader:
         lines = list(self.statements(function.body(section), inside, frame, place.within))
         there = Place(function.result(section).key, result.text, inside, frame, place.within, RESULT)
         term = self._hoisted(frame.filled(result, there.key, inside), there, lines)
-        # What a call gives has the names that the lines around the call know.
+        # The results of a call have the names that the lines around the call know.
         if single:
             frame.names[RESULT] = head
             gives = [self._node(RESULT, term, there, parts=parts, result=True)]
@@ -333,7 +333,7 @@ class _Reader:
     # Repeats.
 
     def _loop(self, line: WrittenLine, scope: Scope, frame: Frame, within: Line | None) -> list[Statement]:
-        """A repeat, after the calls in what it begins with."""
+        """A repeat, after the calls in its initial values."""
         config, key, name = line.value, line.key, line.names[0]
         check_repeat(config, key, name, self.dims)
         steps, counted = read_steps(config, frame, key, self.dims, scope)
@@ -380,7 +380,7 @@ class _Reader:
     def _begins(
         self, given: Mapping[str, Any], place: Place, before: list[Statement]
     ) -> Iterator[tuple[str, Expression]]:
-        """The names that a repeat begins with; the calls in what it begins with go to `before`."""
+        """The names and initial values of a repeat; the calls in these go to `before`."""
         for name, first in given.items():
             key = (*place.key, name)
             written = read_expression(first, key)
@@ -394,7 +394,7 @@ class _Reader:
     # Choices.
 
     def _choice(self, call: Apply, given: tuple[str, ...], place: Place, before: list[Statement]) -> list[Statement]:
-        """The choice; the lines of its operands go to `before`."""
+        """The choice that a call of `cond` or `switch` becomes; the lines of its operands go to `before`."""
         asked = forms.read(call)
         if isinstance(asked, str):
             raise place.fault(asked, call)
@@ -407,7 +407,7 @@ class _Reader:
             for operand in asked.operands
         ]
         names = outer.names | {name: self._name(name, outer) for name in given}
-        # What a branch computes is there in the branch alone.
+        # The values of a branch exist in the branch alone.
         frame = replace(outer, own=outer.own | set(given), names=names, scopes=(*outer.scopes, label))
         inside = replace(place, frame=frame, scope=place.scope.nested())
         branches: list[Invocation] = []
@@ -448,7 +448,7 @@ class _Reader:
         raise place.fault(f"what is chosen are {form}; {what}{self._hint(case)}", case)
 
     def _hint(self, term: Term) -> str:
-        """Which of the experiment's functions was meant, or may be."""
+        """A suggestion of the experiment's functions for a misspelt one."""
         known = tuple(self.functions)
         return (nearest(term.name, known) if isinstance(term, Name) else "") or (choices(known) if known else "")
 
@@ -460,7 +460,7 @@ class _Reader:
             raise place.fault(_unlike(f"'{function.name}'", count, given), case)
 
     def _held(self, operand: Term, wish: str, hidden: set[str], place: Place, before: list[Statement]) -> Name:
-        """An operand under a name, which it is given by a line before where it has none."""
+        """An operand by name; if it has none, a line before gives it one."""
         hidden = {*hidden, *self.dims, *CONSTANTS}
         if isinstance(operand, Name) and not operand.carried and operand.name not in hidden:
             return operand
@@ -478,7 +478,7 @@ class _Reader:
         scope: str,
         known: Scope,
     ) -> Invocation:
-        """A lambda, `called` so, where it is called; it reads what is `known` around the choice."""
+        """The call of a lambda, `called` so; the lambda may read the names that are `known` around the choice."""
         parameters = case.parameters
         if len(parameters) != len(operands):
             message = f"the lambda takes {len(parameters)}, and {len(operands)} operands are given"
@@ -512,7 +512,7 @@ class _Reader:
     # Maps.
 
     def _map(self, call: Apply, given: tuple[str, ...], place: Place, before: list[Statement]) -> list[Statement]:
-        """The repeat and the line with what is stacked; the lines of its array go to `before`."""
+        """The repeat that a call of `map` becomes, and the line with its result; its array's lines go to `before`."""
         if len(call.operands) != 2 or any(name != "length" for name, _ in call.named):
             raise place.fault(f"map takes a function and an array: {_MAP}", call)
         label, *more = given
@@ -568,7 +568,7 @@ class _Reader:
         raise place.fault(message, function)
 
     def _length(self, call: Apply, array: Term, place: Place) -> int:
-        """How many slices there are."""
+        """The number of slices."""
         scope: Scope = place.scope
         for _, length in call.named:
             if not scope.parameters.isdisjoint(names(length)):
@@ -580,7 +580,7 @@ class _Reader:
                 raise place.fault(fault.message, length) from None
         name = str(name_of(array))
         if name in scope.parameters:
-            # The function is read as if it were called: no call has said how many there are.
+            # The function is read without a call, so the number of slices is unknown.
             return 1
         if name not in scope.lengths:
             message = "how many slices it has is not known without arrays; say it: map(f, xs, length=N)"
@@ -595,10 +595,10 @@ def _unlike(what: str, count: int, given: tuple[str, ...]) -> str:
 
 
 def _taken(name: str, on: Name, parts: tuple[Name, ...], call: Apply) -> Term:
-    """Which of the branches' values is taken; an index out of range takes the nearest."""
+    """The value of the branch that is taken; an index out of range takes the nearest branch."""
     if name == "cond":
         return Apply("where", (on, parts[1], parts[0]), at=call.at)
-    # Each part has a place of its own.
+    # Each part needs columns of its own.
     compared = None if call.at is None else (call.at[0], call.at[0] + len(name))
     taken: Term = parts[-1]
     for i, part in reversed(list(enumerate(parts[:-1]))):
@@ -609,7 +609,7 @@ def _taken(name: str, on: Name, parts: tuple[Name, ...], call: Apply) -> Term:
 
 
 def _free(term: Term) -> Iterator[str]:
-    """The names that an expression reads, without those of lambdas in it."""
+    """The names that an expression reads, without the parameters of lambdas in it."""
     if isinstance(term, Lambda):
         yield from (name for name in _free(term.body) if name not in term.parameters)
     elif isinstance(term, Name):

@@ -1,4 +1,4 @@
-"""The name of a topology in; its platform, its number of devices, and how JAX is asked for it, out. No JAX.
+"""Reads the name of a topology: its platform, its number of devices, and how JAX is asked for it. No JAX.
 
 A topology is hardware that need not be here: the compiler compiles for it, and nothing runs. JAX gets it from
 `jax.experimental.topologies.get_topology_desc`.
@@ -19,9 +19,9 @@ from runner.faults import Key, invalid, nearest
 
 @dataclass(frozen=True)
 class Generation:
-    """One generation of TPUs: the dimensions of its interconnect, and what JAX makes of a chip.
+    """A generation of TPUs: the dimensions of its interconnect, and the JAX devices of a chip.
 
-    A chip of two cores is one device where both work as one (megacore), as they do on v5p and as v4's users have them.
+    A chip of two cores is one device where both work as one (megacore), as on v5p and by default on v4.
     """
 
     dimensions: int
@@ -68,12 +68,12 @@ class Topology:
 
     @property
     def name(self) -> str:
-        """The name of one slice, and how many there are if there are several: `2 × v5e:16x16`."""
+        """The name of one slice, with the number of slices if there are several: `2 × v5e:16x16`."""
         return self.of_slice if self.slices == 1 else f"{self.slices} × {self.of_slice}"
 
     @property
     def generation(self) -> str | None:
-        """`v5e` of `v5e:16x16`; None for GPUs, of which it says only how many."""
+        """`v5e` of `v5e:16x16`; None for GPUs, whose topology has only numbers."""
         return self.of_slice.partition(":")[0] if ":" in self.of_slice else None
 
     @property
@@ -90,7 +90,7 @@ class Topology:
         return {"platform": self.platform, "topology_name": self.of_slice, **self.options, **slices}
 
     def over_network(self, shape: Sequence[int]) -> tuple[int, ...] | None:
-        """Into how many slices each axis of a mesh of that shape goes, the first ones first; None where none can."""
+        """The number of slices along each axis of a mesh of that shape, first axes first; None if indivisible."""
         left, counts = self.slices, list[int]()
         for size in shape:
             counts.append(math.gcd(size, left))
@@ -99,7 +99,7 @@ class Topology:
 
     @property
     def configuration(self) -> list[str]:
-        """The lines with which a program lets JAX compile for it; they use `os` and `jax`."""
+        """The lines with which a program has JAX compile for it; they use `os` and `jax`."""
         if self.platform != "tpu":
             return []
         variables = [f'    {name}="{value}",' for name, value in LIBTPU_ENVIRONMENT.items()]
@@ -112,7 +112,7 @@ class Topology:
         return f"compiled for {self.name}, which is not here"
 
     def mesh_shape(self, axes: int) -> tuple[int, ...]:
-        """A mesh of so many axes that has all devices, along the topology's own dimensions as far as they go."""
+        """The shape of a mesh of `axes` axes with all devices, along the topology's own dimensions where possible."""
         sizes = [size for size in self.shape if size > 1]
         if self.devices_per_chip > 1:
             sizes.append(self.devices_per_chip)
@@ -126,9 +126,9 @@ KEY: Key = ("target", "topology")
 
 
 def parse(name: object, platform: str, slices: int = 1) -> Topology:
-    """The topology of that name, of which there are so many. `platform` is the target's own, which a TPU's overrides.
+    """The topology of that name, with `slices` slices. `platform` is the target's own, which a TPU's overrides.
 
-    Raises `InvalidExperiment` for a name that cannot be one; whether the hardware exists is the compiler's to say.
+    Raises `InvalidExperiment` for an invalid name; whether the hardware exists is for the compiler to say.
     """
     match = _NAME.match(name) if isinstance(name, str) else None
     if match is None:
@@ -161,7 +161,7 @@ def _gpus(name: str, shape: tuple[int, ...], platform: str) -> Topology:
 
 
 def missing(topology: Topology) -> str | None:
-    """Why nothing can be compiled for a topology here, where that is known: its compiler is not installed."""
+    """Why nothing can be compiled for a topology here, if its compiler is not installed."""
     if topology.platform != "tpu" or importlib.util.find_spec("libtpu") is not None:
         return None
     here = sys.platform == "linux" and platform.machine() == "x86_64"
@@ -170,7 +170,7 @@ def missing(topology: Topology) -> str | None:
 
 
 def require(topology: Topology) -> None:
-    """Raise `InvalidExperiment` where the compiler for a topology is known not to be installed."""
+    """Raise `InvalidExperiment` if the compiler for a topology is not installed."""
     reason = missing(topology)
     if reason:
         raise invalid(KEY, reason)

@@ -1,4 +1,4 @@
-"""The lines of a section, of a repeat or of a function as the YAML has them in; the same one by one, with keys, out."""
+"""The lines of a section, a repeat or a function of the YAML, one by one with their keys."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from runner.graph.source import SECTIONS, Section
 from runner.untyped import is_mapping
 
 BOTH = "both"
-"""The lines that both sections begin with."""
+"""The key of the lines that both sections begin with."""
 
 
 @dataclass(frozen=True)
 class WrittenLine:
-    """One line: the names that it gives, an expression or a repeat, and where that stands."""
+    """A line: the names that it defines, an expression or a repeat, and its key."""
 
     names: tuple[str, ...]
     value: Any
@@ -33,9 +33,9 @@ def of_section(config: Mapping[str, Any], section: Section) -> list[WrittenLine]
 
 
 def of(config: Mapping[str, Any], key: Key, section: Section, *, shared: bool) -> list[WrittenLine]:
-    """The lines of one mapping as a section has them.
+    """The lines of a mapping, for a section.
 
-    Where it is `shared` by the sections, a line may be another one in each, or be a line of one of them only.
+    In a mapping that the sections share (`shared`), a line may differ between them, or belong to one of them.
     """
     lines: list[WrittenLine] = []
     for name, value in config.items():
@@ -62,7 +62,7 @@ def _check_choice(value: Mapping[str, Any], key: Key, shared: bool) -> None:
 
 
 def targets(name: object, key: Key) -> tuple[str, ...]:
-    """The names that stand before a line: `q`, or `q, k` where it gives several values."""
+    """The names before a line: `q`, or `q, k` if it defines several values."""
     names: list[Any] = name.split(",") if isinstance(name, str) else [name]
     names = [target.strip() if isinstance(target, str) else target for target in names]
     for i, target in enumerate(names):
@@ -73,10 +73,10 @@ def targets(name: object, key: Key) -> tuple[str, ...]:
 
 
 def spread(config: Mapping[str, Any], key: Key) -> dict[str, Any]:
-    """What is said of each name, where `w1, w3: …` says the same of several.
+    """The entry of each name, where `w1, w3: …` is an entry for both.
 
-    Several such lines may speak of one name, each of something else; what a line says of that name alone counts over
-    them. The names stand in the order in which they are first written.
+    Several such lines may name one value, with different keys; the line of a single name has precedence. The names are
+    in the order in which they are first written.
     """
     values_of: dict[str, list[Any]] = {}
     alone: dict[str, Any] = {}
@@ -107,14 +107,14 @@ def _given(value: Any) -> dict[str, Any]:
 
 
 def _together(configs: list[Any]) -> Any:
-    """What several lines say of one name, the last of them counting over the others."""
+    """The entries of several lines for one name as one; the last line has precedence."""
     if len(configs) > 1 and all(map(is_mapping, configs)):
         return {entry: value for line in configs for entry, value in _given(line).items()}
     return configs[-1]
 
 
 def all_names(config: Mapping[str, Any], key: Key) -> Iterator[tuple[str, Key]]:
-    """Every name that the lines of a mapping give, of repeats and their bodies too, with its key."""
+    """Every name that the lines of a mapping define, those of repeats and their bodies too, with its key."""
     for name, value in config.items():
         yield from ((entry, (*key, name)) for entry in targets(name, (*key, name)))
         values = [value[section] for section in SECTIONS if section in value] if is_choice(value) else [value]

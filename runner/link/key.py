@@ -1,7 +1,7 @@
-"""Where a run lies and where its processes meet in; the key by which they know each other out.
+"""The key by which the processes of a run recognize each other.
 
-It is in the environment of all, `SHARDPROOF_KEY`; or process 0 makes one, and leaves it in a file of its user's alone,
-beside the run's folder, until all have come.
+It is in the environment of all, `SHARDPROOF_KEY`; or process 0 makes one, and leaves it in a file that only its user
+can read, beside the run's folder, until all have connected.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from pathlib import Path
 VARIABLE = "SHARDPROOF_KEY"
 
 _SHORTEST = 16
-"""How many characters a key has that nobody guesses."""
+"""The least number of characters of a key, so that it cannot be guessed."""
 
 
 class Unusable(Exception):
-    """A key that is not to be used; the message says why."""
+    """A key that must not be used; the message says why."""
 
 
 class Absent(OSError):
-    """There is no key yet; the message says where one is awaited."""
+    """There is no key yet; the message says where it is expected."""
 
 
 def file(folder: Path, address: str) -> Path:
-    """Where the key of a run lies whose folder is in `folder`, and whose processes meet at `address`."""
+    """The file of a run's key; the run's folder is in `folder`, and its processes meet at `address`."""
     return folder / f".shardproof-{hashlib.sha256(address.encode()).hexdigest()[:16]}.key"
 
 
 def given() -> bytes | None:
-    """The key that the environment has, if it has one. Raises `Unusable`."""
+    """The key of the environment; None if it has none. Raises `Unusable`."""
     text = os.environ.get(VARIABLE)
     if text is not None and len(text) < _SHORTEST:
         raise Unusable(f"{VARIABLE} has {len(text)} characters; a key that nobody guesses has {_SHORTEST} at least")
@@ -43,7 +43,7 @@ def given() -> bytes | None:
 
 @contextmanager
 def left(path: Path) -> Generator[bytes]:
-    """The key of a run that begins: the environment's, or one that lies at `path` as long as this is open.
+    """The key of a new run: the environment's, or one that is stored at `path` while this is open.
 
     Raises `Unusable` and `OSError`.
     """
@@ -53,7 +53,7 @@ def left(path: Path) -> Generator[bytes]:
         return
     key = secrets.token_hex(32).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
-    # One of a run that was killed may be there.
+    # A killed run may have left one.
     path.unlink(missing_ok=True)
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:

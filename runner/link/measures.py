@@ -1,4 +1,4 @@
-"""What is to be measured in; what the devices here take, measure by measure, out. The process that measures has JAX."""
+"""Measures what the devices here can do, in a process of its own that has JAX."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Measure:
 
 
 class NotMeasured(Exception):
-    """The process ended before it had measured all; the message is its last words."""
+    """The process ended before it had measured everything; the message is its last output."""
 
 
 def measure(wanted: Wanted) -> Iterator[Measure]:

@@ -32,8 +32,7 @@ def job(
 def kind(experiment: Experiment) -> str:
     """The kind of process for an experiment's jobs: JAX has one platform per process, and libtpu one environment.
 
-    Several processes cannot be connected again with other devices: JAX's coordinator may end some of them.
-    """
+    Several processes cannot be connected again with other devices: state of their first connection ends some."""
     target = experiment.target
     if target.topology is not None:
         return f"{target.topology.platform} that is not here"

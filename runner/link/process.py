@@ -1,4 +1,4 @@
-"""A worker process: started early, given jobs, listened to. Imports next to nothing, so that it is soon started."""
+"""A worker process: started early, given jobs, listened to. Imports next to nothing, so that it starts quickly."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from runner.link.events import Said
 
 Hear: TypeAlias = "Callable[[Said | Exception | None], None]"
-"""Hears what a process tells: an event, what is wrong with one, or that there will be no more."""
+"""Receives what a process sends: an event, what is wrong with one, or its end."""
 
 COMMAND = (sys.executable, "-m", "runner.worker")
 
 CLUSTER = "cluster"
-"""The membership of a process that has to ask the cluster which one it is."""
+"""The membership of a process that has to ask the cluster for its number."""
 
 ANNOUNCED = "announced"
 """The key of a line that is no job: the definition of an experiment whose job is likely to come."""
 
 _LAST_WORDS = 2000
-"""How many characters of the worker's standard error are kept with an error."""
+"""The number of characters of the worker's standard error that are kept with an error."""
 
 PARTING = 5.0
 """Seconds between the end of a worker's output and the end of the worker."""
@@ -40,19 +40,19 @@ class Worker:
     """One worker process, started before its job is known, so that it loads its modules while the input is read."""
 
     def __init__(self, command: Sequence[str] = COMMAND, membership: Sequence[str] = ()) -> None:
-        """`membership` says which of several processes it is, as `runner/worker/processes.py` reads it."""
+        """`membership` says which of several processes it is; `runner/worker/processes.py` reads it."""
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
         self._scratch = scratch.Folder()
-        """Where the process has its temporary files: libtpu leaves its logs there."""
+        """The folder of the process's temporary files: libtpu leaves its logs there."""
         self._process = self._started([*command, str(os.getpid()), *membership], self._stderr)
         self._events: queue.Queue[Said | Exception | None] = queue.Queue()
         self._hear: Hear = self._events.put
         self._strays: list[str] = []
         self._listener: threading.Thread | None = None
         self._begins = 0
-        """Where in its standard error what it writes in this job begins."""
+        """The position in its standard error at which the output of this job begins."""
         self._done: deque[int] = deque()
-        """Where that ends, of each job that it has done since."""
+        """The positions at which that of each finished job ends."""
 
     def _started(self, command: Sequence[str], stderr: IO[bytes]) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -67,11 +67,11 @@ class Worker:
         )
 
     def listened_to_by(self, hear: Hear) -> None:
-        """Have what it tells heard elsewhere than by `next`, from the next job on."""
+        """Pass its events to `hear` rather than to `next`, from the next job on."""
         self._hear = hear
 
     def listen(self) -> None:
-        """Hear what it tells, also before it has a job."""
+        """Read its events, also before it has a job."""
         if self._listener is None:
             self._listener = threading.Thread(target=self._listen, daemon=True)
             self._listener.start()
@@ -114,9 +114,9 @@ class Worker:
         self._hear(None)
 
     def next(self, timeout: float) -> Said | None:
-        """The next event, or None when there is none any more. Raises `TimeoutError` after `timeout` seconds.
+        """The next event; None if there are no more. Raises `TimeoutError` after `timeout` seconds.
 
-        Raises `Misfit` for an event that is not as it should be.
+        Raises `Misfit` for an invalid event.
         """
         try:
             event = self._events.get(timeout=bounded(timeout))
@@ -127,7 +127,7 @@ class Worker:
         return event
 
     def ended(self, name: str = "the process") -> str:
-        """Wait for the end of a process that has no more to say, and say how it ended."""
+        """Wait for the end of a process that sends nothing more, and say how it ended."""
         try:
             code = self._process.wait(timeout=PARTING)
         except subprocess.TimeoutExpired:
@@ -145,7 +145,7 @@ class Worker:
         self._process.kill()
 
     def close(self) -> None:
-        """End the process, if it still runs, and let go of everything that belongs to it."""
+        """End the process, if it still runs, and release everything that belongs to it."""
         self.kill()
         if self._listener is not None:
             self._listener.join()
@@ -162,7 +162,7 @@ class Worker:
     def log(self) -> str:
         """What it wrote in the job that is done, or in which it ended, and what on standard output was no event.
 
-        What it writes from then on is of the next job.
+        What it writes from then on belongs to the next job.
         """
         strays, self._strays = "".join(self._strays), []
         ends = self._done.popleft() if self._done else self._size()
@@ -180,7 +180,7 @@ class Worker:
 
 
 def bounded(timeout: float) -> float:
-    """Seconds that a queue can wait."""
+    """A timeout that a queue accepts, in seconds."""
     return min(max(0.0, timeout), threading.TIMEOUT_MAX)
 
 

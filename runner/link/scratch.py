@@ -1,7 +1,7 @@
-"""A purpose in; a temporary folder that is gone with its process out, or, where that was killed, with a later one.
+"""Gives a purpose a temporary folder that is removed with its process, or, if that was killed, by a later one.
 
-The folder is locked as long as its owner has it open, which the system sees to. Whoever removes a folder of its own
-removes those of others that nobody has locked; what is to be kept says so inside.
+The owner keeps the folder locked; the system releases the lock when the process ends. Whoever removes its own folder
+also removes those of others that nobody has locked, except folders that are marked to be kept.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from typing import Self
 try:
     import fcntl
 except ImportError:
-    # There are no such locks: nothing is known of the owners of other folders, and nothing of theirs is removed.
+    # Without such locks the owners of other folders are unknown, so none of theirs are removed.
     fcntl = None
 
 PREFIX = "shardproof-run-"
 
 _KEPT = ".kept"
-"""What stands in a folder that outlives its owner, since somebody may want to look into it."""
+"""The mark of a folder that outlives its owner, since a user may want to look into it."""
 
 _SOON = 60.0
-"""Seconds in which an owner certainly has locked what it has made."""
+"""The seconds after which an owner has certainly locked a new folder."""
 
 
 class Folder:
@@ -43,7 +43,7 @@ class Folder:
         (self.path / _KEPT).touch()
 
     def remove(self) -> None:
-        """Remove it, and once in a process those that nobody has any more; or let go of it where it is to be kept."""
+        """Remove it and, once in a process, those that nobody has locked; a folder to be kept is only unlocked."""
         if not (self.path / _KEPT).exists():
             shutil.rmtree(self.path, ignore_errors=True)
         if self._lock is not None:
@@ -60,7 +60,7 @@ class Folder:
 
 @functools.cache
 def remove_abandoned(home: Path) -> None:
-    """Remove the folders of ours in a folder that nobody has locked, and nobody wants kept."""
+    """Remove the folders of this tool in `home` that nobody has locked or marked to be kept."""
     for path in _abandoned(home):
         shutil.rmtree(path, ignore_errors=True)
 
@@ -81,7 +81,7 @@ def _abandoned(home: Path) -> Iterator[Path]:
 
 
 def _locked(path: Path) -> int | None:
-    """A descriptor that has a folder locked; None where another one has."""
+    """A descriptor that locks a folder; None if another process has it locked."""
     if fcntl is None:
         return None
     handle = None

@@ -1,4 +1,4 @@
-"""The steps of a job: what the worker is asked to do, one after the other, and what it tells of each."""
+"""The steps of a job: what the worker does, one after the other, and reports on each."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Step:
 
     @classmethod
     def from_json(cls, plain: Mapping[str, str]) -> Step:
-        """The step of what `to_json` gave."""
+        """The step that `to_json` returned."""
         return cls(Program(plain["program"]), StepWork(plain["work"]))
 
     def to_json(self) -> dict[str, str]:
-        """As it stands in a job and in an event."""
+        """The step as plain data, for a job or an event."""
         return {"program": self.program.value, "work": self.work.value}
 
     def left_by(self, ended: Step) -> bool:
@@ -41,5 +41,5 @@ class Step:
         return self.program != ended.program if ended.work is StepWork.RUN else self != ended
 
     def supported(self, unsupported: Collection[str]) -> bool:
-        """Whether it can be done where JAX cannot express some programs; a trace is a program of its own."""
+        """Whether it can be done if JAX cannot express some programs; a trace is a program of its own."""
         return self.work is StepWork.TRACE or self.program not in unsupported

@@ -40,7 +40,7 @@ from runner.link.workers import Workers
 
 @dataclass(frozen=True)
 class ShardPlace:
-    """Which part of an output one device has: its row-major position in the mesh, its id, the index range."""
+    """The part of an output that one device has: its row-major position in the mesh, its id, and the index range."""
 
     position: int
     device: int
@@ -62,7 +62,7 @@ class DeviceShard(ShardPlace):
 class Output:
     """One output of one program. `spec` is the compiler's or the program's; None where it has no PartitionSpec.
 
-    A program that was only compiled holds nothing; the compiler tells the places where it would.
+    A program that was only compiled has no values; the compiler reports where they would be.
     """
 
     dtype: str
@@ -73,7 +73,7 @@ class Output:
 
     @property
     def places(self) -> tuple[ShardPlace, ...]:
-        """Where the parts lie, whether the program ran or not."""
+        """The parts and their devices, whether the program ran or not."""
         return self.held or self.compiled
 
     @cached_property
@@ -85,7 +85,7 @@ class Output:
         return parts
 
     def block(self, ranges: Ranges) -> np.ndarray:
-        """What lies in `ranges` of the whole array, from the first devices that hold it; not to be written to."""
+        """The values in `ranges` of the whole array, from the first devices that hold them; not to be written to."""
         if ranges in self.parts:
             return self.parts[ranges]
         for held, value in self.parts.items():
@@ -104,7 +104,7 @@ class Output:
 
 @dataclass
 class ProgramRun:
-    """What one program did: its outputs and what else the worker told of it, or the error that ended it."""
+    """What one program did: its outputs and the worker's event, or the error that ended it."""
 
     program: Program
     error: str | None = None
@@ -113,7 +113,7 @@ class ProgramRun:
 
     @property
     def ran(self) -> Ran:
-        """What the worker told of a program that no error ended."""
+        """The worker's event of a program that ended without an error."""
         assert self.event is not None
         return self.event
 
@@ -122,7 +122,7 @@ _Awaited = TypeVar("_Awaited")
 
 
 class WorkerEnded(RuntimeError):
-    """The worker ended before it told what it was asked for; the message says how."""
+    """The worker ended before it sent what it was asked for; the message says how."""
 
 
 GradientArrays: TypeAlias = tuple[Arrays, list[Arrays], str | None]
@@ -130,9 +130,9 @@ GradientArrays: TypeAlias = tuple[Arrays, list[Arrays], str | None]
 
 
 def types_of(workers: Workers, experiment: Experiment, folder: Path, data_folder: Path) -> Types:
-    """What JAX's types say of an experiment, none of whose programs is compiled.
+    """JAX's types of an experiment; no program is compiled.
 
-    Raises `InvalidExperiment` for what they refuse, and `WorkerEnded` where the worker ended before it told them.
+    Raises `InvalidExperiment` for what they refuse, and `WorkerEnded` if the worker ended before it sent them.
     """
     return types_and_gradients_of(workers, experiment, folder, data_folder)[0]
 
@@ -148,8 +148,8 @@ def types_and_gradients_of(
 ) -> tuple[Types, GradientArrays | None]:
     """The same, and the gradients of the unsharded graph where there are any.
 
-    For hardware that is not here they are computed where `gradient` asks for them. `at_once` is before the jobs that
-    wait, which another experiment may have.
+    For hardware that is not here they are computed if `gradient` asks for them. With `at_once` the job does not wait
+    for those of other experiments.
     """
     with scratch.Folder() as own:
         left_here = str(own.path)
@@ -176,7 +176,7 @@ def value_types_of(workers: Workers, experiment: Experiment, folder: Path, data_
 
 
 def _awaited(events: Iterable[Event], awaited: type[_Awaited], what: str) -> _Awaited:
-    """The first event of a kind. Raises what its reader does where the worker tells another end, or none."""
+    """The first event of a kind. Raises what its reader raises if the worker reports another end, or none."""
     for event in events:
         match event:
             case Invalid():
@@ -205,13 +205,13 @@ def read_gradients(experiment: Experiment, event: GradientFile, left_here: Path)
 
 
 BlockRanges = Callable[[str, int], Ranges]
-"""Where the block of the device at a position belongs in an output of `vmap`, which has no layout of its own."""
+"""The index ranges of the block of the device at a position, in an output of `vmap`, which has no layout of its own."""
 
 
 def program_run(
     program: Program, ran: Ran, shapes: Mapping[str, tuple[int, ...]], block_ranges: BlockRanges, arrays: Path
 ) -> ProgramRun:
-    """What a program did, with its outputs as the file has them that the worker left in `arrays` if the program ran.
+    """What a program did, with its outputs as the worker left them in the file `arrays`, if the program ran.
 
     `shapes` are the whole outputs' shapes.
     """
@@ -235,7 +235,7 @@ def program_run(
         for device, ranges, entry in output.shards:
             position = position_of[device]
             where = block_ranges(name, position) if ranges is None else ranges
-            # What one process left is distinct already.
+            # The values that one process left are distinct.
             copy = entry if not ran.processes else _first_alike(raw, entry, (h.copy for h in held if h.ranges == where))
             if copy not in values:
                 values[copy] = raw[copy].view(kind).reshape(tuple(stop - start for start, stop in where))
@@ -245,7 +245,7 @@ def program_run(
 
 
 def _first_alike(raw: Sequence[np.ndarray], entry: int, entries: Iterable[int]) -> int:
-    """The first of some entries that is the same as another one, bit by bit; else that one."""
+    """The first of some entries that is equal to `entry`, bit by bit; by default `entry` itself."""
     return next((known for known in entries if handover.same_bits(raw[known], raw[entry])), entry)
 
 
@@ -257,6 +257,6 @@ def traced_values(traced: Traced, arrays: Path) -> dict[str, np.ndarray]:
     for at, (name, (shape, dtype)) in enumerate(traced.values.items()):
         kind = dtypes.dtype(dtype).numpy
         stacked = [raw[at].view(kind).reshape(len(rows), *shape) for raw, rows in zip(files, traced.rows, strict=True)]
-        # As it lies in the file, where there is one.
+        # A view of the file, where there is one.
         values[name] = stacked[0] if len(files) == 1 else np.concatenate(stacked)[order]
     return values

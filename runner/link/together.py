@@ -1,7 +1,7 @@
-"""A job in, for several processes of JAX that do it together; what they tell, put together as if one had told it, out.
+"""Several JAX processes that do one job together; their events are merged into those of a single worker.
 
-Each has a part of the devices and holds what these hold. They are driven like one worker: what ends one of them ends
-all, since the others would wait for it in the next collective.
+Each has a part of the devices and holds their values. They are driven like one worker: what ends one of them ends all,
+since the others would wait for it in the next collective.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 
 class MemberWorker(Protocol):
-    """One of several processes that do their jobs together, on this machine or another one; `Worker` says more."""
+    """One of several processes that do their jobs together, on this machine or another one; see `Worker`."""
 
     def listened_to_by(self, hear: Hear) -> None:
-        """Have what it tells heard by `hear`."""
+        """Pass its events to `hear`."""
         ...
 
     def submit(self, job: str) -> None:
-        """Hand it a job."""
+        """Send it a job."""
         ...
 
     def ended(self, name: str) -> str:
-        """How it ended, in words; it has no more to say."""
+        """How it ended, in words; it sends nothing more."""
         ...
 
     def kill(self) -> None:
@@ -43,7 +43,7 @@ class MemberWorker(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of it."""
+        """Release it."""
         ...
 
     def log(self) -> str:
@@ -59,14 +59,14 @@ Starter: TypeAlias = Callable[[int], MemberWorker]
 """Starts the process of that number."""
 
 PATIENCE = 20.0
-"""Seconds that those have which have told no error yet where one has: to tell it too, or to end."""
+"""The seconds that the other processes have, once one reports an error, to report it too or to end."""
 
 _CONNECTED = re.compile(r"^\[Gloo\] Rank \d+ is connected to .*\n?", re.MULTILINE)
-"""What Gloo writes whenever processes meet."""
+"""What Gloo writes whenever processes connect."""
 
 
 def _here(count: int) -> Starter:
-    """Starts them on this machine."""
+    """Start them on this machine."""
     address = f"127.0.0.1:{_free_port()}"
     return lambda number: Worker(membership=(str(number), str(count), address))
 
@@ -75,15 +75,15 @@ class Together:
     """Several processes, started before their job is known."""
 
     def __init__(self, count: int, start: Starter | None = None) -> None:
-        """`start` starts them; without it they are started on this machine."""
+        """`start` starts them; by default on this machine."""
         start = start or _here(count)
         self._heard: queue.Queue[tuple[int, Said | Exception | None]] = queue.Queue()
         self._events: list[deque[Said]] = [deque() for _ in range(count)]
         self._announced: Step | None = None
         self._how: str | None = None
-        """How the one ended that was the first to, in words."""
+        """How the process that ended first did so, in words."""
         self._first: int | None = None
-        """Which one that was."""
+        """The number of that process."""
         self._members: list[MemberWorker] = []
         try:
             for number in range(count):
@@ -98,14 +98,14 @@ class Together:
         return lambda event: self._heard.put((number, event))
 
     def submit(self, job: str) -> None:
-        """Hand all of them a job, a line of JSON."""
+        """Send all of them a job, a line of JSON."""
         for member in self._members:
             member.submit(job)
 
     def next(self, timeout: float) -> Said | None:
-        """The next event that all have told, or None when there is none any more, as one of them has ended.
+        """The next event that all have sent, or None if there is none any more because one of them has ended.
 
-        Raises `TimeoutError` after `timeout` seconds in which none of them said anything, and `Misfit`.
+        Raises `TimeoutError` if none of them sends anything for `timeout` seconds, and `Misfit`.
         """
         from runner.link.events import Died, Phase
 
@@ -119,7 +119,7 @@ class Together:
             except queue.Empty:
                 if failed is None:
                     raise TimeoutError from None
-                # The others wait for it, in a collective.
+                # The other processes wait for it, in a collective.
                 self._how = f"{self._name(failed[0])} told an error that the others did not: {failed[1]}"
                 break
             if isinstance(received, Exception):
@@ -136,7 +136,7 @@ class Together:
         return None
 
     def _agreed(self) -> Said | None:
-        """The event that comes next, where enough has been heard to know it."""
+        """The next event, if all processes have sent enough to know it."""
         from runner.link.events import Done, Finished, Started
 
         for events in self._events:
@@ -169,7 +169,7 @@ class Together:
         return replace(parts[0], found=None, error=error if alike else f"{self._name(number)}: {error}")
 
     def _failed(self) -> tuple[int, str] | None:
-        """One that has told an error while another has not come so far."""
+        """A process that has reported an error while another has not come that far."""
         from runner.link.events import Finished
 
         for number, events in enumerate(self._events):
@@ -181,17 +181,17 @@ class Together:
         return name(number, len(self._members))
 
     def ended(self) -> str:
-        """How the one ended that was the first to, in words."""
+        """How the process that ended first did so, in words."""
         return self._how or f"the {len(self._members)} processes were ended"
 
     def kill(self) -> None:
         """End all of them at once; what they wrote can still be read."""
-        # The others would say much of the first one's end, through which they are connected.
+        # The others would report the first one's end, through which they are connected.
         for member in reversed(self._members):
             member.kill()
 
     def close(self) -> None:
-        """End those that still run, and let go of everything that belongs to them."""
+        """End those that still run, and release everything that belongs to them."""
         self.kill()
         for member in self._members:
             member.close()
@@ -201,7 +201,7 @@ class Together:
         return self._of_each([member.log() for member in self._members])
 
     def last_words(self) -> str:
-        """The end of what the one wrote in this job that ended first; of each of them where none did by itself."""
+        """The last output in this job of the process that ended first; of every process if none ended by itself."""
         if self._first is not None:
             return _CONNECTED.sub("", self._members[self._first].last_words()).strip()
         return self._of_each([member.last_words() for member in self._members]).strip()
@@ -217,21 +217,21 @@ def name(number: int, count: int) -> str:
 
 
 def _free_port() -> int:
-    """A port of this machine on which nobody listens."""
+    """A free port of this machine."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return free.getsockname()[1]
 
 
 def folder(arrays: Path, number: int) -> Path:
-    """Where a process leaves its values; the first one does in `arrays` itself."""
+    """The folder of a process's values; the first one uses `arrays` itself."""
     return arrays / f"process_{number}" if number else arrays
 
 
 def put_together(parts: Sequence[Finished]) -> Finished:
-    """What several processes found in a step: what the first one did, and what the devices of all hold.
+    """The results of several processes in a step as one: what the first one did, and the values of all devices.
 
-    Their values stay in the file of each. Of what only the first did the others tell nothing.
+    Their values stay in the file of each. What only the first one did is in its result alone.
     """
     from runner.link.events import Ran, Traced
 
@@ -247,7 +247,7 @@ def put_together(parts: Sequence[Finished]) -> Finished:
 
 
 def _devices_of(ran: Ran) -> list[int]:
-    """The devices whose values one process told."""
+    """The devices whose values one process sent."""
     shards_held = [held for shards in ran.operands.values() for held in shards]
     shards_held += [(device, where) for output in ran.outputs.values() for device, where, _ in output.shards]
     return sorted({device for device, _ in shards_held})
@@ -259,7 +259,7 @@ def _of_rans(rans: Sequence[Ran]) -> Ran:
     for ran in rans:
         for name, output in ran.outputs.items():
             shards[name] += [(device, where, before + entry) for device, where, entry in output.shards]
-        # Every entry of a file is one device's at least.
+        # Every entry of a file is at least one device's.
         entries = [entry for output in ran.outputs.values() for _, _, entry in output.shards]
         before += max(entries, default=-1) + 1
     return replace(

@@ -25,32 +25,32 @@ from typing import Any, cast
 from runner.untyped import is_dict
 
 _AT_ONCE = 1 << 20
-"""How many bytes of a file are in a frame."""
+"""The number of bytes of a file in a frame."""
 
 _LONGEST = 1 << 30
-"""How many bytes a frame may have, after its sender has proved who it is."""
+"""The largest number of bytes in a frame, after its sender has proved its identity."""
 
 _AGAIN = 0.2
-"""Seconds between two tries to reach somebody who is not there yet."""
+"""The seconds between two attempts to reach a process that is not there yet."""
 
 _INTRODUCED = 5.0
-"""Seconds in which who connects has to prove that it is of the run, and to say which process it is."""
+"""The seconds in which a new connection has to prove that it belongs to the run, and to introduce itself."""
 
 _AT_THE_DOOR = 64
-"""How many who connect may be about that at once; more of them wait."""
+"""The number of connections that may do so at once; more of them wait."""
 
 _WATCHED = (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4), ("TCP_USER_TIMEOUT", 40_000))
-"""A machine that is silent for 20 s is asked four times, every 5 s, whether it is there; so long may an answer take."""
+"""A machine that is silent for 20 s is probed four times, every 5 s; an answer may take this many seconds."""
 
 _library: Any = connection
-"""Where a Listener and a Client take their proof from."""
+"""The module from which a Listener and a Client take their proof."""
 
 
 class Wire:
-    """One end of a connection. What is sent to somebody who is gone is lost; `receive` tells that he is."""
+    """One end of a connection. Messages to a process that has ended are lost; `receive` then returns None."""
 
     def __init__(self, end: socket.socket, patience: float) -> None:
-        """`patience` is after how many seconds in which nothing moves a message that is under way is given up."""
+        """`patience` is the number of seconds after which a message that makes no progress is given up."""
         end.settimeout(None)
         end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in _WATCHED:
@@ -66,9 +66,9 @@ class Wire:
         self._sends, self._reads = threading.Lock(), threading.Lock()
 
     def prove(self, key: bytes, seconds: float, *, asks_first: bool) -> None:
-        """Prove to the other end that this one has the key, and have it prove the same.
+        """Prove to the other end that this one has the key, and verify its proof.
 
-        Raises `AuthenticationError` where it has another one, and `OSError` where it does not answer within `seconds`.
+        Raises `AuthenticationError` if it has another key, and `OSError` if it does not answer within `seconds`.
         """
         ways: list[Callable[[Any, bytes], None]] = [_library.deliver_challenge, _library.answer_challenge]
         with self._over_after(seconds):
@@ -82,7 +82,7 @@ class Wire:
 
     @contextmanager
     def _over_after(self, seconds: float) -> Generator[None]:
-        """End the connection if what is done takes longer, however little at a time the other end says."""
+        """End the connection if the body of the `with` statement takes longer, however slowly the other end sends."""
         timer = threading.Timer(seconds, self._end)
         timer.daemon = True
         timer.start()
@@ -102,11 +102,11 @@ class Wire:
                         while part := sent.read(_AT_ONCE):
                             self._frames.send_bytes(part)
             except OSError:
-                # What was sent in part is of no use: who receives it hears that there is no more.
+                # A partial message is of no use: the receiver is told that there is no more.
                 self._end()
 
     def receive(self, seconds: float | None = None) -> dict[str, Any] | None:
-        """The next message; None when there is none any more, none within so many seconds, or no message."""
+        """The next message; None at the end, after `seconds` without one, or for something that is no message."""
         if seconds is None:
             frame = self._frame(None)
         else:
@@ -119,7 +119,7 @@ class Wire:
         return message if is_dict(message) else None
 
     def read(self, size: int, into: Path | None) -> None:
-        """Take the bytes that follow a message, into a file or away; as far as they come."""
+        """Take the bytes that follow a message, into a file or to be dropped; as many as come."""
         with open(os.devnull if into is None else into, "wb") as file:
             while size:
                 part = self._frame(None)
@@ -139,9 +139,9 @@ class Wire:
                 return None
 
     def part(self, seconds: float) -> None:
-        """Wait until the other end has had all and ended the connection, and end it; nobody may be reading.
+        """Wait until the other end has received all and closed the connection, and close it; nobody may be reading.
 
-        What is left unread when a connection ends takes with it what was sent last.
+        Unread data in a connection that is closed would discard what was sent last.
         """
         with self._over_after(seconds), suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
@@ -158,7 +158,7 @@ class Wire:
     def close(self) -> None:
         """End the connection; the other end hears of it."""
         self._end()
-        # Who reads comes to the end now.
+        # A reader gets the end now.
         with self._reads, self._sends:
             self._frames.close()
             self._socket.close()
@@ -168,10 +168,10 @@ _EVERYWHERE = "::"
 
 
 def here(address: str) -> str:
-    """Where to listen on this machine for those who were told to come to `address`.
+    """The addresses of this machine on which to listen for processes that were told to connect to `address`.
 
-    At that; but a machine whose own name leads it to a loopback address, as Debian has it, is known to others by
-    another, and nobody knows which.
+    That is the address itself; but if it resolves to a loopback address, as a machine's own name does on Debian, others
+    know the machine by another, unknown one.
     """
     host, port = _parts(address)
     if host == "localhost" or _is_loopback(host):
@@ -189,9 +189,9 @@ def _is_loopback(host: str) -> bool:
 
 @contextmanager
 def listening(address: str) -> Generator[list[socket.socket]]:
-    """Listen `here`, at `host:port`: at all that the name leads to on this machine, and nowhere else.
+    """Listen `here`, at `host:port`, on all addresses of this machine that the name resolves to, and no others.
 
-    Raises `OSError` where somebody else does, and where it leads to nothing of this machine's.
+    Raises `OSError` if the port is taken, or if no address is this machine's.
     """
     host, port = _parts(here(address))
     if host == _EVERYWHERE:
@@ -220,7 +220,7 @@ def listening(address: str) -> Generator[list[socket.socket]]:
 
 
 _ELSEWHERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
-"""Why nobody can listen at an address that is not this machine's, or of a kind that it has not."""
+"""Why listening fails at an address that is not this machine's, or of a kind that it does not have."""
 
 
 def _parts(address: str) -> tuple[str, int]:
@@ -229,11 +229,11 @@ def _parts(address: str) -> tuple[str, int]:
 
 
 class Arrivals:
-    """The processes that come to an address and prove that they belong to the run, each with its first message."""
+    """The processes that connect to an address and prove that they belong to the run, each with its first message."""
 
     def __init__(self, servers: Sequence[socket.socket], key: bytes, patience: float) -> None:
         self.strangers = 0
-        """How many connected that did not prove it."""
+        """The number of connections that did not prove it."""
         self._key, self._patience = key, patience
         self._came: queue.Queue[tuple[Wire, dict[str, Any]]] = queue.Queue()
         self._door = threading.Semaphore(_AT_THE_DOOR)
@@ -250,7 +250,7 @@ class Arrivals:
             return None
 
     def close(self) -> None:
-        """Let nobody in any more."""
+        """Accept no more connections."""
         self._closed.set()
         for opener in self._openers:
             opener.join()
@@ -265,13 +265,13 @@ class Arrivals:
             try:
                 end, _ = server.accept()
             except OSError:
-                # Nobody came, or who came is gone.
+                # Nothing connected, or the connection is gone.
                 self._door.release()
                 continue
             threading.Thread(target=self._greet, args=(end,), daemon=True).start()
 
     def _greet(self, end: socket.socket) -> None:
-        """See who has come, who may say nothing, or anything."""
+        """Verify a new connection, which may send nothing, or anything."""
         wire = Wire(end, self._patience)
         try:
             deadline = time.monotonic() + _INTRODUCED
@@ -289,10 +289,10 @@ class Arrivals:
 
 
 def reached(address: str, key: Callable[[], bytes], deadline: float, patience: float, *, same: bool = False) -> Wire:
-    """A connection to whoever listens at `address` and has the key, tried until the `deadline`.
+    """A connection to the process that listens at `address` and has the key; tried until the `deadline`.
 
-    The `key` is asked for each time, since it may not be there yet, unless it stays the `same`. Raises `OSError`, and
-    `AuthenticationError` where who listens has another key.
+    The `key` is read for each attempt, since it may not be there yet, unless it stays the `same`. Raises `OSError`, and
+    `AuthenticationError` if the listener has another key.
     """
     while True:
         wire = None

@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from runner.link.events import Done, Event
 
 GROWTH = 1 << 30
-"""Bytes by which a process may grow after its first job before another one takes its place."""
+"""The bytes by which a process may grow after its first job before it is replaced."""
 
 _AHEAD = 16_384
-"""A job of at most so many characters is sent while the process does something else: a pipe has room for it."""
+"""A job of at most this many characters is sent while this process does something else: it fits into a pipe."""
 
 
 _STARTING = "JAX was starting"
-"""What a process does before it says so."""
+"""The phase of a process before its first event."""
 
 
 @dataclass
 class _Ticket:
-    """A job and the steps of it that are left; `sent` is whether the process that serves it has it."""
+    """A job and its remaining steps; `sent` is whether the process that serves it has it."""
 
     job: dict[str, Any]
     timeout: float
@@ -47,11 +47,11 @@ class _Ticket:
         self.left = [Step.from_json(step) for step in self.job["steps"]]
 
     def text(self) -> str:
-        """The job with the steps that are left."""
+        """The job with the remaining steps."""
         return json.dumps({**self.job, "steps": [step.to_json() for step in self.left]})
 
     def lost(self, running: Step | None, error: str) -> Event:
-        """The event of a process that ended, in a step or elsewhere; what can be done after it is left."""
+        """The event of a process that ended, in a step or elsewhere; the steps that are still possible remain."""
         from runner.link.events import Died, Finished
 
         if running is None:
@@ -63,18 +63,18 @@ class _Ticket:
 
 @dataclass
 class _Line:
-    """One process, or several that work together, and its queue of jobs; it does the first."""
+    """One process, or several that work together, and its queue of jobs, of which it does the first."""
 
     worker: Worker | Together | None
     kind: str | None = None
     processes: int = 1
     waiting: deque[_Ticket] = field(default_factory=deque[_Ticket])
     resident: int | None = None
-    """What the process held in memory after its first job."""
+    """The bytes of memory that the process used after its first job."""
     grown: bool = False
 
     def end(self) -> None:
-        """End the process; another one will take its place, to which nothing has been sent yet."""
+        """End the process; a new one replaces it, which has received nothing yet."""
         if self.worker is not None:
             self.worker.close()
         self.worker, self.resident, self.grown = None, None, False
@@ -82,7 +82,7 @@ class _Line:
             ticket.sent = False
 
     def note(self, done: Done) -> None:
-        """Note what the process says of itself after a job."""
+        """Record what the process reports after a job."""
         if done.resident is not None:
             self.resident = self.resident or done.resident
             self.grown = done.resident - self.resident > GROWTH
@@ -102,13 +102,13 @@ class Workers:
         self._start = start
         self._start_together = start_together
         self.of_cluster = of_cluster
-        """Whether several processes that do a job together are those of a cluster."""
+        """Whether the processes that do a job together are those of a cluster."""
         self.count = count
-        """How many processes there may be for each kind of job."""
+        """The largest number of processes for each kind of job."""
         self._lines = [_Line(first)] if first is not None else []
         self._aside: Workers | None = None
         self.started = len(self._lines)
-        """How many processes there have been."""
+        """The number of processes that were started."""
 
     def submit(
         self, job: dict[str, Any], kind: str, timeout: float, processes: int = 1, *, at_once: bool = False
@@ -157,7 +157,7 @@ class Workers:
             self._aside = None
 
     def aside(self, kind: str) -> Workers:
-        """Who does a job of that kind at once: these where none waits for them, else others, which end with these."""
+        """Workers that are free for a job of that kind: these, or new ones, which end with these."""
         if not self.of_cluster and not any(line.waiting for line in self._lines if line.kind in (None, kind)):
             return self
         if self._aside is None:
@@ -165,9 +165,9 @@ class Workers:
         return self._aside
 
     def _line(self, kind: str, processes: int, *, at_once: bool) -> _Line:
-        """The line of that kind with the fewest jobs; one more as long as all are busy and there may be more.
+        """The line of that kind with the fewest jobs; a new one while all are busy and there may be more.
 
-        Where it has to be free it is one more if all are busy, however many there may be.
+        With `at_once` it is a new one if all are busy, however many there are.
         """
         if processes > 1:
             self._end_others(kind)
@@ -180,13 +180,13 @@ class Workers:
         return line
 
     def _end_others(self, kind: str) -> None:
-        """End those that work together on jobs of another kind and have none: each is several processes."""
+        """End the lines of another kind that have no jobs and work together: each is several processes."""
         for line in self._lines:
             if line.processes > 1 and line.kind != kind and not line.waiting:
                 line.end()
 
     def _send(self, line: _Line) -> None:
-        """Give the process the job that it is to do, and the one after it, so that it need not wait for that."""
+        """Send the process its current job and the next one, so that it need not wait for that."""
         if line.grown and not any(ticket.sent for ticket in line.waiting):
             line.end()
         for ticket in list(line.waiting)[:2]:
@@ -202,7 +202,7 @@ class Workers:
             ticket.sent = True
 
     def _events(self, line: _Line, ticket: _Ticket) -> Generator[Event, None, None]:
-        # They have many classes, which are made when a process has its job.
+        # They have many classes, which are created when a process has its job.
         from runner.link.events import Log
 
         assert line.waiting[0] is ticket, "jobs are heard in the order in which they were handed over"
@@ -223,7 +223,7 @@ class Workers:
                     over = end.running is None or not ticket.left
         finally:
             if not over:
-                # Nobody listens any more, and what it still says is not the next one's.
+                # Nobody listens any more, and its next events do not belong to the next job.
                 line.end()
             line.waiting.popleft()
         self._send(line)
@@ -233,9 +233,9 @@ class Workers:
 class _End:
     """How a process came to the end of a job.
 
-    - `how`: in words; None where the job was done.
+    - `how`: in words; None if the job was done.
     - `running`: the step during which it ended.
-    - `gone`: whether it cannot do another job; `said`: whether it has said why by itself.
+    - `gone`: whether it cannot do another job; `said`: whether it reported the reason itself.
     """
 
     how: str | None = None
@@ -245,7 +245,7 @@ class _End:
 
 
 def _of_one(line: _Line, worker: Worker | Together, ticket: _Ticket) -> Generator[Event, None, _End]:
-    """Yield what one process tells of a job, and take what it finishes out of what is left."""
+    """Yield the events of one process in a job, and remove finished steps from those that remain."""
     from runner.link.events import (
         Called,
         Died,
@@ -271,7 +271,7 @@ def _of_one(line: _Line, worker: Worker | Together, ticket: _Ticket) -> Generato
             how = f"no result after the timeout of {ticket.timeout:g} s, while {doing}"
             return _End() if done else _End(how, running)
         if isinstance(event, Phase):
-            # It is no result: what it takes counts on.
+            # It is no result: its time counts on.
             phase = doing = event.doing
             continue
         since = time.monotonic()

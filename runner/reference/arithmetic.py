@@ -1,4 +1,4 @@
-"""A value and the dtype that JAX says it has in; the value as an oracle keeps it, or as a machine holds it, out."""
+"""Keeps a value in an oracle's precision, or rounds it to the dtype that JAX gives it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from runner.reference.rounded import Machine, Rounded, plain, rounded
 from runner.untyped import is_sequence
 
 ANY = -1
-"""Among the numbers of a line's parts: all that are not named."""
+"""The part number that stands for all parts without one."""
 
 Floats = Mapping[str, Mapping[int, str]]
-"""The dtypes of a section's floats that JAX says: for each line (`ring/body/acc`), by the number of the part."""
+"""JAX's float dtypes of a section: for each line (`ring/body/acc`), by the number of the part."""
 
 _NARROW: dict[np.dtype, np.dtype] = {np.dtype(np.int64): np.dtype(np.int32), np.dtype(np.uint64): np.dtype(np.uint32)}
 _NARROW_INTEGERS = ("int2", "int4", "uint2", "uint4")
@@ -39,7 +39,7 @@ class Arithmetic:
     casts: bool = True
 
     def held(self, value: Any, x64: bool, kind: str | None = None) -> Any:
-        """`value` as it is kept: a float in float64, or as the machine holds the dtype `kind` (None: its own)."""
+        """`value` as it is kept: floats in float64, or rounded to the dtype `kind` (None: their own)."""
         if self.machine is None:
             return widen(value, x64)
         if is_sequence(value):
@@ -60,7 +60,7 @@ class Arithmetic:
         return rounded(plain(value), kind, self.machine)
 
     def widened(self, operand: list[Any], least: int) -> list[Any]:
-        """On a machine, an operand's floats of fewer than 4 bytes in float32, if they have at least as many."""
+        """On a machine: an operand's floats of `least` to 4 bytes in float32; others unchanged."""
         if self.machine is None:
             return operand
         done: dict[int, Any] = {}
@@ -88,18 +88,18 @@ def widen(value: Any, x64: bool) -> Any:
 
 
 def cast(value: Any, narrow: str) -> Any:
-    """Floats as the dtype `narrow` holds them, kept in float64 or complex128."""
+    """Floats rounded to the dtype `narrow`, kept in float64 or complex128."""
     if not dtypes.is_floating(value):
         return value
     kind, nearest = dtypes.dtype(narrow), plain(value)
     if nearest.dtype.kind != "c" and kind.itemsize < 4:
-        # Through float32, as a machine does.
+        # By way of float32, as a machine does.
         nearest = nearest.astype(np.float32)
     return nearest.astype(kind.numpy).astype(np.complex128 if kind.kind == "complex" else np.float64)
 
 
 def magnitude(operand: Sequence[Any]) -> float:
-    """The largest finite magnitude in some numbers or arrays of numbers, such as an operand on every device."""
+    """The largest finite magnitude in numbers or arrays of numbers, such as an operand on every device."""
     largest = 0.0
     for value in {id(v): np.asarray(v) for v in operand}.values():
         if not value.size:

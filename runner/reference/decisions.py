@@ -40,7 +40,7 @@ PerDevice = list[Any]
 _FLOAT64 = "float64"
 
 MOST = 0.5
-"""The share of its elements from which on a cast decides nothing."""
+"""The share of a cast's elements that may be near a step; with more, the cast decides nothing."""
 
 
 @dataclass
@@ -73,43 +73,43 @@ class Decision:
 
     @property
     def undecided(self) -> int:
-        """How many elements, on all devices that hold different ones, rounding may decide otherwise."""
+        """The number of elements that rounding may decide differently, on all devices with distinct values."""
         distinct = {id(value): near for value, near in zip(self.result, self.near, strict=False)}
         return sum(int(np.count_nonzero(part)) for near in distinct.values() for part in leaves(near))
 
     @property
     def turns(self) -> int:
-        """How many other results are known of what has the most."""
+        """The largest number of known alternatives of a decision."""
         return max(map(len, self.alternatives), default=0)
 
     @property
     def elements(self) -> int:
-        """How many elements the devices hold that hold different ones."""
+        """The number of elements on all devices with distinct values."""
         distinct = {id(value): value for value in self.result}
         return sum(np.size(part) for value in distinct.values() for part in leaves(value))
 
 
 class Script:
-    """What an interpretation does about decisions. This one lets each decide for itself."""
+    """What an interpretation does about decisions. This one takes each decision's own result."""
 
     def decide(self, decision: Decision) -> PerDevice:
-        """The result that counts."""
+        """The result to use."""
         return decision.result
 
     def stop(self, value: PerDevice) -> PerDevice:
-        """What `stop_gradient` gives."""
+        """The result of `stop_gradient`."""
         return value
 
 
 @dataclass
 class Recording(Script):
-    """Keeps all that is decided, and what each `stop_gradient` gave."""
+    """Records every decision, and the result of each `stop_gradient`."""
 
     decisions: list[Decision] = field(default_factory=list[Decision])
     stopped: list[PerDevice] = field(default_factory=list[PerDevice])
 
     def afresh(self) -> Recording:
-        """The same decisions, before anybody knows how near they were."""
+        """The same decisions, before it is known how near they were."""
         return Recording(
             [
                 replace(decision, windows=[], keys=[], alternatives=[], near=[], rounds=False)
@@ -151,9 +151,10 @@ class Following(Script):
 
 
 class Taking(Script):
-    """An oracle that takes the other side where rounding may.
+    """An oracle that decides the other way where rounding may.
 
-    The `turn` says which of several others; with a `seed` what is decided together draws whether it does, and which.
+    The `turn` selects one of several alternatives; with a `seed`, elements that are decided together draw whether they
+    take one, and which.
     """
 
     def __init__(self, recorded: Recording, turn: int = 0, seed: int | None = None) -> None:
@@ -169,7 +170,7 @@ class Taking(Script):
         return _shared(parts, partial(self._taken, oracle))
 
     def _taken(self, oracle: Decision, alternatives: tuple[Other, ...], decided: Any, own: Any) -> Any:
-        """What is decided here: another, where what went before led to the same."""
+        """The alternative to take here, if the operands are the recorded ones."""
         if not alternatives:
             return own
         moved = [np.asarray(a != b) for a, b in zip(leaves(own), leaves(decided), strict=True)]
@@ -186,12 +187,12 @@ class Taking(Script):
         return again(own, taken)
 
     def _turns(self, oracle: Decision, several: list[Any]) -> list[Any]:
-        """Which of so many others is taken of each element; -1: none."""
+        """The number of the alternative for each element; -1: none."""
         draws = self._draws
         if draws is None:
             return [np.minimum(self._turn, count - 1) for count in several]
         shapes = {np.shape(count) for count in several}
-        # The arrays of a result take what they take together.
+        # The arrays of a result change together.
         share: Any = draws.random(*shapes) if len(shapes) == 1 else draws.random()
         if oracle.kind == "order" and np.size(share):
             first = np.ravel(share)[0] if oracle.axis is None else np.take(share, [0], oracle.axis)
@@ -200,9 +201,9 @@ class Taking(Script):
 
 
 class Replaying(Script):
-    """Decides as was recorded, and moves what was cast by as much: smooth where the program jumps.
+    """Decides as recorded, and moves what was cast by the recorded difference, so that the function is smooth.
 
-    To whoever differentiates, a decision is a constant, what `stop_gradient` gave too, and a cast changes nothing.
+    For differentiation a decision and the result of `stop_gradient` are constants, and a cast is the identity.
     """
 
     def __init__(self, recorded: Recording) -> None:
@@ -225,7 +226,7 @@ def _moved_as_cast(own: Any, raw: Any, cast: Any) -> Any:
 
 
 def _without_jumps(own: Any, decided: Any) -> Any:
-    """What was decided, and of a float what it is now, where it has not jumped."""
+    """The recorded decision, or for floats the new value where it has not jumped."""
     if is_sequence(decided):
         return type(decided)(_without_jumps(*parts) for parts in zip(own, decided, strict=True))
     if not dtypes.is_floating(decided):
@@ -234,7 +235,7 @@ def _without_jumps(own: Any, decided: Any) -> Any:
 
 
 def _shared(parts: list[tuple[Any, ...]], function: Callable[..., Any]) -> PerDevice:
-    """A function of each device's parts, computed once for the devices that hold the same objects."""
+    """Apply a function to each device's parts, once for devices that hold the same objects."""
     done: dict[tuple[int, ...], Any] = {}
     results: PerDevice = []
     for part in parts:
@@ -246,7 +247,7 @@ def _shared(parts: list[tuple[Any, ...]], function: Callable[..., Any]) -> PerDe
 
 
 def _chosen(near: Any, alternative: Any, own: Any) -> Any:
-    """`other` where `near`, else `own`; of tuples, part by part."""
+    """`alternative` where `near`, else `own`; for tuples, part by part."""
     if is_sequence(own):
         return type(own)(_chosen(*parts) for parts in zip(near, alternative, own, strict=True))
     if not np.any(near):
@@ -259,13 +260,13 @@ def _chosen(near: Any, alternative: Any, own: Any) -> Any:
 
 
 def _unit(operand: PerDevice) -> float:
-    """Twice the gap above 1.0 of an operand's dtype."""
+    """Twice the gap above 1.0 in an operand's dtype."""
     kind = operand[0].kind if isinstance(operand[0], Rounded) else _FLOAT64
     return 2 * dtypes.dtype(kind).eps
 
 
 def _take_in(oracle: Decision, own: Decision, safety: float) -> None:
-    """Add to a decision how far a machine was off in its operands, and what it held to be equal there."""
+    """Add to a decision a machine's errors in its operands, and the elements that it found equal."""
     windows = oracle.windows or [[None] * len(oracle.result)] * len(oracle.operands)
     keys = oracle.keys or [[None] * len(oracle.result)] * len(oracle.operands)
     oracle.windows = [
@@ -299,9 +300,9 @@ def _keyed(exact: PerDevice, own: PerDevice, known: PerDevice) -> PerDevice:
 
 
 def _look_beside(oracle: Decision, own: Decision) -> None:
-    """Decide once more: as a machine did, and on operands that are off as far as rounding may be, to either side.
+    """Decide again: as a machine did, and on operands moved by their possible rounding errors, in both directions.
 
-    Of exact operands only the former: what is rounded between them and the jump, a quotient or a sum, moves it too.
+    For exact operands only the former: intermediate values, such as a quotient or a sum, are rounded too.
     """
     looked: dict[tuple[int, ...], tuple[tuple[Other, ...], Any]] = {}
     pairs: list[tuple[tuple[Other, ...], Any]] = []
@@ -319,7 +320,7 @@ def _look_beside(oracle: Decision, own: Decision) -> None:
 
 
 def _others(at: LocalDecision, known: tuple[Other, ...], result: Any, own: Any) -> tuple[Other, ...]:
-    """What else may be there: what is known already, what a machine has, what moved operands lead to."""
+    """The alternatives: those already known, the machine's result, and the results of moved operands."""
     with np.errstate(all="ignore"):
         # Where the machine overflows, it decides nothing.
         machine = [

@@ -1,8 +1,7 @@
-"""A decision and how a machine took it in; what else it may give, with the flips that a program can make at once, out.
+"""Finds the other results that a decision can have if rounding changes it.
 
-How far rounding may carry an element is the element's own: what was measured of it, and of elements that are no larger.
-What is equal in float64 and in every draw is equal by no accident: it is moved together, or not at all. What belongs
-together, such as the places of one `top_k`, flips together.
+The possible error of an element depends on the element: it is what was measured of it, and of elements that are no
+larger. What is equal in float64 and in every draw is equal in every program, and is not moved apart.
 """
 
 from __future__ import annotations
@@ -18,22 +17,22 @@ from runner.reference.rounded import plain
 from runner.untyped import is_sequence
 
 ALTERNATIVES = 4
-"""So many other results are kept of what is decided together."""
+"""The number of alternatives that are kept of elements that are decided together."""
 
 COMPARED = {
     "comparison": 2, "equality": 2, "membership": 2, "search": 2, "bin": 2, "largest": 1, "smallest": 1, "order": 1,
 }  # fmt: skip
-"""For how many operands it matters which elements are equal."""
+"""The number of operands up to which equal elements are compared."""
 
 _DRAWS = 16
-"""How often a random draw from weights that rounding moves is drawn again."""
+"""The number of times a random draw with rounded weights is drawn again."""
 
 _ORDERS = 4
-"""How often what is put in order is moved at random."""
+"""The number of random permutations of elements to be ordered."""
 
 
 class Other(NamedTuple):
-    """Another result of a decision: `value`, which differs `where` what is decided together falls otherwise.
+    """An alternative result of a decision: `value`, which applies `where` elements that are decided together change.
 
     Both have as many arrays as the result, which may be a tuple.
     """
@@ -65,7 +64,7 @@ def leaves(value: Any) -> tuple[Any, ...]:
 
 
 def again(value: Any, parts: Iterable[Any]) -> Any:
-    """`parts` put together as the arrays of `value` are."""
+    """The arrays `parts` in the structure of `value`."""
     parts = iter(parts)
 
     def build(value: Any) -> Any:
@@ -77,13 +76,13 @@ def again(value: Any, parts: Iterable[Any]) -> Any:
     return build(value)
 
 
-# How far rounding may carry an element.
+# The possible rounding errors of elements.
 
 
 def widest(pairs: Sequence[tuple[Any, Any]]) -> np.ndarray:
-    """For each power of two, the largest rounding error that was measured of an element below it.
+    """For each power of two, the largest measured rounding error of elements below it.
 
-    `pairs` are the exact and the rounded operand, of every device that holds another one.
+    `pairs` are the exact and the rounded operands of devices with distinct values.
     """
     largest = np.zeros(_POWERS)
     for exact, own in pairs:
@@ -92,9 +91,9 @@ def widest(pairs: Sequence[tuple[Any, Any]]) -> np.ndarray:
 
 
 def window(exact: Any, largest: np.ndarray, safety: float, unit: float) -> np.ndarray:
-    """How far rounding may carry each element: `safety` times what was measured, and by a `unit` of itself."""
+    """The possible error of each element: `safety` times the measured one, plus `unit` relative to the element."""
     with np.errstate(all="ignore"):
-        # Where anything is rounded, what was not may only be lucky.
+        # If any element was rounded, one without an error may have been lucky.
         moved = safety * largest[_power(exact)] + unit * np.abs(exact)
     return dtypes.where(np.isfinite(exact), moved, 0.0)
 
@@ -117,7 +116,7 @@ def _apart(exact: Any, own: Any) -> np.ndarray:
 
 
 def key(known: Any, value: Any) -> np.ndarray:
-    """Numbers that are equal where `value` is, and where they were `known` to be so."""
+    """Numbers that are equal where `value` is equal and `known` was."""
     value = np.asarray(plain(value))
     if value.dtype.kind == "c":
         return key(key(known, np.real(value)), np.imag(value))
@@ -129,11 +128,11 @@ def key(known: Any, value: Any) -> np.ndarray:
         return np.asarray(mixed ^ (mixed >> np.uint64(29)))
 
 
-# What else may come of it.
+# The alternatives of a decision.
 
 
 def step(at: LocalDecision, result: Any) -> Any:
-    """By how much a result of floats may move without a jump, such as the remainder of a division."""
+    """How much a float result may move without a jump, such as the remainder of a division."""
     shifts = [window for window in at.windows if window is not None]
     shape = np.shape(leaves(result)[0])
     try:
@@ -149,7 +148,7 @@ def step(at: LocalDecision, result: Any) -> Any:
 def joined(
     alternatives: tuple[Other, ...], at: LocalDecision, result: Any, candidate: Any, steps: Sequence[Any]
 ) -> tuple[Other, ...]:
-    """What else a decision may give, and one `candidate` more, where it is more than a step away from `result`.
+    """The alternatives, and `candidate` too if it is more than `steps` away from `result`.
 
     There is a step for each array of the result.
     """
@@ -163,7 +162,7 @@ def joined(
     jumped = apart(new, decided)
     if not any(map(np.any, jumped)):
         return alternatives
-    # What has only moved, and not jumped, stays.
+    # Elements that moved without a jump stay.
     new = [dtypes.where(*parts) for parts in zip(jumped, new, decided, strict=True)]
     left = together(at.kind, at.axis, jumped)
     for alternative in alternatives:
@@ -184,7 +183,7 @@ def joined(
 
 
 def differing(result: Any, alternatives: Sequence[Other]) -> Any:
-    """Which elements of a result may be others."""
+    """The elements of a result for which there are alternatives."""
     near = [np.zeros(np.shape(leaf), bool) for leaf in leaves(result)]
     for alternative in alternatives:
         near = [n | _differs(a, b, 0.0) for n, a, b in zip(near, alternative.value, leaves(result), strict=True)]
@@ -200,7 +199,7 @@ def _differs(a: Any, b: Any, step: Any) -> np.ndarray:
 
 
 def together(kind: str, axis: int | None, differs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Where elements differ, all that is decided with them: the same of all parts, and of an order all of its row."""
+    """All elements that are decided together with differing ones: in all parts, and in the row of an order."""
     if kind == "order":
         differs = [np.broadcast_to(np.any(d, axis=axis, keepdims=True), d.shape) for d in differs]
     if len({d.shape for d in differs}) == 1:
@@ -210,7 +209,7 @@ def together(kind: str, axis: int | None, differs: Sequence[np.ndarray]) -> list
 
 
 def candidates(at: LocalDecision, result: Any) -> Iterator[Any]:
-    """What the decision gives on operands that are off as far as rounding may carry them, to either side."""
+    """The results of the decision for operands moved by their possible errors, in both directions."""
     if at.kind == "equality":
         yield _equal(at, result)
     elif at.kind == "membership":
@@ -222,7 +221,7 @@ def candidates(at: LocalDecision, result: Any) -> Iterator[Any]:
 
 
 def _unless_same(at: LocalDecision, result: Any, candidate: Any) -> Any:
-    """A comparison of numbers that are equal by no accident is decided."""
+    """A comparison of numbers that are equal in every draw does not change."""
     same = np.asarray(at.keys[0] == at.keys[1])
 
     def of(decided: Any, new: Any) -> Any:
@@ -232,15 +231,15 @@ def _unless_same(at: LocalDecision, result: Any, candidate: Any) -> Any:
 
 
 def _off(at: LocalDecision) -> list[Any]:
-    """How far each operand may be off; 0 where it is exact."""
+    """The possible error of each operand's elements; 0 for an exact one."""
     return [0.0 if window is None else window for window in at.windows]
 
 
 def _equal(at: LocalDecision, result: Any) -> Any:
-    """Whether two numbers are equal, told otherwise where they may be, or may not be."""
+    """An equality, reversed where rounding may make the numbers equal or different."""
     (a, b), (off_a, off_b) = at.operands[:2], _off(at)[:2]
     if np.ndim(result) == 0 and np.shape(a) != np.shape(b):
-        # Arrays of different shapes are not equal, whatever is in them.
+        # Arrays of different shapes are never equal.
         return result
     same = at.keys[0] == at.keys[1]
     with np.errstate(all="ignore"):
@@ -251,7 +250,7 @@ def _equal(at: LocalDecision, result: Any) -> Any:
 
 
 def _member(at: LocalDecision, result: Any) -> Any:
-    """Whether numbers are among others, told otherwise where they may be, or may not be."""
+    """A membership, reversed where rounding may make numbers equal or different."""
     (element, several), (off, offs) = at.operands[:2], _off(at)[:2]
     several, keys = np.ravel(several), np.ravel(at.keys[1])
     offs = np.broadcast_to(offs, np.shape(at.operands[1])).ravel()
@@ -263,7 +262,7 @@ def _member(at: LocalDecision, result: Any) -> Any:
 
 
 def _to_either_side(at: LocalDecision) -> Iterator[list[Any]]:
-    """All operands up, then down; of several also one up and the others down."""
+    """All operands moved up, then down; with several, also one up and the rest down."""
     there = [i for i, window in enumerate(at.windows) if window is not None]
 
     def by(signs: Sequence[float]) -> list[Any]:
@@ -279,7 +278,7 @@ def _to_either_side(at: LocalDecision) -> Iterator[list[Any]]:
 
 
 def _sought(at: LocalDecision) -> Iterator[list[Any]]:
-    """What is looked for, by as much as the two may be apart; what is among the others by no accident stays."""
+    """The searched elements moved by twice the possible error; those that equal an entry in every draw stay."""
     sought = 1 if at.kind == "search" else 0
     off = _off(at)
     apart = off[sought] + np.max(off[1 - sought], initial=0.0)
@@ -300,7 +299,7 @@ def _drawn(at: LocalDecision) -> Iterator[list[Any]]:
 
 
 def _in_order(at: LocalDecision) -> Iterator[list[Any]]:
-    """Neighbours in the order change places: the first with the second, then the second with the third, then some."""
+    """Swap neighbours in the order: the first with the second, then the second with the third, then random ones."""
     first, off, keys = np.asarray(at.operands[0]), at.windows[0], at.keys[0]
     ranks = _ranks(first, keys, at.axis)
     signs = [dtypes.where(ranks % 2, -1.0, 1.0), dtypes.where(ranks % 2, 1.0, -1.0)]
@@ -311,7 +310,7 @@ def _in_order(at: LocalDecision) -> Iterator[list[Any]]:
 
 
 def _largest(at: LocalDecision, side: float = 1.0) -> Iterator[list[Any]]:
-    """Each that may win does, the others being off to the other side: first the one that may be the largest."""
+    """Each element that may win does, with the rest moved down: first the one that may be the largest."""
     first, off = np.asarray(at.operands[0]), side * np.asarray(at.windows[0])
     shape, axis = first.shape, at.axis
     keys = at.keys[0]
@@ -341,7 +340,7 @@ _MOVED: dict[str, Callable[[LocalDecision], Iterator[list[Any]]]] = {
 
 
 def _ranks(x: np.ndarray, keys: np.ndarray, axis: int | None) -> np.ndarray:
-    """The place of each element in the order; those with the same key share one."""
+    """The rank of each element in the order; elements with equal keys share one."""
     if axis is None:
         return _ranks(x.ravel(), keys.ravel(), 0).reshape(x.shape)
     order = np.lexsort((keys, x), axis=axis)

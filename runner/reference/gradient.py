@@ -24,22 +24,22 @@ from runner.reference.interpreter import interpret
 from runner.reference.rounding import SAFETY, Oracle, Rounding, of_float64, row_step
 
 DIRECTIONS = 3
-"""Random directions per array: each has every element, with a random sign, so that no wrong element hides."""
+"""The number of random directions per array; each has every element, with a random sign."""
 
 RTOL = 1e-6
-"""How far <g, v> and the difference along v may be apart, of the sum of the magnitudes of the terms of <g, v>."""
+"""The tolerance between <g, v> and the difference along v, relative to the sum of the magnitudes of <g, v>'s terms."""
 
 RTOL_IN_FLOAT32 = 1e-5
-"""The same where the graph calls one of `IN_FLOAT32`."""
+"""The same where the graph calls an operation of `IN_FLOAT32`."""
 
 IN_FLOAT32 = frozenset({"dot_product_attention"})
-"""What JAX computes in float32 whatever it is given: its softmax (`jax._src.nn.functions`)."""
+"""The operations that JAX computes in float32 for any input: its softmax (`jax._src.nn.functions`)."""
 
 _STEPS = (1e-6, 1e-7, 1e-5, 1e-4)
 """Steps, relative to the array's largest element: a smaller one for a kink that lies near, larger ones for rounding."""
 
 _ROUNDING = 8 * float(np.finfo(np.float64).eps)
-"""What a difference of two values loses at least, of their size; the step divides it."""
+"""The least relative error of a difference of two values, before it is divided by the step."""
 
 _ELEMENT_STEP = 1e-5
 
@@ -67,7 +67,7 @@ class Gradients:
 
 @dataclass(frozen=True)
 class _Scalar:
-    """The scalar of one section as a function of one array, and what float64 loses of its value."""
+    """The scalar of one section as a function of one array, and float64's rounding of its value."""
 
     value: Callable[[str, np.ndarray], float]
     lost: float
@@ -81,17 +81,17 @@ def consult(
     by_jax: Mapping[str, np.ndarray],
     draws: Sequence[Mapping[str, np.ndarray]],
 ) -> Gradients:
-    """Add the gradients to the `sections`, each confirmed by differences of that section's own scalar.
+    """Add the gradients to `sections`, each confirmed by differences of that section's own scalar.
 
-    `by_jax` are JAX's of the graph, by the arrays' names, `draws` what rounding was measured to do to them; none where
-    there is no graph. Where there are `shares`, the first draw is per_device's alone.
+    `by_jax` are JAX's gradients of the graph, by the arrays' names, and `draws` their measured rounding; both None
+    without a graph.
     """
     assert experiment.grad is not None
     consulted = Gradients()
     rtol = RTOL_IN_FLOAT32 if _operations(experiment) & IN_FLOAT32 else RTOL
     whole, experiment = experiment, experiment.forward
     for section, oracle in sections.items():
-        # The graph's are the oracle of all, whether its own programs compute them or not.
+        # The graph's gradients are the oracle of all programs, even if its own programs do not compute them.
         computed = whole.grad if section == "graph" else whole.alone(section).grad
         if oracle is None or computed is None:
             continue
@@ -137,7 +137,7 @@ def _measured(
     held: PerDevice,
     draws: Sequence[Mapping[str, np.ndarray]],
 ) -> Rounding:
-    """What rounding was measured to do to a gradient, which its section lays out as it is `held`."""
+    """The measured rounding of a gradient, in its section's layout."""
     rounding = Rounding()
     for draw in draws:
         drawn = _held(experiment, section, array, gradient + draw[array])
@@ -146,9 +146,9 @@ def _measured(
 
 
 def shares(experiment: Experiment) -> int:
-    """How many shares JAX adds up for a gradient of per_device, each a derivative divided by their number.
+    """The number of shares that JAX adds up for a gradient of per_device; each is a derivative divided by it.
 
-    Without `check_vma`, `shard_map` does not know that all devices give the same scalar, and each has a share in it.
+    Without `check_vma`, `shard_map` does not know that all devices have the same scalar, and each has a share in it.
     """
     return experiment.manual.size if experiment.per_device and not experiment.check_vma else 1
 
@@ -162,7 +162,7 @@ def _wide(array: np.ndarray) -> np.ndarray:
 
 
 def _scalar(experiment: Experiment, section: Section, arrays: Arrays, oracle: Oracle, floats: Floats) -> _Scalar:
-    """Where a section decides or casts, its scalar does so as it did at `arrays`: it is smooth around them."""
+    """The scalar of a section; it decides and casts as at `arrays`, so that it is smooth around them."""
     assert experiment.grad is not None
     of = experiment.grad.of
 
@@ -181,14 +181,14 @@ def _scale(array: np.ndarray) -> float:
 
 
 def _operations(experiment: Experiment) -> frozenset[str]:
-    """What the graph calls."""
+    """The operations that the graph calls."""
     return frozenset(equation.operation for equation in walk(experiment.computed("graph")))
 
 
 def _apart(
     scalar: _Scalar, name: str, at: np.ndarray, gradient: np.ndarray, rng: np.random.Generator, rtol: float
 ) -> float:
-    """How far <gradient, v> is from the difference along a random v, in units of what is allowed; the best step's."""
+    """The distance of <gradient, v> from the difference along a random v, in tolerances, at the best step."""
     direction = rng.choice([-1.0, 1.0], at.shape) * _scale(at)
     products = gradient * direction
     best = np.inf
@@ -205,7 +205,7 @@ def _apart(
 def _by_elements(
     experiment: Experiment, arrays: Arrays, scalar: _Scalar, oracle: Oracle, floats: Mapping[str, Floats]
 ) -> tuple[dict[str, np.ndarray], dict[str, Rounding]]:
-    """Central differences of every element and what is not known of them, unless the elements are too many."""
+    """Central differences of every element and their errors; None if there are too many elements."""
     assert experiment.grad is not None
     if sum(arrays[name].size for name in experiment.grad.wrt) > DIFFERENCES:
         return {}, {}
@@ -217,7 +217,7 @@ def _by_elements(
         step = _ELEMENT_STEP * _scale(at)
         gradient, further = (_differences(scalar.value, name, at, h) for h in (step, 2 * step))
         rounded = _differences(beside.value, name, at, step)
-        # The error of second order is a third of what the two steps differ by.
+        # The error of second order is a third of the difference between the two steps.
         error = _largest(gradient - further) / 3 + scalar.lost / step
         lost = _largest(gradient - rounded)
         gradients[name] = gradient
@@ -260,7 +260,7 @@ def _largest(array: np.ndarray) -> float:
 
 
 def _held(experiment: Experiment, section: Section, array: str, gradient: np.ndarray) -> PerDevice:
-    """A gradient as every device holds it, where its spec lays it out."""
+    """A gradient as every device holds it, in the layout of its spec."""
     if section == "graph":
         return [gradient]
     layout = experiment.blocks(gradient.shape, f"grad.{array}")
@@ -271,7 +271,7 @@ def _held(experiment: Experiment, section: Section, array: str, gradient: np.nda
 
 
 def _whole(experiment: Experiment, section: Section, array: str, value: PerDevice) -> np.ndarray:
-    """The rows of a gradient that enter its moments, of what every device holds."""
+    """The rows of a gradient that enter its moments, assembled from the devices' values."""
     shape = experiment.array(array).shape
     step = row_step(shape)
     if section == "graph":

@@ -48,11 +48,11 @@ from runner.reference.decisions import Decision, PerDevice, Script
 from runner.untyped import is_list
 
 _TOO_MANY_DIMENSIONS = re.compile(r"\bdimensions?\b.*\b64\b")
-"""What NumPy says where an array would have more dimensions than it has for one."""
+"""NumPy's words for an array with too many dimensions."""
 
 
 class CollectiveMisfit(ValueError):
-    """What the call of an `equation` is told to move does not fit what is there."""
+    """The values of the collective that `equation` calls do not fit the operand that they move."""
 
     def __init__(self, message: str, equation: Equation) -> None:
         super().__init__(message)
@@ -65,7 +65,7 @@ WHOLE = Mesh((), ())
 
 @dataclass
 class Interpretation:
-    """Every named value that was to be kept, on every device; `work` is how many elements were computed on the way."""
+    """The kept named values, on every device; `work` is the number of elements that were computed."""
 
     values: dict[str, PerDevice]
     work: int = 0
@@ -129,12 +129,12 @@ class _Interpreter:
     script: Script
     most: int | None = None
     own: bool = False
-    """Whether floats keep the dtypes that they come with, as nobody names others."""
+    """Whether floats keep their own dtypes because `floats` has none."""
     values: dict[int, PerDevice] = field(default_factory=dict[int, PerDevice])
     work: int = 0
 
     def run(self, graph: Graph, kept: frozenset[int]) -> None:
-        """Run a graph whose inputs are among the values; of those it has and gives, `kept` are read afterwards."""
+        """Run a graph whose inputs are among the values; those in `kept` are kept for later."""
         for value in graph.inputs:
             if value.number not in graph.last and value.number not in kept:
                 del self.values[value.number]
@@ -164,7 +164,7 @@ class _Interpreter:
         firsts = [operand.number for operand in equation.operands if isinstance(operand, Ref)]
         of_carried, of_slices = firsts[: repeat.carried], firsts[repeat.carried :]
         *params, index = (value.number for value in body.inputs)
-        # Moved: nothing else may hold on to what the body replaces.
+        # Moved: no other reference may remain to what the body replaces.
         carried = [self.values.pop(n) if n in gone and firsts.count(n) == 1 else self.values[n] for n in of_carried]
         slices = [self.values[number] for number in of_slices]
         stacked: list[list[PerDevice]] = [[] for _ in body.outputs[repeat.carried :]]
@@ -196,7 +196,7 @@ class _Interpreter:
     def _lift_moved(
         self, function: Callable[..., Any], equation: Equation | None, operands: list[PerDevice]
     ) -> PerDevice:
-        """The same, emptying `operands` on the way: of what is held nowhere else, one device's is there at a time."""
+        """The same, emptying `operands` on the way, so that only one device's operands are in memory at a time."""
         kind = None if equation is None or self.own else self._kind(equation.source)
         done: dict[tuple[int, ...], Any] = {}
         results: PerDevice = []
@@ -214,7 +214,7 @@ class _Interpreter:
         return results
 
     def _computed(self, function: Callable[..., Any], equation: Equation | None, operands: list[Any]) -> Any:
-        """What a function of NumPy's gives, which has arrays of fewer dimensions than JAX."""
+        """Apply a NumPy function, which supports fewer dimensions than JAX."""
         try:
             return function(*operands)
         except (ValueError, IndexError) as error:
@@ -224,14 +224,14 @@ class _Interpreter:
             raise CollectiveMisfit(message, equation) from None
 
     def _kind(self, source: Source | None) -> str:
-        """The dtype that JAX says the floats have that are made or read there."""
+        """JAX's dtype of the floats that are made or read at `source`."""
         if source is None:
             return "float32"
         floats = self.arithmetic.floats.get(source.line.path, {})
         return floats.get(source.part, floats.get(ANY, "float32"))
 
     def _read(self, operand: Operand, moved: frozenset[int]) -> PerDevice:
-        """The value of an operand on every device; those that are `moved` are read for the last time."""
+        """The value of an operand on every device; those in `moved` are read for the last time."""
         match operand:
             case Ref(number=number):
                 return self.values.pop(number) if number in moved else self.values[number]
@@ -248,7 +248,7 @@ class _Interpreter:
                 return self._everywhere(self._function(body))
 
     def _function(self, body: Graph) -> Callable[..., Any]:
-        """What combines two values of one device; a machine's round by themselves."""
+        """A function that combines two values of one device; on a machine its results are rounded."""
 
         def combine(*values: Any) -> Any:
             inside = _Interpreter(WHOLE, self.sizes, self.x64, self.arithmetic, Script(), own=True)
@@ -287,7 +287,7 @@ class _Interpreter:
         operands: list[PerDevice],
         axis: Any = None,
     ) -> PerDevice:
-        """A function of floats that jumps, as the script has it decided."""
+        """Apply a function of floats that jumps, with the decision that the script makes."""
         result = self._lift(function, equation, *operands)
         line = str(equation.source.line)
         return self.script.decide(
@@ -318,7 +318,7 @@ class _Interpreter:
             raw = self._lift(function, None, *operands)
             return self._cast(equation, narrow, raw) if self.arithmetic.casts else raw
         decides = operation.decides
-        # A float that a wider dtype holds as it is jumps nowhere.
+        # A float that a wider dtype represents exactly does not jump.
         if (
             decides is not None
             and to_float(operation, equation) is None
@@ -329,7 +329,7 @@ class _Interpreter:
             axis = arguments.arguments.get("axis")
             axis = axis[0] if is_list(axis) else axis
             return self._decide(equation, decides, function, operands, axis)
-        # Nothing more is asked of the operands, which may be most of the memory that there is.
+        # The operands are not needed any more, and may be most of the memory.
         moved = [list(operand) for operand in operands]
         del operands
         positional.clear()
@@ -337,13 +337,13 @@ class _Interpreter:
         return self._lift_moved(function, equation, moved)
 
     def _kind_of(self, operand: Operand, literal: str) -> str:
-        """The dtype of an operand's floats; of a number of Python's it is `literal`."""
+        """The dtype of an operand's floats; for a Python number it is `literal`."""
         if isinstance(operand, Const | Size):
             return literal
         return self._kind(operand.source if isinstance(operand, Ref) else None)
 
     def _cast(self, equation: Equation, narrow: str, raw: PerDevice) -> PerDevice:
-        """Floats as the dtype `narrow` holds them; to which side a float between two falls, is a decision."""
+        """Round floats to the dtype `narrow`; the direction of a float between two is a decision."""
 
         def rounding(value: Any) -> Any:
             return cast(value, narrow)
@@ -367,7 +367,7 @@ class _Interpreter:
             raise CollectiveMisfit(str(error), equation) from None
         if operation.kind == "static":
             return self._everywhere(result)
-        # Entries that are one object must stay one object through widening.
+        # Entries that are one object stay one object when they are widened.
         return self._lift(identity, equation, result)
 
 
@@ -384,5 +384,5 @@ def _slice(step: int, whole: Any) -> Any:
 
 
 def _called(equation: Equation) -> str:
-    """What a line calls, as it is written."""
+    """The call of a line, as it is written."""
     return BY_NAME[equation.operation].symbol if equation.spelled == "operator" else equation.operation

@@ -1,8 +1,7 @@
-"""Numbers in; what a machine of a narrower dtype makes of them out: rounded to nearest, or, with a seed, drawn.
+"""Rounds numbers as a machine of a narrower dtype does: to nearest, or, with a seed, randomly.
 
-What no rounding to nearest shows is drawn: the last bits of elementary functions, and, with a `seed`, the order of a
-sum and to which side close numbers are rounded (Monte Carlo arithmetic: Parker, UCLA CSD-970002, 1997). The draw is a
-function of the value, so that equal values stay equal.
+Random rounding covers what rounding to nearest does not: the last bits of elementary functions, the order of a sum, and
+the direction in which close numbers are rounded (Monte Carlo arithmetic).
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from runner import dtypes
 from runner.untyped import is_tuple
 
 _UNITS = 4
-"""How many units in the last place of float32 the elementary functions of a compiler may be off by."""
+"""The error of a compiler's elementary functions, in units in the last place of float32."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ NEAREST = Machine()
 
 @cache
 def carrier_of(kind: str) -> np.dtype:
-    """The dtype in which a machine computes with `kind`, and in which it is kept."""
+    """The dtype in which a machine computes with `kind`, and in which values are kept."""
     known = dtypes.dtype(kind)
     wide = kind in ("float64", "complex128")
     return np.dtype(f"c{16 if wide else 8}" if known.kind == "complex" else f"f{8 if wide else 4}")
@@ -46,7 +45,7 @@ def carrier_of(kind: str) -> np.dtype:
 
 @cache
 def wide_of(kind: str) -> np.dtype:
-    """The dtype of 64-bit floats, in which the numbers of `kind` can be moved by less than it resolves."""
+    """The dtype of 64-bit floats in which numbers of `kind` can be moved by less than its resolution."""
     return np.dtype(np.complex128 if dtypes.dtype(kind).kind == "complex" else np.float64)
 
 
@@ -55,7 +54,7 @@ def promoted(kinds: frozenset[str]) -> str:
     """The dtype that JAX gives floats of several dtypes."""
     parts = {PARTS.get(kind, kind) for kind in kinds}
     if len(parts) > 1:
-        # Eight bits give way to sixteen; two kinds of sixteen meet in float32.
+        # An 8-bit float is promoted to a 16-bit one; two kinds of 16 bits to float32.
         parts = {kind for kind in parts if dtypes.dtype(kind).itemsize > 1} or parts
     joined = max(sorted(parts), key=lambda kind: dtypes.dtype(kind).itemsize)
     joined = "float32" if {"bfloat16", "float16"} <= parts and joined != "float64" else joined
@@ -68,12 +67,12 @@ PARTS = {"complex64": "float32", "complex128": "float64"}
 
 
 def with_parts(kind: str) -> str:
-    """The complex dtype whose parts are of the dtype `kind`, or hold it."""
+    """The complex dtype with parts of the dtype `kind`, or of one that represents it."""
     return "complex128" if kind == "float64" else "complex64"
 
 
 def multiplied(value: Any, kind: str, machine: Machine) -> Any:
-    """An operand of a product as hardware that multiplies in fewer bits reads it."""
+    """An operand of a product, rounded as hardware that multiplies in fewer bits reads it."""
     if machine.products is None or kind not in ("float32", "complex64"):
         return value
     if not dtypes.is_array(value) or value.dtype.kind not in "fc":
@@ -89,7 +88,7 @@ def multiplied(value: Any, kind: str, machine: Machine) -> Any:
 
 
 def _draw(value: np.ndarray, seed: int) -> np.ndarray:
-    """For each number one between -1 and 1, by its bits."""
+    """A number between -1 and 1 for each number, from its bits."""
     bits = np.asarray(value, np.float64, order="C").view(np.uint64)
     with np.errstate(over="ignore"):
         mixed = (bits ^ np.uint64(0x9E3779B97F4A7C15 * (2 * seed + 1) % 2**64)) * np.uint64(0xBF58476D1CE4E5B9)
@@ -100,21 +99,21 @@ def _draw(value: np.ndarray, seed: int) -> np.ndarray:
 
 
 def moved(value: np.ndarray, share: float, seed: int) -> np.ndarray:
-    """Each number moved by at most `share` of itself, to either side."""
+    """Each number moved up or down by at most `share` of itself."""
     if value.dtype.kind == "c":
         return moved(np.real(value), share, seed) + 1j * moved(np.imag(value), share, seed)
     return value * (1.0 + share * _draw(value, seed))
 
 
 def _beside(value: np.ndarray, seed: int) -> np.ndarray:
-    """The next number of float64, to either side: where that is what rounds, a smaller move is none."""
+    """The next float64 number, up or down; needed where smaller moves would be rounded away."""
     if value.dtype.kind == "c":
         return _beside(np.real(value), seed) + 1j * _beside(np.imag(value), seed)
     return np.nextafter(value, np.copysign(np.inf, _draw(value, seed)))
 
 
 def reordered(value: Any, kind: str, machine: Machine) -> Any:
-    """An operand of sums of products, as if another order had rounded the partial sums otherwise."""
+    """An operand of sums of products, changed like another order's rounding of the partial sums would."""
     if not dtypes.is_array(value) or value.dtype.kind not in "fc":
         return value
     accumulator = 2.0**-53 if kind in ("float64", "complex128") else 2.0**-24
@@ -124,7 +123,7 @@ def reordered(value: Any, kind: str, machine: Machine) -> Any:
 
 
 def fused(product: Any, first: Any, kind: str, machine: Machine) -> Any:
-    """A product that is not always rounded alike: of a * b - b * a a fused multiply-add rounds one."""
+    """A product that is not always rounded: of a * b - b * a a fused multiply-add rounds one."""
     value, known = np.asarray(product), dtypes.dtype(kind)
     if value.dtype.kind != "f" or known.kind != "float" or known.itemsize < 4:
         return product
@@ -151,7 +150,7 @@ def _seed(machine: Machine, purpose: int) -> int:
 
 
 def nearest(value: np.ndarray, kind: str, machine: Machine, *, exact: bool = False) -> np.ndarray:
-    """`value` rounded to `kind`, kept in its carrier; what is `exact` no machine rounds another way."""
+    """`value` rounded to `kind`, kept in its carrier; `exact` elements are rounded to nearest on every machine."""
     known, carrier = dtypes.dtype(kind), carrier_of(kind)
 
     def held(value: np.ndarray) -> np.ndarray:
@@ -164,12 +163,12 @@ def nearest(value: np.ndarray, kind: str, machine: Machine, *, exact: bool = Fal
             wide = value.astype(carrier)
             if exact:
                 return wide
-            # Nor does a sum or a product that fits into half of the digits, a whole number or a mask.
+            # Nor is a sum or a product that fits into half of the digits, a whole number or a mask.
             single = value.astype(np.complex64 if wide.dtype.kind == "c" else np.float32)
             return dtypes.where(single == wide, wide, _beside(wide, _seed(machine, 3)))
         near = held(value)
         if exact or machine.seed is None or value.dtype.kind not in "fc":
             return near
         drawn = held(moved(value.astype(wide_of(kind)), known.eps / 4, _seed(machine, 3)))
-        # What the dtype holds exactly, no machine rounds.
+        # What the dtype represents exactly is not rounded.
         return dtypes.where(near == value, near, drawn)

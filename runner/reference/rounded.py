@@ -39,13 +39,13 @@ _CHOOSING = frozenset(
         np.conjugate, np.floor, np.ceil, np.trunc, np.rint, np.sign,
     }
 )  # fmt: skip
-"""Those that give one of their operands, perhaps with another sign, or a whole number: a machine rounds nothing."""
+"""Functions that return one of their operands, perhaps with another sign, or a whole number: nothing is rounded."""
 
 _EXACT = _CHOOSING | {
     np.add, np.subtract, np.multiply, np.divide, np.sqrt, np.square, np.reciprocal, np.fmod, np.remainder,
     np.floor_divide, np.matmul, np.vecdot, np.ldexp, np.frexp, np.modf, np.nextafter, np.spacing, np.heaviside,
 }  # fmt: skip
-"""The functions whose result a machine rounds correctly; of sums and products of matrices, each term."""
+"""The functions whose result is correctly rounded; for sums and products of matrices, each term."""
 
 _MOVING: frozenset[Callable[..., Any]] = frozenset(
     {
@@ -59,10 +59,10 @@ _MOVING: frozenset[Callable[..., Any]] = frozenset(
 _CONTRACTIONS: frozenset[Callable[..., Any]] = frozenset(
     {np.einsum, np.dot, np.vdot, np.inner, np.tensordot, np.convolve, np.correlate}
 )
-"""Functions that are products and sums, in the compiler one operation each."""
+"""Functions of products and sums that are one operation for the compiler."""
 
 _AT_ONCE: frozenset[Any] = frozenset({"numpy.linalg", "numpy.fft", np.quantile})
-"""The functions, and the modules of functions, that are computed at once, and rounded when they are done."""
+"""The functions, and modules of functions, that are rounded only at their end."""
 
 
 class Rounded(np.ndarray):
@@ -76,7 +76,7 @@ class Rounded(np.ndarray):
         self.machine = getattr(parent, "machine", Machine())
 
     def astype(self, dtype: Any, *arguments: Any, **named: Any) -> Any:
-        """Plain integers or booleans; a float stays what it is, since only its `kind` says what it stands for."""
+        """Integers or booleans as a plain array; floats unchanged, since their `kind` says what they stand for."""
         if np.dtype(dtype).kind == self.dtype.kind:
             return self
         if np.dtype(dtype).kind == "c":
@@ -85,14 +85,14 @@ class Rounded(np.ndarray):
         return self.view(np.ndarray).astype(dtype)
 
     def in_kind(self, kind: str) -> Rounded:
-        """The same numbers in a dtype that holds more; itself where `kind` holds less, which only a cast narrows."""
+        """The same numbers in a wider dtype; unchanged if `kind` is narrower, since only a cast narrows."""
         if dtypes.dtype(kind).eps >= dtypes.dtype(self.kind).eps:
             return self
         kind = with_parts(kind) if self.dtype.kind == "c" else PARTS.get(kind, kind)
         return rounded(self.view(np.ndarray), kind, self.machine)
 
     def cast(self, kind: str) -> Rounded:
-        """The same numbers as the dtype `kind` holds them."""
+        """The same numbers rounded to the dtype `kind`."""
         return rounded(self.view(np.ndarray), kind, self.machine)
 
     @property
@@ -107,7 +107,7 @@ class Rounded(np.ndarray):
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         out = options.pop("out", None)
-        # NumPy hands the places of a `reduceat` on twice where they were given by name.
+        # NumPy passes the indices of a `reduceat` on twice if they were given by name.
         options.pop("indices", None)
         kind, machine = _joined(inputs)
         if isinstance(options.get("dtype"), np.dtype) and options["dtype"].kind in "fc":
@@ -169,14 +169,14 @@ class Rounded(np.ndarray):
 
 
 def rounded(value: Any, kind: str, machine: Machine, *, exact: bool = False) -> Rounded:
-    """`value` as the dtype `kind` holds it; what is `exact` a machine does not round."""
+    """`value` rounded to the dtype `kind`; `exact` elements are not rounded on a machine."""
     held = np.asarray(nearest(np.asarray(value), kind, machine, exact=exact)).view(Rounded)
     held.kind, held.machine = kind, machine
     return held
 
 
 def plain(value: Any) -> Any:
-    """A `Rounded` as an array of NumPy's own."""
+    """A `Rounded` as a plain NumPy array."""
     return value.view(np.ndarray) if isinstance(value, Rounded) else value
 
 
@@ -185,7 +185,7 @@ def _part(whole: Rounded, part: np.ndarray) -> Any:
 
 
 def _joined(values: Iterable[Any]) -> tuple[str, Machine]:
-    """The dtype that JAX gives floats of several dtypes, and how it is computed."""
+    """The dtype to which JAX promotes floats of several dtypes, and the machine."""
     there = [value for value in values if isinstance(value, Rounded)]
     return promoted(frozenset(value.kind for value in there)), there[0].machine
 
@@ -206,7 +206,7 @@ def _operand(value: Any, kind: str, *, wide: bool = False, integers: bool = Fals
 
 
 def _settled(result: Any, kind: str, machine: Machine, *, exact: bool = False) -> Any:
-    """Whatever a function gave, its floats rounded to `kind`, unless they are `exact`."""
+    """The result of any function with its floats rounded to `kind`, unless they are `exact`."""
     if is_tuple(result):
         parts = [_settled(part, kind, machine, exact=exact) for part in result]
         return type(result)(*parts) if hasattr(result, "_fields") else tuple(parts)
@@ -224,7 +224,7 @@ def _settled(result: Any, kind: str, machine: Machine, *, exact: bool = False) -
 
 
 def _in_own_dtype(subscripts: str, value: Rounded) -> Any:
-    """`np.einsum` of one operand: the sum over what is not kept, each step rounded to the dtype of `value`."""
+    """`np.einsum` of one operand: the sum over dropped dimensions, each step rounded to the dtype of `value`."""
     names, kept = subscripts.split("->")
     kind, machine = value.kind, value.machine
     distinct = "".join(dict.fromkeys(names))

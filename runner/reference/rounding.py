@@ -23,33 +23,34 @@ from runner.reference.interpreter import interpret
 from runner.reference.rounded import NEAREST, Machine, plain
 
 SAFETY = 4.0
-"""How many times the largest measured rounding error of its operands may carry a decision over its edge."""
+"""The factor by which the largest measured error of its operands may move a decision."""
 
 SAFETY_OF_FLOAT64 = 64.0
-"""The same where two oracles are compared: float64 leaves room enough, and the order of their sums is anything."""
+"""The same where two oracles are compared: float64 leaves enough room, and their sums may have any order."""
 
 _DRAWS = ((200_000, 4), (5_000_000, 2))
-"""For at most so many computed elements, how often rounding is drawn; for more, once."""
+"""The number of draws, by the number of computed elements up to which it applies; with more, one."""
 
 _DRAWS_OF_8_BITS = ((200_000, 32), (5_000_000, 4))
-"""The same where a value has 8-bit floats: what so coarse a rounding does to all elements alike must be known well."""
+"""The same where a value has 8-bit floats, whose common rounding of all elements has to be known well."""
 
 _FEW = 16
 """Outputs with fewer elements are drawn twice as often, since one number may be lucky."""
 
 _MACHINES = 3
-"""How often a machine decides for itself: once rounding to nearest, then drawn."""
+"""The number of interpretations in which a machine decides for itself: one rounds to nearest, the others draw."""
 
 _TAKINGS = ((200_000, 8),)
-"""For at most so many computed elements, how often random ones of the undecided decisions are taken otherwise.
+"""The number of interpretations in which random undecided decisions change, up to this many computed elements.
 
-For more, thrice; and always all of them."""
+With more elements there are three; and always one in which all change.
+"""
 
 _MANY = 2_000_000
-"""For larger arrays, only every k-th row counts in the moments."""
+"""For larger arrays, only every k-th row enters the moments."""
 
 _FLOAT32_TO_FLOAT64 = 2.0**-29
-"""The ratio of their roundings."""
+"""The ratio of the roundings of float32 and float64."""
 
 
 @dataclass(frozen=True)
@@ -101,15 +102,15 @@ def moments(distance: np.ndarray, expected: np.ndarray) -> Moments | None:
 
 
 def row_step(shape: tuple[int, ...]) -> int:
-    """Every which row of an array enters its moments, so that they cost little."""
+    """Every how many rows of an array one enters its moments, to save time."""
     return max(1, -(-math.prod(shape) // _MANY)) if shape else 1
 
 
 @dataclass(frozen=True)
 class UndecidedLine:
-    """A line that decides what rounding may decide otherwise.
+    """A line with decisions that rounding may change.
 
-    `operation` is what it calls, `elements` how many of its results may be others, in all steps of a loop.
+    `operation` is what it calls; `elements` the number of its results that may change, in all steps of a loop.
     """
 
     line: str
@@ -142,7 +143,7 @@ class Rounding:
     places: tuple[UndecidedLine, ...] = ()
 
     def take_in(self, exact: PerDevice, drawn: PerDevice, whole: Callable[[PerDevice], np.ndarray | None]) -> None:
-        """Add what one draw tells; `whole` puts together what the devices hold, where that is known."""
+        """Add one draw; `whole` assembles the devices' values, where that is known."""
         pairs = {(id(a), id(b)): (a, plain(b)) for a, b in zip(exact, drawn, strict=True)}
         overflowing = False
         for reference, rounded in pairs.values():
@@ -166,10 +167,10 @@ class Rounding:
 
 @dataclass
 class Oracle:
-    """What one section computes: its values in float64, and for each what rounding does to it.
+    """The values of one section in float64, and the rounding of each.
 
-    - `undecided`: the lines that decide what rounding may decide otherwise.
-    - `recorded`: the decisions that it took; `work`: how many elements were computed.
+    - `undecided`: the lines with decisions that rounding may change.
+    - `recorded`: the decisions; `work`: the number of elements that were computed.
     """
 
     values: dict[str, PerDevice]
@@ -180,17 +181,17 @@ class Oracle:
 
     @property
     def casts(self) -> bool:
-        """Whether a line of the section casts floats to a dtype that holds less."""
+        """Whether a line of the section casts floats to a narrower dtype."""
         return any(decision.kind == "cast" for decision in self.recorded.decisions)
 
 
 Whole = Callable[[str, PerDevice], np.ndarray | None]
-"""Every `row_step`th row of a value as the devices hold it; None where nobody says how it is put together."""
+"""Assembles every `row_step`th row of a value from the devices' values; None if its layout is unknown."""
 
 
 @dataclass(frozen=True)
 class _Section:
-    """What is interpreted again and again."""
+    """A section that is interpreted several times."""
 
     experiment: Experiment
     section: Section
@@ -205,7 +206,7 @@ class _Section:
         kind: str | None = None,
         arrays: Mapping[str, np.ndarray] | None = None,
     ) -> dict[str, PerDevice]:
-        """The values, of other `arrays` where there are some."""
+        """The values, by default of the section's own arrays."""
         again = self if arrays is None else replace(self, arrays=arrays)
         return again.interpret(script, Arithmetic(self.floats, machine, kind)).values
 
@@ -251,11 +252,11 @@ _NARROWED = {
     "gpu": {"default": "tensorfloat32", "tensorfloat32": "tensorfloat32", "bfloat16": "bfloat16"},
     "tpu": {"default": "bfloat16", "tensorfloat32": "bfloat16", "bfloat16": "bfloat16"},
 }
-"""For the `precision` that accelerators are given, to what they may round float32 operands of products."""
+"""The dtype to which each `precision` of an accelerator rounds float32 operands of products."""
 
 
 def machine(experiment: Experiment) -> Machine:
-    """How the target of an experiment rounds."""
+    """The rounding of an experiment's target."""
     return Machine(_NARROWED.get(experiment.target.platform, {}).get(experiment.precision))
 
 
@@ -268,13 +269,13 @@ def of_float64(
     keep: Iterable[str],
     known_as: Mapping[str, np.ndarray] | None = None,
 ) -> dict[str, Rounding]:
-    """What float64's own rounding does to the values of an oracle that are asked for.
+    """The rounding of float64 itself in an oracle's values.
 
-    `known_as` are the arrays as they may be too, where some were computed in float64 themselves.
+    `known_as` are variants of the arrays, where some were computed in float64 themselves.
     """
     recorded = oracle.recorded.afresh()
     if oracle.work > _DRAWS[-1][0] and not recorded.decisions:
-        # As much less than float32's as its precision is finer; drawing it would take longer than the run.
+        # It is smaller than float32's by the ratio of the precisions; drawing it would take longer than the run.
         return {name: Rounding(oracle.rounding[name].error * _FLOAT32_TO_FLOAT64) for name in keep}
     again = _Section(experiment, section, arrays, floats, tuple(keep))
     rounding = {name: Rounding() for name in keep}
@@ -297,12 +298,12 @@ def _draws(oracle: Oracle, floats: Floats) -> int:
 
 
 def _times(most: tuple[tuple[int, int], ...], work: int, otherwise: int) -> int:
-    """How often something is done for so many computed elements."""
+    """The number of repetitions for this many computed elements."""
     return next((times for least, times in most if work <= least), otherwise)
 
 
 def _take_in(oracle: Oracle, rounding: Mapping[str, Rounding], drawn: Mapping[str, PerDevice], whole: Whole) -> None:
-    """Add what one draw tells of every float."""
+    """Add one draw of every float."""
     for name, known in rounding.items():
         if dtypes.is_floating(oracle.values[name][0]):
             known.take_in(oracle.values[name], drawn[name], lambda value, name=name: whole(name, value))
@@ -316,7 +317,7 @@ def _undecided(recorded: Recording) -> tuple[UndecidedLine, ...]:
 
 
 def _enter(statements: Sequence[Flat], name: str) -> frozenset[str]:
-    """The lines of a section on which one of its values depends."""
+    """The lines of a section that one of its values depends on."""
     read = {name}
     lines: set[str] = set()
     for statement in reversed(statements):
@@ -335,7 +336,7 @@ def _take_otherwise(
     machine: Machine,
     kind: str | None = None,
 ) -> None:
-    """Interpret the section with its undecided decisions taken otherwise, and see what hangs on them."""
+    """Interpret the section with other results of its undecided decisions, and see what depends on them."""
     machines = [machine, *(replace(machine, seed=seed) for seed in range(1, _MACHINES))]
     rounded = [again.values(Script(), machine, kind) for machine in machines]
     draws = [{name: [plain(block) for block in value] for name, value in values.items()} for values in rounded]

@@ -1,4 +1,4 @@
-"""Terms in a machine's dtype in; their sum or product, with the order and the roundings of a compiler, out."""
+"""Adds or multiplies in a machine's dtype, with a compiler's order and roundings."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from runner.reference.machine import Machine, nearest
 from runner.untyped import is_tuple
 
 _BLOCK = 32
-"""A compiler adds so many terms to one, and so many of these to one again, where it adds 16 bits in 16 bits."""
+"""In 16 bits a compiler adds this many terms to one, and this many of these to one again."""
 
 _STEPS = 4096
-"""With more terms than this, rounded one after the other, only the order is drawn, not each rounding."""
+"""With more terms than this, only the order is drawn, not each rounding."""
 
 
 def reduced(
@@ -46,7 +46,7 @@ def reduced(
     if every_step:
         total = _stepwise(ufunc, rows, identity, kind, machine)
     elif rows.shape[1] > 1 or not len(rows):
-        # Row by row, which is one term after the other.
+        # Row by row is one term after the other.
         total = ufunc.reduce(np.ascontiguousarray(rows), axis=0)
     else:
         total = ufunc.accumulate(rows, axis=0)[-1]
@@ -57,7 +57,7 @@ def reduced(
 
 
 def _stepwise(ufunc: np.ufunc, rows: np.ndarray, identity: np.ndarray, kind: str, machine: Machine) -> np.ndarray:
-    """The rows added or multiplied with a rounding after each: in 16 bits in blocks, in 8 one after the other."""
+    """Add or multiply the rows with a rounding after each: in blocks in 16 bits, one after the other in 8."""
     if dtypes.dtype(kind).itemsize == 1 and len(rows) > _STEPS:
         return ufunc.accumulate(rows.astype(dtypes.dtype(kind).numpy), axis=0)[-1].astype(rows.dtype)
     while len(rows) > _BLOCK and dtypes.dtype(kind).itemsize > 1:
@@ -72,7 +72,7 @@ def _stepwise(ufunc: np.ufunc, rows: np.ndarray, identity: np.ndarray, kind: str
 
 
 def turned(ufunc: np.ufunc, operands: list[Any], machine: Machine) -> list[Any]:
-    """The operands of a product; where it is drawn, with another first term."""
+    """The operands of a product; if it is drawn, starting with another term."""
     if machine.seed is None or any(np.ndim(operand) == 0 for operand in operands):
         return operands
     first, second = operands

@@ -1,4 +1,4 @@
-"""The collectives of several programs in; what each sends more than the one that sends least, line by line, out."""
+"""Compares what several programs send with the one that sends least, line by line."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Gap:
 
 
 def gaps(programs: Mapping[str, Sequence[Collective]], sent: Mapping[str, int]) -> dict[str, Gap]:
-    """The gap of each program to the one that sends the least; none for those that send no more.
+    """The gap of each program to the one that sends the least; programs that send no more have none.
 
-    `sent` is what a device sends for all `programs`, of which it is known.
+    `sent` has the bytes that a device sends, for the `programs` of which that is known.
     """
     if not sent:
         return {}
@@ -50,7 +50,7 @@ def gaps(programs: Mapping[str, Sequence[Collective]], sent: Mapping[str, int]) 
 
 
 def _lines(listed: Sequence[Collective]) -> Counter[str]:
-    """What a device sends in each line; at most, where branches decide."""
+    """The bytes that a device sends in each line; upper bounds, where branches decide."""
     parts: dict[str, list[Part]] = {}
     for collective in listed:
         if collective.count is not None and collective.bytes_sent is not None:

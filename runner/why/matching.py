@@ -1,4 +1,4 @@
-"""The collectives of a compiled program and what Shardy plans of it in; which of these each of them is, out."""
+"""Matches the collectives of a compiled program with those that Shardy plans."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ _REDUCING = ("all-reduce", "reduce-scatter")
 
 @dataclass(frozen=True)
 class Match:
-    """The planned collectives that a compiled one is; `left` are its parts that are none of them."""
+    """The planned collectives that a compiled one corresponds to; `left` are its parts that match none of them."""
 
     planned: tuple[PlannedCollective, ...] = ()
     left: tuple[MergedPart, ...] = ()
 
 
 class Matching:
-    """What of a plan is in a compiled module, and where.
+    """Matches the collectives of a compiled module with those of a plan.
 
-    A collective is a planned one of its kind, over its axes, in one of its lines, in its direction, of its value and of
-    as many bytes. An all-reduce may be several, whose bytes add up, or one of those, axis by axis, that a planned one
-    over several axes becomes.
+    A compiled collective matches a planned one of its kind, axes, line, direction, value and bytes. An all-reduce may
+    match several, whose bytes add up; or it may be one of those, axis by axis, that a planned one over several axes
+    becomes.
     """
 
     def __init__(self, collectives: Sequence[Collective], plan: Planned) -> None:
@@ -35,20 +35,20 @@ class Matching:
         self._taken = [planned for match in self._matches for planned in match.planned]
 
     def of(self, compiled: Collective, lines: Sequence[str]) -> Match:
-        """What a collective is; `lines` are those that it is between, where it stands in none."""
+        """The match of a collective; `lines` are those that it is between, if it is in none."""
         matches = zip(self._inserted, self._matches, strict=True)
         known = next((match for inserted, match in matches if inserted is compiled), None)
         return known if known is not None and (known.planned or compiled.nodes) else self._match(compiled, lines)
 
     def instead(self, compiled: Collective, lines: Sequence[str]) -> list[PlannedCollective]:
-        """What the plan has in its place, and the module has not: of its axes and its value, where there is such."""
+        """The unmatched planned collectives in its place, preferably over its axes and of its value."""
         there = [
             planned
             for planned in self._planned
             if not _among(planned, self._taken) and concerns(planned, compiled, lines) and _directed(planned, compiled)
         ]
         if compiled.kind == "collective-permute":
-            # Values that are needed elsewhere are moved in the place of no sum.
+            # A permute never replaces a sum: it moves values that other devices need.
             there = [planned for planned in there if planned.kind not in _REDUCING]
         over = [planned for planned in there if needs.axes_of(planned) & set(compiled.axes or ())] or there
         return [planned for planned in over if moves(planned, compiled)] or over
@@ -65,18 +65,18 @@ class Matching:
             if moves(planned, compiled)
             and (sizes == (planned.bytes_in, planned.bytes_out) or _widened(planned, compiled, compiled.bytes_in))
         ]
-        # What is needed in the line is it, rather than what is needed of the line elsewhere.
+        # A collective of the line itself is preferred to one that other lines need of it.
         here = [planned for planned in alike if planned.line in lines or _asking(planned) in lines]
         alike = here or alike
         if compiled.between is not None:
-            # What nothing takes is returned.
+            # A value that no line takes is returned.
             returned = not compiled.between.to
             alike = [planned for planned in alike if (planned.operation in needs.NOBODY) == returned] or alike
             alike = [planned for planned in alike if planned.of in compiled.between.source] or alike
         return Match(tuple(_distinct(alike)))
 
     def _merged(self, compiled: Collective) -> Match:
-        """What the parts of a merged one are, each planned sum being one part at most."""
+        """The matches of a merged all-reduce's parts; each planned sum matches one part at most."""
         planned: list[PlannedCollective] = []
         left: list[MergedPart] = []
         for part in compiled.parts:
@@ -104,7 +104,7 @@ class Matching:
         ]
 
     def _over(self, planned: PlannedCollective, compiled: Collective) -> bool:
-        """Whether it is over the axes of a planned one, or over some of which others are over the rest."""
+        """Whether its axes are a planned one's, or some of those, and other collectives cover the rest."""
         axes, planned_axes = set(compiled.axes or ()), needs.axes_of(planned)
         if axes == planned_axes or planned.kind != "all-reduce" or not axes < planned_axes:
             return axes == planned_axes
@@ -120,26 +120,26 @@ class Matching:
 
 
 def _among(planned: PlannedCollective, taken: Sequence[PlannedCollective]) -> bool:
-    """Whether a planned collective itself, not one that is equal to it, is among others."""
+    """Whether `taken` has the same object; an equal collective is another one."""
     return any(planned is known for known in taken)
 
 
 def concerns(planned: PlannedCollective, compiled: Collective, lines: Sequence[str]) -> bool:
-    """Whether a planned collective is needed in one of these lines, or moves the value that this one moves."""
+    """Whether a planned collective belongs to one of these lines, or moves the value that the compiled one moves."""
     if planned.line in lines or _asking(planned) in lines:
         return True
     return planned.kind not in _REDUCING and compiled.between is not None and planned.of in compiled.between.source
 
 
 def moves(planned: PlannedCollective, compiled: Collective) -> bool:
-    """Whether this one may move what the planned one moves: of what is made within a line, nobody knows the name."""
+    """Whether the compiled one may move the planned one's value; values made within a line have no name."""
     if planned.kind in _REDUCING or compiled.between is None or set(compiled.between.source) <= set(compiled.nodes):
         return True
     return not {planned.of, _asking(planned)}.isdisjoint(compiled.between.source) or planned.of == planned.line
 
 
 def _asking(planned: PlannedCollective) -> str:
-    """The line whose key asks for a layout."""
+    """The line whose key asks for the layout."""
     return (planned.asked_by or "").partition(".")[2]
 
 
@@ -148,13 +148,13 @@ def _directed(planned: PlannedCollective, compiled: Collective) -> bool:
 
 
 def _widened(planned: PlannedCollective, compiled: Collective, size: int | None) -> bool:
-    """Whether numbers of 16 bits are reduced in 32, as XLA does where the processor adds no others."""
+    """Whether 16-bit numbers are reduced in 32 bits, as XLA does on processors that cannot add 16-bit numbers."""
     wide = "float32" in compiled.dtype and planned.dtype in ("bfloat16", "float16")
     return wide and planned.kind == compiled.kind == "all-reduce" and size == 2 * planned.bytes_in
 
 
 def _distinct(planned: Sequence[PlannedCollective]) -> list[PlannedCollective]:
-    """The first of those that move the same value for the same operation."""
+    """The planned collectives, with only the first of those that move the same value for the same operation."""
     distinct: dict[tuple[object, ...], PlannedCollective] = {}
     for collective in planned:
         distinct.setdefault(

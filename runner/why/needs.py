@@ -1,4 +1,4 @@
-"""What Shardy plans in a line in; what its operations need of values that specs shard, in words, out."""
+"""Explains what the operations of a line need of values that specs shard, from Shardy's plan."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from runner.words import listed
 
 @dataclass(frozen=True)
 class Need:
-    """What an operation needs: in words, of which dimensions, and the keys that shard them."""
+    """What an operation needs: the text, the dimensions, and the keys that shard them."""
 
     text: str
     operation: str
@@ -35,34 +35,34 @@ _REDUCTIONS = {"sum": "sum", "max": "maximum", "min": "minimum", "prod": "produc
 _SUMMING = frozenset({"dot_general", "convolution"})
 
 _WINDOWED = frozenset({"convolution", "reduce_window", "select_and_scatter"})
-"""The operations that reduce over a dimension along which a window slides: they need what lies at its edges."""
+"""The operations that reduce over a sliding window: they need the values next to a block's edges."""
 
 _NAMED = 3
-"""Keys, at least, that a reason names in its text."""
+"""The number of keys that the text of a reason names."""
 
 NOBODY = frozenset({"", "return"})
-"""The operations that only hand a value on."""
+"""The operations that only pass a value on."""
 
 
 def word(operation: str, reduction: str | None = None) -> str:
-    """What an operation of StableHLO is called: `the product`, `the sum`."""
+    """The name of a StableHLO operation in words: `the product`, `the sum`."""
     if operation == "reduce":
         return f"the {_REDUCTIONS.get(reduction or '', 'reduction')}"
     return f"the {_WORDS.get(operation, operation)}"
 
 
 def axes_of(planned: PlannedCollective) -> set[str]:
-    """The mesh axes of a planned collective, where it uses a part of one, that one."""
+    """The mesh axes of a planned collective; a part of an axis counts as that axis."""
     return {axis.partition(":")[0] for axis in planned.axes}
 
 
 @dataclass(frozen=True)
 class Keys:
-    """The keys of a file that lay something out.
+    """The keys of a file that define layouts.
 
-    - `lines`: those that lay out the lines of a program, by the lines, and how.
+    - `lines`: for each line of a program its keys, and the layouts.
     - `arrays`: for each key of an array the mesh axes that it names, with the dimensions that each shards.
-    - `places`: what readers know names by that no file of an experiment has; see `Experiment.places`.
+    - `places`: the users' names of lines that have no key in the file; see `Experiment.places`.
     """
 
     lines: Mapping[str, tuple[str, Spec]]
@@ -70,16 +70,16 @@ class Keys:
     places: Mapping[str, str]
 
     def named(self, line: str) -> str:
-        """What readers know a line by."""
+        """The name that users know a line by."""
         return self.places.get(line, line)
 
     def all_named(self, lines: Iterable[str]) -> str:
-        """The same of several, in words."""
+        """The names of several lines, in words."""
         return listed(list(dict.fromkeys(map(self.named, lines))))
 
 
 def keys_of(experiment: Experiment, program: Program | None = None) -> Keys:
-    """The keys of a file; those of lines as a `program` has them, or where there is none, the graph."""
+    """The keys of a file; those of lines are for a `program`, or without one for the graph."""
     lines = {line: (experiment.key_of_constraint(line), spec) for line, spec in experiment.constraints.items()}
     if program is None or program.places:
         results = {line: (experiment.key_of_layout(line), spec) for line, spec in experiment.outputs.items()}
@@ -96,7 +96,7 @@ def _sharded(array: Array) -> dict[str, tuple[str | None, ...]]:
 
 
 def renamed(planned: PlannedCollective, names: Mapping[str, str]) -> PlannedCollective:
-    """A collective whose lines are told by their paths, with their `names` instead."""
+    """A collective with the users' `names` in place of the paths of its lines."""
     return replace(planned, line=names.get(planned.line or "", planned.line), of=names.get(planned.of, planned.of))
 
 
@@ -110,8 +110,8 @@ def of_collective(
 ) -> Need:
     """Why Shardy plans a collective.
 
-    Of an all-reduce that was compiled axis by axis, why it is over these `axes`; of one in whose place another `kind`
-    was compiled, what that one is for.
+    For an all-reduce that was compiled axis by axis, why it is over these `axes`; if another `kind` was compiled in its
+    place, what that one is for.
     """
     there = next((operation for operation in operations if operation.number == planned.needed_by), None)
     if planned.kind in ("all-reduce", "reduce-scatter"):
@@ -122,9 +122,9 @@ def of_collective(
 def of_operation(
     operation: PlannedOperation, axes: Iterable[str] | None, known: Keys, *, reducing: bool = False
 ) -> Need | None:
-    """What an operation needs that the plan leaves to the partitioner; None where nothing over these axes shards it.
+    """What an operation needs that the plan leaves to the partitioner; None if nothing over these axes shards it.
 
-    `reducing` is whether what it needs may be a reduction, rather than values of other devices.
+    `reducing` is whether it may be a reduction, rather than values of other devices.
     """
     slid = operation.reduced if operation.name in _WINDOWED else ()
     moving = (
@@ -147,11 +147,11 @@ def of_operation(
 
 
 _TAKEN = {"all-gather": "all of {dims} of {name}", "all-to-all": "{name} sharded otherwise than along {dims}"}
-"""What a collective that moves a value gives to those who read it."""
+"""What the reader of a moved value gets, by the kind of collective."""
 
 
 def of_values(compiled: Collective, experiment: Experiment, plan: Planned, known: Keys) -> Need | None:
-    """Why a collective moves what it moves: how its sources lie; None where nobody knows that."""
+    """Why a collective moves its value: the layouts of its sources; None if unknown."""
     if compiled.between is None or compiled.kind in ("all-reduce", "reduce-scatter"):
         return None
     return of_sources(compiled.between.source, compiled.nodes or compiled.between.to, compiled, experiment, plan, known)
@@ -160,9 +160,9 @@ def of_values(compiled: Collective, experiment: Experiment, plan: Planned, known
 def of_sources(
     names: Sequence[str], lines: Sequence[str], compiled: Collective, experiment: Experiment, plan: Planned, known: Keys
 ) -> Need | None:
-    """Why values of these names are moved for some lines."""
+    """Why the values of these names are moved for some lines."""
     axes = set(compiled.axes or ())
-    # What is moved within a line may lie otherwise than the line's value.
+    # Within a line a value may have another layout than the line's result.
     names = [name for name in names if name not in lines]
     values = {array.name: _array(array, experiment) for array in experiment.arrays if array.name in names}
     for operation in plan.operations:
@@ -236,7 +236,7 @@ def _laid_out(planned: PlannedCollective, there: PlannedOperation | None, known:
     of_value = "" if planned.of == planned.line or returned else f" of {of}"
     if planned.kind == "all-to-all" and come and gone:
         text = f"{who} {listed(other_dims)}{of_value} sharded in place of {listed(dims)}, {by}"
-        # Gathered it is wherever one of the two layouts has the axes; and who shards it by way of another dimension
+        # It is gathered wherever one of the two layouts has the axes; a key that shards it through another dimension
         # is one of several.
         roundabout = sum(map(len, _ways(keys, lost, dims, known).values())) == len(keys)
         wanted = _wanted(planned, there, lost) if gathered or roundabout else ()
@@ -252,13 +252,13 @@ def _laid_out(planned: PlannedCollective, there: PlannedOperation | None, known:
 
 
 def _promise(planned: PlannedCollective, known: Keys) -> str | None:
-    """The key that lays out what is returned in this way."""
+    """The key that lays out what is returned in this layout."""
     key, spec = known.lines.get(planned.line or planned.of, (None, Spec()))
     return None if planned.gradient or spec.padded(len(planned.after)) != planned.after else key
 
 
 def _wanted(planned: PlannedCollective, there: PlannedOperation | None, axes: set[str]) -> tuple[str, ...]:
-    """The keys for which a value is to lie as it does after a collective."""
+    """The keys that ask for the layout that a value has after a collective."""
     taken = [
         value for value in (there.operands if there else ()) if value.of == planned.of and value.spec == planned.after
     ]
@@ -267,7 +267,7 @@ def _wanted(planned: PlannedCollective, there: PlannedOperation | None, axes: se
 
 
 def before_moves(operations: Sequence[PlannedOperation], moved: Sequence[PlannedCollective]) -> list[PlannedOperation]:
-    """Operations whose operands lie as they do before what is planned to move them."""
+    """Operations with the layouts that their operands have before the planned collectives move them."""
     into: dict[int, list[PlannedCollective]] = {}
     for planned in moved:
         if planned.needed_by is not None and planned.kind not in ("all-reduce", "reduce-scatter"):
@@ -287,7 +287,7 @@ def before_moves(operations: Sequence[PlannedOperation], moved: Sequence[Planned
 
 
 def _told_apart(planned: PlannedCollective, places: Sequence[int]) -> tuple[str, ...]:
-    """The names of some dimensions; the number of each that has none, or that of another one."""
+    """The names of dimensions, or their numbers where the name is missing or not unique."""
     return tuple(
         name
         if (name := planned.dims[at] if at < len(planned.dims) else None) and planned.dims.count(name) == 1
@@ -297,7 +297,7 @@ def _told_apart(planned: PlannedCollective, places: Sequence[int]) -> tuple[str,
 
 
 def _since(operation: PlannedOperation, axes: set[str], dims: Sequence[str]) -> str:
-    """What else the axes shard in an operation, for which they are needed."""
+    """What else the axes shard in an operation, which is why they are needed."""
     for factor in operation.factors:
         over = _over(operation, factor, axes)
         name = _name(operation, factor)
@@ -325,7 +325,7 @@ def _names(operation: PlannedOperation, factors: Iterable[str]) -> tuple[str, ..
 
 
 def _by(keys: Sequence[str], axes: Sequence[str], dims: Sequence[str], known: Keys) -> str:
-    """`which arrays.w.spec shards over x`; of arrays that have not the dimensions, by way of which they shard these."""
+    """`which arrays.w.spec shards over x`; for arrays without the dimensions, by way of which dimension."""
     over = listed(axes)
     if not keys:
         return f"which is sharded over {over}"
@@ -341,7 +341,7 @@ def _by(keys: Sequence[str], axes: Sequence[str], dims: Sequence[str], known: Ke
 def _ways(
     keys: Sequence[str], axes: Iterable[str], dims: Sequence[str], known: Keys
 ) -> dict[tuple[str, ...], list[str]]:
-    """The keys of arrays that have none of the dimensions, by the names of those that they shard over these axes."""
+    """The keys of arrays without the dimensions, by the names of the dimensions that they shard over these axes."""
     ways: dict[tuple[str, ...], list[str]] = {}
     if not dims or not all(map(str.isidentifier, dims)):
         return ways
@@ -354,13 +354,13 @@ def _ways(
 
 
 def _keyed(keys: Sequence[str]) -> str:
-    """The first keys in words; a reason's `keys` has all."""
+    """The first keys in words; a reason's `keys` has all of them."""
     more = len(keys) - _NAMED
     return listed(list(keys)) if more < 2 else f"{', '.join(keys[:_NAMED])} and {more} other keys"
 
 
 def _places(operation: PlannedOperation, factor: str) -> Iterable[tuple[PlannedValue, int]]:
-    """The values of an operation and their dimensions along which a factor runs."""
+    """The values and dimensions of an operation along which a factor runs."""
     given, _, made = (operation.rule or "").partition("->")
     for side, values in ((given, operation.operands), (made, operation.results)):
         for value, term in zip(values, terms(side), strict=False):
@@ -370,13 +370,13 @@ def _places(operation: PlannedOperation, factor: str) -> Iterable[tuple[PlannedV
 
 
 def _over(operation: PlannedOperation, factor: str, axes: Iterable[str] | None) -> set[str]:
-    """The mesh axes, of these, that shard a factor."""
+    """Those of the mesh axes that shard a factor."""
     names = {axis.partition(":")[0] for value, at in _places(operation, factor) for axis in value.spec[at]}
     return names if axes is None else names & set(axes)
 
 
 def _keys(operation: PlannedOperation, factors: Iterable[str], axes: Iterable[str] | None) -> tuple[str, ...]:
-    """The keys of the file that shard these factors, those of the operands first."""
+    """The keys of the file that shard these factors, those of operands first."""
     wanted = None if axes is None else set(axes)
     keys: dict[str, None] = {}
     for factor in factors:

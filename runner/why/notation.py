@@ -20,11 +20,11 @@ from runner.why import needs
 from runner.words import bytes_text
 
 _Lying: TypeAlias = "tuple[list[str], Spec]"
-"""The names of a value's dimensions, or their sizes, and how it lies."""
+"""The names of a value's dimensions, or their sizes, and its layout."""
 
 
 def lines(experiment: Experiment, plan: Plan) -> list[PlannedLine]:
-    """The lines of the graph in their order, of a repeat those of each step; none where there is no plan."""
+    """The lines of the graph in their order, those of a repeat for a single step; none without a plan."""
     if plan.missing is not None:
         return []
     values: dict[str, _Lying] = {}
@@ -68,7 +68,7 @@ def lines(experiment: Experiment, plan: Plan) -> list[PlannedLine]:
 
 
 def written(dims: Sequence[str], spec: Spec) -> str:
-    """`[B_data, F_{data,model}]`; a dimension without a name has its size."""
+    """`[B_data, F_{data,model}]`; a dimension without a name is written as its size."""
     parts: list[str] = []
     for name, axes in zip(dims, spec, strict=False):
         over = axes[0] if len(axes) == 1 else f"{{{','.join(axes)}}}"
@@ -81,7 +81,7 @@ def _of(value: PlannedValue) -> _Lying:
 
 
 def _repeats(statements: Sequence[Flat], around: tuple[str, ...] = ()) -> dict[str, Loop[Flat]]:
-    """The repeats by their names, with those that they stand in: `outer.inner`."""
+    """The repeats by name, with the enclosing ones: `outer.inner`."""
     repeats: dict[str, Loop[Flat]] = {}
     for statement in statements:
         if isinstance(statement, Loop):
@@ -93,13 +93,13 @@ def _repeats(statements: Sequence[Flat], around: tuple[str, ...] = ()) -> dict[s
 def _known(
     values: Mapping[str, _Lying], around: tuple[str, ...], repeats: Mapping[str, Loop[Flat]]
 ) -> Callable[[str | None], _Lying | None]:
-    """How what a name stands for lies, to those who stand in some repeats: what is nearest has that name."""
+    """The layouts of the names that are visible inside the given repeats; the innermost definition counts."""
 
     def lies(name: str | None) -> _Lying | None:
         for depth in range(len(around), -1, -1) if name is not None else ():
             path = ".".join((*around[:depth], name or ""))
             loop, _, own = path.rpartition(".")
-            # What the steps stack has a dimension more than the value of a step.
+            # A stacked result has one dimension more than the value of a step.
             if loop in repeats and len(around) < len(loop.split(".")) and own in dict(repeats[loop].stack):
                 return None
             if path in values:
@@ -110,7 +110,7 @@ def _known(
 
 
 _AT = "\0"
-"""What stands for an `@` that is no product of matrices."""
+"""Replaces an `@` that is no product of matrices."""
 
 
 def _expression(term: Term, lies: Callable[[str | None], _Lying | None]) -> str:
@@ -121,7 +121,7 @@ def _expression(term: Term, lies: Callable[[str | None], _Lying | None]) -> str:
         return None if lying is None else Name(f"{name}{written(*lying)}".replace("@", _AT))
 
     def named(part: Term) -> Term:
-        """What a repeat carries as `T` by its name; a text as it is written."""
+        """A carried `T` by its name; text as it is written."""
         name = name_of(part)
         if isinstance(part, Const) and isinstance(part.value, str):
             return Name(repr(part.value).replace("@", _AT))

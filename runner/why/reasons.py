@@ -1,4 +1,4 @@
-"""The collectives of one compiled program in; the same, each with the reason that it is there, out."""
+"""Adds to each collective of a compiled program the reason that it is there."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _inserted(
 
 
 class _Inserted:
-    """What the compiler put in, held against Shardy's plan."""
+    """Compares the collectives that the compiler inserted with Shardy's plan."""
 
     def __init__(
         self, experiment: Experiment, program: Program, collectives: Sequence[Collective], plan: Planned
@@ -87,7 +87,7 @@ class _Inserted:
         moved = needs.of_values(compiled, self._experiment, self._plan, self._known)
         left = self._left(compiled, lines)
         if instead:
-            # What was moved tells more than what would have been.
+            # The value that was moved explains more than what was planned.
             needs_of = [moved] if moved else left or [self._need(collective, compiled) for collective in instead]
             return self._in_place(needs_of, instead)
         if left or moved:
@@ -125,7 +125,7 @@ class _Inserted:
         ]
         source = set(compiled.between.source) if compiled.between else set[str]()
         reading = [operation for operation in there if any(value.of in source for value in operation.operands)]
-        # Of what one device has the partitioner may take a part by a sum, to which others add nothing.
+        # The partitioner may take a device's part of a value by a sum to which the other devices add nothing.
         tries = [(among, kind) for kind in ([True, False] if reducing else [False]) for among in (reading, there)]
         for among, kind in tries:
             own = (needs.of_operation(operation, compiled.axes, self._known, reducing=kind) for operation in among)
@@ -135,7 +135,7 @@ class _Inserted:
         return []
 
     def _unplanned(self, part: MergedPart, compiled: Collective) -> Need | None:
-        """What a part of a merged one sums that the plan has whole, since it moves the operands instead."""
+        """The need of a merged one's part whose sum the plan does not shard, since it moves the operands instead."""
         axes = frozenset(compiled.axes or ())
         there = [
             operation
@@ -148,7 +148,7 @@ class _Inserted:
         return next((need for need in needs_of if need is not None), None)
 
     def _sizes(self, value: PlannedValue, names: str, axes: frozenset[str]) -> set[int]:
-        """The bytes, in each of some dtypes, that a device has of a value that lies so over all axes but these."""
+        """The bytes, in each dtype, that a device has of a value sharded like this over all axes but these."""
         mesh, over = self._experiment.mesh, {name.partition(":")[0] for name in Spec.of(value.spec).axes}
         elements = math.prod(value.shape) // math.prod(mesh.axis_size(axis) for axis in over - axes)
         return {elements * dtypes.dtype(name).itemsize for name in names.split(", ") if name in dtypes.NAMES}
@@ -162,7 +162,7 @@ class _Inserted:
         return f"{listed(sentences)} {'are' if len(sentences) > 1 else 'is'}"
 
     def _without_rules(self, lines: Sequence[str]) -> str:
-        """Which operations of some lines Shardy has no rule for."""
+        """The operations of some lines for which Shardy has no rule."""
         names = dict.fromkeys(
             needs.word(operation.name) for operation in self._plan.operations if _ruleless(operation, lines)
         )

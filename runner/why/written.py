@@ -1,4 +1,4 @@
-"""The collectives that a program asks for itself, or JAX's differentiation, in; the reasons that they are there out."""
+"""Explains the collectives that a program, or JAX's differentiation, asks for."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _TRANSPOSED = {
     "all-gather": "reduce-scatter", "reduce-scatter": "all-gather", "all-to-all": "all-to-all",
     "collective-permute": "collective-permute", "all-reduce": "all-reduce",
 }  # fmt: skip
-"""What JAX differentiates a collective to."""
+"""The kind of collective that a kind becomes under differentiation."""
 
 
 class ProgramLines:
-    """The lines that a program was written from, and what they ask for."""
+    """The lines that a program was written from, and the collectives that they ask for."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class ProgramLines:
         self._lines = {str(line): (line, expression) for line, expression in expressions(section)}
 
     def reason(self, compiled: Collective) -> Reason:
-        """Why a collective is there that the compiler did not put in."""
+        """The reason of a collective that the compiler did not insert."""
         if compiled.again:
             return self._again(compiled)
         answer = self._differentiated(compiled) if compiled.gradient else self._asked(compiled)
@@ -52,7 +52,7 @@ class ProgramLines:
         return replace(answer, text=f"{answer.text}{more}")
 
     def _again(self, compiled: Collective) -> Reason:
-        """What a checkpoint has computed again."""
+        """The reason of a collective that a checkpoint computes again."""
         calls = [call for line in compiled.nodes for call in self._calls(line, compiled.kind)]
         keys, lines = self._keys(compiled.nodes, self._program.lines), self._places(compiled.nodes, self._program.lines)
         asked = f": {', '.join(dict.fromkeys(calls))}" if calls else ""
@@ -61,7 +61,7 @@ class ProgramLines:
         return Reason(text=text, by="program", line=compiled.node, keys=keys)
 
     def _merged(self, compiled: Collective) -> str:
-        """What else an all-reduce carries than what its lines ask for: sums that the compiler merged into it."""
+        """The sums that the compiler merged into an all-reduce besides those of its lines, in words."""
         if (
             compiled.kind != "all-reduce"
             or compiled.bytes_in is None
@@ -105,7 +105,7 @@ class ProgramLines:
         asking = {line: list(self._calls(line, compiled.kind)) for line in compiled.nodes}
         if self._derived_by is not None:
             return self._derived(compiled, [call for calls in asking.values() for call in calls])
-        # One that the compiler merged may serve lines that ask for none themselves.
+        # A merged collective may serve lines that ask for none themselves.
         asking_lines = [line for line, calls in asking.items() if calls] or compiled.nodes
         section: Section = "graph" if self._program.whole else "per_device"
         keys, texts = self._keys(asking_lines, section), self._places(asking_lines, section)
@@ -117,7 +117,7 @@ class ProgramLines:
         return Reason(text=text, by="program", line=compiled.node, keys=keys)
 
     def _derived(self, compiled: Collective, calls: Sequence[str]) -> Reason:
-        """Of derived lines, what in the graph needs it."""
+        """The reason of a derived line's collective: the operation of the graph that needs it."""
         assert self._derived_by is not None
         lines = list(dict.fromkeys(line for node in compiled.nodes for line in self._readers(node)))
         plan = self._derived_by
@@ -149,7 +149,7 @@ class ProgramLines:
         return replace(whole, text=f"{called}; {whole.text}", by="program", line=compiled.node, planned=bool(planned))
 
     def _moved(self, compiled: Collective, calls: Sequence[str], lines: Sequence[str], plan: Planned) -> list[Need]:
-        """The needs of what calls move, where the plan does not have them."""
+        """The needs behind the values that calls move, if the plan does not have them."""
         names = [array.name for array in self._experiment.arrays]
         names += [line for line in self._lines if line not in names]
         of = [name for name in names if any(_names(name, call) for call in calls)]
@@ -157,7 +157,7 @@ class ProgramLines:
         return [need] if need else []
 
     def _readers(self, line: str) -> list[str]:
-        """The lines of the graph that a derived line is of: itself, or the first ones that read it."""
+        """The lines of the graph behind a derived line: itself, or the first lines that read it."""
         graph = {str(line_of_graph) for line_of_graph, _ in expressions(self._experiment.lines("graph"))}
         front, seen = [line], set[str]()
         while front and not any(name in graph for name in front):
@@ -166,7 +166,7 @@ class ProgramLines:
             front = [reader for reader, (_, read) in self._lines.items() if names & read.names and reader not in seen]
         return [name for name in front if name in graph]
 
-    # What JAX's differentiation asks for.
+    # Collectives that JAX's differentiation asks for.
 
     def _differentiated(self, compiled: Collective) -> Reason:
         transposed = [call for line in compiled.nodes for call in self._calls(line, _TRANSPOSED.get(compiled.kind, ""))]
@@ -204,7 +204,7 @@ class ProgramLines:
     # The lines.
 
     def _keys(self, lines: Sequence[str], section: Section) -> list[str]:
-        """The keys of the file at which lines stand; of those of the user's Python, that of the line that calls it."""
+        """The keys of lines; for lines of the user's Python, that of the line that calls it."""
         return list(dict.fromkeys(self._key(line, section) for line in lines))
 
     def _key(self, name: str, section: Section) -> str:
@@ -216,12 +216,12 @@ class ProgramLines:
         return ".".join(map(str, key))
 
     def _places(self, lines: Sequence[str], section: Section) -> list[str]:
-        """What readers know lines by: their keys, or their places in the user's Python."""
+        """The names that users know lines by: their keys, or their places in the user's Python."""
         places = self._known.places
         return list(dict.fromkeys(places.get(line) or self._key(line, section) for line in lines))
 
     def _calls(self, line: str, kind: str) -> Iterator[str]:
-        """The calls of a line that communicate in this way; of a loop, those of its body."""
+        """The calls in a line that communicate in this way; for a loop, in its body."""
         every = [
             expression for name, (_, expression) in self._lines.items() if name == line or name.startswith(f"{line}.")
         ]
@@ -236,7 +236,7 @@ def _names(name: str, call: str) -> bool:
 
 
 def _by_line(plan: Planned, experiment: Experiment) -> Planned:
-    """A plan of the graph whose lines are told by their paths, with their names instead."""
+    """A plan of the graph with names in place of the paths of its lines."""
     names = {line.path: str(line) for line, _ in expressions(experiment.lines("graph"))}
     return Planned(
         missing=plan.missing,
@@ -248,7 +248,7 @@ def _by_line(plan: Planned, experiment: Experiment) -> Planned:
 
 
 def reason_of(needs_of: Sequence[Need], *, planned: bool, more: str = "") -> Reason:
-    """The reason that some needs are."""
+    """The reason made of needs."""
     texts = list(dict.fromkeys(need.text for need in needs_of))
     return Reason(
         text="; ".join(texts) + more,
@@ -262,5 +262,5 @@ def reason_of(needs_of: Sequence[Need], *, planned: bool, more: str = "") -> Rea
 
 
 def unexplained(why: str) -> Reason:
-    """A reason that says that there is none."""
+    """A reason that says why none is known."""
     return Reason(text=f"not explained: {why}", by=None)

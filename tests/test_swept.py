@@ -12,6 +12,7 @@ import pytest
 import runner
 from runner import swept
 from runner.config.quoting import for_hydra
+from runner.record.record import UnreadableRecord
 from tests.faults import GOOD
 
 
@@ -82,5 +83,5 @@ def test_a_sweep_without_points_raises_what_the_command_says(tmp_path: Path) -> 
 
 def test_a_table_that_cannot_be_read_is_one_message(tmp_path: Path) -> None:
     (tmp_path / swept.TABLE).write_text("[1]\n", encoding="utf-8")
-    with pytest.raises(ValueError, match="has a line that is no row of a sweep"):
+    with pytest.raises(UnreadableRecord, match="has a line that is no row of a sweep"):
         runner.read(tmp_path)

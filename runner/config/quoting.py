@@ -49,7 +49,8 @@ def ambiguous(override: str) -> str:
     )
 
 
-_PLAIN = re.compile(r"[A-Za-z_./][\w./-]*")
+_PLAIN = re.compile(r"(?!(?:null|true|false|nan|inf)\Z)[A-Za-z_./][\w./-]*", re.IGNORECASE)
+"""A text that Hydra's grammar takes as it is, for a text."""
 
 
 def for_hydra(value: Any) -> str:

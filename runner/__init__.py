@@ -1,7 +1,8 @@
 """Shardproof: one YAML file says what a sharded JAX program means; the runner proves what JAX does with it.
 
-`run` runs an experiment and returns its `Record`, `check` a function of your own; `read` reads
-the record of a run folder; `compose` and `validate` say what an experiment is. docs/api.md shows them.
+`run` runs an experiment and returns its `Record`, `sweep` many of them and returns a table, `check` a function of your
+own; `read` reads the record of a run folder, and the table of a sweep; `compose` and `validate` say what an experiment
+is. docs/api.md shows them.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
         compose,
         read,
         run,
+        sweep,
         validate,
     )
 
@@ -35,6 +37,7 @@ __all__ = [
     "compose",
     "read",
     "run",
+    "sweep",
     "validate",
 ]
 

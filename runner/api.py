@@ -6,12 +6,10 @@ This is what `runner` offers to Python. The command does the same by the same fl
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from runner.config.compose import Configuration, InvalidConfiguration
 from runner.config.compose import compose as _compose
@@ -21,7 +19,7 @@ from runner.experiment.model import Experiment
 from runner.faults import InvalidExperiment
 from runner.printable import Page
 from runner.record import model
-from runner.untyped import is_mapping
+from runner.swept import Overrides, dated, name_of, sweep, texts, written
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -38,6 +36,7 @@ __all__ = [
     "compose",
     "read",
     "run",
+    "sweep",
     "validate",
 ]
 
@@ -93,12 +92,13 @@ class Record(model.Record):
 
 
 def compose(
-    experiment: str | Path, overrides: Sequence[str] = (), *, config_dir: str | Path | None = None
+    experiment: str | Path, overrides: Overrides = (), *, config_dir: str | Path | None = None
 ) -> Configuration:
     """The resolved configuration of an experiment, and where its values stand.
 
     - `experiment`: its name, or the path of its file, `CONFIG_DIR/experiment/NAME.yaml`.
-    - `overrides`: as on the command line: `["mesh.shape=[4,2]", "program=shard_map"]`.
+    - `overrides`: as on the command line, one or several: `["mesh.shape=[4,2]", "program=shard_map"]`; or keys with
+      their values: `{"mesh.shape": [4, 2], "program": "shard_map"}`.
     - `config_dir`: the folder of your own experiments, as in `--config-dir`.
 
     Raises `InvalidConfiguration` for what cannot be composed.
@@ -113,7 +113,7 @@ def compose(
             raise InvalidConfiguration(f"{experiment}: {error}") from None
     elif not (folder / "experiment").is_dir():
         raise InvalidConfiguration(f"{folder} has no folder 'experiment', in which NAME.yaml would be")
-    return _compose(experiment, folder, overrides)
+    return _compose(experiment, folder, texts(overrides))
 
 
 def validate(configuration: Configuration) -> Experiment:
@@ -130,7 +130,7 @@ def validate(configuration: Configuration) -> Experiment:
 
 def run(
     experiment: str | Path | Mapping[str, Any],
-    overrides: Sequence[str] = (),
+    overrides: Overrides = (),
     *,
     config_dir: str | Path | None = None,
     folder: str | Path | None = None,
@@ -144,10 +144,9 @@ def run(
     Raises `FileExistsError` where the folder has anything that no run wrote. What is wrong with an experiment, its
     configuration or its programs does not raise: it is in the record.
     """
-    name = experiment.get("name") or "experiment" if isinstance(experiment, Mapping) else Path(experiment).stem
-    where = Path(folder) if folder is not None else _dated(str(name))
+    where = Path(folder) if folder is not None else dated(name_of(experiment))
     _begin(where)
-    return _run(experiment, overrides, config_dir, where)
+    return _run(experiment, texts(overrides), config_dir, where)
 
 
 def _run(
@@ -168,7 +167,7 @@ def _run(
     workers = used or Workers(Worker())
     try:
         if isinstance(experiment, Mapping):
-            experiment = _written(experiment, str(experiment.get("name") or "experiment"), where)
+            experiment = written(experiment, str(experiment.get("name") or "experiment"), where)
         try:
             composed = compose(experiment, overrides, config_dir=config_dir)
         except InvalidConfiguration as error:
@@ -239,7 +238,7 @@ def checked(
 
     name = getattr(function, "__name__", "function")
     name = name if name.isidentifier() else "function"
-    where = Path(folder) if folder is not None else _dated(name)
+    where = Path(folder) if folder is not None else dated(name)
     _begin(where)
     hardware = arguments.get("hardware")
     # A name is the group's file, as on the command line.
@@ -261,38 +260,15 @@ def _begin(folder: Path) -> None:
         raise FileExistsError(str(occupied)) from None
 
 
-def read(folder: str | Path) -> Record:
-    """The record of a run folder. Raises `UnreadableRecord` for what is none, or of another version's schema."""
+def read(folder: str | Path) -> Any:
+    """The record of a run folder, or the table of a sweep's: see `sweep`.
+
+    Raises `UnreadableRecord` for what is neither, or of another version's schema.
+    """
+    from runner import swept
+    from runner.record import folders
     from runner.record import record as records
 
+    if (Path(folder) / swept.TABLE).is_file() and not (Path(folder) / folders.RECORD).is_file():
+        return swept.read(Path(folder))
     return Record.of(records.read(Path(folder)), Path(folder))
-
-
-def _dated(name: str) -> Path:
-    return Path("outputs") / name / datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f")
-
-
-def _written(experiment: Mapping[str, Any], name: str, folder: Path) -> Path:
-    """The file of an experiment that was given as a mapping: in the run folder, so that the command can run it too."""
-    import yaml
-
-    # One that comes with the runner may have the name.
-    file = folder / "conf" / "experiment" / f"{name}_.yaml"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        text = yaml.safe_dump(_plain({"name": name, **experiment}), sort_keys=False, allow_unicode=True)
-    except yaml.representer.RepresenterError as error:
-        raise ValueError(f"{error.args[1]!r} cannot stand in an experiment's file") from None
-    file.write_text(f"# @package _global_\n{text}", encoding="utf-8")
-    return file
-
-
-def _plain(value: Any) -> Any:
-    """A value with PartitionSpecs as a file has them."""
-    if is_mapping(value):
-        return {key: _plain(part) for key, part in value.items()}
-    # Who has a PartitionSpec has imported JAX.
-    jax: Any = sys.modules.get("jax")
-    if isinstance(value, list | tuple) or (jax is not None and isinstance(value, jax.sharding.PartitionSpec)):
-        return [_plain(part) for part in cast("Iterable[Any]", value)]
-    return value

@@ -25,7 +25,7 @@ FLOORS = (
     ("checks", "worker"),
     ("flow",),
     ("cli", "testing"),
-    ("called",),
+    ("called", "swept"),
     ("__main__", "api", "conf"),
     ("fixtures",),
 )

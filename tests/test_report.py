@@ -375,7 +375,7 @@ def test_a_long_table_of_collectives_says_how_many_rows_it_leaves_out(capsys: py
     for count, rest in ((24, None), (25, "… and 1 more row,"), (30, "… and 6 more rows,")):
         every = [collective(of=f"v{k}") for k in range(count)]
         out = told(capsys, record(programs={"auto": passed(collectives=every)}))
-        assert out.count("all-gather") == 24
+        assert len([line for line in out.splitlines() if line.startswith("all-gather")]) == 24
         assert ("… and" in out) == (rest is not None)
         assert rest is None or f"{rest} which are in runner.log and in result.json\n" in out
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 import shlex
+from typing import Any, cast
+
+from runner.untyped import is_list, is_mapping
 
 
 def name(override: str) -> str:
@@ -44,6 +47,26 @@ def ambiguous(override: str) -> str:
         f"command line: {override}\n  these are several values: add -m to run them all; "
         f"for one list write {for_shell(f'{key}=[{value}]')}{text}"
     )
+
+
+_PLAIN = re.compile(r"(?!(?:null|true|false|nan|inf)\Z)[A-Za-z_./][\w./-]*", re.IGNORECASE)
+"""A text that Hydra's grammar takes as it is, for a text."""
+
+
+def for_hydra(value: Any) -> str:
+    """A value as Hydra's grammar has it; a tuple is several values, as of a sweep."""
+    if isinstance(value, tuple):
+        return ",".join(map(for_hydra, cast("tuple[Any, ...]", value)))
+    if is_list(value):
+        return f"[{','.join(map(for_hydra, value))}]"
+    if is_mapping(value):
+        return f"{{{','.join(f'{for_hydra(name)}:{for_hydra(inner)}' for name, inner in value.items())}}}"
+    if isinstance(value, bool) or value is None:
+        return {None: "null", True: "true", False: "false"}[value]
+    text = str(value)
+    if not isinstance(value, str) or _PLAIN.fullmatch(text):
+        return text
+    return "'" + text.replace("\\'", "\\\\'").replace("'", "\\'") + "'"
 
 
 def _why(value: str) -> str:

@@ -10,6 +10,7 @@ from runner.experiment.program import Program
 from runner.record.model import Record
 from runner.sharding.plan import Reshard
 from runner.words import bytes_text
+from runner.words import listed as names_listed
 
 HEAD = ("collective", "of", "over", "runs", "in → out per device", "sends", "dtype", "how", "programs")
 
@@ -29,10 +30,49 @@ def rows(record: Record) -> list[tuple[str, ...]]:
             together = executions.total(parts)
             row = (*alike[:3], "unknown" if together is None else executions.short(together), *alike[3:])
             grouped.setdefault(row, []).append(program)
-    everyone = list(programs)
+    return [(*row, _all_or(names, programs)) for row, names in grouped.items()]
+
+
+def totals(record: Record) -> list[str]:
+    """What a device sends for each kind and over each axis, for programs with several collectives."""
+    by_text: dict[str, list[str]] = {}
+    programs = _compiled(record)
+    for program, listed in programs.items():
+        kinds: dict[str, list[Part]] = {}
+        axes: dict[str, list[Part]] = {}
+        for entry in listed:
+            if entry.bytes_sent is None or entry.alone:
+                continue
+            part = entry.count, entry.branches, entry.bytes_sent
+            kinds.setdefault(entry.kind, []).append(part)
+            axes.setdefault("groups of no axis" if entry.axes is None else " and ".join(entry.axes), []).append(part)
+        if sum(map(len, kinds.values())) < 2:
+            continue
+        of_axes = [f"over {over} {_sent(parts)}" for over, parts in axes.items()]
+        of_kinds = [f"{kind} {_sent(parts)}" for kind, parts in kinds.items()]
+        if len(kinds) == len(axes) == 1:
+            (kind,), (over,) = kinds, axes
+            text = f"{kind} over {over} {_sent(kinds[kind])}"
+        else:
+            text = f"{', '.join(of_kinds)}; {', '.join(of_axes)}"
+        by_text.setdefault(text, []).append(program)
     return [
-        (*row, "all" if names == everyone and len(names) > 1 else ", ".join(names)) for row, names in grouped.items()
+        f"total: {text}" if names == list(programs) else f"total of {names_listed(names)}: {text}"
+        for text, names in by_text.items()
     ]
+
+
+def _sent(parts: list[Part]) -> str:
+    """The bytes of some collectives over all their executions; of branches the most."""
+    sent = executions.total(parts)
+    if sent is None:
+        return "unknown"
+    return f"at most {bytes_text(sent.max)}" if isinstance(sent, Range) else bytes_text(sent)
+
+
+def _all_or(names: list[str], programs: dict[str, list[Collective]]) -> str:
+    """`all`, or the programs by their names."""
+    return "all" if names == list(programs) and len(names) > 1 else ", ".join(names)
 
 
 def lines(record: Record) -> list[str]:
@@ -48,20 +88,20 @@ def lines(record: Record) -> list[str]:
 
 
 def reasons(record: Record) -> list[str]:
-    """One line for each collective that says why it is there, and where the keys stand that it names."""
-    by_text: dict[str, list[str]] = {}
+    """One line for each reason, with the collectives that are there for it, and where the keys stand that it names."""
+    of_collective: dict[tuple[str, str], list[str]] = {}
     named: dict[str, None] = {}
     programs = _compiled(record)
     for program, listed in programs.items():
         for entry in listed:
             if entry.why is not None:
-                programs_of = by_text.setdefault(f"{collective(entry)}: {because(entry.why)}", [])
+                programs_of = of_collective.setdefault((because(entry.why), collective(entry)), [])
                 programs_of += [program] if program not in programs_of else []
                 named |= dict.fromkeys(entry.why.keys)
-    texts = [
-        f"{'all' if names == list(programs) and len(names) > 1 else ', '.join(names)}: {text}"
-        for text, names in by_text.items()
-    ]
+    by_reason: dict[tuple[str, str], list[str]] = {}
+    for (reason, text), names in of_collective.items():
+        by_reason.setdefault((reason, _all_or(names, programs)), []).append(text)
+    texts = [f"{names}: {'; '.join(collectives)}: {reason}" for (reason, names), collectives in by_reason.items()]
     planned: list[str] = []
     for line in record.derivation.notation if record.derivation else ():
         planned += [f"  {line.text}", *(f"      {entry}" for entry in line.collectives)]

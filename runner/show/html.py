@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from runner.printable import escape
-from runner.record.model import Record
-from runner.show import collectives, figures, report, svg
+from runner.record.model import Record, Trace
+from runner.show import collectives, figures, modes, report, svg, trace
 from runner.show.page.markup import Inside, grid, joined, tag
 from runner.show.status import HUES, look
 from runner.show.table import Cell, Table, status_cell
@@ -25,12 +27,23 @@ def fragment(record: Record) -> str:
     listed = collectives.rows(record)
     if listed:
         parts.append(grid(Table(collectives.HEAD, listed)))
-    parts += [f"<p>{escape(line)}</p>" for line in collectives.lines(record)]
+    totals = collectives.totals(record) if len(listed) > 1 else []
+    parts += [f"<p>{escape(line)}</p>" for line in (*totals, *collectives.lines(record))]
+    if (compared := modes.compared(record)) is not None:
+        parts.append(f"<p>{escape(compared)}</p>")
+    if record.trace is not None and record.mesh is not None:
+        text = escape(_trace(record.trace, record.mesh.axes))
+        parts.append(f"<details><summary>trace</summary><pre>{text}</pre></details>")
     parts += [f"<p>warning: {escape(warning)}</p>" for warning in record.warnings]
     if record.pictures:
         mesh, arrays = figures.read(record.pictures)
         parts.append(svg.draw(mesh, arrays, record.experiment or "", record.summary))
     return "<div>" + "".join(parts) + "</div>"
+
+
+def _trace(taken: Trace, axes: Sequence[str]) -> str:
+    lines = trace.lines(taken, axes, "cpu")
+    return "\n".join("".join(text for text, _ in line).rstrip() for line in lines)
 
 
 def _coloured(cell: Cell) -> Inside:

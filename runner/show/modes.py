@@ -7,11 +7,38 @@ from __future__ import annotations
 
 import math
 
+from runner.experiment.program import Program
 from runner.record.model import Mode, Record
 from runner.why.least import Gap
 from runner.words import bytes_text, listed
 
 HEAD = ("program", "view", "who places", "who communicates", "each device sends", "lines")
+
+
+def compared(record: Record) -> str | None:
+    """What each program sends, in a line; None where all of them send alike, or too little is known."""
+    sent = {
+        name: each.bytes_sent
+        for name, each in record.compiled.items()
+        if Program(name).on_mesh and each.bytes_sent is not None
+    }
+    by_bytes: dict[str, list[str]] = {}
+    for name, count in sorted(sent.items(), key=lambda pair: pair[1]):
+        by_bytes.setdefault(bytes_text(count) if count else "nothing", []).append(name)
+    if len(by_bytes) < 2:
+        return None
+    parts: list[str] = []
+    for count, names in by_bytes.items():
+        several = len(names) > 1
+        whose = "the compiler's programs" if set(names) == _COMPILERS & set(sent) and several else listed(names)
+        verb = "" if parts else f" send{'' if several else 's'}"
+        parts.append(f"{whose}{verb} {count}")
+    least, most = min(sent.values()), max(sent.values())
+    return f"{', '.join(parts)}{f': {most / least:.3g} ×' if least else ''}"
+
+
+_COMPILERS = {"auto", "constraint", "explicit"}
+"""The programs whose collectives the compiler chooses."""
 
 
 def rows(record: Record) -> list[tuple[str, ...]]:

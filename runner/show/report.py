@@ -167,6 +167,9 @@ def _programs(record: Record) -> None:
         say(line)
     if undecided:
         say()
+    if room() is not None and (legend := _legend(record)):
+        # Whoever reads a file or a page has docs/language.md beside it.
+        say(f"{legend}\n", "dim")
     if record.target and record.target.topology:
         from runner.show import absent
 
@@ -174,6 +177,22 @@ def _programs(record: Record) -> None:
 
 
 _MEASURED = ("largest error", "notices")
+
+_LEGEND = {
+    "notices": "notices: the smallest error of an output that would fail, as a share of its root mean square",
+    "derivation": "derivation: whether the derived lines compute what the graph does",
+    "known": "known: wrong as expect.wrong says",
+}
+"""What a word of the table of programs means."""
+
+
+def _legend(record: Record) -> str:
+    """A line for the words of the table that are not plain."""
+    there = {"notices": True} if any(_compared(each.checks) for each in record.programs.values()) else {}
+    names = {name for each in record.programs.values() for name, _ in each.checks.named()}
+    known = any(each.status == "known" for each in record.programs.values())
+    shown = {**there, "derivation": "derivation" in names, "known": known}
+    return "; ".join(_LEGEND[word] for word, is_there in shown.items() if is_there)
 
 
 def _compared(checks: Checks) -> dict[str, ValueOutput]:
@@ -244,8 +263,9 @@ def _collectives(record: Record, *, complete: bool) -> None:
     table, rest = collectives.shortened(collectives.rows(record), most=None if complete else collectives.SHOWN)
     if table:
         print_table(Table(collectives.HEAD, table))
+    totals = collectives.totals(record) if len(table) > 1 else []
     explain = collectives.reasons(record) if complete or record.explain else []
-    beneath = [*([rest] if rest else []), *collectives.lines(record), *explain]
+    beneath = [*([rest] if rest else []), *totals, *collectives.lines(record), *explain]
     for line in beneath:
         say(line)
     if table or beneath:
@@ -325,9 +345,15 @@ def failures(record: Record) -> list[tuple[str, str, list[str]]]:
 
 
 def _failures(record: Record) -> None:
-    for status, text, lines in failures(record):
+    failed = failures(record)
+    for status, text, lines in failed:
         say(text, LOOKS[status].colour)
         for line in lines:
+            say(f"  {line}")
+    if any(status == "weak" for status, *_ in failed):
+        from runner.show import weak
+
+        for line in weak.advice(record):
             say(f"  {line}")
     left_out: dict[str, list[str]] = {}
     for result in record.programs.values():
@@ -351,6 +377,10 @@ def _verdict(record: Record, folder: Path) -> None:
     count += f", {known} {'is' if known == 1 else 'are'} wrong as expect.wrong knows" if known else ""
     page = f" and its {PAGE}" if (folder / PAGE).is_file() else ""
     say(f"{record.status}{count}; {shown(folder / 'result.json')}{page}", look(record.status).style)
+    from runner.show import modes
+
+    if (line := modes.compared(record)) is not None:
+        say(line)
 
 
 def _only_compiled(record: Record) -> bool:

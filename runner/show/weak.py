@@ -1,0 +1,35 @@
+"""A record with a check that is weak in; what to change so that it proves something, and why, out."""
+
+from __future__ import annotations
+
+from runner.record.model import Record
+from runner.record.verdicts import ValueVerdict
+
+_MEANS = "weak: it passed, and a wrong program might have passed too"
+
+
+def advice(record: Record) -> list[str]:
+    """One line for each way in which a check is weak."""
+    outputs = [
+        output
+        for each in record.programs.values()
+        if isinstance(each.checks.value, ValueVerdict)
+        for output in each.checks.value.outputs.values()
+        if output.status == "weak"
+    ]
+    ways: list[str] = []
+    if any(output.undecided for output in outputs) or _of_sections(record):
+        ways.append("elements decide by rounding alone: another seed (seed=1), or values (init) that lie apart")
+    if any(output.overflowing and not output.undecided for output in outputs):
+        ways.append("values are beyond the dtype: smaller ones (init), or a dtype that holds them, bfloat16 or float32")
+    if any(not output.overflowing and not output.undecided for output in outputs):
+        ways.append(
+            "rounding hides smaller mistakes: more elements (dims), over which it averages out; dtype: float32, which "
+            "rounds less; larger values (init); or another seed (seed=1)"
+        )
+    return [f"{_MEANS}, since {way}" for way in ways] + ["expect.weak: NAME accepts it of an output"] * bool(ways)
+
+
+def _of_sections(record: Record) -> bool:
+    sections = record.checks.sections
+    return sections is not None and sections.status == "weak"

@@ -1,0 +1,174 @@
+"""An experiment and what varies of it in; the table of its sweep, a row for each point and program, out.
+
+The table is a `DataFrame` where pandas is installed, else `Rows`, which has the same columns.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeAlias, cast
+
+from runner.config.compose import InvalidConfiguration
+from runner.config.folders import InvalidName, located
+from runner.config.quoting import for_hydra
+from runner.record import plain
+from runner.record.record import UnreadableRecord
+from runner.show.console import captured, print_table
+from runner.show.table import Table
+from runner.untyped import is_dict, is_mapping
+
+TABLE = "results.jsonl"
+"""Where in the folder of a sweep its rows are."""
+
+Overrides: TypeAlias = "str | Sequence[str] | Mapping[str, Any]"
+"""Overrides as text, one or several, or as the keys of an experiment with their values."""
+
+
+class Rows(Sequence[dict[str, Any]]):
+    """The rows of a sweep, each a mapping of `columns` to values; `folder` is the sweep's."""
+
+    def __init__(self, rows: Sequence[dict[str, Any]], folder: Path) -> None:
+        self._rows = list(rows)
+        self.columns = list(rows[0]) if rows else []
+        self.folder = folder
+
+    def __getitem__(self, index: Any) -> Any:
+        """A row by its number, some by a slice, or a column by its name."""
+        if isinstance(index, str):
+            if index not in self.columns:
+                raise KeyError(index)
+            return [row[index] for row in self._rows]
+        return self._rows[index]
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __repr__(self) -> str:
+        return captured(lambda: print_table(self._table())).rstrip()
+
+    def _repr_html_(self) -> str:
+        from runner.show.page.markup import grid
+
+        return grid(self._table())
+
+    def _table(self) -> Table[str]:
+        """Its columns that hold anything."""
+        columns = [name for name in self.columns if any(row[name] not in (None, 0) for row in self._rows)]
+        return Table(columns, [["" if row[name] is None else str(row[name]) for name in columns] for row in self._rows])
+
+
+def texts(overrides: Overrides) -> list[str]:
+    """Overrides as the command line has them: of a mapping a list is a value, and a tuple several."""
+    if isinstance(overrides, str):
+        return [overrides]
+    if isinstance(overrides, Mapping):
+        return [f"++{name}={for_hydra(value)}" for name, value in overrides.items()]
+    return list(overrides)
+
+
+def sweep(
+    experiment: str | Path | Mapping[str, Any],
+    overrides: Overrides = (),
+    *,
+    config_dir: str | Path | None = None,
+    folder: str | Path | None = None,
+) -> Any:
+    """Run a sweep as `python -m runner -m` does, in a process of its own, and return its table.
+
+    - `experiment`, `config_dir`: as for `runner.run`; `folder`: of the sweep, which is empty or not there.
+    - `overrides`: those with several values are swept over: `["dims.J=4,8"]`, or `{"dims.J": (4, 8)}`.
+
+    What is wrong with a point is in its row. Raises `InvalidConfiguration` where there is no point to run.
+    """
+    where = Path(folder) if folder is not None else dated(name_of(experiment))
+    with tempfile.TemporaryDirectory(prefix="shardproof-") as scratch:
+        if isinstance(experiment, Mapping):
+            experiment = written(experiment, name_of(experiment), Path(scratch))
+        arguments = _named(experiment, config_dir)
+        command = [sys.executable, "-m", "runner", "-m", *arguments, *texts(overrides)]
+        command.append(f"hydra.sweep.dir={for_hydra(str(where))}")
+        here = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": here}
+        )
+    if not (where / TABLE).is_file():
+        raise InvalidConfiguration(done.stderr.strip() or done.stdout.strip())
+    return read(where)
+
+
+def dated(name: str) -> Path:
+    """Where a run of an experiment of that name goes by default."""
+    return Path("outputs") / name / datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f")
+
+
+def written(experiment: Mapping[str, Any], name: str, folder: Path) -> Path:
+    """The file of an experiment that was given as a mapping: in the run folder, so that the command can run it too."""
+    import yaml
+
+    # One that comes with the runner may have the name.
+    file = folder / "conf" / "experiment" / f"{name}_.yaml"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        text = yaml.safe_dump(_plain({"name": name, **experiment}), sort_keys=False, allow_unicode=True)
+    except yaml.representer.RepresenterError as error:
+        raise ValueError(f"{error.args[1]!r} cannot stand in an experiment's file") from None
+    file.write_text(f"# @package _global_\n{text}", encoding="utf-8")
+    return file
+
+
+def _plain(value: Any) -> Any:
+    """Replace PartitionSpecs in a value by lists, as a file has them."""
+    if is_mapping(value):
+        return {key: _plain(part) for key, part in value.items()}
+    # A caller with a PartitionSpec has imported JAX.
+    jax: Any = sys.modules.get("jax")
+    if isinstance(value, list | tuple) or (jax is not None and isinstance(value, jax.sharding.PartitionSpec)):
+        return [_plain(part) for part in cast("Iterable[Any]", value)]
+    return value
+
+
+def name_of(experiment: str | Path | Mapping[str, Any]) -> str:
+    """The name of an experiment that is given by its name, its file, or as a mapping."""
+    if isinstance(experiment, Mapping):
+        return str(experiment.get("name") or "experiment")
+    return Path(experiment).stem
+
+
+def _named(experiment: str | Path, config_dir: str | Path | None) -> list[str]:
+    """The words of a command line that name an experiment."""
+    if isinstance(experiment, Path) or experiment.endswith((".yaml", ".yml")):
+        try:
+            own, name = located(Path(experiment), Path(config_dir) if config_dir is not None else None)
+        except InvalidName as error:
+            raise InvalidConfiguration(f"{experiment}: {error}") from None
+        return ["--config-dir", str(own), f"+experiment={for_hydra(name)}"]
+    return [*([] if config_dir is None else ["--config-dir", str(config_dir)]), f"+experiment={for_hydra(experiment)}"]
+
+
+def read(folder: Path) -> Any:
+    """The table of a sweep's folder. Raises `UnreadableRecord` where it has none that can be read."""
+    rows: list[dict[str, Any]] = []
+    for line in (folder / TABLE).read_text(encoding="utf-8").splitlines():
+        try:
+            row = plain.parse(line)
+        except plain.NotJson as error:
+            raise UnreadableRecord(f"{folder / TABLE} is {error}") from None
+        if not is_dict(row):
+            raise UnreadableRecord(f"{folder / TABLE} has a line that is no row of a sweep")
+        rows.append(row)
+    try:
+        import pandas  # pyright: ignore[reportMissingImports, reportMissingModuleSource]
+    except ImportError:
+        return Rows(rows, folder)
+    table: Any = pandas.DataFrame(rows)
+    table.attrs["folder"] = str(folder)
+    return table

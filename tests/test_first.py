@@ -1,0 +1,116 @@
+"""What a run says in sum: what each program sends, totals of collectives, each reason once, what mends a weak check."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from runner.evidence.model import Collective, Reason
+from runner.record.model import Record
+from runner.record.verdicts import Checks, Undecided, ValueVerdict
+from runner.show import collectives, modes, report, weak
+from tests import evidence
+
+
+def sending(**of: int | None) -> Record:
+    """A record of programs that send so many bytes."""
+    return evidence.record({name: evidence.program(bytes_sent=count) for name, count in of.items()})
+
+
+@pytest.mark.parametrize(
+    ("sent", "line"),
+    [
+        ({"auto": 36_900}, None),
+        ({"auto": 64, "shard_map": 64}, None),
+        ({"auto": 64, "shard_map": None}, None),
+        ({"auto": 64, "vmap": 0}, None),
+        (
+            {"auto": 36_900, "explicit": 36_900, "derived": 28_700},
+            "derived sends 28.7 kB, the compiler's programs 36.9 kB: 1.29 ×",
+        ),
+        (
+            {"auto": 400, "constraint": 200, "derived": 200, "shard_map": 100},
+            "shard_map sends 100 B, constraint and derived 200 B, auto 400 B: 4 ×",
+        ),
+        ({"auto": 64, "derived": 0, "shard_map": 0}, "derived and shard_map send nothing, auto 64 B"),
+    ],
+)
+def test_what_the_programs_send_is_one_line_where_they_differ(sent: dict[str, int | None], line: str | None) -> None:
+    assert modes.compared(sending(**sent)) == line
+
+
+def test_it_stands_below_the_verdict(capsys: pytest.CaptureFixture[str], tmp_path: Any) -> None:
+    report.run(sending(auto=200, shard_map=100), tmp_path, brief=False)
+    verdict, line = capsys.readouterr().out.splitlines()[-2:]
+    assert verdict.startswith("passed: 2 of 2 programs passed; ")
+    assert line == "shard_map sends 100 B, auto 200 B: 2 ×"
+
+
+def moved(kind: str, axes: list[str], sent: int | None, count: int = 1) -> Collective:
+    return evidence.collective(kind, axes=axes, bytes_sent=sent, count=count)
+
+
+@pytest.mark.parametrize(
+    ("listed", "lines"),
+    [
+        ([moved("all-reduce", ["x"], 64)], []),
+        ([moved("all-reduce", ["x"], 64), moved("all-reduce", ["x"], 100, 2)], ["total: all-reduce over x 264 B"]),
+        (
+            [moved("all-reduce", ["x"], 64), moved("all-gather", ["x"], 10, 3), moved("all-gather", ["x", "y"], 5)],
+            ["total: all-reduce 64 B, all-gather 35 B; over x 94 B, over x and y 5 B"],
+        ),
+    ],
+)
+def test_totals_are_of_kinds_and_of_axes(listed: list[Collective], lines: list[str]) -> None:
+    assert collectives.totals(evidence.record({"auto": evidence.program(*listed)})) == lines
+
+
+def test_programs_with_the_same_totals_share_a_line() -> None:
+    two, three = [moved("all-reduce", ["x"], 64)] * 2, [moved("all-reduce", ["x"], 64)] * 3
+    of = {"auto": two, "explicit": two, "shard_map": three}
+    record = evidence.record({name: evidence.program(*listed) for name, listed in of.items()})
+    assert collectives.totals(record) == [
+        "total of auto and explicit: all-reduce over x 128 B",
+        "total of shard_map: all-reduce over x 192 B",
+    ]
+
+
+def test_a_reason_is_told_once_with_all_collectives_that_have_it() -> None:
+    why = Reason(text="A is sharded over x, and its line needs all of it", by="operation", keys=[])
+    listed = [replace(moved("all-gather", ["x"], 64), node=node, nodes=[node], why=why) for node in ("C", "D")]
+    (line,) = collectives.reasons(evidence.record({"auto": evidence.program(*listed)}))
+    assert line == (
+        "auto: all-gather of C over x; all-gather of D over x: A is sharded over x, and its line needs all of it"
+    )
+
+
+def weakly(**more: Any) -> Record:
+    """A record of a program one of whose outputs proves too little."""
+    output = evidence.compared(status="weak", **more)
+    value = ValueVerdict(
+        status="weak", max_abs_error=0.0, max_rel_error=0.0, rtol=0.0, atol=1.0, outputs={"C": output}, power=0.2
+    )
+    return evidence.record({"auto": replace(evidence.program(), status="weak", checks=Checks(value=value))})
+
+
+@pytest.mark.parametrize(
+    ("output", "way"),
+    [
+        ({"power": 0.2}, "rounding hides smaller mistakes: more elements (dims)"),
+        ({"overflowing": 3}, "values are beyond the dtype: smaller ones (init)"),
+        (
+            {"undecided": Undecided(count=3, between=3, excused=0, places=[])},
+            "elements decide by rounding alone: another seed (seed=1)",
+        ),
+    ],
+)
+def test_a_weak_check_says_what_to_change_and_why(output: dict[str, Any], way: str) -> None:
+    first, last = weak.advice(weakly(**output))
+    assert first.startswith(f"weak: it passed, and a wrong program might have passed too, since {way}")
+    assert last == "expect.weak: NAME accepts it of an output"
+
+
+def test_nothing_is_said_of_what_is_not_weak() -> None:
+    assert weak.advice(evidence.record()) == []

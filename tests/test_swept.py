@@ -1,0 +1,87 @@
+"""Sweeps from Python: overrides in three forms, the table, and what reads it again."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import runner
+from runner import swept
+from runner.config.quoting import for_hydra
+from runner.record.record import UnreadableRecord
+from tests.faults import GOOD
+
+
+@pytest.mark.parametrize(
+    ("overrides", "texts"),
+    [
+        ("dims.J=8", ["dims.J=8"]),
+        (["dims.J=8", "program=auto"], ["dims.J=8", "program=auto"]),
+        ({"dims.J": 8, "program": "auto"}, ["++dims.J=8", "++program=auto"]),
+        (
+            {"mesh.shape": [4, 2], "expect": None, "explain": True},
+            ["++mesh.shape=[4,2]", "++expect=null", "++explain=true"],
+        ),
+        ({"dims.J": (4, 8), "arrays.A.spec": ([None, "x"], ["x"])}, ["++dims.J=4,8", "++arrays.A.spec=[null,x],[x]"]),
+        ({"graph.C": "A @ B.T", "outputs": {"C": ["x"]}}, ["++graph.C='A @ B.T'", "++outputs={C:[x]}"]),
+        ((), []),
+    ],
+)
+def test_overrides_may_be_a_text_a_list_or_a_mapping(overrides: Any, texts: list[str]) -> None:
+    assert swept.texts(overrides) == texts
+
+
+@pytest.mark.parametrize("text", ["", "it's", "a\\b", "a\\'b", "psum(x, 'x')", "null", "4,8", "${nope", "1.5", "true"])
+def test_a_text_is_that_text_for_hydra_too(text: str) -> None:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    (parsed,) = OverridesParser.create().parse_overrides([f"a={for_hydra(text)}"])
+    assert parsed.value() == text
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a sweep."""
+    home = tmp_path_factory.mktemp("swept")
+    (home / "mine.yaml").write_text(GOOD, encoding="utf-8")
+    table = runner.sweep(home / "mine.yaml", {"program": ("auto", "shard_map"), "seed": 3}, folder=home / "sweep")
+    assert isinstance(table, swept.Rows)
+    return table.folder
+
+
+def test_a_sweep_is_a_table_with_a_row_for_each_program(folder: Path) -> None:
+    table = runner.read(folder)
+    assert table.columns[:4] == ["point", "experiment", "program", "status"]
+    assert table["program"] == ["auto", "shard_map"]
+    assert [row["bytes_sent"] for row in table] == [64, 64]
+    assert table[0]["status"] == "passed"
+    assert len(table[1:]) == 1
+    assert repr(table).splitlines()[0].split()[:4] == ["point", "experiment", "program", "status"]
+    assert "<td" in table._repr_html_()
+    with pytest.raises(KeyError):
+        table["nosuch"]
+
+
+def test_where_pandas_is_it_is_a_frame(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def frame(rows: list[dict[str, Any]]) -> Any:
+        return SimpleNamespace(rows=rows, attrs={})
+
+    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=frame))
+    table = runner.read(folder)
+    assert [row["program"] for row in table.rows] == ["auto", "shard_map"]
+    assert table.attrs == {"folder": str(folder)}
+
+
+def test_a_sweep_without_points_raises_what_the_command_says(tmp_path: Path) -> None:
+    with pytest.raises(runner.InvalidConfiguration, match="no experiment 'nosuch'"):
+        runner.sweep("nosuch", "seed=1,2", folder=tmp_path / "sweep")
+
+
+def test_a_table_that_cannot_be_read_is_one_message(tmp_path: Path) -> None:
+    (tmp_path / swept.TABLE).write_text("[1]\n", encoding="utf-8")
+    with pytest.raises(UnreadableRecord, match="has a line that is no row of a sweep"):
+        runner.read(tmp_path)

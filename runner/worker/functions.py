@@ -459,11 +459,13 @@ class _Reading:
         for part in repeat.keys() - {"body"}:
             self._refuse_inside(repeat[part], (*key, part))
         values, trees = set(self.values), dict(self.trees)
-        first = {part: self._firsts(repeat.get(part), trees) for part in ("carry", "over") if repeat.get(part)}
+        parts: dict[str, dict[str, Any]] = {part: dict(repeat.get(part) or {}) for part in ("carry", "over", "stack")}
+        first = {part: self._firsts(parts[part], trees) for part in ("carry", "over") if parts[part]}
         self.values |= {str(repeat.get("index", "i")), *(leaf for part in first.values() for leaf in part)}
         lines: dict[str, Any] = {}
+        body: Mapping[str, Any] = repeat["body"]
         self.around.append(_Around(name, {**repeat, **first}, lines))
-        for written, value in repeat["body"].items():
+        for written, value in body.items():
             own: Key = (*key, "body", written)
             given, text = (written, value) if is_choice(value) else self._line(section, written, value, own)
             if is_choice(value):
@@ -471,15 +473,19 @@ class _Reading:
                 self.values |= set(targets(written, own))
             lines[given] = text
         self.around.pop()
-        carried = {tree: self.trees[tree] for tree in repeat.get("carry") or {} if tree in self.trees}
-        stacked = {each: inner for each, inner in (repeat.get("stack") or {}).items() if inner in self.trees}
-        stack = {each: inner for each, inner in (repeat.get("stack") or {}).items() if inner not in self.trees}
-        after: dict[str, _Tree] = {f"{name}.{tree}": of.renamed(f"{name}.") for tree, of in carried.items()}
-        for each, inner in stacked.items():
-            of = self.trees[inner]
-            names = {leaf: free(f"{each}{leaf.removeprefix(inner)}", self.taken) for leaf in of.leaves}
-            stack |= {names[leaf]: leaf for leaf in of.leaves}
-            after[f"{name}.{each}"] = _Tree(tuple(f"{name}.{names[leaf]}" for leaf in of.leaves), of.structure, of.text)
+        after = {
+            f"{name}.{tree}": self.trees[tree].renamed(f"{name}.") for tree in parts["carry"] if tree in self.trees
+        }
+        stack: dict[str, Any] = {}
+        for each, inner in parts["stack"].items():
+            tree = self.trees.get(inner)
+            if tree is None:
+                stack[each] = inner
+                continue
+            names = {leaf: free(f"{each}{leaf.removeprefix(inner)}", self.taken) for leaf in tree.leaves}
+            stack |= {stacked: leaf for leaf, stacked in names.items()}
+            leaves = tuple(f"{name}.{stacked}" for stacked in names.values())
+            after[f"{name}.{each}"] = _Tree(leaves, tree.structure, tree.text)
         self.values, self.trees = values, trees | after
         return {**repeat, **first, "body": lines, **({"stack": stack} if stack else {})}
 

@@ -275,7 +275,7 @@ def lu(x: Any) -> tuple[Any, Any, Any]:
     with np.errstate(all="ignore"):
         for matrix, swaps in zip(matrices, pivots, strict=True):
             for step in range(steps):
-                column = matrix[step:, step]
+                column: Any = matrix[step:, step]
                 swaps[step] = row = step + int(np.argmax(np.abs(column.real) + np.abs(column.imag)))
                 matrix[[step, row]] = matrix[[row, step]]
                 if matrix[step, step] != 0:

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from runner.config.compose import InvalidConfiguration
 from runner.config.folders import InvalidName, located
@@ -45,8 +45,7 @@ class Rows(Sequence[dict[str, Any]]):
             if index not in self.columns:
                 raise KeyError(index)
             return [row[index] for row in self._rows]
-        rows: Any = self._rows[index]
-        return rows
+        return cast("Any", self._rows)[index]
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return iter(self._rows)

@@ -5,6 +5,7 @@ The table is a `DataFrame` where pandas is installed, else `Rows`, which has the
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -44,7 +45,7 @@ class Rows(Sequence[dict[str, Any]]):
             if index not in self.columns:
                 raise KeyError(index)
             return [row[index] for row in self._rows]
-        return self._rows[index]
+        return cast("Any", self._rows)[index]
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return iter(self._rows)
@@ -166,9 +167,9 @@ def read(folder: Path) -> Any:
             raise UnreadableRecord(f"{folder / TABLE} has a line that is no row of a sweep")
         rows.append(row)
     try:
-        import pandas  # pyright: ignore[reportMissingImports, reportMissingModuleSource]
+        pandas: Any = importlib.import_module("pandas")
     except ImportError:
         return Rows(rows, folder)
-    table: Any = pandas.DataFrame(rows)
+    table = pandas.DataFrame(rows)
     table.attrs["folder"] = str(folder)
     return table

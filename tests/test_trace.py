@@ -406,7 +406,7 @@ def test_what_ends_shard_map_is_not_tried_again_for_its_trace(how: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"per_device": {}}, "trace: trace=true needs a per_device"),
+        ({"per_device": {}}, "trace: trace=true shows a per_device; python -m runner derive prints one to paste"),
         (
             {"program": "auto"},
             "trace: trace=true shows per_device, which program=auto does not run; there are shard_map, vmap",

@@ -88,7 +88,7 @@ def _option(word: str, own: Path | None) -> tuple[Path | None, list[str]]:
     names = [text] if Path(text).is_file() else text.split(",")
     if not any(_is_file(name) for name in names):
         return None, names
-    folder, options = own, []
+    folder, options = own, list[str]()
     for name in names:
         try:
             folder, option = located(Path(name), folder) if _is_file(name) else (folder, name)

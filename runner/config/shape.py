@@ -146,10 +146,13 @@ def _fits(value: Any, kind: Kind) -> bool:
 
 def _is_spec(value: Any) -> bool:
     """Whether a value is a PartitionSpec as JAX has it."""
+    if not specs.begins(value):
+        return False
     try:
-        return specs.begins(value) and specs.read(value) is not None
+        specs.read(value)
     except specs.NoSpec:
         return False
+    return True
 
 
 def flags(config: Mapping[str, Any]) -> dict[str, bool]:

@@ -74,6 +74,8 @@ def _entry(text: str, entry: ast.expr) -> str | list[str] | None:
             names = [_entry(text, axis) for axis in axes]
             if all(isinstance(name, str) for name in names):
                 return [str(name) for name in names]
+        case _:
+            pass
     written = ast.unparse(entry)
     raise _none(text, f"an entry is None, a mesh axis or a tuple of axes, not {written}; write P(None, ('x', 'y'))")
 

@@ -14,7 +14,7 @@ def advice(record: Record) -> list[str]:
         output
         for each in record.programs.values()
         if isinstance(each.checks.value, ValueVerdict)
-        for output in each.checks.value.outputs.values()
+        for output in each.checks.value.compared.values()
         if output.status == "weak"
     ]
     ways: list[str] = []

@@ -37,7 +37,6 @@ from collections.abc import Callable
 import ml_dtypes
 import numpy.ma
 import numpy.random
-import opt_einsum
 import pygments.lexers
 
 from runner import programs, reference
@@ -54,7 +53,7 @@ from runner.worker import announced
 
 _PRELOADED = (
     concurrent.futures, http.server, importlib.metadata, importlib.resources, multiprocessing.connection, statistics,
-    ml_dtypes, numpy.ma, numpy.random, opt_einsum, pygments.lexers,
+    ml_dtypes, numpy.ma, numpy.random, pygments.lexers,
 )  # fmt: skip
 _OURS = (
     programs, reference, derive, counts, groups, hlo, nodes, reader, handover, together, wire, files, plan, repairs,

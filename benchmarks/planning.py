@@ -125,7 +125,8 @@ class Compared:
             return None
         from scipy.stats import kendalltau
 
-        return float(kendalltau(np.round(self.predicted), self.sent).statistic)
+        result: Any = kendalltau(np.round(self.predicted), self.sent)
+        return float(result.statistic)
 
 
 def compared(config: Mapping[str, Any], folder: Path) -> Compared:

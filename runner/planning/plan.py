@@ -151,7 +151,7 @@ def prices_of(experiment: Experiment, least: Least) -> Prices:
 
 def plan(experiment: Experiment, types: Parts, wanted: Wanted) -> Plan:
     """The best layouts for the keys of `wanted`. Raises `NoPlan` and `NotDerived`."""
-    until = time.perf_counter() + wanted.seconds
+    began = time.perf_counter()
     every = {least: prices_of(experiment, least) for least in dict.fromkeys((wanted.least, *wanted.beside))}
     prices = every[wanted.least]
     found = layable(experiment, types, wanted.free)
@@ -159,6 +159,8 @@ def plan(experiment: Experiment, types: Parts, wanted: Wanted) -> Plan:
     tables = Tables(experiment.mesh, found, prices, divided=divided)
     network = tables.network
     solver = Solver(network.pairs, [len(costs) for costs in network.alone])
+    # However long the tables took, some of the time is left to choose.
+    until = max(began + wanted.seconds, time.perf_counter() + wanted.seconds / 3)
     solution, priced, unlimited = _within(solver, network, by_tensor(tables), wanted.memory, until)
     alternatives, others = _others(tables, network, solver, priced, solution.choice, wanted)
     points: list[Candidate] = []

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from runner.checks.kind import Case, Kind, Needs
+from runner.checks.kind import Case, CheckKind, Needs
 from runner.experiment.program import Program
 from runner.record.verdicts import Judged, NotRun
 
@@ -44,7 +44,7 @@ def check(case: Case) -> SmallVerdict:
 
 
 KINDS = (
-    Kind(
+    CheckKind(
         name="small",
         verdict=SmallVerdict | NotRun,
         needs=Needs.VALUES,

@@ -278,7 +278,7 @@ def _to_either_side(at: LocalDecision) -> Iterator[list[Any]]:
 
 
 def _sought(at: LocalDecision) -> Iterator[list[Any]]:
-    """The searched elements moved by twice the possible error; those that equal an entry in every draw stay."""
+    """The searched elements moved by their and the entries' possible errors; those that equal an entry stay."""
     sought = 1 if at.kind == "search" else 0
     off = _off(at)
     apart = off[sought] + np.max(off[1 - sought], initial=0.0)

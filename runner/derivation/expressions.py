@@ -108,7 +108,8 @@ class Expressions:
         typed, operands = call.result, [values[place] for place in rule.operands]
         # With its neighbours' edges a block is no part of the whole: it stays as it lies.
         wanted = None if rule.edges else self._wanted(equation, call.elements or (typed,), goal)
-        scope = names.home(*(value.term for value in operands))
+        # What stands beside the arrays may be the number of a step.
+        scope = names.home(*(value.term for value in values.values()), names.statics.spelling.equation(equation))
 
         def moving(at: int, spec: Spec) -> float:
             return layouts.cost_of(operands[at], spec, scope)
@@ -121,7 +122,7 @@ class Expressions:
         terms = dict(zip(rule.operands, laid, strict=True))
         partial = write(replace(site, assignment=choice.assignment, terms=terms))
         made = completed(layouts, partial, choice, typed, self._derivative(equation, typed))
-        layouts.spend(rule.sent(self.mesh, choice.assignment), *laid)
+        layouts.spend(rule.sent(self.mesh, choice.assignment), scope)
         if call.elements:
             each = made.items if isinstance(made, Group) else elements_of(made, len(call.elements))
             specs = [choice.spec.padded(len(t.shape)) for t in call.elements]

@@ -45,9 +45,9 @@ class Layouts:
         """Go back to how it was."""
         self.cost, self.moved, self.asked, self.spread = copied
 
-    def spend(self, sent: float, *terms: Term) -> None:
-        """Count bytes that a device sends for what is computed of terms, as often as these change."""
-        self.cost += sent * self.names.home(*terms).steps
+    def spend(self, sent: float, scope: Scope) -> None:
+        """Count bytes that a device sends in each step of a scope."""
+        self.cost += sent * scope.steps
 
     def spend_once(self, term: Term, sent: float) -> None:
         """Count them for a collective that a line of its scope may have already."""

@@ -1,6 +1,7 @@
-"""An experiment's name, or overrides, in; the resolved mapping out. The one place that composes, for all who run.
+"""An experiment's name and overrides in; the resolved configuration out.
 
-The command and the pytest plugin compose here; of a sweep Hydra composes each point, and `resolved` reads it.
+The command, the Python API and the pytest plugin all compose here. In a sweep, Hydra composes each point and `resolved`
+resolves it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class InvalidConfiguration(Exception):
 
 @dataclass(frozen=True)
 class Provenance:
-    """What a configuration was made of: config folders, the option chosen of each config group, overrides."""
+    """The inputs of a configuration: config folders, the chosen option of each config group, overrides."""
 
     folders: tuple[Path, ...]
     choices: dict[str, Any]
@@ -36,7 +37,7 @@ class Provenance:
 
     @cached_property
     def sources(self) -> Sources:
-        """The files and overrides, to find the places of keys; read only where there is something to report."""
+        """The files and overrides in which keys are located; read only when there is something to report."""
         from runner.config.layers import layers
 
         return Sources(layers(self.folders, self.choices), self.overrides, self.folders)
@@ -44,19 +45,19 @@ class Provenance:
 
 @dataclass(frozen=True)
 class Configuration:
-    """A resolved configuration, and what it was made of."""
+    """A resolved configuration and its inputs."""
 
     plain: dict[str, Any]
     provenance: Provenance
 
     @property
     def sources(self) -> Sources:
-        """Where its values stand."""
+        """The files and overrides that set its values."""
         return self.provenance.sources
 
 
 def compose(experiment: str, folder: Path, overrides: Sequence[str] = ()) -> Configuration:
-    """Compose the experiment of that name, with `folder` as the command's `--config-dir` (or the runner's own).
+    """Compose the experiment called `experiment`; `folder` is the command's `--config-dir`, or the runner's own.
 
     Raises `InvalidConfiguration`.
     """
@@ -72,7 +73,7 @@ def compose(experiment: str, folder: Path, overrides: Sequence[str] = ()) -> Con
 
 
 def with_specs(overrides: Iterable[str]) -> list[str]:
-    """The overrides, in which a PartitionSpec as JAX has it is a list. Raises `InvalidConfiguration`."""
+    """Return the overrides with each `P(...)` rewritten as a list. Raises `InvalidConfiguration`."""
     from runner.config import specs
 
     read: list[str] = []
@@ -86,9 +87,9 @@ def with_specs(overrides: Iterable[str]) -> list[str]:
 
 @contextmanager
 def composed(overrides: Sequence[str], folder: Path | None = None) -> Generator[DictConfig]:
-    """Hydra's whole configuration of one run, with Hydra's own settings in it, while Hydra is set up for it.
+    """Compose the configuration of one run, including Hydra's own settings; Hydra stays initialized inside the context.
 
-    `folder` is the config folder that the user adds. Raises `InvalidConfiguration`.
+    `folder` is the user's config folder. Raises `InvalidConfiguration`.
     """
     from hydra import compose, initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
@@ -115,10 +116,9 @@ def composed(overrides: Sequence[str], folder: Path | None = None) -> Generator[
 def beforehand(
     overrides: Sequence[str], folder: Path | None, home: Path | None = None, name: str | None = None
 ) -> Generator[DictConfig]:
-    """What Hydra's own command is going to compose, before it does: it does at once what its settings say.
+    """Compose what Hydra's command is about to compose, so that it is checked before Hydra acts on its settings.
 
-    `home` is the folder of the primary configuration, `name` what that is called. Raises `Untrusted`, and what Hydra
-    raises.
+    `home` is the folder of the primary configuration, `name` its name. Raises `Untrusted` and Hydra's own exceptions.
     """
     from hydra import initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
@@ -142,7 +142,7 @@ def beforehand(
 
 
 def refuse_too_much(overrides: Sequence[str], folders: Sequence[Path]) -> None:
-    """Raise `InvalidConfiguration` where an experiment's file is more than one can be; nothing is expanded."""
+    """Raise `InvalidConfiguration` for a number or an experiment file beyond the limits; expands no aliases."""
     from runner.config import files, limits
 
     for override in overrides:
@@ -155,7 +155,7 @@ def refuse_too_much(overrides: Sequence[str], folders: Sequence[Path]) -> None:
 
 @cache
 def register() -> None:
-    """Tell Hydra the types of an experiment's keys, and `${folder:…}`: which of two names names a folder."""
+    """Register with Hydra the types of an experiment's keys and the resolver `${folder:NAME,OTHERWISE}`."""
     from hydra.core.config_store import ConfigStore
     from omegaconf import OmegaConf
 
@@ -166,24 +166,25 @@ def register() -> None:
 
 
 def _folder(name: object, otherwise: str) -> str:
-    """The name of an experiment where it can name its folder: what cannot is refused, in a folder of another name."""
+    """Return `name` if a folder can have it, else `otherwise`; the run in that folder then refuses the name."""
     return name if isinstance(name, str) and misnamed(name) is None else otherwise
 
 
 def provenance_of(settings: HydraConf) -> Provenance:
-    """What a configuration was made of, by Hydra's own settings in it."""
+    """Read the inputs of a configuration from its Hydra settings."""
     from omegaconf import OmegaConf
 
     folders = tuple(Path(s.path) for s in settings.runtime.config_sources if s.schema == "file" and s.path)
-    # As they were typed: what is in them leads to values of the configuration, not of Hydra's settings.
+    # Unresolved: interpolations in overrides refer to the configuration, not to Hydra's settings.
     overrides = cast("list[str]", OmegaConf.to_container(cast("ListConfig", settings.overrides.task), resolve=False))
     return Provenance(folders, dict(settings.runtime.choices), tuple(overrides))
 
 
 def resolved(config: DictConfig, provenance: Provenance) -> Configuration:
-    """The configuration without Hydra's settings, its interpolations resolved.
+    """Resolve the interpolations of a configuration from which Hydra's settings were removed.
 
-    Raises `InvalidConfiguration` for one that leads nowhere, and for a key that the command line added and none knows.
+    Raises `InvalidConfiguration` for an interpolation of a missing key, a malformed PartitionSpec, an unknown key that
+    the command line added, and a flag or word that does not exist.
     """
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
@@ -199,7 +200,7 @@ def resolved(config: DictConfig, provenance: Provenance) -> Configuration:
     given = specs.normal(given)
     for misfit in shape.misfits(given):
         kind = shape.at(misfit.fault.key)
-        # OmegaConf has seen to the values of all other keys.
+        # OmegaConf has checked the values of all other keys.
         if misfit.name or (kind is not None and (kind.name == "flag" or kind.words)):
             raise InvalidConfiguration(composition.of_misfit(misfit, provenance.sources))
     plain: Any = without_missing(given)
@@ -209,7 +210,7 @@ def resolved(config: DictConfig, provenance: Provenance) -> Configuration:
 
 
 def _with_hardware(configuration: Configuration) -> Configuration:
-    """The configuration with the hardware of the target's topology, below what it says of hardware itself."""
+    """Merge the hardware of the target's topology under the configuration's own `hardware`."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
@@ -229,7 +230,7 @@ def _with_hardware(configuration: Configuration) -> Configuration:
     if (message := files.refusal(hardware[0], experiment=False)) is not None:
         raise InvalidConfiguration(message)
     try:
-        # Hydra's own reader: YAML's takes 2e+12 for a text.
+        # Read by OmegaConf as Hydra does: PyYAML reads 2e+12 as a string.
         below = cast("dict[str, Any]", OmegaConf.to_container(OmegaConf.load(hardware[0]), resolve=True))
     except (OmegaConfBaseException, YAMLError) as error:
         raise InvalidConfiguration(f"{shown(hardware[0])}\n  {str(error).splitlines()[0]}") from None
@@ -240,7 +241,7 @@ def _with_hardware(configuration: Configuration) -> Configuration:
 
 
 def _laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Both, where `above` says something what it says."""
+    """Merge two mappings recursively; values of `above` that are not None win."""
     merged = dict(below)
     for name, value in above.items():
         if is_dict(value):
@@ -270,7 +271,7 @@ def _quoted(text: str) -> str:
 
 
 def without_missing(value: Any) -> Any:
-    """OmegaConf spells a mandatory value that nobody gave as `???`."""
+    """Replace `???`, OmegaConf's mark of a missing mandatory value, by None."""
     if is_dict(value):
         return {key: without_missing(item) for key, item in value.items()}
     return None if value == "???" else value

@@ -1,7 +1,7 @@
-"""Hydra's and OmegaConf's errors in; our one message out: the file and line, what is wrong, what would be right.
+"""An error of Hydra's or OmegaConf's in; one message out: the file and line, what is wrong, what to write instead.
 
-Hydra names neither, and of several errors the last: so the files and overrides that it was about to compose are looked
-at first, one by one.
+Hydra names neither file nor line, and reports the last of several errors. So the files and overrides that it was to
+compose are checked first, one by one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from runner.words import listed
 
 
 def _choices(overrides: Sequence[str], folders: Sequence[Path]) -> dict[str, str]:
-    """The config groups that the command line chooses, when Hydra could not say."""
+    """The options that the overrides choose of config groups, read from the overrides because composition failed."""
     chosen: dict[str, str] = {}
     for override in overrides:
         name, _, value = override.lstrip("+").partition("=")
@@ -36,7 +36,7 @@ def _choices(overrides: Sequence[str], folders: Sequence[Path]) -> dict[str, str
 
 
 def report(error: Exception, folders: Sequence[Path], overrides: Sequence[str]) -> str:
-    """The message for an error that ended the composition. Raises it again where it is no mistake of the user's."""
+    """Return the message for an error that ended the composition; reraise an error that the user did not cause."""
     from hydra.errors import HydraException, MissingConfigException, OverrideParseException
     from omegaconf.errors import OmegaConfBaseException
 
@@ -58,7 +58,7 @@ def report(error: Exception, folders: Sequence[Path], overrides: Sequence[str]) 
         return _of_missing(str(missing.missing_cfg_file), sources, folders)
     for layer in sources.layers:
         if (unread := files.unread(layer.file)) is not None:
-            # What Hydra's loader raised of it is no error of YAML's.
+            # Hydra's loader raised something other than a YAMLError for this file.
             return _of_yaml(unread, layer.file)
     if _caused_by(error, HydraException, OmegaConfBaseException) is None:
         message = _of_hydra(error, sources)
@@ -74,7 +74,7 @@ def in_task(error: Exception, sources: Sources) -> str:
 
 
 def _of_entries(defaults: object) -> Fault | None:
-    """What is wrong with a list of defaults before Hydra looks up its entries."""
+    """Check the form of a defaults list, before Hydra looks up its entries."""
     like = "such as [override /mesh: x2_y2]"
     if not is_list(defaults):
         return Fault(("defaults",), f"'defaults' is a list, {like}, not {shape.described(defaults)}")
@@ -86,7 +86,7 @@ def _of_entries(defaults: object) -> Fault | None:
 
 
 def of_misfit(misfit: ShapeMisfit, sources: Sources) -> str:
-    """The message for what cannot stand at a key, wherever it was said."""
+    """Return the message for an invalid key or value, with the file or override that has it."""
     fault = misfit.fault
     if not misfit.name:
         return sources.report(fault)
@@ -95,13 +95,13 @@ def of_misfit(misfit: ShapeMisfit, sources: Sources) -> str:
             return f"command line: {override}  {key_text(fault.key)}\n  {fault.message}"
     places = (key_place(layer.file, fault.key[len(layer.package) :]) for layer in reversed(sources.layers))
     place = next((place for place in places if place is not None), "configuration")
-    # What YAML did not read as a text is not what stands in the file.
+    # A name that YAML read as another type is not spelled like that in the file.
     written = fault.key if isinstance(fault.key[-1], str) else fault.key[:-1]
     return f"{place}  {key_text(written)}".rstrip() + f"\n  {fault.message}"
 
 
 def _of_files(sources: Sources, folders: Sequence[Path]) -> str | None:
-    """What is wrong with the first file that cannot be read, or holds what its keys cannot."""
+    """Return the message for the first file that is unreadable or has an invalid key or value."""
     from runner.config import trust
 
     for layer in sources.layers:
@@ -120,7 +120,7 @@ def _of_files(sources: Sources, folders: Sequence[Path]) -> str | None:
 
 
 def _of_overrides(overrides: Sequence[str], folders: Sequence[Path]) -> str | None:
-    """What is wrong with the first override of the command line whose key or value cannot be."""
+    """Return the message for the first override whose key or value is invalid."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     groups = config_groups(folders)
@@ -142,7 +142,7 @@ def _of_overrides(overrides: Sequence[str], folders: Sequence[Path]) -> str | No
 
 
 def _of_defaults(error: Exception, sources: Sources) -> str | None:
-    """A config group that is chosen twice, or where it cannot be; more than one value without `--multirun`."""
+    """Report a group chosen twice or overridden where none is chosen, or several values without `--multirun`."""
     text = str(error)
     if ambiguous := re.match(r"Ambiguous value for argument '(.*)'", text):
         return quoting.ambiguous(ambiguous.group(1))
@@ -165,9 +165,9 @@ def _of_defaults(error: Exception, sources: Sources) -> str | None:
 
 
 def _of_hydra(error: Exception, sources: Sources) -> str | None:
-    """What Hydra cannot do with settings of its own, such as those of logging; None where they are not to blame."""
+    """Report Hydra settings, such as those of logging, that made Hydra fail; None for any other error."""
     if isinstance(error, OSError):
-        # The machine is in the way.
+        # An error of the operating system, not of a setting.
         return None
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     packages = [str(frame.f_globals.get("__name__")).partition(".")[0] for frame in frames]
@@ -191,7 +191,7 @@ _READERS: tuple[tuple[set[str], Key], ...] = (
     ({"configure_log"}, ("hydra", "hydra_logging")),
     ({"_load_configuration_impl"}, ("hydra", "job")),
 )
-"""Functions of Hydra's, and the settings that they read."""
+"""Names of Hydra functions on the traceback, and the key of the settings that these read."""
 
 
 def _last(texts: Sequence[str], text: str) -> int:
@@ -199,8 +199,8 @@ def _last(texts: Sequence[str], text: str) -> int:
 
 
 def config_groups(folders: Sequence[Path]) -> set[str]:
-    """The folders of YAML files: another one, such as `functions`, is no config group."""
-    # A folder in which a file stands alone may be a home folder, which is not gone through.
+    """The names of the config groups: the subfolders with YAML files, so not `functions`."""
+    # Two levels only: a config folder may be a home folder, and walking that would take too long.
     return {
         entry.name
         for folder in folders
@@ -210,7 +210,7 @@ def config_groups(folders: Sequence[Path]) -> set[str]:
 
 
 def _groups(group: str) -> str:
-    """How an experiment chooses of a config group, or which groups there are."""
+    """Return the end of a message: how to choose an option of `group`, or which groups exist."""
     there = ("mesh", "target", "rules")
     return f"; write: override /{group}: …" if group in there else nearest(group, there) or shape.listed(there)
 
@@ -240,17 +240,17 @@ def _of_yaml(error: yaml.YAMLError, file: Path | None = None) -> str:
 
 
 def _has_spec(file: Path, number: int) -> bool:
-    """Whether a line of a file, counted from 0, has a PartitionSpec of JAX's outside of quotes."""
+    """Whether line `number` (from 0) of a file has an unquoted `P(...)`."""
     lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if is_there(file) else []
     return number < len(lines) and specs.is_in(lines[number])
 
 
 def _of_missing(missing: str, sources: Sources, folders: Sequence[Path]) -> str:
-    """A config group's option, or a group, that no file has."""
+    """Return the message for a config group, or an option of one, that does not exist."""
     group, _, option = missing.removesuffix(".yaml").rpartition("/")
     named = [file for folder in folders if os.path.lexists(file := folder / group / f"{option}.yaml")]
     if named:
-        # Hydra passes over what is no file.
+        # Hydra skips what is not a regular file.
         return files.refusal(named[0], experiment=False) or f"{shown(named[0])}\n  Hydra does not find it"
     there = sorted({f.stem for folder in folders for f in (folder / group).glob("*.yaml")}) if group else []
     where = _where(option, group, sources)
@@ -265,16 +265,16 @@ def _of_missing(missing: str, sources: Sources, folders: Sequence[Path]) -> str:
 
 
 _NEAR, _SURE = 3, 0.85
-"""So many names are told as near; from this likeness on the nearest alone."""
+"""The most names that are suggested; from this similarity on, only the nearest is."""
 
 
 def experiment_meant(option: str, folders: Sequence[Path]) -> str:
-    """`; did you mean 'NAME'?` where an experiment, or its example in its source, is nearly called so."""
+    """Return `; did you mean 'NAME'?` for experiments with a similar name or a similarly named `source`."""
     called: dict[str, tuple[str, str]] = {}
     shared: set[str] = set()
     for name, _, file in listing(folders):
         source = said(file, "source")
-        # `MinText, Tutorial 1, section 3.5, matmul_case4_allgather_B`; what several experiments share is none's name.
+        # `MinText, Tutorial 1, section 3.5, matmul_case4_allgather_B`; a part that several share names no experiment.
         for part in re.split(r", | and ", re.sub(r"\bsection [\d.]+", "", source)):
             own = part.strip(' "').lower()
             shared |= {own} & called.keys()
@@ -305,7 +305,7 @@ def _where(option: str, group: str, sources: Sources) -> str:
 
 
 def _of_config(error: Exception, sources: Sources) -> str:
-    """A key that does not exist, a value of the wrong type, an interpolation that leads nowhere."""
+    """Return the message for an unknown key, a value of the wrong type, or an interpolation of a missing key."""
     from omegaconf.errors import OmegaConfBaseException
 
     inner = _caused_by(error, OmegaConfBaseException)
@@ -347,6 +347,6 @@ def _parts(full_key: str) -> list[str | int]:
 
 
 def _sentence(text: str) -> str:
-    """The first line of a message of OmegaConf's, without its own account of where it is."""
+    """The first line of an OmegaConf message; the lines after it give its own location."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[0] if lines else text

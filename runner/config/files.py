@@ -1,4 +1,4 @@
-"""One file of a configuration in; what keeps it from being one out: no text, no YAML, no mapping, the wrong package."""
+"""A configuration file in; its content, or the message why it is invalid, out."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _BOM = "\ufeff"
 
 
 class UnmadeTag(yaml.MarkedYAMLError):
-    """What a tag says is made of a value cannot be made of it."""
+    """A YAML value cannot be converted to the type that its tag names."""
 
 
 class _Loader(yaml.SafeLoader):
-    """OmegaConf's, as far as values go: a date is a text. Whatever it cannot make is an error of YAML's."""
+    """Read values as OmegaConf does, dates as strings; every failed conversion raises `UnmadeTag`."""
 
     def construct_document(self, node: yaml.Node) -> Any:
         try:
@@ -53,16 +53,16 @@ cast("Any", _Loader).yaml_implicit_resolvers = {
 
 
 def load(text: str) -> Any:
-    """What a text of YAML holds. Raises `yaml.YAMLError`."""
+    """Parse YAML. Raises `yaml.YAMLError`."""
     return yaml.load(text, _Loader)
 
 
 class Unread(Exception):
-    """A file has no text that can be read; the message has its place."""
+    """A file cannot be read as text; the message says where."""
 
 
 def text(file: Path) -> str:
-    """What stands in a file. Raises `Unread`."""
+    """Read a file as UTF-8 without a byte order mark. Raises `Unread`."""
     if not is_there(file):
         raise Unread(f"{shown(file)}:1:1\n  it is no file: a folder, a pipe, or a link that leads nowhere")
     try:
@@ -80,7 +80,7 @@ def text(file: Path) -> str:
 
 
 def refusal(file: Path, *, experiment: bool) -> str | None:
-    """Why a file cannot be read, as a message with its place; None where it can."""
+    """Return the message, with its place, why a file is no configuration; None if valid or a YAML syntax error."""
     try:
         content = load(written := text(file))
     except Unread as error:
@@ -90,7 +90,7 @@ def refusal(file: Path, *, experiment: bool) -> str | None:
         place = f"{mark.line + 1}:{mark.column + 1}" if mark else "1:1"
         return f"{shown(file)}:{place}\n  not YAML: {error.problem}"
     except yaml.YAMLError:
-        # Hydra's own loader refuses more, and has the words for it.
+        # Hydra's loader raises this too, and `composition.report` words it.
         return None
     if content is None:
         return f"{shown(file)}:1:1\n  the file is empty"
@@ -100,7 +100,7 @@ def refusal(file: Path, *, experiment: bool) -> str | None:
 
 
 def too_much(overrides: Sequence[str], folders: Sequence[Path]) -> str | None:
-    """Why Hydra had better not expand the experiments that some overrides name, as a message with its place."""
+    """Return the message for the first experiment among `overrides` whose file exceeds the limits; None for none."""
     for override in overrides:
         key, _, names = override.partition("=")
         for name in names.split(",") if key.lstrip("+") == "experiment" else ():
@@ -113,7 +113,7 @@ def too_much(overrides: Sequence[str], folders: Sequence[Path]) -> str | None:
 
 
 def _header(file: Path, text: str) -> str | None:
-    """What is wrong with the lines above the first key of an experiment."""
+    """Check that an experiment's file begins with its `@package` line."""
     lines = text.splitlines()
     head = [number for number, line in enumerate(lines, 1) if re.match(r"\s*#\s*@package\b", line)]
     above = next(number for number, line in enumerate(lines, 1) if line.strip() and not re.match(r"\s*#\s*@", line))
@@ -128,7 +128,7 @@ def _header(file: Path, text: str) -> str | None:
 
 
 def content(file: Path) -> Any:
-    """What a file holds; None where it cannot be read."""
+    """The parsed content of a file; None where it is not YAML."""
     try:
         return load(file.read_text(encoding="utf-8", errors="replace"))
     except yaml.YAMLError:
@@ -136,7 +136,7 @@ def content(file: Path) -> Any:
 
 
 def unread(file: Path) -> yaml.YAMLError | None:
-    """Why a file cannot be read, in PyYAML's words; None where it can."""
+    """The error that PyYAML raises for a file; None where it parses."""
     try:
         load(file.read_text(encoding="utf-8", errors="replace"))
     except yaml.YAMLError as error:

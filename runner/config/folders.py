@@ -1,4 +1,4 @@
-"""The folders of configurations and of runs: where the runner's own lie, what can name one. Imports little."""
+"""Names and files of experiments in; their config folders, and what a folder can be named, out. Imports little."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ _LONGEST = 100
 
 
 def added(folders: Iterable[Path]) -> list[str]:
-    """The config folders that a user added to the runner's own, as a record has them: from the root."""
+    """The absolute paths of the config folders that a user added to the runner's own, without duplicates."""
     own = conf_folder().resolve()
     return [str(folder) for folder in dict.fromkeys(folder.resolve() for folder in folders) if folder != own]
 
 
 def conf_folder() -> Path:
-    """The configuration that comes with the runner: beside it in a checkout, inside it in a wheel."""
+    """The runner's own config folder: beside the package in a checkout, inside it in a wheel."""
     inside = Path(__file__).parents[1] / "conf"
     return inside if inside.is_dir() else Path(__file__).parents[2] / "conf"
 
 
 class InvalidName(Exception):
-    """What names an experiment names none; the message says what instead."""
+    """A path does not name an experiment; the message says why."""
 
 
 def file_of(folder: Path, group: str, option: str) -> Path:
-    """The file of an option of a config group, where Hydra looks for it: an option may lead out of the group's folder.
+    """The file in which Hydra looks for an option of a config group; the option may lead out of the group's folder.
 
-    The experiment of `my.yaml`, which lies in no folder `experiment`, is `../my` of the folder that it lies in.
+    For example `../my` is the experiment of a `my.yaml` that lies directly in the config folder.
     """
     file = folder / group / f"{option.removesuffix('.yaml')}.yaml"
     return Path(os.path.realpath(file)) if ".." in file.parts else file
 
 
 def located(file: Path, folder: Path | None = None) -> tuple[Path, str]:
-    """The config folder of an experiment's file, and the name that the experiment has in it.
+    """Return the config folder of an experiment's file, and the experiment's name in it.
 
-    The folder is the given one; else that whose `experiment/` holds the file; else that of the file. Raises
-    `InvalidName`.
+    The config folder is `folder` if given; else the parent of the nearest `experiment/` above the file; else the file's
+    own folder. Raises `InvalidName` for a path that is no `.yaml` file.
     """
     path = Path(os.path.abspath(file))
     if not path.is_file():
@@ -56,7 +56,7 @@ def located(file: Path, folder: Path | None = None) -> tuple[Path, str]:
 
 
 def misnamed(name: str) -> str | None:
-    """Why no folder can have this name; None where one can."""
+    """The message why no folder can have this name; None where one can."""
     if not _FILE_NAME.match(name):
         return f"{name!r} cannot name a folder; use letters, digits, '_', '-', '.'"
     if len(name) > _LONGEST:
@@ -65,7 +65,7 @@ def misnamed(name: str) -> str | None:
 
 
 def experiments(folder: Path) -> list[Path]:
-    """The files of the experiments in a config folder, in order, whether they can be read or not."""
+    """The sorted experiment files of a config folder, unreadable ones included."""
     return sorted(file for file in (folder / "experiment").rglob("*.yaml") if not _is_folder(file))
 
 
@@ -77,7 +77,7 @@ def _is_folder(path: Path) -> bool:
 
 
 def is_there(file: Path) -> bool:
-    """Whether there is such a file; none has a name that the system refuses."""
+    """Whether `file` is a regular file; False, too, for a name that the system rejects."""
     try:
         return file.is_file()
     except OSError:

@@ -1,4 +1,4 @@
-"""The chosen option of each config group in; the files that the configuration is made of, in their order, out."""
+"""The chosen option of each config group in; the files of the configuration, in merge order, out."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from runner.untyped import is_dict, is_list, is_sequence
 
 
 def layers(folders: Sequence[Path], choices: Mapping[str, Any]) -> tuple[Layer, ...]:
-    """The files that a configuration is made of, for the chosen option of each config group."""
+    """The files of a configuration in merge order, given the chosen option of each config group."""
     made_of = [Layer(folder / "config.yaml") for folder in folders if (folder / "config.yaml").is_file()][:1]
     groups = [group for group in choices if not group.startswith("hydra/") and group != "hydra"]
     for group in sorted(groups, key=lambda group: group == "experiment"):
@@ -31,7 +31,7 @@ def layers(folders: Sequence[Path], choices: Mapping[str, Any]) -> tuple[Layer, 
 def _chain(
     folders: Sequence[Path], group: str, option: str, chosen: frozenset[str], seen: tuple[Path, ...] = ()
 ) -> list[Layer]:
-    """The file of one option, after the files that it is based on, but for those of groups that are `chosen`."""
+    """The file of one option, after those of its defaults list; groups in `chosen` are left to their own choice."""
     there = (file_of(folder, group, option) for folder in folders)
     file = next((candidate for candidate in there if is_there(candidate)), None)
     if file is None or file in seen:

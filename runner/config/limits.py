@@ -1,4 +1,4 @@
-"""A YAML file in; why it is more than an experiment can be out. Read before Hydra and OmegaConf expand the aliases."""
+"""The text of a YAML file in; the limit that it exceeds out. Checked before Hydra and OmegaConf expand its aliases."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any, cast
 import yaml
 
 _BYTES = 1_000_000
-"""OmegaConf takes a minute for 10 MB; numbers that many belong in a file of NumPy's."""
+"""The size of a file at most: OmegaConf takes a minute for 10 MB. That many numbers belong in a `.npy` file."""
 
 _LEVELS = 100
-"""How deep lists and mappings may nest: whatever walks them recurses."""
+"""How deep lists and mappings may nest: the functions that walk them recurse."""
 
 _NODES = 100_000
-"""How many lists, mappings and values there may be when every alias stands for what it names."""
+"""How many lists, mappings and values a file may have once its aliases are expanded."""
 
 _DIGITS = 1_000
-"""How many digits a number may have: Python prints no much larger ones, and no dtype has more than 64 bits."""
+"""How many digits a number may have: Python refuses to print much larger ones, and no dtype has more than 64 bits."""
 
 _NUMBER = re.compile(rf"[-+]?(?:0[xob][0-9a-fA-F_]{{{_DIGITS},}}|[0-9][0-9_:]{{{_DIGITS},}})\Z")
 
@@ -28,9 +28,9 @@ _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def refusal(text: str) -> tuple[int, int, str] | None:
-    """The line, the column and the message of what is too much; None where nothing is.
+    """Return the line, the column and the message of the first limit that a file exceeds; None where it exceeds none.
 
-    What is not YAML at all is nobody's fault here: whoever reads it says so.
+    Also None for text that is not YAML: its reader reports that.
     """
     size = len(text.encode())
     if size > _BYTES:
@@ -44,7 +44,7 @@ def refusal(text: str) -> tuple[int, int, str] | None:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         if mark is not None and "invalid Unicode character" in str(error.problem):
-            # YAML's slower reader makes half a character of it, which is no text.
+            # PyYAML's Python loader would read a lone surrogate here, which cannot be encoded.
             return mark.line + 1, mark.column + 1, _HALF
         return None
     except yaml.YAMLError:
@@ -52,7 +52,7 @@ def refusal(text: str) -> tuple[int, int, str] | None:
 
 
 def digits(text: str) -> str | None:
-    """Why a text that is to be a number is too long for one; None where it is not, or is no number."""
+    """The message for a number with too many digits; None for a shorter one or any other text."""
     if not _NUMBER.match(text):
         return None
     return (
@@ -61,7 +61,7 @@ def digits(text: str) -> str | None:
 
 
 def _expanded(text: str) -> tuple[int, int, str] | None:
-    """What is too much once every alias is replaced by what it names. Counts, and expands nothing."""
+    """Check the limits on nesting, values and digits as if aliases were expanded, by counting parser events."""
     anchored: dict[str, int | None] = {}
     open_: list[tuple[str | None, int]] = [(None, 0)]
     events: Iterable[Any] = cast("Any", yaml).parse(text, _Loader)
@@ -84,7 +84,7 @@ def _expanded(text: str) -> tuple[int, int, str] | None:
                 anchored[anchor] = nodes
         elif isinstance(event, yaml.ScalarEvent):
             nodes = 1
-            # What is quoted is a text.
+            # A quoted scalar is a string.
             if event.style in (None, "") and (message := digits(event.value)) is not None:
                 return line, column, message
             if event.anchor:

@@ -1,8 +1,8 @@
-"""The configuration of a sweep and the overrides of a point in; the point's configuration out, soon.
+"""The configuration of a sweep and the overrides of a point in; the point's configuration out.
 
-Hydra composes each choice of config files once. What a point overrides beyond these are values, which Hydra lays over
-what it has composed, one after the other: the same is done here, since Hydra takes twenty times as long for a point.
-Where that fails Hydra composes the whole point, and says what is wrong.
+Hydra composes each choice of config files once. A point's other overrides set values, which are applied here in order,
+as Hydra does: Hydra takes twenty times as long for a point. If that fails, Hydra composes the whole point and raises
+its own error.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from runner.config import trust
 from runner.config.compose import Configuration, InvalidConfiguration, Provenance, provenance_of, resolved
 
 _HYDRAS = "${hydra:"
-"""How an interpolation of Hydra's settings begins."""
+"""The beginning of an interpolation of Hydra's settings."""
 
 REFUSALS = (HydraException, OmegaConfBaseException, yaml.YAMLError)
 """What Hydra raises for a point that cannot be composed."""
@@ -35,10 +35,10 @@ REFUSALS = (HydraException, OmegaConfBaseException, yaml.YAMLError)
 
 @dataclass(frozen=True)
 class Composed:
-    """One point.
+    """The composed configuration of one point.
 
-    - `configuration`: what it says, resolved; or the `refusal` of what cannot be resolved.
-    - `unresolved`: the same as data, interpolations as they stand; `settings`: Hydra's own.
+    - `configuration`: the resolved configuration; None where the `refusal` says why it cannot be resolved.
+    - `unresolved`: the same as plain data with its interpolations; `settings`: Hydra's own settings.
     """
 
     provenance: Provenance
@@ -48,7 +48,7 @@ class Composed:
     settings: dict[str, Any]
 
     def resolved(self) -> Configuration:
-        """Its configuration. Raises `InvalidConfiguration`."""
+        """Return `configuration`, or raise `refusal`, an `InvalidConfiguration`."""
         if self.configuration is None:
             assert self.refusal is not None
             raise self.refusal
@@ -57,7 +57,7 @@ class Composed:
 
 @dataclass(frozen=True)
 class _Base:
-    """What Hydra composed of the files that points choose: `config` is without Hydra's settings."""
+    """Hydra's composition of one choice of config files; `config` excludes Hydra's settings."""
 
     config: DictConfig
     provenance: Provenance
@@ -65,7 +65,7 @@ class _Base:
 
 
 class Composer:
-    """Composes the points of one sweep, whose own configuration is `config`."""
+    """Composes the points of one sweep; `config` is the sweep's own configuration."""
 
     def __init__(self, loader: ConfigLoader, config: DictConfig) -> None:
         self._loader = loader
@@ -77,7 +77,7 @@ class Composer:
         self._laid: dict[tuple[Any, ...], DictConfig] = {}
 
     def point(self, overrides: Sequence[str], number: int = 0) -> Composed:
-        """The configuration of a point, whose `number` Hydra's settings name. Raises one of `REFUSALS`."""
+        """Compose one point; `number` is its `hydra.job.num`. Raises one of `REFUSALS`."""
         parsed = [self._parse(override) for override in overrides]
         files = tuple(str(entry.input_line) for entry in parsed if not self._is_value(entry))
         try:
@@ -97,7 +97,7 @@ class Composer:
 
     @contextlib.contextmanager
     def _settings(self, overrides: Sequence[str], number: int, *, wanted: bool) -> Generator[None]:
-        """Under it `${hydra:…}` leads to Hydra's settings of the job, if that is `wanted`: it takes long."""
+        """Make `${hydra:…}` resolve to this point's settings; does nothing unless `wanted`, since it is slow."""
         if not wanted:
             yield
             return
@@ -114,10 +114,10 @@ class Composer:
             held.cfg = before
 
     def _laid_over(self, base: _Base, files: tuple[str, ...], values: Sequence[Override]) -> DictConfig:
-        """The base with the values over it.
+        """Return the base configuration with the values set.
 
-        Points that set the same keys share a copy of it: each sets all of them, so nothing is left of the one before.
-        A mapping is merged with what is there, so it gets a copy of its own.
+        Points that set the same keys share one copy, since each overwrites all of them. A mapping is merged with the
+        existing one, so a point that sets one gets its own copy.
         """
         key = files, tuple(override.key_or_group for override in values)
         plain = [override.value() for override in values]
@@ -138,7 +138,7 @@ class Composer:
         return self._parsed[override]
 
     def _is_value(self, override: Override) -> bool:
-        """Whether it sets a value of the experiment, and neither chooses a file nor is Hydra's."""
+        """Whether an override sets a value of the experiment, not a config group or one of Hydra's settings."""
         name = override.key_or_group
         if override.type not in (OverrideType.CHANGE, OverrideType.FORCE_ADD) or override.package is not None:
             return False

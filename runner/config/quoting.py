@@ -1,4 +1,4 @@
-"""An override in; whether it is of Hydra's own settings out, and how to type one that its grammar refuses."""
+"""An override in; whether it sets a Hydra setting, and how to quote it for Hydra and the shell, out."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from runner.untyped import is_list, is_mapping
 
 
 def name(override: str) -> str:
-    """The key that an override sets: `per_device.C`."""
+    """The key that an override sets, such as `per_device.C`."""
     return override.partition("=")[0].lstrip("+~")
 
 
 WORD = re.compile(r"\+*(?:(?P<mesh>mesh\.shape)|arrays\.(?P<array>\w+)\.spec|specs\.(?P<leaf>\w+(?:\.\w+)*))=all\Z")
-"""The override that stands for every mesh of the devices, or for every layout of an array or of a leaf of a tree."""
+"""An override with the value `all`: every mesh of the devices, or every layout of an array or of a leaf of a tree."""
 
 _OF_HYDRA = re.compile(r"[+~]*\s*(?:hydra\b|[^=]*[@:]\s*(?:_global_\.)?hydra\b)")
-"""How an override of Hydra's settings begins: with their key, a group below `hydra`, or either as a package."""
+"""The beginning of an override of Hydra's settings: their key, a group below `hydra`, or either as a package."""
 
 
 def of_hydra(override: str) -> bool:
-    """Whether an override sets, or chooses a file for, what is Hydra's own."""
+    """Whether an override sets one of Hydra's settings, or chooses a file for them."""
     return _OF_HYDRA.match(override.strip()) is not None
 
 
 def refused(override: str) -> str:
-    """The message for an override that Hydra cannot parse."""
+    """Return the message for an override that Hydra cannot parse."""
     key, equals, value = override.partition("=")
     where = f"command line: {override}"
     if not equals:
@@ -39,7 +39,7 @@ def refused(override: str) -> str:
 
 
 def ambiguous(override: str) -> str:
-    """The message for an override with several values where there is no sweep."""
+    """Return the message for an override with several values outside a sweep."""
     key, _, value = override.partition("=")
     typed = _quoted(key, value)
     text = f", for one text {typed}" if typed else ""
@@ -50,11 +50,11 @@ def ambiguous(override: str) -> str:
 
 
 _PLAIN = re.compile(r"(?!(?:null|true|false|nan|inf)\Z)[A-Za-z_./][\w./-]*", re.IGNORECASE)
-"""A text that Hydra's grammar takes as it is, for a text."""
+"""A string that Hydra's grammar reads as a string without quotes."""
 
 
 def for_hydra(value: Any) -> str:
-    """A value as Hydra's grammar has it; a tuple is several values, as of a sweep."""
+    """Format a value in Hydra's grammar; a tuple becomes the several values of a sweep."""
     if isinstance(value, tuple):
         return ",".join(map(for_hydra, cast("tuple[Any, ...]", value)))
     if is_list(value):
@@ -78,11 +78,11 @@ def _why(value: str) -> str:
 
 
 def _quoted(key: str, value: str) -> str | None:
-    """The override as it is typed, its value quoted; None where Hydra does not take it like that either."""
+    """Return the override with its value quoted for Hydra and the shell; None where Hydra cannot parse that either."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import OverrideParseException
 
-    # A backslash is itself, save before a quote and at the end.
+    # In Hydra's grammar, a backslash escapes only before a quote and at the end.
     escaped = re.sub(r'(\\*)("|$)', lambda match: match[1] * 2 + (r"\"" if match[2] else ""), value)
     whole = f'{key}="{escaped}"'
     try:
@@ -93,7 +93,7 @@ def _quoted(key: str, value: str) -> str | None:
 
 
 def for_shell(text: str) -> str:
-    """A word of a command line, in double quotes where it has single ones in it."""
+    """Quote one word of a command line; in double quotes where it contains single ones."""
     if "'" in text and not re.search(r"[$`\\!]", text):
         return '"' + text.replace('"', r"\"") + '"'
     return shlex.quote(text)

@@ -1,8 +1,8 @@
 """The keys of an experiment and their types, as Hydra's structured configs.
 
-They reject an unknown key and a value of the wrong type; null switches off what is optional. Where a type does not say
-enough (a PartitionSpec is a list of null, a string or a list of strings) the key names its form, which
-`runner/experiment/forms.py` declares. The defaults stand here and nowhere else.
+They reject unknown keys and values of the wrong type; null switches an optional key off. Where a type does not say
+enough (a PartitionSpec is a list of null, a string or a list of strings), the key names its form, which
+`runner/experiment/forms.py` declares. All defaults are defined here.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeAlias
 
 MISSING: Any = "???"
-"""What a user has to give, as OmegaConf marks it; who only reads the defaults need not wait for its import."""
+"""OmegaConf's mark of a mandatory value, spelled out so that reading the defaults need not import OmegaConf."""
 
 Flag: TypeAlias = Annotated[Any, "flag"]
-"""True or false. OmegaConf would make true of any number that is not 0; `shape.py` knows better."""
+"""True or false, checked by `shape.py`: OmegaConf would convert any number other than 0 to true."""
 
 Layout: TypeAlias = Annotated[Any, "spec"]
-"""A list, or a word that stands for one; to OmegaConf nothing is both."""
+"""A list, or a word that stands for one; OmegaConf has no type for both."""
 
 Rate: TypeAlias = Annotated[float | None, "rate"]
 Latency: TypeAlias = Annotated[float | None, "latency"]
@@ -298,7 +298,7 @@ class ExperimentConfig:
 
 
 def completed(config: Mapping[str, Any], kind: type[Any] = ExperimentConfig) -> dict[str, Any]:
-    """The configuration with the default of every key that is not there, as one that the command line deletes."""
+    """Return the configuration with the default of every absent key, such as one that the command line deleted."""
     whole = dict(config)
     for key in dataclasses.fields(kind):
         default = key.default if key.default_factory is dataclasses.MISSING else key.default_factory()
@@ -310,10 +310,10 @@ def completed(config: Mapping[str, Any], kind: type[Any] = ExperimentConfig) -> 
 
 
 def whole(config: Mapping[str, Any]) -> dict[str, Any]:
-    """An experiment's configuration with every key; one that is null has its default."""
+    """Return an experiment's configuration with every key; absent and null ones have their default."""
     return completed({key: value for key, value in config.items() if value is not None})
 
 
 def said(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What a mapping says: neither null nor what nobody gave."""
+    """Return the items of a mapping whose value is neither null nor missing."""
     return {key: value for key, value in config.items() if value is not None and value != MISSING}

@@ -1,4 +1,4 @@
-"""A value and the key at which it stands in; what the keys of `schema.py` do not allow of it out."""
+"""A key and its value in; the faults of both against the types of `schema.py` out."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from runner.untyped import is_mapping
 
 @dataclass(frozen=True)
 class Kind:
-    """What may stand at a key: `text`, `integer`, `number`, `flag`, `list`, `mapping` or `anything`.
+    """The kind of value that a key takes: `text`, `integer`, `number`, `flag`, `list`, `mapping` or `anything`.
 
-    Of a mapping, `keys` are the only ones there are; where the names are the user's own, `items` is what each holds.
-    `words` are the texts that may stand there as well. `form` is the name of the form that says more, in
-    `experiment/forms.py`, and `config` the class that has the keys.
+    - `keys`: the keys of a mapping; `items`: the kind of each value, where the user chooses the keys.
+    - `words`: strings that are allowed as well.
+    - `form`: the name of a form in `experiment/forms.py` that restricts the value further.
+    - `config`: the name of the class that declares the keys.
     """
 
     name: str
@@ -39,12 +40,12 @@ _SCALARS = {str: "text", int: "integer", float: "number"}
 _FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _IN_WORDS = {"text": "a text", "integer": "an integer", "number": "a number", "flag": "true or false"}
 _FILES = ("defaults", "hydra")
-"""What a file may hold besides the keys of an experiment."""
+"""The keys that a file may have besides those of an experiment."""
 
 
 @functools.cache
 def root() -> Kind:
-    """The kind of a whole experiment."""
+    """The kind of an experiment's whole mapping."""
     return _kind(ExperimentConfig)
 
 
@@ -70,7 +71,7 @@ def _kind(hint: Any) -> Kind:
 
 
 def at(key: Key) -> Kind | None:
-    """The kind of what may stand at `key`; None where there is no such key."""
+    """The kind of the value at `key`; None where there is no such key."""
     kind: Kind | None = root()
     for part in key:
         if kind is None or kind.name == "anything":
@@ -80,21 +81,21 @@ def at(key: Key) -> Kind | None:
 
 
 def siblings(key: Key) -> list[str]:
-    """The keys that there are where `key` stands; none where the names are the user's own."""
+    """The keys that are allowed beside `key`; none where the user chooses the keys."""
     above = at(key[:-1])
     return list(above.keys or ()) if above else []
 
 
 @dataclass(frozen=True)
 class ShapeMisfit:
-    """What cannot stand at a key; `name` is whether it is the key itself, and not its value."""
+    """An invalid key, if `name` is true, or an invalid value."""
 
     fault: Fault
     name: bool
 
 
 def misfits(value: Any, key: Key = ()) -> Iterator[ShapeMisfit]:
-    """What is wrong with a value that stands at `key`, in the order in which it is written."""
+    """Yield the faults of a value at `key`, in the order of the file."""
     for length in range(1, len(key) + 1):
         if at(key[:length]) is None:
             yield ShapeMisfit(Fault(key[:length], _unknown(key[:length])), name=True)
@@ -124,7 +125,7 @@ def _misfits(value: Any, key: Key, kind: Kind) -> Iterator[ShapeMisfit]:
 
 
 def _fits(value: Any, kind: Kind) -> bool:
-    """Whether a value is of a kind. A text that holds a number is one, and an interpolation may become anything."""
+    """Whether a value is of a kind. A string that spells a number is a number; an interpolation fits every kind."""
     if kind.name == "anything" or (isinstance(value, str) and ("${" in value or value == "???")):
         return True
     if value is None:
@@ -145,7 +146,7 @@ def _fits(value: Any, kind: Kind) -> bool:
 
 
 def _is_spec(value: Any) -> bool:
-    """Whether a value is a PartitionSpec as JAX has it."""
+    """Whether a value is a well-formed `P(...)`."""
     if not specs.begins(value):
         return False
     try:
@@ -156,7 +157,7 @@ def _is_spec(value: Any) -> bool:
 
 
 def flags(config: Mapping[str, Any]) -> dict[str, bool]:
-    """What the keys of a configuration say that are true or false, and fit."""
+    """Return the flags among the keys of a valid configuration, as booleans."""
     keys = [name for name, kind in (root().keys or {}).items() if kind.name == "flag" and name in config]
     return {name: _FLAGS[str(config[name]).lower()] for name in keys}
 
@@ -169,7 +170,7 @@ def _number(value: Any, read: type[int] | type[float]) -> bool:
 
 
 _GROUPS = ("hardware", "mesh", "rules", "target")
-"""The keys that are config groups: a file chooses one of these by its defaults."""
+"""The keys that are config groups, of which a file chooses an option in its defaults list."""
 
 
 def _refusal(value: Any, key: Key, kind: Kind) -> str:
@@ -198,14 +199,14 @@ def _in_words(kind: Kind) -> str:
 
 
 def described(value: Any) -> str:
-    """A value in a few words, for messages."""
+    """Describe a value in a few words, for messages."""
     if isinstance(value, Mapping):
         return "a mapping"
     return "a list" if isinstance(value, list) else "null" if value is None else f"{value!r}"
 
 
 def listed(names: Sequence[str]) -> str:
-    """`; there are x, y`: what there is instead, the first dozen of it."""
+    """Return the end of a message with the first dozen alternatives: `; there are x, y`."""
     if not names:
         return "; there is none yet"
     return f"; there are {', '.join(names[:12])}{', …' if len(names) > 12 else ''}"

@@ -1,7 +1,7 @@
-"""A key in; the file, line and column at which it was written out. Read only when there is something to report.
+"""A key in; the file, line and column that set it out. Files are read only when there is something to report.
 
-Hydra merges files and knows no lines. This walks the YAML nodes of every file that went into the configuration, in the
-order of composition, and finds the last one that says something about the key.
+Hydra merges files and keeps no line numbers. This module walks the YAML nodes of each file of the configuration, in
+merge order, and finds the last one that sets the key.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from runner.faults import Fault, Key, key_text
 
 @dataclass(frozen=True)
 class Location:
-    """A place in a file; line and column count from 1."""
+    """A place in a file; lines and columns count from 1."""
 
     file: Path
     line: int
@@ -33,32 +33,32 @@ class Location:
 
 
 def shown(path: Path) -> str:
-    """A path as short as it can be said from here."""
+    """The path relative to the current folder where it lies below it, else unchanged."""
     relative = os.path.relpath(path)
     return str(path) if relative.startswith("..") else relative
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One file of the configuration and the key below which its content was laid."""
+    """One file of the configuration and the key (`package`) under which its content is merged."""
 
     file: Path
     package: tuple[str, ...] = ()
     group: str = ""
-    """The config group of which it is an option."""
+    """The config group that the file is an option of."""
 
 
 @dataclass(frozen=True)
 class Sources:
-    """The files of one configuration, in the order in which they were merged, and the overrides of the command line."""
+    """The files of one configuration, in merge order, and the overrides of the command line."""
 
     layers: tuple[Layer, ...] = ()
     overrides: tuple[str, ...] = field(default=())
     folders: tuple[Path, ...] = ()
-    """The config folders in which they were looked for."""
+    """The config folders that were searched."""
 
     def place(self, key: Key) -> Location | None:
-        """Where the value of `key`, or of the longest part of it that was written, stands in a file."""
+        """The place in a file of the value of `key`, or of its longest prefix that a file has."""
         best: tuple[int, Location] | None = None
         for layer in self.layers:
             candidate = _find(layer, key)
@@ -67,7 +67,7 @@ class Sources:
         return best[1] if best else None
 
     def places(self, keys: Mapping[str, Key]) -> dict[str, str]:
-        """Where the values of keys were written: a place in a file, or the override of the command line."""
+        """For each name, the file and line or the override that set its key; keys that nothing sets are left out."""
         if not keys:
             return {}
         nodes = {layer: _compose(layer.file) for layer in self.layers}
@@ -83,7 +83,7 @@ class Sources:
         return place_of
 
     def names(self, key: Key) -> list[str]:
-        """The names that the files write below `key`."""
+        """The keys that the files have below `key`."""
         keys: list[str] = []
         for layer in self.layers:
             node: yaml.Node | None = _compose(layer.file)
@@ -97,7 +97,7 @@ class Sources:
         return keys
 
     def override(self, key: Key) -> str | None:
-        """The override of the command line that set `key`, if one did."""
+        """The override that set `key`; None where none did."""
         dotted = [str(part) for part in key]
         for text in reversed(self.overrides):
             name = text.split("=", 1)[0].lstrip("+~").replace("/", ".").split("@")[0]
@@ -107,14 +107,14 @@ class Sources:
         return None
 
     def _chooses(self, override: str, key: Key) -> bool:
-        """Whether an override chooses the file in which a rule stands, which then is the place to look at."""
+        """Whether an override chooses the rules file that has the key; the place to report is then in that file."""
         group, _, option = override.partition("=")
         return group.lstrip("+") == key[0] == "rules" and any(
             layer.package == ("rules",) and layer.file.stem == option for layer in self.layers
         )
 
     def report(self, fault: Fault) -> str:
-        """The message for a fault: where, what, and the expression with a caret under what is wrong."""
+        """Return the message for a fault: where, what, and the expression with carets under the wrong part."""
         override = self.override(fault.key)
         place = None if override else self.place(fault.key)
         where = f"command line: {override}" if override else str(place) if place else "configuration"
@@ -136,23 +136,23 @@ class Sources:
         return "\n".join([*lines, *(self._beside(what, key) for what, key in beside)])
 
     def _beside(self, what: str, key: Key) -> str:
-        """What else concerns a fault, and where it stands: the lines that call the function in whose line it is."""
+        """Return the line of a message for a related key and its place, such as a call of the function at fault."""
         where = self.override(key) or self.place(key)
         return f"  {what} {key_text(key)}{f' ({where})' if where else ''}"
 
     def folder(self, key: Key) -> Path:
-        """The folder against which a file name in the value of `key` is read: its file's, or the current one."""
+        """The folder to which a relative file name in the value of `key` refers: its file's, or the current one."""
         place = None if self.override(key) else self.place(key)
         return place.file.parent if place else Path.cwd()
 
 
 def _columns(text: str) -> int:
-    """How many columns of a terminal a text takes."""
+    """The number of terminal columns that a text takes."""
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
 def _find(layer: Layer, key: Key) -> tuple[int, Location] | None:
-    """How many parts of `key` a layer knows, and where the last of them stands."""
+    """Return how many parts of `key` a layer has, and the place of the last of them; None where it has none."""
     return _below(layer, _compose(layer.file) if _concerns(layer, key) else None, key)
 
 
@@ -161,7 +161,7 @@ def _concerns(layer: Layer, key: Key) -> bool:
 
 
 def _below(layer: Layer, node: yaml.Node | None, key: Key) -> tuple[int, Location] | None:
-    """The same in a file that was read."""
+    """Like `_find`, in a parsed file."""
     package = layer.package
     if node is None or not _concerns(layer, key):
         return None
@@ -181,7 +181,7 @@ def _below(layer: Layer, node: yaml.Node | None, key: Key) -> tuple[int, Locatio
 
 
 def _step(node: yaml.Node, part: str | int) -> tuple[yaml.Mark, yaml.Node] | None:
-    """The place and the node of one part of a key. A scalar's place is its value's, a mapping's its key's."""
+    """The place and the node of one part of a key; the place is the value's for scalars and lists, else the key's."""
     if isinstance(node, yaml.MappingNode):
         pairs = [(name, value) for name, value in node.value if _is(name, part)]
         pairs += [(name, value) for name, value in node.value if part in one_by_one(str(name.value))]
@@ -190,7 +190,7 @@ def _step(node: yaml.Node, part: str | int) -> tuple[yaml.Mark, yaml.Node] | Non
             scalar = isinstance(value, yaml.ScalarNode | yaml.SequenceNode)
             mark = value.start_mark if scalar else name.start_mark
             if isinstance(value, yaml.MappingNode) and len(pairs) > 1:
-                # What is said of one name stands over what is said of several.
+                # A line for one name overrides a line for several.
                 said = [pair for _, each in pairs if isinstance(each, yaml.MappingNode) for pair in each.value]
                 value = yaml.MappingNode(value.tag, said, value.start_mark, value.end_mark)
             return mark, value
@@ -205,21 +205,21 @@ def _step(node: yaml.Node, part: str | int) -> tuple[yaml.Mark, yaml.Node] | Non
 
 
 def _is(name: yaml.Node, part: str | int) -> bool:
-    """Whether a key of a file is this part of a key, which YAML may have read as true or false."""
+    """Whether a key node is this part of a key, which YAML may have read as a boolean."""
     if isinstance(part, bool):
         return name.tag == "tag:yaml.org,2002:bool" and yaml.safe_load(str(name.value)) is part
     return name.value == str(part)
 
 
 def one_by_one(written: str) -> list[str]:
-    """The names of a key that says something of several, `w1, w3`; none of a key of one name, or of a function."""
-    # In a pattern of paths, `loss/{q,k}`, the comma is the pattern's.
+    """The names in a key for several, such as `w1, w3`; empty for a single name or a function header."""
+    # The comma in a path pattern such as `loss/{q,k}` separates no names.
     names = re.split(r",(?![^{}]*\})", written)
     return [name.strip() for name in names] if len(names) > 1 and "(" not in written else []
 
 
 def _compose(file: Path) -> yaml.Node | None:
-    # What is no regular file, such as a pipe, may never come to its end.
+    # Reading something else than a regular file, such as a pipe, may block.
     if not is_there(file):
         return None
     try:
@@ -230,7 +230,7 @@ def _compose(file: Path) -> yaml.Node | None:
 
 
 def key_place(file: Path, key: Key) -> Location | None:
-    """Where the last part of `key` is written as a key, for a key that should not be there."""
+    """The place of the key node of the last part of `key`; None where the file does not have it."""
     node = _compose(file)
     for depth, part in enumerate(key):
         if not isinstance(node, yaml.MappingNode):
@@ -247,7 +247,7 @@ def key_place(file: Path, key: Key) -> Location | None:
 
 
 def text_place(file: Path, text: str) -> Location:
-    """The first place in a file where `text` stands as a word, else its first character."""
+    """The place of the first occurrence of `text` as a word in a file, else of its first character."""
     try:
         content = file.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -260,7 +260,7 @@ def text_place(file: Path, text: str) -> Location:
 
 
 def listing(folders: Iterable[Path]) -> list[tuple[str, str, Path]]:
-    """Name, summary and file of every experiment in `folders`, the first folder winning a name."""
+    """The sorted names, summaries and files of all experiments; of equal names the first folder's."""
     summaries: dict[str, tuple[str, str, Path]] = {}
     for folder in folders:
         for file in experiments(folder):
@@ -270,7 +270,7 @@ def listing(folders: Iterable[Path]) -> list[tuple[str, str, Path]]:
 
 
 def said(file: Path, key: str, unreadable: str = "") -> str:
-    """The text that a file gives a key of its own, on one line; "" where it gives none."""
+    """The value of a top-level key on one line; "" where it is absent, `unreadable` where the file is no mapping."""
     node = _compose(file)
     if not isinstance(node, yaml.MappingNode):
         return unreadable

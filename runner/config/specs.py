@@ -1,6 +1,6 @@
-"""A PartitionSpec as JAX has it, `P(None, ('x', 'y'))`, in; as a configuration has it, `[null, [x, y]]`, out.
+"""A PartitionSpec as JAX writes it, `P(None, ('x', 'y'))`, in; a configuration's list, `[null, [x, y]]`, out.
 
-It may stand wherever a spec may, in a file and on the command line, where Hydra's grammar has no such value.
+Both forms are allowed wherever a spec is, in files and on the command line, whose grammar (Hydra's) lacks the first.
 """
 
 from __future__ import annotations
@@ -14,41 +14,41 @@ from runner.faults import Key
 from runner.untyped import is_dict, is_list
 
 PATTERN = r"(?:\w+\.)*(?:P|PartitionSpec)\s*\("
-"""How a PartitionSpec of JAX's begins."""
+"""The beginning of a `P(...)`."""
 
 WRITTEN = rf"^\s*{PATTERN}"
-"""The pattern of texts that are read as PartitionSpecs, for editors."""
+"""The pattern of strings that are read as PartitionSpecs, for the JSON Schema that editors use."""
 
 _BEGINS = re.compile(PATTERN)
 _CALL = re.compile(rf"(?<![\w.]){PATTERN}")
 
 _SECTIONS = ("arrays", "specs", "constraints", "outputs", "expect")
-"""The keys of an experiment in which PartitionSpecs stand."""
+"""The top-level keys whose values may contain PartitionSpecs."""
 
 _OF_ONE = re.compile(r"\+*(?:arrays\.\w+\.spec|(?:constraints|outputs)\.\w+|specs\.[^=]+|expect\.layouts\.[^=]+)\Z")
-"""The key of an override whose value is a PartitionSpec."""
+"""The keys of overrides whose value is a PartitionSpec."""
 
 Entries: TypeAlias = "list[str | list[str] | None]"
 
 
 class NoSpec(Exception):
-    """A text begins like a PartitionSpec and is none; the message says why, and how one is written."""
+    """A string begins like a PartitionSpec and is none; the message says why, and how to write one."""
 
 
 def begins(text: object) -> bool:
-    """Whether a text is meant as a PartitionSpec of JAX's."""
+    """Whether a value is a string that begins like a `P(...)`."""
     return isinstance(text, str) and _BEGINS.match(text.strip()) is not None
 
 
 def is_in(line: str) -> bool:
-    """Whether a line of YAML has a PartitionSpec of JAX's that is not in quotes."""
+    """Whether a line of YAML has an unquoted `P(...)`."""
     return any(line[call.start() - 1 : call.start()] not in ("'", '"') for call in _CALL.finditer(line))
 
 
 def read(text: str) -> Entries:
-    """The entries of a PartitionSpec: null, a mesh axis, or a list of axes. Raises `NoSpec`.
+    """Parse a `P(...)` to its entries: None, a mesh axis, or a list of axes. Raises `NoSpec`.
 
-    `P(None, 'x')` gives `[None, "x"]`; a name without quotes, which a shell may have taken, is an axis.
+    `P(None, 'x')` gives `[None, "x"]`. An unquoted name is an axis too, since a shell may have removed the quotes.
     """
     try:
         call = ast.parse(text.strip(), mode="eval").body
@@ -85,7 +85,7 @@ def _none(text: str, reason: str) -> NoSpec:
 
 
 def normal(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration with a list in the place of each PartitionSpec of JAX's. Raises `NoSpec`: see `wrong`."""
+    """Return the configuration with each `P(...)` as a list. Raises `NoSpec` for what `wrong` yields."""
     return {name: _below(value, (name,)) if name in _SECTIONS else value for name, value in config.items()}
 
 
@@ -96,7 +96,7 @@ def _below(value: Any, key: Key) -> Any:
 
 
 def _holds(key: Key) -> bool:
-    """Whether a PartitionSpec may stand at a key: `init` of an array is another text."""
+    """Whether the value of a key may be a PartitionSpec; an array's `init`, for one, may not."""
     match key:
         case ("arrays", _, *_):
             return key[-1] == "spec"
@@ -107,7 +107,7 @@ def _holds(key: Key) -> bool:
 
 
 def wrong(config: Mapping[str, Any]) -> Iterator[tuple[Key, str]]:
-    """The keys at which a text is meant as a PartitionSpec and is none, each with what is wrong."""
+    """Yield the keys of malformed PartitionSpecs, each with the message."""
     left: list[tuple[Key, Any]] = [((name,), value) for name, value in config.items() if name in _SECTIONS]
     while left:
         key, value = left.pop(0)
@@ -121,9 +121,9 @@ def wrong(config: Mapping[str, Any]) -> Iterator[tuple[Key, str]]:
 
 
 def override(text: str) -> str:
-    """An override of the command line, or several values of it, as Hydra's grammar takes it. Raises `NoSpec`.
+    """Rewrite each `P(...)` in an override as a list that Hydra's grammar has. Raises `NoSpec`.
 
-    `arrays.A.spec=P(None, 'x')` is `arrays.A.spec=[null,x]`.
+    `arrays.A.spec=P(None, 'x')` becomes `arrays.A.spec=[null,x]`.
     """
     name, equals, value = text.partition("=")
     if not equals or name.lstrip("+").partition(".")[0] not in _SECTIONS:
@@ -134,13 +134,13 @@ def override(text: str) -> str:
 
 
 def written(entries: Entries) -> str:
-    """Entries as Hydra's grammar and YAML have them."""
+    """Format entries as a list, in the notation that YAML and Hydra's grammar share."""
     texts = ("null" if e is None else f"[{','.join(e)}]" if is_list(e) else str(e) for e in entries)
     return f"[{','.join(texts)}]"
 
 
 def _calls(value: str) -> Iterator[tuple[int, int]]:
-    """Where PartitionSpecs begin and end in a value, those outside of quotes. Raises `NoSpec`."""
+    """Yield the half-open spans of the unquoted `P(...)`s in a value. Raises `NoSpec` for an unclosed bracket."""
     at = 0
     while (call := _CALL.search(value, at)) is not None:
         before = value[: call.start()]
@@ -157,12 +157,12 @@ def _calls(value: str) -> Iterator[tuple[int, int]]:
 
 
 def _in_brackets(value: str) -> str:
-    """A value in which a tuple of Python is a list of Hydra's, and None is null."""
+    """Rewrite Python's tuples as lists and None as null."""
     parts: list[str] = []
     closing: list[str] = []
     for token in re.findall(r"'[^']*'|\"[^\"]*\"|\w+\s*\(|\w+|.", value, re.DOTALL):
         if token == "(" or token.endswith("("):
-            # choice(…) is a function of Hydra's.
+            # `choice(…)` and the like are Hydra's functions and keep their parentheses.
             closing.append("]" if token == "(" else ")")
             token = "[" if token == "(" else token
         elif token == ")" and closing:

@@ -1,4 +1,4 @@
-"""The overrides of a sweep in; how many points they are, and which Hydra lays over single points only, out."""
+"""The overrides of a sweep in; its number of points, and the overrides that apply to single points only, out."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
 
 _GROUPS = ("experiment", "mesh", "target", "rules")
-"""The config groups that a sweep may choose of."""
+"""The config groups whose options a sweep may range over."""
 
 _TOLD = 10**18
-"""So many points are said as more than that."""
+"""From this number of points on, a message says "more than 10^18"."""
 
 MOST = "sweep.most"
-"""The key of how many points a sweep may have."""
+"""The key of the largest number of points of a sweep."""
 
 
 def most(overrides: Sequence[Override], otherwise: object) -> int:
-    """How many points a sweep may have: what the command line says, or `otherwise`. Raises `InvalidConfiguration`."""
+    """The largest allowed number of points: that of the command line, or `otherwise`. Raises `InvalidConfiguration`."""
     limits = [override for override in overrides if override.key_or_group == MOST and not override.is_sweep_override()]
     number = limits[-1].value() if limits else otherwise
     if not isinstance(number, int) or isinstance(number, bool) or number < 1:
@@ -33,7 +33,7 @@ def most(overrides: Sequence[Override], otherwise: object) -> int:
 
 
 def require_few(overrides: Sequence[Override], limit: int) -> None:
-    """Raise `InvalidConfiguration` where all choices are no point, or more than the limit; none is made."""
+    """Raise `InvalidConfiguration` for a sweep with no point or more than `limit`; counts without generating points."""
     counts = {str(o.input_line or o.get_key_element()): _count(o) for o in overrides if o.is_sweep_override()}
     count = math.prod(counts.values())
     if empty := next((text for text, number in counts.items() if not number), None):
@@ -49,7 +49,7 @@ def _counted(points: int) -> str:
 
 
 def too_many(overrides: str, count: str, limit: int) -> InvalidConfiguration:
-    """The refusal of some overrides that would be so many points."""
+    """Return the exception for overrides that would make `count` points, more than `limit`."""
     return InvalidConfiguration(
         f"command line: {overrides}\n  this would be {count} points, and {MOST} is {limit:,}: sweep over fewer values, "
         f"or set {MOST} to what you mean"
@@ -57,7 +57,7 @@ def too_many(overrides: str, count: str, limit: int) -> InvalidConfiguration:
 
 
 def _count(override: Override) -> int:
-    """How many values a swept key has; those of a range are not made."""
+    """The number of values of a swept key, without generating a range. Raises `InvalidConfiguration`."""
     from hydra.core.override_parser.types import Glob, IntervalSweep, RangeSweep
 
     swept: Any = override.value()
@@ -78,24 +78,22 @@ def _count(override: Override) -> int:
         raise InvalidConfiguration(
             f"command line: {override.input_line}\n  a range has finite ends and a step that is not 0"
         )
-    # Of integers exactly, however large.
+    # Exact for integers of any size.
     whole = all(isinstance(bound, int) for bound in (start, stop, step))
     count = -((int(start) - int(stop)) // int(step)) if whole else math.ceil((stop - start) / step)
     return max(count, 0)
 
 
 def withheld(overrides: Sequence[str]) -> frozenset[str]:
-    """What is typed of the overrides that Hydra cannot lay over the whole of a sweep.
+    """The overrides, as typed, that apply to each point but not to the sweep's own configuration.
 
-    The values below a key, as `dims.M=8`, where the experiment itself is swept: only a point has the key. And the word
-    `all` where it stands for every layout, since each point has one of these.
-
-    Raises Hydra's `OverrideParseException`.
+    These are values below a key, such as `dims.M=8`, where the experiment is swept, since only a point has the key; and
+    `all` for every mesh or layout, since each point has one of these. Raises Hydra's `OverrideParseException`.
     """
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     parsed = OverridesParser.create().parse_overrides(list(overrides))
-    # Another sweeper does not know of them.
+    # Another sweeper does not support withheld overrides.
     if any(override.key_or_group == "hydra/sweeper" for override in parsed):
         return frozenset()
     words = {str(o.input_line) for o in parsed if WORD.match(str(o.input_line))}

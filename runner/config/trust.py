@@ -1,8 +1,8 @@
-"""A composed configuration in; refused where a file has set what only a command line may: docs/security.md.
+"""A composed configuration in; an error out where a file set what only the command line may: docs/security.md.
 
-What Hydra's settings hold is run: callbacks, launchers and loggers name what is to be called, and folders what is
-written. An experiment is data, so of these settings its files may set what `MAY_SET` says, by whatever way: a key, a
-default, a package. That is held by effect: the settings are those of the same command line without any experiment.
+Hydra acts on its settings: callbacks, launchers and loggers name code to call, and folders are written to. An
+experiment is data, so its files may set only the settings in `MAY_SET`, whether by a key, a default or a package. This
+is checked by effect: all other settings must equal those of the same command line without any experiment.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ _PARAMS = ("sweeper", "params")
 _VERBOSE = ("verbose",)
 
 MAY_SET = (_PARAMS, _VERBOSE)
-"""What the files of an experiment may set of Hydra's settings."""
+"""The Hydra settings that the files of an experiment may set."""
 
 _OUR_SWEEPER = "hydra_plugins.shardproof_sweeper.ShardproofSweeper"
 
 _ALLOWED = "an experiment sets hydra.sweeper.params and hydra.verbose; the command line sets what else Hydra has"
 
 _KEY = re.compile(r"[+~]{0,2}\w[\w./-]*")
-"""A key of an experiment, as a sweep's parameters name it."""
+"""A key of an experiment, as the parameters of a sweep name it."""
 
 
 class Untrusted(ConfigCompositionException):
-    """A file sets what only a command line may; the message says where, what, and what files may set."""
+    """A file sets what only the command line may; the message says where, what, and what files may set."""
 
 
 def check(config: DictConfig, loader: ConfigLoader, typed: Sequence[str]) -> None:
-    """Raise `Untrusted` where a file has set more of Hydra's settings than it may; `typed` are all overrides.
+    """Raise `Untrusted` where a file set a Hydra setting that it may not; `typed` are all overrides.
 
-    A file that stands in the place of one of Hydra's own, or of ours, is one of these.
+    Also raises for a file that hides one of Hydra's own configurations or the runner's.
     """
     folders = [Path(s.path) for s in config.hydra.runtime.config_sources if s.schema == "file" and s.path]
     check_folders(folders)
@@ -69,10 +69,7 @@ def check(config: DictConfig, loader: ConfigLoader, typed: Sequence[str]) -> Non
 
 
 def check_folders(folders: Sequence[Path]) -> None:
-    """Raise `Untrusted` where a config folder has a file by the name of what is defined in Python, which it would hide.
-
-    What is defined there is Hydra's, a plugin's, or the runner's.
-    """
+    """Raise `Untrusted` where a file would hide a configuration that Hydra, a plugin or the runner defines in Python."""
     store = ConfigStore.instance()
     for folder in folders:
         if folder.resolve() == conf_folder().resolve():
@@ -87,17 +84,17 @@ def check_folders(folders: Sequence[Path]) -> None:
 
 
 def of_point(loader: ConfigLoader, config: DictConfig, overrides: Sequence[str]) -> DictConfig:
-    """What Hydra composes for a point of the sweep `config`. Raises `Untrusted`, and what Hydra raises."""
+    """Compose and check one point of the sweep `config`. Raises `Untrusted` and Hydra's own exceptions."""
     whole = loader.load_sweep_config(config, list(overrides))
     check(whole, loader, [*config.hydra.overrides.hydra, *overrides])
     return whole
 
 
 def check_choices(config: DictConfig, loader: ConfigLoader, typed: Sequence[str]) -> None:
-    """Raise `Untrusted` where a file that a sweep may choose sets more than it may; `config` is the sweep's.
+    """Check, option by option, the files that the sweep `config` may choose. Raises `Untrusted`.
 
-    Our own sweeper composes each point before it is run, so that one costs no other. Of another sweeper's points nobody
-    knows before it runs them.
+    Does nothing for our own sweeper, which checks each point before it runs it. The points of another sweeper are not
+    known before it runs them.
     """
     if str(config.hydra.sweeper.get("_target_")) == _OUR_SWEEPER:
         return
@@ -117,7 +114,7 @@ def check_choices(config: DictConfig, loader: ConfigLoader, typed: Sequence[str]
 
 
 def of_file(content: Mapping[str, Any]) -> Fault | None:
-    """What a file sets of Hydra's settings that no experiment may, or not like this."""
+    """Return the fault of the Hydra settings that a file sets; None where it may set them all."""
     if "hydra" not in content:
         return None
     settings: Any = content["hydra"]
@@ -137,7 +134,7 @@ def of_file(content: Mapping[str, Any]) -> Fault | None:
 
 
 def _of_parameters(parameters: Any) -> str | None:
-    """What is wrong with the parameters of a sweep that a file has: each becomes an override of a point."""
+    """Return the message for invalid sweep parameters, each of which becomes an override of a point, or None."""
     if parameters is None:
         return None
     if not is_dict(parameters):
@@ -160,12 +157,12 @@ def _refuse_sweeper(sweeper: Any, typed: Sequence[str], config: DictConfig, fold
 
 
 _known: dict[tuple[Any, ...], dict[str, Any]] = {}
-"""Hydra's settings without any experiment, which many have in common: by what they are made of."""
+"""Cache of Hydra's settings without any experiment, by the inputs of their composition."""
 
 
 def _due(loader: ConfigLoader, name: str, typed: Sequence[str], folders: Sequence[Path]) -> dict[str, Any]:
-    """Hydra's settings as the command line alone makes them."""
-    # What a file may set is not compared, and what is typed of it may need what the file has.
+    """Compose Hydra's settings from the command line alone."""
+    # `MAY_SET` is not compared, and its overrides may refer to keys that only the experiment's file has.
     free = tuple(f"hydra.{'.'.join(key)}" for key in MAY_SET)
     needed = [override for override in typed if not override.lstrip("+~").startswith(free)]
     made_of = (os.getcwd(), name, *needed, *folders)
@@ -180,12 +177,12 @@ def _plain(config: DictConfig) -> dict[str, Any]:
 
 
 def _is_hydras(override: str) -> bool:
-    """Whether Hydra lists an override among those of its settings."""
+    """Whether Hydra lists an override in `hydra.overrides.hydra`."""
     return override.strip().lstrip("+~").startswith(("hydra.", "hydra/"))
 
 
 def _compared(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings without what a file may set, and what Hydra notes of the files and overrides themselves."""
+    """The settings to compare: without `MAY_SET` and Hydra's own record of the files and overrides."""
     job = {**settings["job"], "override_dirname": None}
     sweeper = {**settings["sweeper"], "params": None}
     choices = {name: value for name, value in settings["runtime"]["choices"].items() if name.startswith("hydra/")}
@@ -195,7 +192,7 @@ def _compared(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _first_difference(mine: Any, due: Any, key: tuple[str, ...] = ()) -> tuple[str, ...] | None:
-    """The key of the first value that is not as it is due; () where it is the whole."""
+    """The key of the first value that differs from `due`; () where the two themselves do, None where none does."""
     if is_dict(mine) and is_dict(due):
         for name in [*mine, *(name for name in due if name not in mine)]:
             if name not in mine or name not in due:
@@ -208,7 +205,7 @@ def _first_difference(mine: Any, due: Any, key: tuple[str, ...] = ()) -> tuple[s
 
 
 def _located(key: Key, message: str, config: DictConfig, folders: Sequence[Path]) -> str:
-    """The message with the place in a file that says something of Hydra's settings, the last file first."""
+    """Return the message with the place of the last file that sets Hydra settings."""
     choices = cast("dict[str, Any]", OmegaConf.to_container(config.hydra.runtime.choices))
     made_of = [layer for layer in layers(folders, choices) if layer.file.parent not in folders]
     for layer in reversed(made_of):

@@ -1,1 +1,1 @@
-"""What a reader makes of a section in; inputs, equations and outputs, which every other room walks, out."""
+"""The lines of a section in; a graph of inputs, equations and outputs, which every other room walks, out."""

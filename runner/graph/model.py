@@ -1,9 +1,9 @@
 """A section as data: inputs, equations, outputs.
 
-An equation applies one operation to operands and numbers its results; a nested expression is equations whose results no
-line names, in the order in which Python evaluates its parts. What stands inside of an equation (the body of a repeat, a
-call, the branches of a choice, a function that combines two values) is a graph of its own, which may read the values
-around it: no two values of a section have one number.
+An equation applies one operation to operands and numbers its results. A nested expression becomes several equations, in
+Python's order of evaluation, whose results are unnamed. The body of a repeat or a call, the branches of a choice and a
+function that combines two values are graphs of their own, which may read values of the enclosing graph: numbers are
+unique in a section.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from runner.graph.term import NOTHING, Apply, Const, Group, Slice, Spelled, Term
 
 @dataclass(frozen=True)
 class Value:
-    """A value of a section, by its number; `name` is what its line calls it, "" where no line does."""
+    """A value of a section, with its number; `name` is the name of its line, "" for a part of an expression."""
 
     number: int
     name: str = ""
@@ -28,7 +28,7 @@ class Value:
 
 @dataclass(frozen=True)
 class Ref:
-    """A value that is read; `source` is where its name or what gives it stands there."""
+    """An operand that reads a value; `source` is the place of the name or the part of the expression that is read."""
 
     number: int
     source: Source | None = field(default=None, compare=False)
@@ -36,14 +36,14 @@ class Ref:
 
 @dataclass(frozen=True)
 class Size:
-    """A number that has a name wherever an expression stands: a dim, or `inf`."""
+    """An operand that is a named number: a dim, or `inf`."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Function:
-    """A function as an operand: what combines two values."""
+    """An operand that is a function which combines two values."""
 
     body: Graph
 
@@ -51,18 +51,19 @@ class Function:
 Operand: TypeAlias = "Ref | Const | Size | Group[Operand] | Slice[Operand] | Function"
 
 NAME, INDEX = "name", "index"
-"""The operations of what calls none: a line that is a name, a literal or a tuple; a subscript."""
+"""The operations of equations without a call: a line that is a name, a literal or a tuple; a subscript."""
 
 
 @dataclass(frozen=True)
 class Repeat:
-    """A repeat of `steps` steps.
+    """A repeat of `steps` steps. The inputs of its body are the carries, then the slices, then the index of the step.
 
-    - `line`: of which it is the line; the inputs of its body are what is carried, then the slices, then the index.
-    - `carried`: how many of the operands, and of the results, are carried; of the other operands a step takes slices,
-      the other results are stacked.
-    - `starts`: where what it begins with is written, for each operand.
-    - `unroll`: whether a step is one of Python's numbers; `checkpoint`: what is kept of one; None: everything.
+    - `line`: the line of the repeat.
+    - `carried`: the number of operands, and of results, that are carried; a step takes slices of the other operands,
+      and the other results are stacked.
+    - `starts`: for each operand, the place where it is written.
+    - `unroll`: whether the index is a Python integer; `checkpoint`: what a step keeps for the backward pass; None:
+      everything.
     """
 
     line: Line
@@ -73,24 +74,24 @@ class Repeat:
     checkpoint: Checkpoint | None = None
 
     def end(self, carried: Value) -> str:
-        """The path of what a carried input of the body has at the end of a step."""
+        """The path of a carried value at the end of a step: `ring/acc`."""
         return f"{self.line.path}/{carried.name}"
 
     def result(self, value: Value) -> str:
-        """The path of one of the results."""
-        # Its own name has no dot, whatever its repeat is called.
+        """The path of a result of the repeat: `ring.acc`."""
+        # The name of a result may be prefixed by the name of the repeat.
         return f"{self.line.path}.{value.name.rpartition('.')[2]}"
 
     def scans(self, body: Graph) -> bool:
-        """Whether its steps take slices, or are stacked."""
+        """Whether its steps take slices or stack results."""
         return len(self.starts) > self.carried or len(body.outputs) > self.carried
 
 
 @dataclass(frozen=True)
 class Called:
-    """A call of a function of the experiment's own; the operands are those of its body's inputs.
+    """A call of one of the experiment's own functions; its operands are the inputs of its body.
 
-    `taken` is where the lines stand that say what it gives.
+    `taken`: the places of the lines that give its results.
     """
 
     call: Call
@@ -99,11 +100,11 @@ class Called:
 
 @dataclass(frozen=True)
 class Choice:
-    """A call of `cond` or `switch`: the operand is what it hangs on, `bodies` are the branches in JAX's order.
+    """A call of `cond` or `switch`: its operand is the predicate or index, its `bodies` the branches in JAX's order.
 
-    - `calls`: the calls that the branches are; `given`: for each the values that it is called with; None: its lines
-      read those around them.
-    - `taken`: where the lines stand that take the values of one of them.
+    - `calls`: the call that each branch makes; `given`: for each branch, the values that it is called with; None: its
+      lines read the enclosing values.
+    - `taken`: the places of the lines that select the results of the branch taken.
     """
 
     call: Call
@@ -114,12 +115,12 @@ class Choice:
 
 @dataclass(frozen=True)
 class Equation:
-    """One operation.
+    """One operation applied to operands.
 
-    - `operation`: the name of its row, or `NAME`, `INDEX`, `repeat`, `cond`, `switch`, the name of a function.
-    - `operands`: by position; `named`: by name.
-    - `results`: what it gives: one value but for repeats, calls and choices, of which each result is one.
-    - `form`, `bodies`: what it is besides a call of a row, and the graphs inside of it.
+    - `operation`: the name of its row, `NAME`, `INDEX`, `repeat`, `cond`, `switch`, or the name of a function.
+    - `operands`: those given by position; `named`: those given by name.
+    - `results`: one value, except for repeats, calls and choices, which may have several.
+    - `form`, `bodies`: for a repeat, a call or a choice, its details and its graphs.
     """
 
     operation: str
@@ -138,17 +139,17 @@ class Equation:
 
     @property
     def flat(self) -> list[Operand]:
-        """All operands, lists and tuples taken apart: as repairs and programs number them."""
+        """All operands, with lists and tuples flattened: as repairs and programs number them."""
         return flat(self.arguments)
 
     def argument(self, name: str | None, signature: inspect.Signature) -> Operand | None:
-        """The operand that a call gives the parameter `name` of its operation, if it gives it one."""
+        """The operand for the parameter `name` of the operation's `signature`; None where there is none."""
         given = dict(zip(signature.parameters, self.operands, strict=False)) | dict(self.named)
         return None if name is None else given.get(name)
 
     @cached_property
     def reads(self) -> tuple[int, ...]:
-        """The numbers of what it reads, as often as it reads them, in its bodies too."""
+        """The numbers of the values that it reads, with repetitions, including those that its bodies capture."""
         inside = (number for body in self.bodies for number in body.captured)
         given = self.form.given if isinstance(self.form, Choice) else ()
         read = (*self.arguments, *(operand for operands in given for operand in operands or ()))
@@ -157,38 +158,38 @@ class Equation:
 
 @dataclass(frozen=True)
 class Graph:
-    """Equations, in their order, of inputs; `outputs` are the numbers of what it gives."""
+    """Equations in order, with their inputs; `outputs` are the numbers of the graph's results."""
 
     inputs: tuple[Value, ...]
     equations: tuple[Equation, ...]
     outputs: tuple[int, ...] = ()
     names: Mapping[str, int] = field(default_factory=dict[str, int], compare=False)
-    """What its lines call its values, and the repeats what they give: `C`, `ring.acc`."""
+    """The numbers of the values by the names that lines and repeats give them: `C`, `ring.acc`."""
 
     def __str__(self) -> str:
-        """A line for each equation: `%3 C = psum(%2, 'x')`, those of bodies below, indented."""
+        """Print a line for each equation, `%3 C = psum(%2, 'x')`, with the equations of its bodies indented below."""
         return "\n".join(_lines(self, ""))
 
     @cached_property
     def defines(self) -> frozenset[int]:
-        """The numbers of its inputs and of what its own equations give."""
+        """The numbers of its inputs and of the results of its own equations."""
         given = {value.number for equation in self.equations for value in equation.results}
         return frozenset({*given, *(value.number for value in self.inputs)})
 
     @cached_property
     def captured(self) -> frozenset[int]:
-        """The numbers of values around it that it reads."""
+        """The numbers of the enclosing values that it reads."""
         read = {number for equation in self.equations for number in equation.reads} | set(self.outputs)
         return frozenset(read - self.defines)
 
     @cached_property
     def producers(self) -> Mapping[int, Equation]:
-        """The equation that gives each value, of the bodies too."""
+        """The equation that produces each value, bodies included."""
         return {value.number: equation for equation in walk(self) for value in equation.results}
 
     @cached_property
     def last(self) -> Mapping[int, int]:
-        """The position of the last equation that reads a value or gives it, for each that it reads or gives."""
+        """For each value that the graph reads or produces, the position of the last equation that does so."""
         last: dict[int, int] = {}
         for position, equation in enumerate(self.equations):
             last.update(dict.fromkeys((*(value.number for value in equation.results), *equation.reads), position))
@@ -196,7 +197,7 @@ class Graph:
 
     @cached_property
     def released(self) -> tuple[tuple[int, ...], ...]:
-        """After each equation, which of the graph's own values no later one reads."""
+        """For each equation, the numbers of the graph's own values that no later equation reads."""
         released: list[list[int]] = [[] for _ in self.equations]
         for number, position in self.last.items():
             if number in self.defines:
@@ -205,7 +206,7 @@ class Graph:
 
 
 def inside(operand: Operand) -> tuple[Operand, ...]:
-    """The parts of a tuple, a list or a slice; none of what is no such operand."""
+    """The parts of a tuple, a list or a slice; empty for any other operand."""
     match operand:
         case Group(items=items):
             return items
@@ -216,12 +217,12 @@ def inside(operand: Operand) -> tuple[Operand, ...]:
 
 
 def flat(operands: Iterable[Operand]) -> list[Operand]:
-    """Operands with lists and tuples among them taken apart."""
+    """The operands, with lists and tuples among them flattened by one level."""
     return [item for operand in operands for item in (operand.items if isinstance(operand, Group) else (operand,))]
 
 
 def read_by(operand: Operand) -> Iterator[int]:
-    """The numbers of the values that an operand reads."""
+    """Yield the numbers of the values that an operand reads."""
     match operand:
         case Ref(number=number):
             yield number
@@ -233,7 +234,7 @@ def read_by(operand: Operand) -> Iterator[int]:
 
 
 def walk(graph: Graph) -> Iterator[Equation]:
-    """Every equation, each before those of its bodies and of the functions among its operands."""
+    """Yield every equation, each before those of its bodies and of the functions among its operands."""
     for equation in graph.equations:
         yield equation
         functions = (operand.body for operand in equation.arguments if isinstance(operand, Function))
@@ -242,7 +243,7 @@ def walk(graph: Graph) -> Iterator[Equation]:
 
 
 def literal(part: Operand | Term | None) -> Any:
-    """What an operand or a term says literally: `'x'`, `('x', 'y')`, `-2`; None for what is no literal."""
+    """The Python value of a literal operand or term, such as `'x'`, `('x', 'y')` or `-2`; None for any other."""
     match part:
         case Const(value=value):
             return value

@@ -1,4 +1,4 @@
-"""Where something of a graph is written: its line, the calls and repeats that it stands in, its columns."""
+"""Source locations of a graph's equations and values: the line, the calls and repeats around it, the columns."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from runner.faults import Key
 from runner.graph.term import characters
 
 Section = Literal["graph", "per_device"]
-"""What is computed on whole arrays, or what each device does."""
+"""The section on whole arrays, or the section that each device runs."""
 
 SECTIONS: tuple[Section, ...] = ("graph", "per_device")
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What is kept of a function or of a repeat's body for the backward pass, which computes the rest once more.
+    """What a function or a repeat's body saves for the backward pass, which recomputes the rest.
 
-    - `policy`: the name of one of `jax.checkpoint_policies`; None: JAX's own, which keeps nothing.
-    - `names`: what such a policy is made with, if it is: the names of `checkpoint_name`.
+    - `policy`: the name of one of `jax.checkpoint_policies`; None: JAX's default, which saves nothing.
+    - `names`: the names (of `checkpoint_name`) that the policy is built with, if it takes any.
     """
 
     policy: str | None = None
@@ -28,19 +28,19 @@ class Checkpoint:
 
     @property
     def written(self) -> Any:
-        """As the YAML has it."""
+        """The value of the YAML key `checkpoint`."""
         if self.policy is None:
             return True
         return {self.policy: list(self.names)} if self.names else self.policy
 
 
 _MOST = 60
-"""So many characters of a line of Python are told."""
+"""How many characters of a line of Python are shown."""
 
 
 @dataclass(frozen=True)
 class Frame:
-    """Where a line of Python stands: the user's file, the line's number, and what it says."""
+    """A line of the user's Python: its file, its number and its text."""
 
     file: str
     line: int
@@ -48,7 +48,7 @@ class Frame:
 
     @property
     def place(self) -> str:
-        """The name of the file, and the number of the line."""
+        """The file's name and the line's number: `llama.py:12`."""
         return f"{self.file.rpartition('/')[2]}:{self.line}"
 
     def __str__(self) -> str:
@@ -57,11 +57,11 @@ class Frame:
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a function of the experiment's own, or of `cond` or `switch`, whose argument is what that hangs on.
+    """A call of one of the experiment's own functions, or of `cond` or `switch` with the predicate or index.
 
-    - `label`: what the lines around it call its result; `results`: the names there of all that it gives.
-    - `arguments`: for each parameter that is given a value, the name there of that value.
-    - `checkpoint`: what is kept of it for the backward pass; None: everything.
+    - `label`: the caller's name for its result; `results`: the caller's names for all of its results.
+    - `arguments`: for each parameter that is given a value, the caller's name of that value.
+    - `checkpoint`: what it saves for the backward pass; None: everything.
     """
 
     function: str
@@ -73,11 +73,11 @@ class Call:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a line is written.
+    """The place where a line is written.
 
-    - `key`: in the configuration; `uses`: the lines that call the function that it stands in, innermost first.
-    - `scopes`: the named scopes of its operations, outermost first; `label`: its name in the function.
-    - `parts`: into how many names the lines after it take its value apart; 0: into none.
+    - `key`: its key in the configuration; `uses`: the keys of the lines that call its function, innermost first.
+    - `scopes`: the named scopes of its operations, outermost first; `label`: its name in its function.
+    - `parts`: the number of names into which the lines after it unpack its value; 0: it is not unpacked.
     """
 
     key: Key
@@ -88,15 +88,15 @@ class Origin:
 
 
 Start: TypeAlias = Literal["carry", "over"]
-"""What a repeat begins with: what it carries, or what it takes a slice of in each step."""
+"""An initial value of a repeat: of a carry, or an array of which each step takes a slice."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """The identity of a line of a section, or of what a repeat begins with: `first` says as what.
+    """The identity of a line of a section, or, if `first` is set, of an initial value of a repeat.
 
-    `loops` are the repeats that it stands in, outermost first. Printed it is as evidence and messages have it: `C`,
-    `ring.acc`. `origin` is where it is written, which is no part of its identity; None for a line that is the house's.
+    `loops` are the repeats around it, outermost first. It is printed as in evidence and messages: `C`, `ring.acc`.
+    `origin` is the place where it is written, which equality ignores; None for a line that the runner generates.
     """
 
     name: str
@@ -109,43 +109,43 @@ class Line:
 
     @cached_property
     def key(self) -> Key:
-        """Where it stands in the section: `("ring", "body", "acc")`."""
+        """Its key below the section: `("ring", "body", "acc")`."""
         within = ["body"] * (len(self.loops) - 1) + [self.first or "body"]
         return (*(part for pair in zip(self.loops, within, strict=False) for part in pair), self.name)
 
     @cached_property
     def path(self) -> str:
-        """Its key as one word, which no other line of the section has: `ring/body/acc`."""
+        """Its key as a string that is unique in the section: `ring/body/acc`."""
         return "/".join(map(str, self.key))
 
     def inside(self, name: str, *, first: Start | None = None) -> Line:
-        """A line of the body of the repeat that stands here, or what it begins with."""
+        """A line of the body of the repeat at this line, or, with `first`, one of its initial values."""
         origin = None if self.origin is None or not first else replace(self.origin, key=(*self.origin.key, first, name))
         return Line(name, (*self.loops, self.name), first, origin)
 
     @property
     def label(self) -> str:
-        """Its name in the function that it stands in."""
+        """Its name in its function, or in the section."""
         return self.origin.label if self.origin is not None and self.origin.label else self.name
 
     @property
     def scopes(self) -> tuple[str, ...]:
-        """The named scopes of its operations, outermost first: `("y", "gate")`; of what a call gives, the call's."""
+        """The named scopes of its operations, outermost first: `("y", "gate")`; for a call's result, the call's."""
         return (self.name,) if self.origin is None or not self.origin.scopes else self.origin.scopes
 
     def written(self, section: Section) -> tuple[Key, tuple[Key, ...]]:
-        """Its key in the configuration, and the keys of the lines that call the function that it stands in."""
+        """Its key in the configuration, and the keys of the lines that call its function."""
         return ((section, *self.key), ()) if self.origin is None else (self.origin.key, self.origin.uses)
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where an equation is written, or a value is read: a line, its text, and the half-open span of bytes there.
+    """The place where an equation is written or a value is read: a line, its text, and a half-open span of bytes in it.
 
-    - `start`, `end`: None for what stands nowhere in the text.
-    - `part`: its number among the parts of the line, in the order in which they are read; all of the line is 0. It is
-      the same wherever the line stands: in its section, in a part of that, in a section of which other lines changed.
-    - `whole`: whether it is all that the line says, or all of a function that combines two values there.
+    - `start`, `end`: None for an equation that is not in the text.
+    - `part`: its number among the parts of the line, in reading order; 0 is the whole line. It depends on the line's
+      text alone, so it is stable where other lines change or only some of them are read.
+    - `whole`: whether it is the whole line, or the whole of a function in it that combines two values.
     """
 
     line: Line
@@ -157,6 +157,6 @@ class Source:
 
     @property
     def span(self) -> tuple[int, int]:
-        """The half-open span of characters; of what stands nowhere, all of the text."""
+        """The half-open span of characters; the whole text where `start` is None."""
         at = None if self.start is None or self.end is None else (self.start, self.end)
         return characters(self.text, at)

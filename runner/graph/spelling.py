@@ -1,4 +1,4 @@
-"""Equations in; the terms that they were read of, which text is written of, out."""
+"""Equations in; the terms that they were read from, for printing, out."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from runner.graph.term import Apply, Const, Group, Lambda, Name, Slice, Term
 
 @dataclass(frozen=True)
 class Spelling:
-    """How the equations of a graph are written.
+    """Converts the equations of a graph back to terms.
 
-    - `parts`: the equations that no line names, by the number of what each gives: they stand where that is read.
-    - `named`: what lines, repeats and functions call the other values.
+    - `parts`: the unnamed equations, by the number of their result: they are written where that is read.
+    - `named`: the names of the other values.
     """
 
     parts: Mapping[int, Equation]
@@ -22,7 +22,7 @@ class Spelling:
 
     @staticmethod
     def of(graph: Graph) -> Spelling:
-        """Of a graph and of the bodies in it."""
+        """Build the spelling of a graph and its bodies."""
         parts: dict[int, Equation] = {}
         named = {value.number: value.name for value in graph.inputs}
         for equation in walk(graph):
@@ -36,7 +36,7 @@ class Spelling:
         return Spelling(parts, named)
 
     def operand(self, operand: Operand) -> Term:
-        """An operand as it is written."""
+        """The term of an operand."""
         match operand:
             case Ref(number=number) if number in self.parts:
                 return self.equation(self.parts[number])
@@ -54,14 +54,14 @@ class Spelling:
                 return self.function(body)
 
     def equation(self, equation: Equation) -> Term:
-        """An equation as it is written."""
+        """The term of an equation."""
         if equation.spelled == "name":
             return self.operand(equation.operands[0])
         named = tuple((name, self.operand(operand)) for name, operand in equation.named)
         return Apply(equation.operation, tuple(map(self.operand, equation.operands)), named, equation.spelled)
 
     def function(self, body: Graph) -> Lambda:
-        """A function that combines two values, with the names that it has for them."""
+        """The lambda of a function that combines two values, with its own parameter names."""
         parameters = {value.number: value.name for value in body.inputs}
         *parts, result = body.equations
         inside = Spelling({part.results[0].number: part for part in parts}, {**self.named, **parameters})

@@ -1,7 +1,7 @@
-"""One expression as data, before its values have numbers: what text says, and what is written as text again.
+"""An expression as a tree: what text is parsed to and printed from.
 
-A term is nested as a person writes it. A graph has the same parts, but each operation in it is an equation, and what an
-equation reads are values.
+A term is nested like its text and refers to values by name. In a graph, each operation of it becomes an equation, which
+refers to values by number.
 """
 
 from __future__ import annotations
@@ -14,41 +14,41 @@ from typing import Generic, Literal, TypeAlias, TypeGuard, TypeVar
 Part = TypeVar("Part", covariant=True)
 
 Span: TypeAlias = tuple[int, int]
-"""The half-open span of bytes from which a part was read."""
+"""The half-open span of bytes from which a part was parsed."""
 
 Literals: TypeAlias = bool | int | float | complex | str | EllipsisType | None
 
 Spelled: TypeAlias = Literal["call", "operator", "index", ".T", "name"]
-"""How an operation is written: `sum(x)`, `a + b`, `x[0]`, `x.T`, or as the name or the literal that its line is."""
+"""How an operation is written: `sum(x)`, `a + b`, `x[0]`, `x.T`, or, for a line without a call, a name or a literal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """What is read by a name: a value (`A`, `ring.acc`) or a size."""
+    """The name of a value (`A`, `ring.acc`) or of a size."""
 
     name: str
     at: Span | None = field(default=None, compare=False)
 
     @property
     def head(self) -> str:
-        """What stands before the dot: `ring` of `ring.acc`; `A` of `A`."""
+        """The name up to the first dot: `ring` for `ring.acc`, `A` for `A`."""
         return self.name.partition(".")[0]
 
     @property
     def carried(self) -> bool:
-        """Whether it is what a repeat gives: `ring.acc`."""
+        """Whether it names a result of a repeat: `ring.acc`."""
         return "." in self.name
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Const:
-    """What Python has literally: a number, a text, True, None, `...`; 1, 1.0 and True are three."""
+    """A Python literal: a number, a string, True, None, `...`; 1, 1.0 and True are different."""
 
     value: Literals
     at: Span | None = None
 
     def __eq__(self, other: object) -> bool:
-        # To Python 1 is True, and -0.0 is 0.0.
+        # In Python 1 == True and -0.0 == 0.0.
         return isinstance(other, Const) and (self.value is other.value or repr(self.value) == repr(other.value))
 
     def __hash__(self) -> int:
@@ -66,7 +66,7 @@ class Group(Generic[Part]):
 
 @dataclass(frozen=True, slots=True)
 class Slice(Generic[Part]):
-    """A slice of an index; what it leaves out is `Const(None)`."""
+    """A slice in an index; an omitted bound is `Const(None)`."""
 
     lower: Part
     upper: Part
@@ -76,7 +76,7 @@ class Slice(Generic[Part]):
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """An operation, or a function of the experiment's own, of operands: by position, and by name."""
+    """A call of an operation or of one of the experiment's own functions, with operands by position and by name."""
 
     operation: str
     operands: tuple[Term, ...]
@@ -92,7 +92,7 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Lambda:
-    """A function that is written where it is used."""
+    """A lambda."""
 
     parameters: tuple[str, ...]
     body: Term
@@ -101,7 +101,7 @@ class Lambda:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A list over one range: `[(i, (i + 1) % n) for i in range(n)]`; `bounds` are the range's arguments."""
+    """A comprehension over one range, `[(i, (i + 1) % n) for i in range(n)]`; `bounds` are the range's arguments."""
 
     element: Term
     index: str
@@ -115,7 +115,7 @@ NOTHING = Const(None)
 
 
 def name_of(term: Term) -> str | None:
-    """The name that a term is: `A`, `ring.acc` (or `A.T`, which looks like one); None for any other term."""
+    """The text of a term that is a name: `A`, `ring.acc`, or `A.T`, which looks like one; None for any other term."""
     match term:
         case Name(name=name):
             return name
@@ -126,7 +126,7 @@ def name_of(term: Term) -> str | None:
 
 
 def characters(text: str, at: Span | None) -> Span:
-    """The half-open span of characters of `text` of what stands there; of what stands nowhere, all of it."""
+    """Convert a half-open span of UTF-8 bytes of `text` to one of characters; None gives the whole text."""
     if at is None:
         return 0, len(text)
     start, end = (len(text.encode()[:column].decode(errors="ignore")) for column in at)
@@ -134,12 +134,12 @@ def characters(text: str, at: Span | None) -> Span:
 
 
 def calls(term: Term, names: Container[str]) -> TypeGuard[Apply]:
-    """Whether a term is a call, by its name, of one of these."""
+    """Whether a term calls one of `names`."""
     return isinstance(term, Apply) and term.spelled == "call" and term.operation in names
 
 
 def children(term: Term) -> tuple[Term, ...]:
-    """The terms that a term is made of, in the order in which Python evaluates them."""
+    """The direct subterms of a term, in Python's order of evaluation (for a comprehension, the element first)."""
     match term:
         case Apply():
             return term.arguments
@@ -156,26 +156,26 @@ def children(term: Term) -> tuple[Term, ...]:
 
 
 def within(term: Term) -> Iterator[Term]:
-    """A term and all terms in it, each before its own."""
+    """Yield a term and all its subterms, parents first."""
     yield term
     for child in children(term):
         yield from within(child)
 
 
 def nesting(term: Term) -> int:
-    """How many levels a term nests: 0 for a name."""
+    """The depth of a term: 0 for a name."""
     return max((nesting(child) + 1 for child in children(term)), default=0)
 
 
 def mapped(term: Term, visit: Callable[[Term], Term]) -> Term:
-    """A term of what `visit` makes of its children; the same object where these are the same."""
+    """Apply `visit` to the children of a term; returns the same object where it returned each child itself."""
     old = children(term)
     new = tuple(map(visit, old))
     return term if all(part is new_part for part, new_part in zip(old, new, strict=True)) else remade(term, new)
 
 
 def remade(term: Term, parts: tuple[Term, ...]) -> Term:
-    """A term with other children, as many as it has."""
+    """Replace the children of a term by as many others."""
     match term:
         case Apply(operands=operands, named=named):
             names = (name for name, _ in named)
@@ -194,15 +194,15 @@ def remade(term: Term, parts: tuple[Term, ...]) -> Term:
 
 
 def placed(term: Term, at: Span | None) -> Term:
-    """A term all of which stands in one place."""
+    """Set the span of a term and all its subterms."""
     return replace(mapped(term, lambda part: placed(part, at)), at=at)
 
 
 def substituted(term: Term, values: Callable[[str], Term | None]) -> Term:
-    """A term with `values(name)` in the place of each name that has one; a lambda's own names stay.
+    """Replace each name for which `values(name)` is not None; the parameters of a lambda and an index are kept.
 
-    Of `ring.acc` that is `values("ring.acc")`, or `acc` of the name that `values("ring")` is. What is put in stands
-    where the name did.
+    `ring.acc` is replaced by `values("ring.acc")`, or else by `NAME.acc` where `values("ring")` is a name. Replacements
+    take the span of the name.
     """
     match term:
         case Name(name=name):
@@ -224,15 +224,15 @@ def substituted(term: Term, values: Callable[[str], Term | None]) -> Term:
 
 
 def swapped(term: Term, old: Term, new: Term) -> Term:
-    """A term with `new` in the place of the very part `old` of it."""
+    """Replace the subterm that is the object `old` by `new`."""
     return new if term is old else mapped(term, lambda part: swapped(part, old, new))
 
 
 def names(term: Term) -> list[str]:
-    """The names that a term reads, those that its lambdas have for themselves too, in the order of the text."""
+    """The names in a term, parameters of lambdas included, with repetitions, in the order of the text."""
     return [part.name for part in within(term) if isinstance(part, Name)]
 
 
 def heads(term: Term) -> list[str]:
-    """The same without what stands behind a dot: the names of values, sizes and repeats."""
+    """Like `names`, each up to its first dot: the names of values, sizes and repeats."""
     return [part.head for part in within(term) if isinstance(part, Name)]

@@ -1,7 +1,7 @@
 """Two layouts of one array in; the cheapest collectives from one to the other, and the bytes that a device sends, out.
 
-Every step is one that a device's own code can write: a gather or a slice of a dimension's last mesh axes, an
-all-to-all of these between two dimensions, a permutation of blocks.
+Every step can be written in per-device code: an all-gather or a slice over the minor-most mesh axes of a dimension, an
+all-to-all of these between two dimensions, or a permutation of blocks.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from runner.layout import Layout, Mesh, Spec
 Kind = Literal["all-gather", "slice", "all-to-all", "collective-permute"]
 
 _STEP = 1e-3
-"""What a step costs beside its bytes, so that between equal ways the shorter one wins."""
+"""A cost per step, in bytes, so that of paths that send equally much the shorter one wins."""
 
 
 @dataclass(frozen=True)
 class Move:
-    """One step.
+    """One collective, or a slice, on the way from one layout to another.
 
-    - `axes`: the mesh axes that it is over; of a `collective-permute` in the mesh's order.
-    - `dimension`: what is gathered, sliced, or (of an all-to-all) joined; `split` is what an all-to-all splits.
-    - `permutation`: of a `collective-permute`, pairs of source and destination.
-    - `sent`: the bytes that a device sends, on a ring; `after` is the layout that it ends with.
+    - `axes`: the mesh axes that it communicates over; in mesh order for a `collective-permute`.
+    - `dimension`: the dimension that is gathered, sliced, or (all-to-all) concatenated; `split`: the dimension that an
+      all-to-all splits.
+    - `permutation`: pairs of source and destination index along `axes`, for a `collective-permute`.
+    - `sent`: the bytes that a device sends, on a ring; `after`: the resulting layout.
     """
 
     kind: Kind
@@ -43,7 +44,7 @@ class Move:
 
 @functools.lru_cache(maxsize=4096)
 def moves(mesh: Mesh, shape: tuple[int, ...], itemsize: int, before: Spec, after: Spec) -> tuple[Move, ...]:
-    """The steps that send the fewest bytes from `before` to `after`; axes of size 1 stand in neither."""
+    """Find the steps from `before` to `after` that send the fewest bytes; neither layout may have axes of size 1."""
     if before == after:
         return ()
     counter = itertools.count()
@@ -64,23 +65,23 @@ def moves(mesh: Mesh, shape: tuple[int, ...], itemsize: int, before: Spec, after
 
 @functools.lru_cache(maxsize=4096)
 def sent(mesh: Mesh, shape: tuple[int, ...], itemsize: int, before: Spec, after: Spec) -> float:
-    """The bytes that a device sends on the way from one layout to the other."""
+    """The bytes that a device sends in the steps from `before` to `after`."""
     return sum(move.sent for move in moves(mesh, shape, itemsize, before, after))
 
 
 def local_bytes(mesh: Mesh, shape: tuple[int, ...], itemsize: int, spec: Spec) -> float:
-    """What one device holds."""
+    """The bytes of the shard that one device holds."""
     return math.prod(shape) * itemsize / math.prod(mesh.sizes[axis] for axes in spec for axis in axes)
 
 
 @functools.lru_cache(maxsize=4096)
 def plain(mesh: Mesh, spec: Spec, rank: int) -> Spec:
-    """A layout with an entry for each dimension and without the axes of size 1, which split nothing."""
+    """Pad a spec to `rank` entries and drop its axes of size 1, which shard nothing."""
     return Spec(tuple(axis for axis in axes if mesh.sizes[axis] > 1) for axes in spec.padded(rank))
 
 
 def steps(mesh: Mesh, shape: tuple[int, ...], itemsize: int, here: Spec, after: Spec) -> Iterator[Move]:
-    """The single steps that may stand on the way from `here` to `after`."""
+    """Yield the steps from `here` that may be part of a path to `after`."""
     yield from splits_and_joins(mesh, shape, itemsize, here, after)
     if permutes(mesh, here, after):
         held, involved = local_bytes(mesh, shape, itemsize, here), changed(mesh, here, after)
@@ -91,8 +92,8 @@ def steps(mesh: Mesh, shape: tuple[int, ...], itemsize: int, here: Spec, after: 
 def splits_and_joins(
     mesh: Mesh, shape: tuple[int, ...], itemsize: int, here: Spec, after: Spec | None
 ) -> Iterator[Move]:
-    """The gathers, the all-to-alls and the slices that `here` allows; None: wherever the way may lead."""
-    # A slice that the end does not have helps before an axis is exchanged for another.
+    """Yield the all-gathers, all-to-alls and slices from `here` that may lead to `after`; None: to any layout."""
+    # Slice over any axis of the target, even on another dimension: an all-to-all can move it later.
     sliced = mesh.axes if after is None else after.axes
     held = local_bytes(mesh, shape, itemsize, here)
     used = {axis for axes in here for axis in axes}
@@ -103,7 +104,7 @@ def splits_and_joins(
             yield Move("all-gather", gathered, dimension, dimension, (), (n - 1) * held, _with(here, dimension, rest))
             for index, index_axes in enumerate(here):
                 ends = (*index_axes, *gathered)
-                # Several axes are exchanged together where they are to stay so.
+                # An all-to-all over several axes is tried only where the target has them in this place.
                 stays = count == 1 or after is None or after[index][: len(ends)] == ends
                 if index == dimension or not stays:
                     continue
@@ -120,12 +121,12 @@ def splits_and_joins(
 
 
 def permutes(mesh: Mesh, here: Spec, after: Spec) -> bool:
-    """Whether the blocks of two layouts are as large, and only others have them."""
+    """Whether two different layouts have equal shard counts along each dimension, so that a permutation suffices."""
     return here != after and [mesh.axis_size(a) for a in here] == [mesh.axis_size(a) for a in after]
 
 
 def changed(mesh: Mesh, here: Spec, after: Spec) -> tuple[str, ...]:
-    """The mesh axes along which two layouts differ."""
+    """The mesh axes, in mesh order, of the dimensions whose entries differ between two layouts."""
     return tuple(
         axis for axis in mesh.axes if any((axis in a or axis in b) and a != b for a, b in zip(here, after, strict=True))
     )
@@ -138,13 +139,13 @@ def _with(spec: Spec, dimension: int, axes: tuple[str, ...]) -> Spec:
 def permutation(
     mesh: Mesh, shape: tuple[int, ...], before: Spec, after: Spec, axes: tuple[str, ...]
 ) -> tuple[tuple[int, int], ...]:
-    """Who sends its block to whom along `axes`, so that each device has the block that `after` gives it."""
+    """The pairs of sender and receiver along `axes` that give each device its block under `after`."""
     source_layout, target = Layout(mesh, shape, before), Layout(mesh, shape, after)
     group = mesh.groups(axes)[0]
     holders: dict[tuple[int, ...], list[int]] = {}
     for index, position in enumerate(group):
         holders.setdefault(source_layout.block(position), []).append(index)
-    # What need not move stays.
+    # A device that already holds its block keeps it.
     source: dict[int, int] = {}
     for index, position in enumerate(group):
         if index in holders[target.block(position)]:

@@ -1,6 +1,6 @@
-"""What Shardy plans of a program, as plain data: each operation's layouts, and the collectives between them.
+"""Shardy's plan of a program as plain data: the layouts of each operation, and the collectives between operations.
 
-Types in a plan are global, as Shardy's are. A mesh axis that is split stands as Shardy writes it: `data:(1)2`.
+Types are global, as in Shardy. Part of a mesh axis is written as Shardy writes it: `data:(1)2`.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ CLAUSES = {
     "reduce_scatter": "reduce-scatter", "collective_permute": "collective-permute",
     "sharded_to_unreduced": "sharded-to-unreduced", "replicated_to_unreduced": "replicated-to-unreduced",
 }  # fmt: skip
-"""Shardy's collectives, and what the record calls them; a slice communicates nothing."""
+"""The names of Shardy's collectives in the record; a slice communicates nothing."""
 
 SILENT = frozenset({"slice", "sharded-to-unreduced", "replicated-to-unreduced"})
-"""Those that communicate nothing."""
+"""The kinds that communicate nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedValue:
-    """An operand or a result: what it is of (an array, a line), and how it lies.
+    """An operand or a result: the array or line that it belongs to (`of`), and its layout.
 
-    - `dims`: the names of its dimensions; null where one has none.
-    - `origins`: for each mesh axis that shards it the keys of the experiment that say so, where these are known.
+    - `dims`: the names of its dimensions; null for a dimension without one.
+    - `origins`: for each mesh axis that shards it, the keys of the experiment that cause this, where known.
     """
 
     of: str
@@ -42,14 +42,14 @@ class PlannedValue:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedOperation:
-    """An operation of StableHLO as Shardy plans it: where it stands, its values, and Shardy's rule for it.
+    """A StableHLO operation in Shardy's plan: its line, its values, and its sharding rule.
 
-    - `line`: the line of the experiment that it comes of; null where the module does not say.
-    - `number`: its place among the operations of the program.
-    - `rule`: as Shardy writes it, `([i, k], [k, j])->([i, j])`; `factors` has the sizes of its factors, `names` what
-      the experiment calls them.
-    - `reduced`: the factors that are summed over, or reduced otherwise; `whole`: those that have to be whole;
-      `permuted`: those along which it does not go block by block, which the plan leaves to the partitioner.
+    - `line`: the line of the experiment that it is lowered from; null where the module does not say.
+    - `number`: its position among the operations of the program.
+    - `rule`: the sharding rule as Shardy writes it, `([i, k], [k, j])->([i, j])`; `factors`: the sizes of its factors;
+      `names`: the experiment's names for them.
+    - `reduced`: the reduction factors; `whole`: the factors that need replication; `permuted`: the permutation factors,
+      along which it does not work block by block and which the plan leaves to the partitioner.
     """
 
     name: str
@@ -67,7 +67,7 @@ class PlannedOperation:
 
     @property
     def sharded(self) -> bool:
-        """Whether a mesh axis shards one of its values."""
+        """Whether any of its operands or results is sharded."""
         return any(value.spec.axes for value in (*self.operands, *self.results))
 
 
@@ -75,16 +75,15 @@ class PlannedOperation:
 class PlannedCollective:
     """A collective that Shardy plans between two operations.
 
-    - `line`: the line of the operation that needs it, null where the module does not say; `of`: what it moves.
-    - `before`, `after`: the entries of the layouts; of an axis that is used in part, as Shardy names the part.
-    - `shape`, `dims`, `origins`: of what it moves the whole shape, the names of the dimensions, and the keys that shard
-      it `before`.
+    - `line`: the line of the operation that needs it, null where the module does not say; `of`: the value it moves.
+    - `before`, `after`: the layouts of that value; part of a mesh axis is named as Shardy names it.
+    - `shape`, `dims`, `origins`: its global shape, the names of its dimensions, and the keys that shard it `before`.
     - `needed_by`: the number of the operation that needs it, or whose result it reduces; `asked_by`: the key that asks
       for the layout `after`.
-    - `reduction`: of an all-reduce and a reduce-scatter, `sum`, `max`, …; `gradient`: it is in the backward pass.
-    - `bytes_in`, `bytes_out`: what one device holds before and after, of that `dtype`; `bytes_sent`: what it sends, on
-      a ring.
-    - `count`, `branches`, `alone`: as of what is asked for.
+    - `reduction`: `sum`, `max`, …, of an all-reduce or a reduce-scatter; `gradient`: whether it is in the backward pass.
+    - `bytes_in`, `bytes_out`: the bytes, in `dtype`, that a device holds before and after; `bytes_sent`: those that it
+      sends, on a ring.
+    - `count`, `branches`, `alone`: as in `AskedCollective`.
     """
 
     kind: str
@@ -112,12 +111,12 @@ class PlannedCollective:
 
 @dataclass(frozen=True, kw_only=True)
 class AskedCollective:
-    """A collective that a program asks for itself: as lowered, before any compiler.
+    """A collective that the program itself contains: as lowered, before compilation.
 
-    - `axes`: null where the groups are those of no axes; `line`: null where the module does not say.
-    - `bytes_sent`: what a device sends, on a ring; null where that is not known.
-    - `count`: how often it runs; a range where it stands in `branches`, null where that is not known.
-    - `alone`: whether no device has a partner, since the axes have size 1: it counts as nothing.
+    - `axes`: null where the groups match no mesh axes; `line`: null where the module does not say.
+    - `bytes_sent`: the bytes that a device sends, on a ring; null where not known.
+    - `count`: how often it runs: a range inside `branches`, null where not known.
+    - `alone`: whether its axes have size 1, so that no device has a partner; such a collective is not counted.
     """
 
     kind: str
@@ -134,11 +133,11 @@ class AskedCollective:
 
 @dataclass(frozen=True, kw_only=True)
 class Reshard:
-    """Two layouts between which the compiler knows no way but to gather the whole.
+    """A reshard that the compiler can do only by replicating the whole array.
 
-    - `through`: layouts on the way by which it does know one; null where none was found. They were compiled, and where
-      they `ran`, the values were the same.
-    - `bytes_sent`: what a device sends for that, on a ring.
+    - `through`: intermediate layouts that avoid this; null where none were found. They were compiled, and if they
+      `ran`, the values were equal.
+    - `bytes_sent`: the bytes that a device sends by way of `through`, on a ring.
     """
 
     before: Spec
@@ -152,9 +151,9 @@ class Reshard:
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """What Shardy plans of a program: its collectives; null where there is no plan, and `missing` says why.
+    """Shardy's plan of a program: its collectives; null where there is no plan, and `missing` says why.
 
-    `operations` are those next to a collective, and those that reduce, permute or want whole what is sharded.
+    `operations` are those next to a collective, and those on sharded values that reduce, permute or replicate.
     """
 
     missing: str | None = None
@@ -164,7 +163,7 @@ class Planned:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedLine:
-    """A line of the graph as Shardy plans it, in the scaling book's notation, and its collectives with reasons."""
+    """A line of the graph in Shardy's plan, in the scaling book's notation, and its collectives with their reasons."""
 
     line: str
     text: str
@@ -173,12 +172,12 @@ class PlannedLine:
 
 @dataclass(frozen=True, kw_only=True)
 class Derivation:
-    """The lines of one device that were derived from a graph.
+    """The `per_device` section that was derived from a graph.
 
-    - `per_device`: the section as the YAML has it; `check_vma`: whether JAX's types can tell what is the same.
-    - `sent_bytes`: what a device sends in all, on a ring, without a backward pass.
-    - `notation`: the lines of the graph as Shardy plans them, which the derived lines may do for less.
-    - `notes`: what is not the plan's.
+    - `per_device`: the section as in the YAML; `check_vma`: whether JAX's types can infer what is replicated.
+    - `sent_bytes`: the bytes that a device sends in total, on a ring, without a backward pass.
+    - `notation`: the lines of the graph in Shardy's plan; the derived lines may send less.
+    - `notes`: where the derived lines differ from the plan.
     """
 
     per_device: dict[str, Any]
@@ -191,10 +190,10 @@ class Derivation:
 
 @dataclass(frozen=True)
 class Plan:
-    """All of the plan of one program; `missing` says why there is none.
+    """The whole plan of one program; `missing` says why there is none.
 
-    - `following`: for each collective the number of the operation that follows it.
-    - `values`: how values of the graph lie, by their numbers, where the program says which it computes.
+    - `following`: for each collective, the number of the operation after it.
+    - `values`: the layouts of the graph's values, by their numbers, as far as the module identifies them.
     """
 
     operations: tuple[PlannedOperation, ...] = ()
@@ -204,14 +203,14 @@ class Plan:
     missing: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The plan as its file has it."""
+        """The plan as plain data for its file."""
         summary = codec.plain(self.summary())
         if self.missing is not None:
             return summary
         return summary | {"operations": codec.plain(self.operations)}
 
     def summary(self) -> Planned:
-        """Its collectives; a slice communicates nothing, and is none. Of its operations those that tell something."""
+        """The communicating collectives, and the operations beside them or that reduce, permute or need replication."""
         if self.missing is not None:
             return Planned(missing=self.missing)
         moving = [
@@ -230,7 +229,7 @@ class Plan:
 
 
 def whole_axes(spec: Spec) -> Spec:
-    """The layout with what names a part of a mesh axis left away: the axes that a PartitionSpec can name."""
+    """Drop the parts of mesh axes from a layout: what remains a PartitionSpec can name."""
     return Spec(tuple(axis for axis in axes if ":" not in axis) for axes in spec)
 
 
@@ -238,7 +237,7 @@ _TERM = re.compile(r"\[([^\]]*)\]")
 
 
 def terms(text: str) -> list[list[list[str]]]:
-    """For each array of a side of a rule, `([i, jk], [k, l])`, for each dimension its factors; one may be `z_1`."""
+    """Parse one side of a rule, `([i, jk], [k, l])`: the factors, such as `z_1`, of each dimension of each array."""
     return [
         [re.findall(r"[a-z](?:_\d+)?", dimension) for dimension in term.split(",") if term.strip()]
         for term in _TERM.findall(text)

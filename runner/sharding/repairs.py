@@ -1,4 +1,4 @@
-"""A call that the types of explicit sharding refuse in; the repairs to try, likeliest and cheapest first, out."""
+"""A call that explicit sharding rejects in; the repairs to try, likeliest and cheapest first, out."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from runner.sharding.results import OperandLayout, of_result
 
 @dataclass(frozen=True)
 class Repair:
-    """What explicit sharding asks of one call: the sharding of its result, or of some of its operands.
+    """A change to one call that explicit sharding accepts: an `out_sharding`, or new layouts of some operands.
 
-    Found by `runner/worker/explicit.py`. Operands are numbered as `operands` in `runner/programs/` lists them;
-    those of an operator, left then right.
+    `runner/worker/explicit.py` tries them. Operands are numbered as `operands` in `runner/programs/` lists them; those
+    of an operator, left then right.
     """
 
     out_sharding: Spec | None = None
@@ -27,10 +27,10 @@ class Repair:
 
 
 def candidates(equation: Equation, operands: Sequence[Any], mesh: Mesh, promised: Spec | None) -> Iterator[Repair]:
-    """The repairs of a call.
+    """Yield the repairs of a call.
 
-    First its result's sharding is named, where it can be: as the file has `promised` it, then as its operands lie. Then
-    operands are resharded, those first that leave the fewest bytes on a device.
+    First those that name the result's sharding, where the call allows it: the `promised` one, then the one that follows
+    from the operands. Then those that reshard operands, the fewest bytes per device first.
     """
     operation = OPERATIONS.get(equation.operation)
     if promised is not None and operation is not None and operation.out_sharding:
@@ -45,7 +45,7 @@ def candidates(equation: Equation, operands: Sequence[Any], mesh: Mesh, promised
             math.prod(arrays[i].shape) * arrays[i].itemsize / math.prod(map(mesh.axis_size, spec))
             for i, spec in moved.items()
         ]
-        # Where all is equal, what stands first keeps its layout.
+        # Of equal costs, prefer to reshard later operands.
         return sum(held), len(moved), tuple(-i for i in moved)
 
     moves = {
@@ -62,9 +62,9 @@ def _divides(mesh: Mesh, spec: Spec, shape: tuple[int, ...]) -> bool:
 
 
 def resharded(arrays: Mapping[int, OperandLayout]) -> Iterator[dict[int, Spec]]:
-    """The ways to reshard operands: like one another, with fewer dimensions sharded, or both.
+    """Yield the ways to reshard operands: like one another, with fewer dimensions sharded, or both.
 
-    Each way holds the operands that change.
+    Each maps the operands that change, by number, to their new specs.
     """
     specs = {i: array.spec for i, array in arrays.items()}
     shapes = {i: array.shape for i, array in arrays.items()}
@@ -80,7 +80,7 @@ def resharded(arrays: Mapping[int, OperandLayout]) -> Iterator[dict[int, Spec]]:
         ways: Iterable[tuple[Spec, ...]] = itertools.product(*choices.values())
     else:
         ways = itertools.chain(
-            # One operand; all like one of them; some of them replicated.
+            # Change one operand; align all with one of them; replicate some of them.
             (tuple({**specs, i: spec}.values()) for i in specs for spec in choices[i]),
             (tuple(_aligned(spec, shapes[i], shapes[j]) for j in specs) for i in specs for spec in _lesser(specs[i])),
             itertools.product(*(dict.fromkeys([spec, Spec().padded(len(spec))]) for spec in specs.values())),
@@ -90,12 +90,12 @@ def resharded(arrays: Mapping[int, OperandLayout]) -> Iterator[dict[int, Spec]]:
 
 
 def _lesser(spec: Spec) -> list[Spec]:
-    """`spec` with any of its dimensions replicated, itself first."""
+    """All specs that replicate some dimensions of `spec`, beginning with `spec` itself."""
     return [Spec(kept) for kept in itertools.product(*((axes, ()) if axes else ((),) for axes in spec))]
 
 
 def _aligned(spec: Spec, shape: tuple[int, ...], target: tuple[int, ...]) -> Spec:
-    """`spec` of an array of `shape`, for an array of the shape `other` that broadcasts against it."""
+    """Transfer `spec` from an array of `shape` to one of the shape `target` that broadcasts against it."""
     axes_of = {
         -d: axes
         for d, axes in enumerate(reversed(spec), 1)

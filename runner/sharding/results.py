@@ -1,7 +1,7 @@
-"""A call and how its operands lie in; how its result lies where every dimension that stays keeps its axes out.
+"""A call and the layouts of its operands in; the layout of its result, whose dimensions keep their mesh axes, out.
 
-Operands are those of a call as `operands` in `runner/programs/` numbers them: an
-`OperandLayout` for an array, and whatever else the call is given as it is.
+Operands are numbered as `operands` in `runner/programs/` numbers them: an `OperandLayout` for an array, any other
+argument as it is.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from runner.layout import Spec
 
 @dataclass(frozen=True)
 class OperandLayout:
-    """An array: its spec, with an entry for each dimension, its whole shape, and how many bytes an element has."""
+    """An array operand: its spec, with an entry for each dimension, its global shape, and the bytes per element."""
 
     spec: Spec
     shape: tuple[int, ...]
@@ -25,14 +25,14 @@ class OperandLayout:
 
 
 def specs(operands: Sequence[Any]) -> dict[int, Spec]:
-    """How each operand that is an array lies."""
+    """The specs of the array operands, by operand number."""
     return {i: operand.spec for i, operand in enumerate(operands) if isinstance(operand, OperandLayout)}
 
 
 def of_result(equation: Equation, operands: Sequence[Any]) -> Spec | None:
-    """How the result of a subscript or a contraction lies; of two that claim an axis, the first has it.
+    """The spec of the result of a subscript or a contraction; of two dimensions with one mesh axis, the first keeps it.
 
-    None for what is neither, and where no layout of its result can be named.
+    None for any other call, and where the result's layout cannot be named.
     """
     if equation.operation == INDEX:
         return _gathered(operands)
@@ -40,7 +40,7 @@ def of_result(equation: Equation, operands: Sequence[Any]) -> Spec | None:
 
 
 def _gathered(operands: Sequence[Any]) -> Spec | None:
-    """How `x[rows]` lies: the dimensions of the index arrays as these lie, the others of `x` as they lie."""
+    """The spec of `x[rows]`: indexed dimensions take the specs of the index arrays, the others keep those of `x`."""
     lying = specs(operands)
     arrays = {i: spec for i, spec in lying.items() if i and spec}
     if not arrays or 0 not in lying:
@@ -61,7 +61,7 @@ def _gathered(operands: Sequence[Any]) -> Spec | None:
         if part is None:
             kept.append(((), True))
         elif part is ...:
-            # It stands for the dimensions that nothing else in the index takes.
+            # An ellipsis covers the dimensions that no other part of the index takes.
             for _ in range(len(lying[0]) - sum(operand is not None and operand is not ... for operand in operands[1:])):
                 kept.append((left.pop(0), True))
         elif isinstance(part, slice):
@@ -84,7 +84,7 @@ def _gathered(operands: Sequence[Any]) -> Spec | None:
 
 
 def _contracted(equation: Equation, operands: Sequence[Any]) -> Spec | None:
-    """How the result of a contraction lies."""
+    """The spec of the result of a contraction; None where its dimensions are not known."""
     operation = OPERATIONS.get(equation.operation)
     if operation is None or operation.contraction is None or not operation.out_sharding:
         return None

@@ -1,7 +1,7 @@
-"""A collective in; what one device sends for it, on a ring, out: the figure in which programs are compared.
+"""A collective in; the bytes that one device sends for it on a ring, out. This is the figure that compares programs.
 
-Source: Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH", 2005; the
-PERFORMANCE.md of nccl-tests, where the same factors make a bus bandwidth of a time.
+Source: Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH", 2005; and the
+PERFORMANCE.md of nccl-tests, which uses the same factors for bus bandwidth.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from runner import executions
 from runner.executions import Count, InBranch
 
 RAGGED = "ragged-all-to-all"
-"""Only its operands tell how much it sends; the first is what is sent."""
+"""The kind whose bytes depend on the values of its operands; the first operand is the data."""
 
 
 def sent(kind: str, devices: int, bytes_in: int | None, bytes_out: int | None) -> int | None:
-    """The bytes that a device sends in one execution, in a group of so many `devices`; None where it is not known.
+    """The bytes that a device sends in one execution, in a group of `devices`; None where not known.
 
-    `bytes_in` and `bytes_out` are what it holds before and after. With n devices a gather and a scatter take (n-1)/n of
-    the whole, a reduction of the whole twice that, an all-to-all (n-1)/n of what the device holds. A permutation sends
-    what the device holds; who takes part in one has a partner. A group of one sends nothing.
+    `bytes_in` and `bytes_out` are the bytes that it holds before and after. With n devices, an all-gather sends (n-1)/n
+    of `bytes_out`, a reduce-scatter and an all-to-all (n-1)/n of `bytes_in`, an all-reduce twice that. A permutation or
+    a broadcast sends `bytes_in`. A group of one sends nothing.
     """
     if devices <= 1:
         return 0
@@ -37,31 +37,31 @@ class Sending(Protocol):
 
     @property
     def count(self) -> Count:
-        """How often it runs."""
+        """How often the collective runs."""
         ...
 
     @property
     def branches(self) -> Sequence[InBranch]:
-        """The branches in which it stands."""
+        """The branches around it, outermost first."""
         ...
 
     @property
     def bytes_sent(self) -> int | None:
-        """What a device sends in one execution."""
+        """The bytes that a device sends in one execution."""
         ...
 
 
 def total(collectives: Iterable[Sending]) -> Count:
-    """The bytes that a device sends for all of them, over all their executions; None where one is not known."""
+    """The bytes that a device sends in all executions of all `collectives`; None where one is not known."""
     return executions.total(
         (collective.count, collective.branches, collective.bytes_sent) for collective in collectives
     )
 
 
 def bus_factor(kind: str, devices: int) -> float:
-    """How much a device sends of each byte that it holds, or of the whole: nccl-tests' factor of a bus bandwidth.
+    """The bytes sent per byte held, as in `sent`: the factor from algorithm to bus bandwidth in nccl-tests.
 
-    Raises `KeyError` for a kind whose operands alone tell.
+    Raises `KeyError` for `RAGGED`, which has no fixed factor.
     """
     times, shared = _SHARES[kind]
     return times * (devices - 1) / devices if shared else times
@@ -72,4 +72,4 @@ _SHARES = {
     "collective-permute": (1, False), "collective-broadcast": (1, False), "send": (1, False), "recv": (1, False),
     "slice": (0, False), "sharded-to-unreduced": (0, False), "replicated-to-unreduced": (0, False),
 }  # fmt: skip
-"""How often what is held is sent, and whether each device keeps its own part of it; of `RAGGED` nothing says."""
+"""How many times the held bytes are sent, and whether less the device's own share; `RAGGED` has no entry."""

@@ -1,6 +1,6 @@
-"""An experiment by its name, its file or as a mapping in; its record, which notebooks and terminals show, out.
+"""An experiment, by its name, its file or as a mapping, in; its record, which notebooks and terminals show, out.
 
-This is what `runner` offers to Python. The command does the same by the same flow.
+This is the Python API of `runner`; the command uses the same flow.
 """
 
 from __future__ import annotations
@@ -42,25 +42,25 @@ __all__ = [
 
 
 class Record(model.Record):
-    """What one run found (docs/record.md), and the `folder` in which its files are.
+    """The record of one run (docs/record.md), with the `folder` of its files.
 
-    As text it is what the command prints; a notebook shows its verdicts and pictures.
+    `str()` gives what the command prints; a notebook shows the verdicts and pictures.
     """
 
     folder: Path
 
     @classmethod
     def of(cls, found: model.Record, folder: Path) -> Record:
-        """The record of a run folder."""
+        """Build from a plain record and its run folder."""
         record = cls(**vars(found))
         record.folder = folder
         return record
 
     @property
     def collectives(self) -> dict[str, int]:
-        """How many collectives of each kind the first program has: `{"all-gather": 2}`.
+        """The number of collectives of each kind in the first compiled program: `{"all-gather": 2}`.
 
-        Raises `ValueError` where no program was compiled, or its module could not be read.
+        Raises `ValueError` if no program was compiled, or its module could not be read.
         """
         programs = (program for program in self.programs.values() if isinstance(program, model.CompiledProgram))
         first = next(programs, None)
@@ -94,14 +94,14 @@ class Record(model.Record):
 def compose(
     experiment: str | Path, overrides: Overrides = (), *, config_dir: str | Path | None = None
 ) -> Configuration:
-    """The resolved configuration of an experiment, and where its values stand.
+    """Compose the configuration of an experiment; return it resolved, with the places of its values.
 
     - `experiment`: its name, or the path of its file, `CONFIG_DIR/experiment/NAME.yaml`.
-    - `overrides`: as on the command line, one or several: `["mesh.shape=[4,2]", "program=shard_map"]`; or keys with
-      their values: `{"mesh.shape": [4, 2], "program": "shard_map"}`.
+    - `overrides`: one or several as on the command line, `["mesh.shape=[4,2]", "program=shard_map"]`; or a mapping of
+      keys to values, `{"mesh.shape": [4, 2], "program": "shard_map"}`.
     - `config_dir`: the folder of your own experiments, as in `--config-dir`.
 
-    Raises `InvalidConfiguration` for what cannot be composed.
+    Raises `InvalidConfiguration`.
     """
     folder = conf_folder() if config_dir is None else Path(config_dir)
     if isinstance(experiment, Path) or experiment.endswith((".yaml", ".yml")):
@@ -117,9 +117,9 @@ def compose(
 
 
 def validate(configuration: Configuration) -> Experiment:
-    """The experiment that a configuration describes, as far as it can be checked without JAX.
+    """Check a configuration as far as possible without JAX, and return the experiment that it describes.
 
-    One that imports functions of Python has no lines before a worker has read these.
+    An experiment that imports Python functions has no lines yet, since only a worker can trace them.
 
     Raises `InvalidExperiment`; `configuration.sources.report(error.fault)` says where in the file.
     """
@@ -135,14 +135,14 @@ def run(
     config_dir: str | Path | None = None,
     folder: str | Path | None = None,
 ) -> Record:
-    """Run an experiment as the command does, in a worker process of its own, and write its run folder.
+    """Run an experiment as the command does, in its own worker process, and write its run folder.
 
-    - `experiment`, `overrides`, `config_dir`: as for `compose`; a mapping is what an experiment's file would say.
-    - `folder`: the run folder, which is empty or not there, or a run's, whose files then go; by default
-      `outputs/NAME/DATE_TIME`.
+    - `experiment`, `overrides`, `config_dir`: as for `compose`; a mapping has the keys of an experiment's file.
+    - `folder`: the run folder, by default `outputs/NAME/DATE_TIME`. It must be absent, empty, or the folder of an
+      earlier run, whose files are deleted.
 
-    Raises `FileExistsError` where the folder has anything that no run wrote. What is wrong with an experiment, its
-    configuration or its programs does not raise: it is in the record.
+    Raises `FileExistsError` if the folder has files that no run wrote. Errors in the experiment, its configuration or
+    its programs do not raise: they are in the record.
     """
     where = Path(folder) if folder is not None else dated(name_of(experiment))
     _begin(where)
@@ -156,14 +156,14 @@ def _run(
     where: Path,
     used: Workers | None = None,
 ) -> Record:
-    """Run an experiment in a folder that is its own, by workers that are kept if they are `used` elsewhere."""
+    """Run an experiment in the prepared folder `where`, with the workers `used`, or new ones that it closes."""
     from runner.flow import run as flow
     from runner.link.process import Worker
     from runner.link.workers import Workers
     from runner.record import manifest
     from runner.record import record as records
 
-    # It loads its modules while the configuration is composed.
+    # Started first: it imports JAX while the configuration is composed.
     workers = used or Workers(Worker())
     try:
         if isinstance(experiment, Mapping):
@@ -195,19 +195,21 @@ def check(
     folder: str | Path | None = None,
     **keys: Any,
 ) -> Record:
-    """Check what JAX makes of a function under a sharding: is it right, and what does it communicate?
+    """Check a JAX function under a sharding: are its results right, and what does it communicate?
 
-    - `function`: of JAX; it may be jitted, and stand in a script or a notebook. It runs in a process of its own.
-    - `operands`: what it is called with, by position: arrays, pytrees of them, or anything else, which stays as it is.
-    - `mesh`: names with sizes, `{"data": 2, "model": 2}`, a `Mesh` or an `AbstractMesh`; None: that of the operands.
-    - `in_specs`: for each operand a `PartitionSpec`, or a tree of them that may end early; None: as the operands lie.
-    - `out_specs`: the same of the result; None, also in a leaf: what the compiler chooses.
-    - `reference`: a function that computes the same, where the inside of `function` cannot be read, such as that of a
-      kernel or of a `shard_map`.
-    - `program`: `auto` (`jit`), others, or `all`; `keys`: other keys of an experiment, `expect={...}`.
+    - `function`: a JAX function, jitted or not, from a module, a script or a notebook. It runs in another process.
+    - `operands`: its positional arguments: arrays, pytrees of arrays, or any other objects, which are passed unchanged.
+    - `mesh`: a mapping `{"data": 2, "model": 2}`, a `Mesh` or an `AbstractMesh`; None: the mesh of the operands.
+    - `in_specs`: for each operand, a `PartitionSpec` or a prefix tree of them; None: the operands' own shardings.
+    - `out_specs`: the same for the result; None, for all or for a leaf: the compiler chooses.
+    - `reference`: a function that computes the same, for a `function` whose operations cannot be read, such as a kernel
+      or a `shard_map`.
+    - `program`: `auto` (`jit`), other programs, or `all`; `keys`: other keys of an experiment, such as `expect={...}`.
+    - `quiet`: do not print what the command would print.
+    - `folder`: the run folder, as for `run`.
 
-    What the command would print is printed unless it is to be `quiet`. What is wrong with the function, or comes of it,
-    does not raise: it is in the record. Raises `ValueError` for a call that says no mesh, or too few specs.
+    Failures of the function or its checks do not raise: they are in the record. Raises `ValueError` where there is no
+    mesh, or where specs are missing.
     """
     record = checked(
         function,
@@ -233,7 +235,7 @@ def checked(
     workers: Workers | None = None,
     **arguments: Any,
 ) -> Record:
-    """Do what `check` does with these `arguments`, and print nothing; `workers` are kept for whatever else they do."""
+    """Do what `check` does with these `arguments`, without printing; `workers` are not closed."""
     from runner import called
 
     name = getattr(function, "__name__", "function")
@@ -241,14 +243,14 @@ def checked(
     where = Path(folder) if folder is not None else dated(name)
     _begin(where)
     hardware = arguments.get("hardware")
-    # A name is the group's file, as on the command line.
+    # A string chooses a file of the config group, as on the command line.
     overrides = [f"hardware={arguments.pop('hardware')}"] if isinstance(hardware, str) else []
     config = called.experiment(function, operands, where, **arguments)
     return _run({"name": name, "program": "auto", **config}, overrides, None, where, workers)
 
 
 def _begin(folder: Path) -> None:
-    """Begin a run in a folder, of which the runs go that were there."""
+    """Begin a run in a folder, and delete the files of earlier runs there. Raises `FileExistsError`."""
     from runner.record import manifest
 
     others = manifest.delete(folder) if manifest.read(folder) is not None else []
@@ -261,9 +263,9 @@ def _begin(folder: Path) -> None:
 
 
 def read(folder: str | Path) -> Any:
-    """The record of a run folder, or the table of a sweep's: see `sweep`.
+    """Read the record of a run folder, or the table of a sweep's folder: see `sweep`.
 
-    Raises `UnreadableRecord` for what is neither, or of another version's schema.
+    Raises `UnreadableRecord` for any other folder and for a record of another schema.
     """
     from runner import swept
     from runner.record import folders

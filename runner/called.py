@@ -1,8 +1,8 @@
-"""A function of Python, what it is called with and how that lies in; the experiment that calls it out.
+"""A Python function, its operands and their layouts in; the experiment that calls it out.
 
-The function may stand anywhere: in a module, in a script, in a notebook, inside of another function. It is left in the
-run folder with its operands, as `called.pkl`; `called.py` beside it is a module that the experiment imports, as any
-experiment imports modules, and that the programs import too.
+The function may be defined anywhere: in a module, a script, a notebook or another function. It is pickled with its
+operands to `called.pkl` in the run folder; `called.py` beside it is a module that unpickles them, which the experiment
+and the programs import.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def reference(*arrays):
 
 
 class Unpicklable(ValueError):
-    """The function, or something that it reads, cannot be given to another process."""
+    """The function, or something that it refers to, cannot be pickled for another process."""
 
 
 def experiment(
@@ -148,11 +148,10 @@ def experiment(
     reference: Callable[..., Any] | None = None,
     **keys: Any,
 ) -> dict[str, Any]:
-    """What an experiment's file says of the call; `called.py` and `called.pkl` are written into `folder`.
+    """Write `called.py` and `called.pkl` to `folder`, and return the mapping of the experiment that calls the function.
 
-    `keys` are what the file says besides.
-
-    Raises `Unpicklable`, and `ValueError` for a mesh or for specs that are none.
+    `keys` are further keys of the experiment; the other arguments are those of `runner.check`. Raises `Unpicklable`,
+    and `ValueError` for an invalid mesh or invalid specs.
     """
     if not callable(function):
         raise ValueError(f"{function!r} is no function")
@@ -182,14 +181,14 @@ def experiment(
         "arrays": arrays,
         "graph": {"result": f"{own}({', '.join(arrays)})"},
         "outputs": {"result": f"{MODULE}.out_specs"},
-        # What runs is what the caller would run.
+        # The caller's own precision: nothing is overridden.
         "precision": "default",
         **keys,
     }
 
 
 def _specs(specs: Any, count: int) -> tuple[Any, ...]:
-    """The specs of each operand; one PartitionSpec is that of all."""
+    """Return the specs of each operand; a single PartitionSpec applies to all. Raises `ValueError`."""
     jax: Any = sys.modules.get("jax")
     if jax is not None and isinstance(specs, jax.sharding.PartitionSpec):
         return (specs,) * count
@@ -206,14 +205,14 @@ def _specs(specs: Any, count: int) -> tuple[Any, ...]:
 
 
 def _context() -> Any:
-    """The mesh in which the caller calls: that of `jax.set_mesh`, or an empty one."""
+    """The caller's ambient mesh: that of `jax.set_mesh`, an empty one, or None without JAX."""
     jax: Any = sys.modules.get("jax")
     return None if jax is None else jax.sharding.get_abstract_mesh()
 
 
 def _pickled(*values: Any) -> bytes:
-    """Values as another process has them, whose devices are others, by their numbers."""
-    # Few who run experiments call functions. It has no types.
+    """Pickle values for another process; JAX devices are replaced by their ids."""
+    # Imported late, since few runs need it; it has no type stubs.
     cloudpickle: Any = importlib.import_module("cloudpickle")
     jax = sys.modules.get("jax")
 
@@ -228,16 +227,16 @@ def _pickled(*values: Any) -> bytes:
 
 
 def _nodes() -> list[tuple[type, Any, Any]]:
-    """The classes that are pytrees and travel whole, and how JAX takes them apart and puts them together."""
+    """The registered pytree classes that are pickled by value, with their flatten and unflatten functions."""
     if "jax" not in sys.modules:
         return []
-    # JAX tells nobody how it takes a class apart.
+    # JAX has no public access to the pytree registry.
     registry: Mapping[type, Any] = importlib.import_module("jax._src.tree_util")._registry
     return [(kind, how.to_iter, how.from_iter) for kind, how in registry.items() if _travels(kind)]
 
 
 def _travels(kind: type) -> bool:
-    """Whether no module has a class by its name, so that it is pickled as it is."""
+    """Whether a class is pickled by value, because no importable module has it under its name."""
     module = sys.modules.get(kind.__module__)
     if module is None or kind.__module__ == "__main__":
         return True
@@ -248,7 +247,7 @@ def _travels(kind: type) -> bool:
 
 
 def _is_array(leaf: Any) -> bool:
-    """Whether a leaf is an array of numbers; what is one of texts or objects stays as it is."""
+    """Whether a leaf is an array of numbers, not of strings or objects."""
     return hasattr(leaf, "shape") and getattr(getattr(leaf, "dtype", None), "kind", "V") not in "OSUMm"
 
 
@@ -257,8 +256,8 @@ def _array(leaf: Any) -> Any:
 
 
 def _leaves(operands: Sequence[Any]) -> tuple[list[list[Any]], tuple[Any, ...]]:
-    """The leaves of each operand, and how they lie where they are arrays of a mesh."""
-    # Who has a pytree has imported JAX; without it there are only arrays of NumPy's.
+    """The leaves of each operand, and the specs of those that are arrays, in the tree of the operands."""
+    # Without JAX imported, an operand is a NumPy array, not a pytree.
     jax: Any = sys.modules.get("jax")
     if jax is None:
         return [[operand] for operand in operands], (None,) * len(operands)
@@ -271,7 +270,7 @@ def _leaves(operands: Sequence[Any]) -> tuple[list[list[Any]], tuple[Any, ...]]:
 
 
 def _axes(mesh: Any, leaves: Sequence[Sequence[Any]]) -> dict[str, int]:
-    """The axes of a mesh with their sizes: of a mapping, of a `Mesh` or an `AbstractMesh`, or of the operands."""
+    """The sizes of the axes of a mapping, a `Mesh`, an `AbstractMesh`, or the operands' mesh. Raises `ValueError`."""
     if mesh is None:
         shardings = (getattr(leaf, "sharding", None) for each in leaves for leaf in each)
         mesh = next((own for each in shardings if (own := getattr(each, "mesh", None)) is not None), None)
@@ -284,14 +283,14 @@ def _axes(mesh: Any, leaves: Sequence[Sequence[Any]]) -> dict[str, int]:
 
 
 def _name(function: Callable[..., Any]) -> str:
-    """What the function is called; what means something else already gets another ending."""
+    """The name of the function, with `_` appended if the name is taken in the language."""
     name = getattr(function, "__name__", type(function).__name__)
     name = name if IDENTIFIER.match(name) else "function"
     return f"{name}_" if name in (*OPERATIONS, *CONSTANTS, "result", MODULE) else name
 
 
 def _names(function: Callable[..., Any], count: int, taken: set[str]) -> list[str]:
-    """The names of the operands: those of the function's parameters, where they are known."""
+    """The names of the operands: those of the function's parameters where known, with `_` appended where taken."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):

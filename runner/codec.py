@@ -1,10 +1,10 @@
-"""Dataclasses in; plain data for JSON, and the JSON Schema of it, out; and back.
+"""Dataclasses in; plain data for JSON, and its JSON Schema, out; and back.
 
-A field is left out of the plain data where it has its default, so that only what has no default is always there. JSON
-has no NaN, no infinities and no complex numbers: the first are written as the strings by which JavaScript knows them,
-the last as `{real, imag}`. A class that has a `JSON`, the type that it is written as, writes itself by its `json()` and
-is read by its `of()`: `runner.layout.Spec` does. A class that has `members()`, names with their types, is an object
-with these keys: the checks of a record, which are registered, are.
+A field that equals its default is left out of the plain data, so only fields without a default are always present.
+JSON has no NaN, infinities or complex numbers: the first two are written as the strings `NaN`, `Infinity` and
+`-Infinity`, the last as `{real, imag}`. A class with the attribute `JSON`, the type that it is written as, is written
+by its `json()` and read by its `of()`, as `runner.layout.Spec` is. A class with `members()`, a mapping of names to
+types, is an object with these keys, as the checks of a record are.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ Numbers: TypeAlias = Annotated[Any, "numbers"]
 """A number, or nested lists of numbers, complex ones among them."""
 
 ALWAYS = {"always": True}
-"""The metadata of a field that is written though it has its default."""
+"""The metadata of a field that is written even if it equals its default."""
 
 
 def named(name: str) -> dict[str, str]:
-    """The metadata of a field whose name in JSON is a word of Python's."""
+    """The metadata of a field whose JSON name is a Python keyword."""
     return {"json": name}
 
 
 def one_nan(data: Any) -> Any:
-    """Nested lists of numbers with the NaN that `build` gives, so that what is read of them is equal to them."""
+    """Replace each NaN in nested lists by the object `math.nan`, as `build` does, so that both compare equal."""
     if isinstance(data, list):
         return [one_nan(item) for item in cast("list[Any]", data)]
     return math.nan if isinstance(data, float) and math.isnan(data) else data
 
 
 class Misfit(Exception):
-    """Plain data does not fit; the message says where and what should be there."""
+    """Plain data does not fit its type; the message says where, and what is expected."""
 
 
 _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -51,7 +51,7 @@ _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def plain(value: Any) -> Any:
-    """What `json.dumps` takes."""
+    """Convert a value to data that `json.dumps` accepts."""
     kind = cast("type[Any]", type(value))
     if kind in _AS_IT_IS:
         return value
@@ -82,7 +82,7 @@ _AS_IT_IS = frozenset({str, int, bool, types.NoneType})
 
 @functools.cache
 def _written(kind: type[Any]) -> tuple[tuple[str, str, bool, Callable[[], Any]], ...]:
-    """For each field its name, its name in JSON, whether it is always written, and what makes its default."""
+    """For each field: its name, its JSON name, whether it is always written, and a function for its default."""
     return tuple(
         (
             member.name,
@@ -115,12 +115,12 @@ def _hints(kind: type) -> dict[str, Any]:
 
 
 def build(kind: type[T], data: Any) -> T:
-    """The dataclass that `plain` made plain; keys that it does not know are passed over. Raises `Misfit`."""
+    """Build a value of type `kind` from plain data; unknown keys are ignored. Raises `Misfit`."""
     return _build(kind, data, "")
 
 
 def build_at(kind: type[T], data: Any, at: str) -> T:
-    """The same of what stands `at` a place of something larger. Raises `Misfit`."""
+    """Like `build`, for data at the path `at` of a larger document, which messages name. Raises `Misfit`."""
     return _build(kind, data, at)
 
 
@@ -167,7 +167,7 @@ def _build(kind: Any, data: Any, at: str) -> Any:
 
 
 def _key(kind: Any, key: str, at: str) -> Any:
-    """A key of a mapping; JSON has texts alone."""
+    """Convert a key of a JSON object, which is a string, to `kind`."""
     return int(_expect(key.removeprefix("-").isdecimal(), key, at, "an integer")) if kind is int else key
 
 
@@ -184,7 +184,7 @@ def _object(kind: type[Any], data: Any, at: str) -> Any:
 
 @functools.cache
 def _read(kind: type[Any]) -> tuple[tuple[str, str, Any, bool], ...]:
-    """For each field its name, its name in JSON, its type, and whether it has to be there."""
+    """For each field: its name, its JSON name, its type, and whether it is required."""
     hints = _hints(kind)
     return tuple((member.name, _name(member), hints[member.name], _required(member)) for member in fields(kind))
 
@@ -196,7 +196,7 @@ def _one_of(kinds: tuple[Any, ...], data: Any, at: str) -> Any:
             return _build(kind, data, at)
         except Misfit as misfit:
             misfits.append(str(misfit))
-    # The first is what is usually there.
+    # Of a union, the first type is the usual one.
     raise Misfit(misfits[0])
 
 
@@ -249,7 +249,7 @@ _NUMBERS: dict[str, Any] = {
 
 
 def schema(kind: type[Any]) -> dict[str, Any]:
-    """The JSON Schema of what `plain` makes of a dataclass: one definition for each dataclass in it."""
+    """Return the JSON Schema of a dataclass as `plain` writes it, with one definition for each dataclass in it."""
     definitions: dict[str, Any] = {"number": _NUMBER, "numbers": _NUMBERS}
     top = _schema(kind, definitions)
     return {

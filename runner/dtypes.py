@@ -1,6 +1,6 @@
-"""The dtypes that JAX and ml_dtypes share: their names in; NumPy dtype, size and precision out.
+"""The name of a dtype in; its NumPy dtype, size and precision out. The dtypes are those of JAX, many from ml_dtypes.
 
-And whether a value that may be anything is an array, in words from which a type checker learns it too.
+Also type guards for arrays.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WIDE = frozenset({"int64", "uint64", "float64", "complex128"})
 
 @dataclass(frozen=True)
 class DType:
-    """One dtype: `eps` is the gap above 1.0 for floating and complex dtypes and 0.0 for exact ones."""
+    """A dtype. `eps` is the gap above 1.0 of floating and complex dtypes, 0.0 of exact ones."""
 
     name: str
     numpy: np.dtype
@@ -47,17 +47,17 @@ class DType:
 
     @property
     def infinite(self) -> bool:
-        """Whether it has an infinity."""
+        """Whether the dtype has an infinity."""
         return self.kind in ("float", "complex") and bool(np.isinf(np.array(np.inf).astype(self.numpy)))
 
     @property
     def source(self) -> str:
-        """The dtype as a program spells it."""
+        """The dtype as programs spell it: `np.float32`, `ml_dtypes.bfloat16`."""
         return f"ml_dtypes.{self.name}" if self.name in _ML_DTYPES else f"np.{self.name}"
 
 
 finfo: Callable[[Any], Any] = ml_dtypes.finfo
-"""What is known of a dtype of floats: `eps`, `max`, `tiny`, `nmant`."""
+"""Properties of a floating dtype: `eps`, `max`, `tiny`, `nmant`."""
 
 
 @cache
@@ -81,14 +81,14 @@ def is_array(value: object) -> TypeGuard[np.ndarray]:
 
 
 def is_numeric(value: object) -> TypeGuard[np.ndarray | np.generic]:
-    """Whether a value is an array or one number of NumPy's."""
+    """Whether a value is a NumPy array or scalar."""
     return isinstance(value, np.ndarray | np.generic)
 
 
 def is_floating(value: object) -> TypeGuard[np.ndarray | np.generic]:
-    """Whether a value is an array, or one number of NumPy's, of floats or of complex numbers."""
+    """Whether a value is a NumPy array or scalar of floats or complex numbers."""
     return is_numeric(value) and value.dtype.kind in "fc"
 
 
 where: Callable[[Any, Any, Any], np.ndarray] = np.where
-"""`np.where` with three arguments, of which NumPy's own types leave open what it gives."""
+"""`np.where` with three arguments, typed: NumPy's stubs leave the result open."""

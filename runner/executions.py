@@ -1,7 +1,7 @@
-"""How often things run, each in the branches in which it stands, in; how often they run together out.
+"""Execution counts, with the branches around each, in; their total out.
 
-Which branch is taken is known when the program runs. So what stands in one runs between so many and so many times, and
-what is in several branches of one choice runs together as often as the branch that is taken says.
+The branch taken is known only at run time. So the count inside a branch is a range, and the counts in several branches
+of one choice do not add up: the total is the least to the most over the branches.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, kw_only=True)
 class Range:
-    """Between `min` and `max` times: which branches are taken decides."""
+    """Between `min` and `max` times, depending on the branches taken."""
 
     min: int
     max: int
 
 
 Count: TypeAlias = int | Range | None
-"""How often something runs; None where that is not known."""
+"""How often something runs; None where not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class InBranch:
-    """A branch in which something stands.
+    """A branch around something.
 
-    - `choice`: what chooses, by a name of its own in the program; `branch`: the number of the branch among `of`.
-    - `times`: how often it chooses each time that what it stands in runs: the next branch around it, or the program.
+    - `choice`: the choice, by a name that is unique in the program; `branch`: the number of the branch among `of`.
+    - `times`: how often the choice runs per execution of the next branch around it, or of the program.
     """
 
     choice: str
@@ -39,11 +39,11 @@ class InBranch:
 
 
 Part: TypeAlias = tuple[Count, Sequence[InBranch], int | None]
-"""Something that runs: how often, the branches around it from the outermost on, and what one execution adds."""
+"""How often something runs, the branches around it, outermost first, and the amount per execution."""
 
 
 def count(times: int | None, branches: Sequence[InBranch]) -> Count:
-    """How often something runs that runs so many `times` each time that the innermost of its branches is taken."""
+    """How often something runs in all, given its `times` per execution of the innermost of its branches."""
     if times is None:
         return None
     most = times * prod(branch.times for branch in branches)
@@ -51,7 +51,7 @@ def count(times: int | None, branches: Sequence[InBranch]) -> Count:
 
 
 def total(parts: Iterable[Part]) -> Count:
-    """What all executions add up to; None where a part's number or what it adds is not known."""
+    """The total amount over all executions; None where a count or an amount is not known."""
     least = most = 0
     chosen: dict[str, tuple[InBranch, dict[int, list[Part]]]] = {}
     for often, branches, amount in parts:
@@ -73,7 +73,7 @@ def total(parts: Iterable[Part]) -> Count:
 
 
 def by_kind(runs: Iterable[tuple[str, Count, Sequence[InBranch]]]) -> dict[str, int | Range]:
-    """How often each kind runs; how often each of them runs has to be known."""
+    """How often each kind runs; all counts must be known."""
     parts: dict[str, list[Part]] = {}
     for kind, often, branches in runs:
         parts.setdefault(kind, []).append((often, branches, 1))
@@ -86,28 +86,28 @@ def by_kind(runs: Iterable[tuple[str, Count, Sequence[InBranch]]]) -> dict[str, 
 
 
 def between(least: int, most: int) -> Count:
-    """From `least` to `most`; a number where these are one."""
+    """The range from `least` to `most`, or the number where they are equal."""
     return least if least == most else Range(min=least, max=most)
 
 
 def ends(often: Count) -> tuple[int, int]:
-    """The least and the most. What is not known has none, and is not asked for."""
+    """The least and the most of a known count."""
     assert often is not None
     return (often.min, often.max) if isinstance(often, Range) else (often, often)
 
 
 def most(often: Count) -> int | None:
-    """The most; None where it is not known."""
+    """The most of a count; None where not known."""
     return None if often is None else ends(often)[1]
 
 
 def text(often: Count) -> str:
-    """`3`, `between 0 and 1`, `an unknown number of`."""
+    """Format a count for a sentence: `3`, `between 0 and 1`, `an unknown number of`."""
     if isinstance(often, Range):
         return f"between {often.min} and {often.max}"
     return "an unknown number of" if often is None else str(often)
 
 
 def short(often: Count) -> str:
-    """`3`, `0 to 1`, `?`: in a table."""
+    """Format a count for a table: `3`, `0 to 1`, `?`."""
     return f"{often.min} to {often.max}" if isinstance(often, Range) else "?" if often is None else str(often)

@@ -1,4 +1,4 @@
-"""What is wrong with an experiment: a key, a message, where in an expression. `runner/config/sources.py` draws it."""
+"""Faults of an experiment: a key, a message, a span of an expression. `runner/config/sources.py` formats them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 LEFT_OUT = "a psum or another reduction is left out, or the spec is wrong"
-"""What may be wrong where an output is promised to be the same on devices of which JAX does not know it."""
+"""The hint for an output whose spec replicates it although JAX cannot infer that it is replicated."""
 
 Key = tuple[str | int, ...]
 """A path through the configuration: `("arrays", "A", "spec", 1)`."""
@@ -15,7 +15,7 @@ Key = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault: the key at which it stands, what is wrong, and the span at fault where the value is an expression."""
+    """A fault: its key, its message, and, in an expression, the half-open span of characters at fault."""
 
     key: Key
     message: str
@@ -23,13 +23,13 @@ class Fault:
     start: int = 0
     end: int = 0
     uses: tuple[Key, ...] = ()
-    """Where what stands at `key` is used, innermost first: the lines that call the function that it is a line of."""
+    """The keys of the lines that call the function with the line at `key`, innermost first."""
     also: tuple[tuple[str, Key], ...] = ()
-    """What else there is to look at, each with what it is: `the rule`."""
+    """Related keys, each with a label such as `the rule`."""
 
 
 class InvalidExperiment(Exception):
-    """The experiment cannot be run as it stands."""
+    """The experiment is invalid; `fault` says why."""
 
     def __init__(self, fault: Fault) -> None:
         super().__init__(f"{key_text(fault.key)}: {fault.message}")
@@ -37,12 +37,12 @@ class InvalidExperiment(Exception):
 
 
 def invalid(key: Key, message: str) -> InvalidExperiment:
-    """An `InvalidExperiment` for one key."""
+    """Return an `InvalidExperiment` for a key."""
     return InvalidExperiment(Fault(key, message))
 
 
 def key_text(key: Key) -> str:
-    """A key as users write it: `arrays.A.spec[1]`."""
+    """Format a key as users write it: `arrays.A.spec[1]`."""
     text = ""
     for part in key:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
@@ -50,6 +50,6 @@ def key_text(key: Key) -> str:
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str:
-    """`; did you mean 'psum'?` when one of `candidates` is close to `name`, else an empty string."""
+    """Return `; did you mean 'psum'?` if one of `candidates` is close to `name`, else ""."""
     close = difflib.get_close_matches(str(name), [str(c) for c in candidates], n=1, cutoff=0.6)
     return f"; did you mean '{close[0]}'?" if close else ""

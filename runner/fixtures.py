@@ -1,4 +1,4 @@
-"""The fixture `sharded`: a function that a test checks in; its record, held to a golden where that is wanted, out."""
+"""The pytest fixture `sharded`: a function in; the record of its checks, compared with a golden on request, out."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class Sharded:
-    """What the fixture gives: `sharded(function, operands, mesh=…, in_specs=…)`, which takes what `runner.check` takes.
+    """The fixture's value: `sharded(function, operands, mesh=…, in_specs=…)` takes the arguments of `runner.check`.
 
-    The test fails with the report where a check fails. With `golden=True` the collectives, bytes and layouts are held
-    to those that the file `goldens/MODULE/TEST.json` pins, which is written where there is none.
+    A failed check fails the test with the report. With `golden=True`, the collectives, bytes and layouts must equal
+    those in `goldens/MODULE/TEST.json`; where there is no such file, it is written and the test fails once.
     """
 
     _request: pytest.FixtureRequest
@@ -48,7 +48,7 @@ class Sharded:
         return cast("pytest.Item", cast("Any", self._request).node)
 
     def _hold(self, record: Record) -> None:
-        """Hold each program of a record to its golden."""
+        """Compare each program of a record with its golden; fail the test where they differ."""
         from runner.config.sources import shown
         from runner.record import differences
         from runner.record import golden as goldens
@@ -90,7 +90,7 @@ class Sharded:
 
 @pytest.fixture
 def sharded(request: pytest.FixtureRequest) -> Iterator[Sharded]:
-    """Checks a function of JAX under a sharding, as `runner.check` does, and fails the test where a check fails."""
+    """Check a JAX function under a sharding, as `runner.check` does; a failed check fails the test."""
     hooks: Any = request.config.pluginmanager.get_plugin("shardproof-session")
     checked = Sharded(request, hooks.session)
     yield checked

@@ -1,4 +1,4 @@
-"""Mesh, PartitionSpec and shape in; which device holds which index range out. Plain data: no JAX, no devices."""
+"""Mesh, PartitionSpec and shape in; the index range that each device holds out. Plain data: no JAX, no devices."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ class Typed(NamedTuple):
 
     @classmethod
     def of(cls, written: tuple[tuple[int, ...], str]) -> Typed:
-        """The type of its parts."""
+        """Build from the pair `(shape, dtype)`."""
         return cls(*written)
 
     def json(self) -> tuple[tuple[int, ...], str]:
-        """Its parts."""
+        """Return the pair `(shape, dtype)`."""
         return self.shape, self.dtype
 
 
 Parts: TypeAlias = Mapping[int, Typed | tuple[Typed, ...] | None]
-"""The type of each array of a graph by its number, of a tuple those of each; None where loops' steps differ."""
+"""The type of each value of a graph by number; a tuple for a tuple; None where the steps of a loop differ."""
 
 
 class Spec(tuple[tuple[str, ...], ...]):
-    """A PartitionSpec: for each dimension, the mesh axes that it is split over, the first one slowest.
+    """A PartitionSpec: for each dimension, the mesh axes that shard it, major to minor.
 
-    Dimensions for which it has no entry are not split. It is printed as JAX prints it: `P('x', None)`.
+    Dimensions without an entry are not sharded. It is printed as JAX prints it: `P('x', None)`.
     """
 
     __slots__ = ()
@@ -53,38 +53,38 @@ class Spec(tuple[tuple[str, ...], ...]):
 
     @classmethod
     def of(cls, entries: Iterable[str | Iterable[str] | None]) -> Spec:
-        """The spec of entries as YAML, JSON and JAX have them: null, an axis, or several axes."""
+        """Build a spec from entries of YAML, JSON or JAX: None, an axis, or several axes."""
         return cls(() if e is None else (e,) if isinstance(e, str) else tuple(e) for e in entries)
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """The mesh axes that it splits over, in the order of the dimensions."""
+        """The mesh axes that shard any dimension, in the order of the dimensions."""
         return tuple(itertools.chain.from_iterable(self))
 
     def over(self, axes: Iterable[str]) -> Spec:
-        """As much of it as splits over some `axes`."""
+        """Restrict the spec to the given mesh `axes`."""
         kept = frozenset(axes)
         return Spec(tuple(axis for axis in entry if axis in kept) for entry in self)
 
     def padded(self, rank: int) -> Spec:
-        """The same with an entry for each of `rank` dimensions, where it has fewer."""
+        """Append empty entries up to `rank` dimensions."""
         return Spec((*self, *((),) * (rank - len(self))))
 
     def __repr__(self) -> str:
         return f"P({', '.join(_entry(axes) for axes in self)})"
 
     def json(self) -> SpecEntries:
-        """As the YAML has it, in Python's lists: `['x', None]`, `[['x', 'y'], None]`."""
+        """Return the entries as lists: `['x', None]`, `[['x', 'y'], None]`."""
         return [None if not axes else axes[0] if len(axes) == 1 else list(axes) for axes in self]
 
     def yaml(self) -> str:
-        """As text of the YAML: `[x, null]`, `[[x, y], null]`."""
+        """Format as YAML: `[x, null]`, `[[x, y], null]`."""
         entries = ["null" if not axes else axes[0] if len(axes) == 1 else f"[{', '.join(axes)}]" for axes in self]
         return f"[{', '.join(entries)}]"
 
 
 def spec_text(spec: Spec | None) -> str:
-    """The PartitionSpec of an array as JAX prints it, where it has one."""
+    """Format a spec as JAX prints it; None as `no PartitionSpec`."""
     return "no PartitionSpec" if spec is None else str(spec)
 
 
@@ -97,9 +97,9 @@ def _entry(axes: tuple[str, ...]) -> str:
 class Mesh:
     """Named axes and their sizes, in the order of `jax.make_mesh`.
 
-    - `devices`: the numbers of the target's devices in it, row-major; None where `jax.make_mesh` decides.
-    - `automatic`: further axes, which those who see this mesh leave to the compiler.
-    - `auto`: those of its own axes that have no part in the types of explicit sharding.
+    - `devices`: the ids of its devices, row-major; None where `jax.make_mesh` chooses.
+    - `automatic`: axes of the whole mesh that were removed from this one and are left to the compiler.
+    - `auto`: the axes that are `Auto` in explicit sharding; the others are `Explicit`.
     """
 
     axes: tuple[str, ...]
@@ -118,12 +118,12 @@ class Mesh:
 
     @property
     def explicit(self) -> tuple[str, ...]:
-        """The axes that are part of the types of explicit sharding."""
+        """The axes that are `Explicit` in explicit sharding."""
         return tuple(axis for axis in self.axes if axis not in self.auto)
 
     @property
     def needed(self) -> int:
-        """How many devices there have to be for the mesh to be made."""
+        """The number of devices that must exist for the mesh."""
         return self.size if self.devices is None else max(self.devices) + 1
 
     @cached_property
@@ -133,18 +133,18 @@ class Mesh:
 
     @cached_property
     def coordinates(self) -> tuple[Coordinates, ...]:
-        """Every device's coordinates, row-major: the last axis varies fastest."""
+        """The coordinates of every device, row-major: the last axis varies fastest."""
         return tuple(itertools.product(*(range(n) for n in self.shape)))
 
     def without(self, automatic: Sequence[str]) -> Mesh:
-        """The mesh of the other axes."""
+        """The mesh without the given axes, which become its `automatic`."""
         if not automatic:
             return self
         left = [axis for axis in self.axes if axis not in automatic]
         return Mesh(tuple(left), tuple(self.sizes[axis] for axis in left), automatic=tuple(automatic))
 
     def axis_index(self, position: int, axes: str | Sequence[str]) -> int:
-        """The index of the device at row-major `position` along one axis, or along several, the first one slowest."""
+        """The index of the device at row-major `position` along one axis, or along several, major to minor."""
         names = (axes,) if isinstance(axes, str) else tuple(axes)
         index = 0
         for name in names:
@@ -169,7 +169,7 @@ class Mesh:
 
 @dataclass(frozen=True)
 class Layout:
-    """How one array of `shape` lies on `mesh` under `spec`."""
+    """The layout of an array of global `shape` on `mesh` under `spec`, which is padded to the rank."""
 
     mesh: Mesh
     shape: tuple[int, ...]
@@ -180,7 +180,7 @@ class Layout:
 
     @classmethod
     def of_shards(cls, mesh: Mesh, shard_shape: Sequence[int], spec: Spec) -> Layout:
-        """That of the array whose shards have `shard_shape`."""
+        """Build the layout of the array whose shards have `shard_shape`."""
         sizes = zip(shard_shape, spec.padded(len(shard_shape)), strict=True)
         return cls(mesh, tuple(n * mesh.axis_size(axes) for n, axes in sizes), spec)
 
@@ -191,19 +191,19 @@ class Layout:
 
     @cached_property
     def shard_shape(self) -> tuple[int, ...]:
-        """The shape of the part that one device holds."""
+        """The shape of one device's shard."""
         return tuple(n // k for n, k in zip(self.shape, self.shards, strict=True))
 
     def block(self, position: int) -> tuple[int, ...]:
-        """Which shard, counted along each dimension, the device at row-major `position` holds."""
+        """The index along each dimension of the shard that the device at row-major `position` holds."""
         return tuple(self.mesh.axis_index(position, axes) for axes in self.spec)
 
     def ranges(self, position: int) -> tuple[tuple[int, int], ...]:
-        """The half-open index range per dimension that the device at row-major `position` holds."""
+        """The half-open index range, per dimension, that the device at row-major `position` holds."""
         return tuple((b * n, (b + 1) * n) for b, n in zip(self.block(position), self.shard_shape, strict=True))
 
     def within(self, position: int, block: Layout) -> tuple[slice, ...]:
-        """Where in the larger `block` of another layout that the device has its shard lies."""
+        """The slices of the device's shard within its larger shard under the layout `block`."""
         starts = [start for start, _ in block.ranges(position)]
         own = zip(self.ranges(position), starts, strict=True)
         return tuple(slice(start - first, stop - first) for (start, stop), first in own)
@@ -213,18 +213,18 @@ class Layout:
         return tuple(slice(start, stop) for start, stop in self.ranges(position))
 
     def holders(self) -> Iterator[tuple[tuple[int, ...], list[int]]]:
-        """Every shard, row-major, with the row-major positions of the devices that hold a copy of it."""
+        """Yield every shard index, row-major, with the row-major positions of the devices that hold a copy."""
         held: dict[tuple[int, ...], list[int]] = {}
         for position in range(self.mesh.size):
             held.setdefault(self.block(position), []).append(position)
         yield from sorted(held.items())
 
     def assembled(self, held: Sequence[np.ndarray], step: int = 1) -> np.ndarray:
-        """The whole array of what the devices hold, by row-major position; of copies, the first one's.
+        """Assemble the global array from the shards `held`, by row-major position; of copies, the first is used.
 
-        With a `step` only every `step`th row of it.
+        Returns every `step`th row.
         """
-        # Pictures and specs need no NumPy.
+        # Imported late: pictures and specs need no NumPy.
         import numpy as np
 
         if not any(self.spec):

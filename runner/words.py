@@ -1,4 +1,4 @@
-"""Names, axes, bytes, times or devices in; the words for them, as every message and every table has them, out."""
+"""Names, axes, bytes, times or devices in; their text, the same in all messages and tables, out."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 def listed(names: Sequence[str], last: str = "and") -> str:
-    """`auto, constraint and explicit`; `last` is the word before the last of them."""
+    """Join names as `auto, constraint and explicit`; `last` is the conjunction."""
     return f" {last} ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def quoted(names: Sequence[str]) -> str:
-    """`'x' and 'y'`."""
+    """Quote and join names: `'x' and 'y'`."""
     return listed([f"'{name}'" for name in names])
 
 
 def bytes_text(count: int | None) -> str:
-    """A number of bytes to two digits in powers of 1000, as bandwidths are counted: `64 B`, `2.1 MB`, `17 GB`."""
+    """Format bytes in powers of 1000, with one decimal below 100: `64 B`, `2.1 MB`, `170 GB`."""
     if count is None:
         return "an unknown number of bytes"
     size, units = float(count), list(_UNITS)
@@ -31,18 +31,18 @@ def bytes_text(count: int | None) -> str:
 
 
 def time_text(seconds: float | None) -> str:
-    """Three digits and a unit: `62.1 µs`."""
+    """Format seconds as three digits and a unit, `62.1 µs`; None as a dash."""
     if seconds is None:
         return "–"
-    # What rounds to a thousand of one unit is one of the next.
+    # 999.5 and more would round to 1000 of a unit, so it is 1 of the next.
     size, unit = next(((size, unit) for size, unit in _TIMES if seconds >= 0.9995 * size), _TIMES[-1])
     return f"{seconds / size:#.3g}".removesuffix(".") + f" {unit}"
 
 
 def devices_text(ids: Sequence[int], platform: str = "", *, whole: bool = False) -> str:
-    """Device ids with their runs as ranges: `CPU 0,1`, `0-7,16-23`.
+    """Format device ids with consecutive ones as ranges: `CPU 0,1`, `0-7,16-23`.
 
-    Unless the `whole` is asked for, many runs are told by their ends: `0,2,…,62 (32)`.
+    Unless `whole`, many ranges are abbreviated: `0,2,…,62 (32)`.
     """
     runs: list[list[int]] = []
     for device in ids:
@@ -57,10 +57,10 @@ def devices_text(ids: Sequence[int], platform: str = "", *, whole: bool = False)
 
 
 def on_devices(ids: Sequence[int]) -> str:
-    """`device 3`, `devices 0-7`."""
+    """Format device ids with the noun: `device 3`, `devices 0-7`."""
     return f"device{'s' if len(ids) != 1 else ''} {devices_text(ids)}"
 
 
 def of_system(error: OSError, where: Path | None) -> str:
-    """What the system could not do, and with which file, or else `where`: `/full/a: No space left on device`."""
+    """Format an error of the system with its file, or else `where`: `/full/a: No space left on device`."""
     return f"{error.filename or where}: {error.strerror or error}"

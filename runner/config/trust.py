@@ -69,7 +69,7 @@ def check(config: DictConfig, loader: ConfigLoader, typed: Sequence[str]) -> Non
 
 
 def check_folders(folders: Sequence[Path]) -> None:
-    """Raise `Untrusted` where a file would hide a configuration that Hydra, a plugin or the runner defines in Python."""
+    """Raise `Untrusted` where a file would hide a configuration that Hydra, a plugin or the runner has in Python."""
     store = ConfigStore.instance()
     for folder in folders:
         if folder.resolve() == conf_folder().resolve():

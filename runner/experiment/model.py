@@ -1,4 +1,4 @@
-"""One frozen `Experiment`, which every room reads: its arrays, its statements, its outputs."""
+"""The frozen `Experiment` that every room reads: its arrays, its statements, its outputs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Array:
-    """A named operand. `init` is an expression, or a number or nested list taken literally."""
+    """A named input array. `init` is an expression, or a number or nested list that is used as it is."""
 
     name: str
     layout: Layout
@@ -75,21 +75,23 @@ class Gradient:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The outputs that they are: `grad.w`."""
+        """The names of the gradients among the outputs: `grad.w`."""
         return tuple(f"{GRADIENTS}.{array}" for array in self.wrt)
 
 
 GRADIENTS = "grad"
-"""What the names of gradients begin with, as if a repeat of that name had carried them."""
+"""The first part of the names of gradients, which look like the carries of a repeat."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """What the programs are compiled for; `devices` is the number to simulate on `cpu`.
+    """The devices that the programs are compiled for.
 
-    Where there is a `topology`, its devices are not here: nothing is run. `split_axes` is whether the axes of the mesh
-    are no products of whole axes of the topology, which only the worker can tell. Of several `processes` each has as
-    many of the simulated devices, the first the first ones. `cluster` is whether a cluster started them.
+    - `devices`: the number of devices to simulate on `cpu`.
+    - `topology`: compile for its devices, which are not present, and run nothing.
+    - `split_axes`: whether some mesh axis is no product of whole axes of the topology, which only the worker can tell.
+    - `processes`: how many processes share the simulated devices, in equal consecutive blocks.
+    - `cluster`: whether a cluster manager started the processes.
     """
 
     platform: str
@@ -109,9 +111,9 @@ class Target:
 class Experiment:
     """One validated experiment.
 
-    `outputs` and `constraints` map names to PartitionSpecs (whose length only the nodes' ranks can bound), `values`
-    maps outputs to the numbers that the experiment pins, `programs` are those to run. The gradients of `grad` are
-    among the outputs; `results` are the others.
+    `outputs` and `constraints` map names to PartitionSpecs, whose lengths are checked when the ranks are known.
+    `values` maps outputs to the numbers that the experiment pins, `programs` are those to run. The gradients of `grad`
+    are among the outputs; `results` are the others.
     """
 
     name: str
@@ -134,48 +136,48 @@ class Experiment:
     profile: bool
     timeout: float
     tested: tuple[str, ...]
-    """The targets for which `pytest` runs it: options of the config group `target`."""
+    """The targets on which `pytest` runs the experiment: options of the config group `target`."""
     definition: Mapping[str, Any] = field(repr=False)
-    """What it was read from, as plain data: every key of the file, with its default where nobody gave it a value."""
+    """The plain data that it was read from: every key of the file, with defaults filled in."""
     reader: Callable[[Mapping[str, Any]], Experiment] = field(repr=False, compare=False)
-    """What read it."""
+    """The function that read it, which `at` and `with_line` call again."""
     imports: Imports = field(default_factory=Imports)
-    """The functions that are Python of the user's own; their lines are among those of `functions`."""
+    """The user's own Python functions; their lines are among those of `functions`."""
     sections: tuple[Section, ...] = ("graph", "per_device")
-    """The sections that the file has, whether a program is written from them or not."""
+    """The sections that the file has, including those that no program is written from."""
     left_out: tuple[Program, ...] = ()
-    """The programs that are not compiled for a topology unless they are asked for by name."""
+    """The programs that are compiled for a topology only when the user names them."""
     chosen: bool = False
-    """Whether the user named the program, rather than taking all that there are."""
+    """Whether the user named the program rather than taking all."""
     grad: Gradient | None = None
     expected: Mapping[Program, expect.Expectations] = field(default_factory=dict[Program, expect.Expectations])
-    """What each program is held to."""
+    """The expectations that each program is checked against."""
     patterned: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The patterns of `constraints` for those values that the file names by one."""
+    """For each value that the file constrains by a pattern, that pattern."""
     implied: frozenset[str] = frozenset()
-    """The gradients that the file does not name among its outputs."""
+    """The gradients that are outputs although the file does not list them there."""
     probed: frozenset[str] = frozenset()
-    """The values of `graph` that are among the outputs only so that the compiler tells their layouts."""
+    """The values of `graph` that are outputs only so that the compiled program has their layouts."""
     verify_dims: Mapping[str, int] = field(default_factory=dict[str, int])
     approximate: Mapping[str, float] = field(default_factory=dict[str, float])
-    """How far `per_device` is from `graph` on purpose: for an output, the share of its root mean square."""
+    """For each output that `per_device` only approximates, the allowed error relative to its root mean square."""
     weak: frozenset[str] = frozenset()
-    """The outputs whose `value` check may be blunt."""
+    """The outputs whose `value` check may be too blunt to notice a mistake of 10 %."""
     explain: bool = False
-    """Whether the terminal says of each collective why it is there."""
+    """Whether the terminal shows the reason for each collective."""
     show: Show = "auto"
-    """What of the arrays and outputs is shown: a word, or names."""
+    """The arrays and outputs to draw: a word, or names."""
     hardware: Hardware | None = None
-    """For which the time of a run is estimated."""
+    """The hardware for which the time of a run is estimated."""
     wrong: Mapping[Program, Mapping[str, str]] = field(default_factory=dict[Program, Mapping[str, str]])
-    """Per program the outputs that JAX is known to give wrong, with the versions that do: "" is all of them."""
+    """For each program, the outputs that JAX is known to compute wrongly, and in which versions; "" is all."""
     logical: Mapping[Key, Logical] = field(default_factory=dict[Key, Logical])
-    """The specs that are written with logical names, by their keys."""
+    """The specs that are written with logical axis names, by their keys."""
     automatic: tuple[str, ...] = ()
-    """The mesh axes that `per_device` leaves to the compiler: its collectives and its blocks are of the others."""
+    """The mesh axes that `per_device` leaves to the compiler; its collectives and blocks use the others."""
     by_hand: Mapping[Section, frozenset[str]] = field(default_factory=dict[Section, frozenset[str]])
-    """The gradients that no program of a section computes, since the other section's lines read them: here, lines of
-    its own stand in their place."""
+    """For each section, the gradients that its programs do not compute, because lines of its own compute them; lines of
+    the other section read them."""
 
     def at(
         self,
@@ -185,18 +187,18 @@ class Experiment:
         layouts: Mapping[str, SpecEntries] = MappingProxyType({}),
         **keys: Any,
     ) -> Experiment:
-        """The experiment that the same file describes at other sizes, on another mesh, in other layouts.
+        """Read the same file with other sizes, another mesh or other layouts.
 
-        - `dims`, `mesh`: the sizes of some dims, and of some axes of the mesh, by their names.
-        - `layouts`: specs by the keys of the file that say them: `{"arrays.A.spec": ["x", None]}`.
-        - `keys`: other values of other keys of the file, each whole.
+        - `dims`, `mesh`: new sizes of some dims and some mesh axes, by name.
+        - `layouts`: new specs by their keys in the file: `{"arrays.A.spec": ["x", None]}`.
+        - `keys`: new values of other top-level keys.
 
-        Of a part of an experiment, such as one section, it is the whole. Raises `InvalidExperiment`.
+        Returns the whole experiment, even where `self` is a part such as one section. Raises `InvalidExperiment`.
         """
         return self.reader({**definition.at(self.definition, dims, mesh, layouts), **keys})
 
     def with_line(self, section: Section, key: Key, text: str | int) -> Experiment | None:
-        """The experiment of the file with a line of another text, as `section` has it; None where no line is there.
+        """Read the same file with the text of one line replaced; None where `section` has no line at `key`.
 
         Raises `InvalidExperiment`.
         """
@@ -204,7 +206,7 @@ class Experiment:
         return None if changed is None else self.reader(changed)
 
     def alone(self, section: Section) -> Experiment:
-        """The experiment of one section: its lines, and the outputs that the programs written from it compute."""
+        """The experiment of one section: its lines, and the outputs that its programs compute."""
         return self._alone[section]
 
     @cached_property
@@ -226,7 +228,7 @@ class Experiment:
 
     @cached_property
     def apart(self) -> frozenset[str]:
-        """The outputs that hang on a gradient which one section reads, while the other has lines in its place."""
+        """The outputs that depend on a gradient which one section reads and the other computes with its own lines."""
         if self.grad is None or not (self.graph and self.per_device):
             return frozenset()
         sections = [self.lines(section) for section in SECTIONS]
@@ -236,20 +238,20 @@ class Experiment:
 
     @cached_property
     def manual(self) -> Mesh:
-        """The mesh that `per_device` sees: the axes over which it is manual."""
+        """The mesh of the axes over which `per_device` is manual."""
         return self.mesh.without(self.automatic)
 
     def block(self, layout: Layout) -> Layout:
-        """How an array lies for `per_device`: over the automatic axes a device's block is whole."""
+        """The layout of an array as `per_device` sees it: not sharded over the automatic axes."""
         return replace(layout, spec=layout.spec.over(self.manual.axes)) if self.automatic else layout
 
     def blocks(self, shape: tuple[int, ...], output: str) -> Layout:
-        """How the output of that name, and of a shape, lies for `per_device`."""
+        """The layout, as `per_device` sees it, of the output called `output`, whose global shape is `shape`."""
         return self.block(Layout(self.mesh, shape, self.outputs[output]))
 
     @property
     def inside(self) -> Experiment:
-        """The experiment of the manual axes alone: what `per_device` is on its own."""
+        """The experiment on the mesh of the manual axes alone, in which `per_device` runs."""
         if not self.automatic:
             return self
         mesh = self.manual
@@ -274,7 +276,7 @@ class Experiment:
 
     @cached_property
     def given(self) -> tuple[Array, ...]:
-        """What the lines begin with: the arrays, and the gradients that lines read, laid out as outputs are."""
+        """The inputs of the lines: the arrays, and the gradients that lines read, with their output layouts."""
         if self.grad is None:
             return self.arrays
         read = frozenset[str]().union(*(line.names for section in SECTIONS for line in self.lines(section)))
@@ -290,11 +292,11 @@ class Experiment:
         return len(self.given) > len(self.arrays)
 
     def before(self, section: Section) -> tuple[Statement, ...]:
-        """The statements of a section that need no gradient, which are what is differentiated."""
+        """The statements of a section that need no gradient: the forward pass that is differentiated."""
         return self._divided[section][0]
 
     def after(self, section: Section) -> tuple[Statement, ...]:
-        """The statements that need gradients, and before them again those they read that no array enters."""
+        """The statements that need gradients, after copies of those that they read and that depend on no array."""
         return self._divided[section][1]
 
     @cached_property
@@ -302,7 +304,7 @@ class Experiment:
         return {section: self._divide(self.section(section)) for section in SECTIONS}
 
     def _divide(self, statements: tuple[Statement, ...]) -> tuple[tuple[Statement, ...], tuple[Statement, ...]]:
-        """Statements before and after the gradients: of a call that these part, the lines; a choice stays whole."""
+        """Split statements at the gradients; a call that is split is replaced by its lines, a choice stays whole."""
         statement_units = units(statements)
         needing = entered_by(statement_units, self.grad.names if self.grad else ())
         parted = set(needing)
@@ -317,7 +319,7 @@ class Experiment:
         return rejoined(before, statements), rejoined((*again, *needing), statements)
 
     def passed(self, section: Section) -> tuple[str, ...]:
-        """The values that lines give which need no gradient, and that lines read which do."""
+        """The values from the forward pass that statements after the gradients read."""
         after = flat(self.after(section))
         read = frozenset[str]().union(*(line.names for line in after))
         known, before = results(after), flat(self.before(section))
@@ -325,7 +327,7 @@ class Experiment:
 
     @property
     def forward(self) -> Experiment:
-        """The experiment as far as it needs no gradient: what is differentiated."""
+        """The experiment of the statements that need no gradient: the forward pass that is differentiated."""
         graph, per_device = self.before("graph"), self.before("per_device")
         both = [results(flat(part)) for part, whole in ((graph, self.graph), (per_device, self.per_device)) if whole]
         there = set[str].intersection(*both) | set(self.grad.names if self.grad else ())
@@ -338,13 +340,13 @@ class Experiment:
 
     @cached_property
     def constrained(self) -> dict[str, Spec]:
-        """The constraints by the paths of the values of `graph` and of the arrays: inside of a repeat too."""
+        """The constraints on arrays and values of `graph`, by path, including values inside repeats."""
         known = {array.name: array.name for array in self.arrays} | dict(paths(self.lines("graph")))
         return {path: self.constraints[name] for path, name in known.items() if name in self.constraints}
 
     @cached_property
     def constrained_inside(self) -> dict[str, Spec]:
-        """The constraints by the paths of the values of `per_device` and of the arrays, over the automatic axes."""
+        """The constraints on arrays and values of `per_device`, by path, restricted to the automatic axes."""
         if not self.automatic:
             return {}
         known = {array.name: array.name for array in self.arrays} | dict(paths(self.lines("per_device")))
@@ -357,7 +359,7 @@ class Experiment:
         return any(program.on_mesh for program in self.programs)
 
     def probing(self, program: Program) -> Experiment | None:
-        """The experiment that returns also the values whose layouts the program is held to, if there are any."""
+        """The experiment that also outputs the values whose layouts are expected; None where there are none."""
         wanted = self.expected[program].layouts if program.whole else ()
         probed = frozenset(wanted) - self.outputs.keys()
         return (
@@ -365,18 +367,18 @@ class Experiment:
         )
 
     def keeping(self, program: Program) -> Experiment | None:
-        """The experiment that keeps everything for the backward pass, if a program of it does not."""
+        """The experiment without checkpoints; None where the program has no gradient or no checkpoint."""
         if self.grad is None or not any(checkpoints.of(self.section(program.lines))):
             return None
         return replace(self, graph=checkpoints.without(self.graph), per_device=checkpoints.without(self.per_device))
 
     def array(self, name: str) -> Array:
-        """The operand of that name."""
+        """The input array called `name`."""
         return next(array for array in self.arrays if array.name == name)
 
     @property
     def layout_keys(self) -> list[str]:
-        """The keys of the file that say how something lies."""
+        """The keys of the file that set layouts."""
         keys = [f"arrays.{array.name}.spec" for array in self.arrays]
         keys += dict.fromkeys(map(self.key_of_constraint, self.constraints))
         return [*keys, *(f"outputs.{name}" for name in self.outputs)]
@@ -386,13 +388,13 @@ class Experiment:
         return f"constraints.{self.patterned.get(name, name)}"
 
     def key_of_layout(self, name: str) -> str:
-        """The key of the file that says how an array or an output lies; a gradient lies as its array by default."""
+        """The key of the file that sets the layout of an array or an output; by default a gradient has its array's."""
         if any(array.name == name for array in self.arrays):
             return f"arrays.{name}.spec"
         return f"arrays.{name.removeprefix(f'{GRADIENTS}.')}.spec" if name in self.implied else f"outputs.{name}"
 
     def computed(self, section: Section) -> Graph:
-        """A section as a graph of its single lines: all that is computed, in no function."""
+        """The graph of a section's lines, with all functions inlined."""
         return self._computed[section]
 
     @cached_property
@@ -405,7 +407,7 @@ class Experiment:
         return self.graph if name == "graph" else self.per_device
 
     def lines(self, section: Section) -> tuple[Flat, ...]:
-        """A section as single lines, those of functions in the place of calls, under the section's names."""
+        """The lines of a section, with all functions inlined and renamed to the section's names."""
         return self._lines[section]
 
     @cached_property
@@ -414,7 +416,7 @@ class Experiment:
 
     @cached_property
     def frames(self) -> Mapping[Section, Mapping[str, Frame]]:
-        """Where the lines of functions of Python stand in the user's files, by section and name."""
+        """The places in the user's files of lines that come from Python functions, by section and name."""
         of_sections: dict[Section, dict[str, Frame]] = {}
         for section in SECTIONS:
             frames = imported.frames(self.section(section), self.imports)
@@ -422,12 +424,12 @@ class Experiment:
         return of_sections
 
     def places(self, section: Section) -> dict[str, str]:
-        """What readers know names by that no file has: the path of a leaf, the place of a line in a file of Python."""
+        """Readable forms of generated names: the path of a leaf, or the place of a line in a Python file."""
         return {**self.imports.paths, **{line: frame.place for line, frame in self.frames[section].items()}}
 
     @cached_property
     def given_frames(self) -> Mapping[Section, Mapping[str, Frame]]:
-        """The same as `frames`, and those of lines that only name another one: what a call of such a function gives."""
+        """Like `frames`, with the lines that only name another one, which are the results of Python functions."""
         of_sections: dict[Section, dict[str, Frame]] = {section: {**frames} for section, frames in self.frames.items()}
         for section, places in of_sections.items():
             for line in self.lines(section):
@@ -437,12 +439,12 @@ class Experiment:
         return of_sections
 
     def place(self, section: Section, line: str) -> str:
-        """What readers know a line by: the user's line of Python that it comes of, or its key."""
+        """The readable form of a line: the line of the user's Python that it comes from, or its key."""
         return str(self.given_frames[section].get(line) or f"{section}.{line}")
 
     @cached_property
     def x64(self) -> bool:
-        """Whether some array or expression names a dtype that JAX has only with 64 bits switched on."""
+        """Whether an array or an expression names a dtype that needs `jax_enable_x64`."""
         if any(array.dtype in dtypes.WIDE for array in self.arrays):
             return True
         named = (

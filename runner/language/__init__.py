@@ -1,1 +1,1 @@
-"""The text of an expression in; a checked tree and its operations, with their NumPy counterparts, out."""
+"""The text of an expression in; its checked term and operations, with their NumPy counterparts, out."""

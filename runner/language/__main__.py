@@ -1,4 +1,4 @@
-"""`python -m runner.language`: the table of operations as Markdown, which is `docs/operations.md`."""
+"""`python -m runner.language`: print `docs/operations.md`, the table of operations."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ gradient with respect to `output` (not to `operand`) is wrong if an empty slice 
 
 
 def markdown() -> str:
-    """The whole page: the operations, a section per kind, and what to write instead of what is missing."""
+    """Return the page as Markdown: the operations, a section per kind, and alternatives to what the language lacks."""
     lines = [
         "# The operations",
         "",
@@ -80,7 +80,7 @@ def markdown() -> str:
 
 
 def _counted() -> str:
-    """`363 of arrays, 13 collectives, 4 static values`: each table's rows."""
+    """Format the number of rows of each table: `363 of arrays, 13 collectives, 4 static values`."""
     kinds = Counter(operation.kind for operation in OPERATIONS.values())
     return f"{kinds['array']} of arrays, {kinds['collective']} collectives, {kinds['static']} static values"
 

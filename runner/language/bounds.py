@@ -1,7 +1,7 @@
-"""An expression and the sizes that it knows in; nothing out, or the fault that it makes numbers no array can hold.
+"""An expression and its sizes in; a fault out, if Python would compute a number or list that is far too large.
 
-What Python itself would compute, before any array is there, is computed here first, by its size: `9**9**9` has hundreds
-of millions of digits, `[1] * 10**9` as many elements.
+Python evaluates the parts without arrays by itself, so their sizes are computed first: `9**9**9` has hundreds of
+millions of digits, `[1] * 10**9` a billion elements.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from runner.language.syntax import Expression
 from runner.layout import Mesh
 
 _BITS = 128
-"""No dtype has more than 64; the other half is for what comes before a `//` or a `%`."""
+"""The bits of an integer at most: dtypes have up to 64, and intermediate results of a `//` or a `%` may need more."""
 
 _ELEMENTS = 1_000_000
-"""The longest list, tuple or text that an expression may make."""
+"""The longest list, tuple or string that an expression may make."""
 
 
 @dataclass(frozen=True)
 class _Integer:
-    """A number of so many bits at most; its value where it is known."""
+    """An integer of at most `bits` bits; `value` is None where not known."""
 
     bits: int
     value: int | None = None
@@ -31,13 +31,13 @@ class _Integer:
 
 @dataclass(frozen=True)
 class _Sequence:
-    """A list, a tuple or a text of so many elements, those of its elements counted too."""
+    """A list, a tuple or a string; `elements` includes those of nested ones."""
 
     elements: int
 
 
 _Static = _Integer | _Sequence | None
-"""None: an array, or a number of which nothing is known."""
+"""The static value of a part; None for an array or a number of unknown size."""
 
 _OF_NATURALS = ("power", "left_shift", "right_shift")
 
@@ -45,13 +45,13 @@ _EXACT = frozenset((
     "add", "subtract", "multiply", "floor_divide", "remainder", "power", "left_shift", "right_shift", "bitwise_and",
     "bitwise_or", "bitwise_xor",
 ))  # fmt: skip
-"""The operators that make integers of integers."""
+"""The operators on integers whose result is an integer."""
 
 
 def check(expression: Expression, sizes: Mapping[str, int], mesh: Mesh | None = None) -> None:
-    """Raise `SyntaxFault` where `expression` makes an integer or a sequence beyond all bounds, before arrays come in.
+    """Raise `SyntaxFault` where `expression` makes an integer or a sequence beyond the limits, apart from arrays.
 
-    `sizes` are the dims; a `mesh` tells what `axis_size` is.
+    `sizes` are the dims; with a `mesh`, `axis_size` is evaluated.
     """
 
     def visit(term: Term) -> _Static:
@@ -93,7 +93,7 @@ def check(expression: Expression, sizes: Mapping[str, int], mesh: Mesh | None = 
             return None
         negative, zero = right.value is not None and right.value < 0, right.value == 0
         if (negative and operation in _OF_NATURALS) or (zero and operation in ("floor_divide", "remainder")):
-            # A fraction, or Python's own fault, which the one who evaluates it tells.
+            # A fraction, or an error that the evaluation reports.
             return None
         bits = _bits(operation, left, right)
         if bits is None:
@@ -122,7 +122,7 @@ def check(expression: Expression, sizes: Mapping[str, int], mesh: Mesh | None = 
 
 
 def _bits(operation: str, left: _Integer, right: _Integer) -> int | None:
-    """How many bits the result has at most; None where nothing is known of it."""
+    """The most bits of the result; None where not known."""
     if operation == "multiply":
         return left.bits + right.bits
     if operation == "power":

@@ -1,4 +1,4 @@
-"""An equation and the dtypes of its operands in; the dtype to which it narrows a float out: a cast is meant."""
+"""An equation and the dtypes of its operands in; the float dtype that it explicitly casts to out."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from runner.language.operations import DTYPES, Operation
 
 
 def narrowed(operation: Operation, equation: Equation, dtype_of: Callable[[Operand], str]) -> str | None:
-    """The float dtype that a call names, if it holds less than what the call is given; None if it casts nothing.
+    """The float dtype that a call names, if it is less precise than some operand; else None.
 
-    `dtype_of` gives the dtype that JAX says of an operand: `float64` for a number of Python's, which can be any number.
+    `dtype_of` returns an operand's dtype in JAX, and `float64` for a Python number.
     """
     named, arguments = _names_dtype(operation, equation)
     written = _float(named, arguments)
@@ -27,12 +27,12 @@ def narrowed(operation: Operation, equation: Equation, dtype_of: Callable[[Opera
 
 
 def to_float(operation: Operation, equation: Equation) -> str | None:
-    """The float dtype that a call names, whatever it is given; None if it names none, or draws."""
+    """The float dtype that a call names, whatever its operands; None if it names none or draws random numbers."""
     return _float(*_names_dtype(operation, equation))
 
 
 def _names_dtype(operation: Operation, equation: Equation) -> tuple[str | None, dict[str, Any]]:
-    """The parameter that names a dtype, if there is one that casts, and the operands by their parameters."""
+    """The parameter of a call that names the dtype to cast to, if any, and the operands by parameter."""
     named = next((name for name in DTYPES if name in operation.signature.parameters), None)
     if named is None or operation.kind != "array" or operation.random:
         return None, {}
@@ -48,7 +48,7 @@ def _float(named: str | None, arguments: Mapping[str, Any]) -> str | None:
 
 
 def drawn(operation: Operation, equation: Equation) -> Operand | None:
-    """The operand whose dtype says which random numbers a call draws, if it has one."""
+    """The operand whose dtype determines the random numbers that a call draws, if it has one."""
     if operation.draws is None:
         return None
     argument = bound(operation, equation).arguments.get(operation.draws)
@@ -56,10 +56,10 @@ def drawn(operation: Operation, equation: Equation) -> Operand | None:
 
 
 def bound(operation: Operation, equation: Equation) -> inspect.BoundArguments:
-    """The operands of a call by its parameters."""
+    """Bind the operands of a call to its parameters."""
     return operation.signature.bind(*equation.operands, **dict(equation.named))
 
 
 def _parts(value: Operand | tuple[Operand, ...]) -> Sequence[Operand]:
-    # What stands for any number of operands is a tuple of them.
+    # A variadic parameter is bound to a tuple of operands.
     return value if isinstance(value, tuple) else value.items if isinstance(value, Group) else (value,)

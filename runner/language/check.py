@@ -1,4 +1,4 @@
-"""A parsed expression and the names that stand before it in; nothing out, or the fault that is known without JAX."""
+"""A parsed expression and the names in scope in; a fault out, if one is found without JAX."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Scope:
     """The names that an expression may use.
 
     - `values`: arrays and earlier nodes; `sizes`: the dims; `loops`: the carries of earlier repeats.
-    - `later`: names that stand further down, for the message about order.
-    - `static`: the earlier lines that are integers, known without arrays.
-    - `parameters`: those of a function that is read by itself, of which nobody knows yet what they stand for.
-    - `functions`: the experiment's own, each call of which has become its lines already.
+    - `later`: the names of later lines, for the message about order.
+    - `static`: the earlier lines that are integers known without arrays.
+    - `parameters`: those of a function that is checked by itself, whose arguments are not known.
+    - `functions`: the experiment's own functions, whose calls have been inlined already.
     """
 
     section: Section
@@ -39,7 +39,7 @@ class Scope:
     lengths: dict[str, int] = field(default_factory=dict[str, int])
 
     def nested(self) -> Scope:
-        """A copy to which the names of a loop's body can be added."""
+        """Return a copy to which the names of a loop's body can be added."""
         return replace(
             self,
             values=set(self.values),
@@ -49,7 +49,7 @@ class Scope:
         )
 
     def called(self, arguments: Mapping[str, str]) -> Scope:
-        """What the lines of a function know whose parameters are these names of here."""
+        """Return the scope of a function's lines; `arguments` maps its parameters to names of this scope."""
         return replace(
             self,
             values=set(arguments),
@@ -63,7 +63,7 @@ class Scope:
 
 def check(expression: Expression, scope: Scope) -> None:
     """Raise `SyntaxFault` for a name, an operation, an argument or a mesh axis that does not exist."""
-    # A function that combines two values reads nothing of what stands around it, under whichever name.
+    # Lambdas are checked first: they cannot read enclosing values.
     for part in within(expression.term):
         if isinstance(part, Lambda):
             _check_lambda(expression, part, scope)
@@ -71,10 +71,10 @@ def check(expression: Expression, scope: Scope) -> None:
 
 
 def canonical(expression: Expression) -> Expression:
-    """The expression as both JAX and the oracle read it alike.
+    """Rewrite an expression so that JAX and the oracle read it alike.
 
-    The lists among the arguments of collectives become tuples, since JAX wants them hashable; random values get the
-    dtype that the table gives them, since JAX's own default depends on whether 64 bits are switched on.
+    Lists among the arguments of collectives become tuples, since JAX requires them to be hashable. Random draws get the
+    table's default dtype, since JAX's default depends on `jax_enable_x64`.
     """
     known = _canonical(expression.term)
     return expression if known is expression.term else Expression(expression.text, known)
@@ -196,7 +196,7 @@ def _check_call(expression: Expression, call: Apply, scope: Scope) -> None:
 
 
 def callee(expression: Expression, call: Apply) -> Term:
-    """The name of what a call calls; of a call that stands in the place of something else, that."""
+    """The name in the text that a call calls; the call itself, where that name is not in its text."""
     name = call.operation.encode()
     start = -1 if call.at is None else expression.text.encode().find(name, *call.at)
     return call if start < 0 else Name(call.operation, (start, start + len(name)))
@@ -212,7 +212,7 @@ def _check_function(expression: Expression, node: Term, operation: Operation) ->
 
 
 def _check_lambda(expression: Expression, node: Lambda, scope: Scope) -> None:
-    """What combines two values reads them and the dims, and nothing else."""
+    """Check a function that combines two values: it may read its parameters and the dims only."""
     own = node.parameters
     for name in own:
         if name in scope.sizes or name in CONSTANTS:
@@ -262,7 +262,7 @@ def _check_axes(expression: Expression, node: Term, scope: Scope) -> None:
 
 
 def missing_axis(axis: object, mesh: Mesh) -> str:
-    """The message for a mesh axis that is not there, or that `per_device` leaves to the compiler."""
+    """Return the message for a mesh axis that does not exist, or that `per_device` leaves to the compiler."""
     if axis in mesh.automatic:
         manual = ", ".join(mesh.axes)
         return f"mesh axis '{axis}' is automatic here: per_device is manual over {manual} (manual: [{manual}])"

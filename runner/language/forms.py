@@ -1,7 +1,7 @@
-"""A call that takes functions in; which functions, and what is handed to them, out.
+"""A call that takes functions in; the functions and their operands out.
 
-`cond`, `switch` and `map` are none of the operations: what they call are functions of the experiment's own. The lines
-of these stand in the place of the call (`runner/experiment/statements.py`).
+`cond`, `switch` and `map` are not operations: they call the experiment's own functions, whose lines are inlined
+(`runner/experiment/statements.py`).
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ SWITCH = "switch"
 """The call whose second operand is a list of functions."""
 
 FUNCTIONS = {"cond": (1, 2), MAP: (0,)}
-"""The positions of the operands that are functions, of the calls that take no list of them."""
+"""The positions of the operands that are functions, for calls that do not take a list of them."""
 
 _FORMS = {"cond": "cond(p, f, g, x)", "switch": "switch(i, [f, g], x)"}
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a call of `cond` or `switch` says.
+    """A call of `cond` or `switch`.
 
-    - `on`: the predicate or the index; `cases`: what is called, in the order of JAX's branches (of `cond` the false one
-      first), each a name or a lambda; `operands`: of all of them.
+    - `on`: the predicate or the index; `operands`: the operands of every branch.
+    - `cases`: the branches, each a name or a lambda, in the order of `jax.lax.switch`; for `cond`, false comes first.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Asked:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """What the cases are called that have no name."""
+        """The names of cases that are lambdas."""
         return ("false", "true") if self.name == "cond" else tuple(f"case{i}" for i in range(len(self.cases)))
 
 
@@ -69,7 +69,7 @@ def _cases(call: Apply) -> tuple[Term, ...]:
 
 
 def read(call: Apply) -> Asked | str:
-    """What a call says; or what is wrong with it."""
+    """Parse a call of `cond` or `switch`; return the message if it is malformed."""
     name, cases = call.operation, _cases(call)
     form = _FORMS[name]
     if call.named:

@@ -1,7 +1,7 @@
-"""The operands of a contraction in; einsum's notation for it out: which dimensions it sums over, which it keeps.
+"""The operands of a contraction in; its einsum labels out: which dimensions are summed over, which are kept.
 
-The operands are those of a call, in its order, tuples taken apart: an array has a `shape`. Each function gives None
-for operands of whose dimensions it cannot say what becomes of them.
+The operands are those of a call, in order, with tuples flattened; arrays have a `shape`. Each function returns None for
+operands whose labels it cannot tell.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from runner.untyped import is_sequence
 
 Labels = tuple[Sequence[str], str]
-"""The labels of each operand, one character for a dimension, and of the result."""
+"""The labels of each operand, one character per dimension, and those of the result."""
 
 _BATCH, _ROWS, _COLUMNS, _SUMMED = "ZYXWVUTS", "abcdefgh", "stuvwxyz", "klmnopq"
 
@@ -23,7 +23,7 @@ def _ranks(operands: Sequence[Any]) -> list[int]:
 
 
 def _two(operands: Sequence[Any]) -> tuple[int, int] | None:
-    """The ranks of two arrays, neither of which is a number."""
+    """The ranks of the two array operands; None unless there are two, of rank 1 or more."""
     match _ranks(operands):
         case [first, second] if first and second:
             return first, second
@@ -32,7 +32,7 @@ def _two(operands: Sequence[Any]) -> tuple[int, int] | None:
 
 
 def einsum(operands: Sequence[Any]) -> Labels | None:
-    """`einsum('...ij,jk', x, y)`: the ellipsis written out, and the result too."""
+    """`einsum('...ij,jk', x, y)`: writes out the ellipsis and an implicit result."""
     if not isinstance(operands[0], str):
         return None
     ranks = _ranks(operands)
@@ -48,7 +48,7 @@ def einsum(operands: Sequence[Any]) -> Labels | None:
 
 
 def tensordot(operands: Sequence[Any]) -> Labels | None:
-    """`tensordot(x, y, axes=2)`: the last dimensions of one with the first of the other, or those that `axes` pairs."""
+    """`tensordot(x, y, axes=2)`: sums over the last dimensions of `x` and first of `y`, or those that `axes` pairs."""
     ranks = _two(operands)
     axes: Sequence[Any] = [each for each in operands[2:] if isinstance(each, int) or is_sequence(each)] or [2]
     if ranks is None or len(axes) > 2:
@@ -65,7 +65,7 @@ def tensordot(operands: Sequence[Any]) -> Labels | None:
 
 
 def dot_general(operands: Sequence[Any]) -> Labels | None:
-    """`dot_general(x, y, ((of_x, of_y), (of_x, of_y)))`: what it sums over, then what is a batch and comes first."""
+    """`dot_general(x, y, (contracting, batch))`, each a pair for `x` and `y`; batch dimensions come first in the result."""
     ranks = _two(operands)
     pairs = [operand for operand in operands if is_sequence(operand)]
     if ranks is None or len(pairs) != 2:
@@ -83,7 +83,7 @@ def dot_general(operands: Sequence[Any]) -> Labels | None:
 
 
 def dot(operands: Sequence[Any]) -> Labels | None:
-    """`dot(x, y)`: the last dimension of one with the last but one of the other."""
+    """`dot(x, y)`: sums over the last dimension of `x` and the last but one of `y`."""
     ranks = _two(operands)
     if ranks is None:
         return None
@@ -92,7 +92,7 @@ def dot(operands: Sequence[Any]) -> Labels | None:
 
 
 def inner(operands: Sequence[Any]) -> Labels | None:
-    """`inner(x, y)`: the last dimensions with each other."""
+    """`inner(x, y)`: sums over the last dimensions."""
     ranks = _two(operands)
     if ranks is None:
         return None
@@ -101,27 +101,27 @@ def inner(operands: Sequence[Any]) -> Labels | None:
 
 
 def vdot(operands: Sequence[Any]) -> Labels | None:
-    """`vdot(x, y)` of two vectors; what has more dimensions it flattens."""
+    """`vdot(x, y)` of two vectors; None for other ranks, which it flattens."""
     return (["k", "k"], "") if _two(operands) == (1, 1) else None
 
 
 def vecdot(operands: Sequence[Any]) -> Labels | None:
-    """`vecdot(x, y)`: the last dimensions with each other, the ones before them broadcast."""
+    """`vecdot(x, y)`: sums over the last dimensions, and broadcasts the others."""
     return _broadcast(operands, "k", "k") if len(operands) < 3 or operands[2] == -1 else None
 
 
 def matvec(operands: Sequence[Any]) -> Labels | None:
-    """`matvec(x, y)`: each matrix with a vector."""
+    """`matvec(x, y)`: multiplies matrices by vectors, and broadcasts the other dimensions."""
     return _broadcast(operands, "rk", "k")
 
 
 def vecmat(operands: Sequence[Any]) -> Labels | None:
-    """`vecmat(x, y)`: each vector with a matrix."""
+    """`vecmat(x, y)`: multiplies vectors by matrices, and broadcasts the other dimensions."""
     return _broadcast(operands, "k", "kc")
 
 
 def _broadcast(operands: Sequence[Any], left: str, other: str) -> Labels | None:
-    """The last dimensions as they are labelled; those before them are broadcast against each other."""
+    """Label the last dimensions as given, and broadcast those before them against each other."""
     ranks = _two(operands)
     if ranks is None:
         return None
@@ -132,7 +132,7 @@ def _broadcast(operands: Sequence[Any], left: str, other: str) -> Labels | None:
 
 
 def matmul(operands: Sequence[Any]) -> Labels | None:
-    """`x @ y`: the leading dimensions of both are broadcast against each other."""
+    """`x @ y`: broadcasts the leading dimensions against each other."""
     ranks = _two(operands)
     if ranks is None or max(ranks) <= 2:
         return dot(operands)
@@ -140,7 +140,7 @@ def matmul(operands: Sequence[Any]) -> Labels | None:
 
 
 def in_ascii(subscripts: str) -> str:
-    """Subscripts with letters that NumPy takes, which sort alike: JAX takes any."""
+    """Replace the labels by ASCII letters, which NumPy requires, in the same sorting order."""
     if subscripts.isascii():
         return subscripts
     names = sorted({name for name in subscripts if name not in " ,.->"})

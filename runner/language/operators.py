@@ -1,4 +1,4 @@
-"""The name of an operation in; the operator of Python that it is out."""
+"""The name of an operation in; its Python operator out."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from runner.language.operations import OPERATIONS, Operation
 
 @dataclass(frozen=True)
 class Operator:
-    """One of Python's operators: on arrays the operation `name`, on Python's own numbers `python`.
+    """A Python operator: the operation `name` on arrays, `python` on Python numbers.
 
-    `function`: what the module `operator` calls that.
+    `function` is its name in the module `operator`.
     """
 
     symbol: str
@@ -24,16 +24,16 @@ class Operator:
 
     @property
     def operation(self) -> Operation:
-        """The row of the operation that it is on arrays."""
+        """The row of the operation on arrays."""
         return OPERATIONS[self.name]
 
     @property
     def python(self) -> Callable[..., Any]:
-        """What it is on Python's own numbers."""
+        """The function on Python numbers."""
         return getattr(operator, self.function)
 
     def numpy(self, *values: Any) -> Any:
-        """Its counterpart. The program that JAX traces computes Python's own numbers as Python does."""
+        """Apply the NumPy counterpart, or, to Python numbers alone, Python's operator, as a traced program does."""
         on_arrays = any(dtypes.is_numeric(value) for value in values)
         return self.operation.numpy(*values) if on_arrays else self.python(*values)
 
@@ -65,7 +65,7 @@ BY_NAME = {
         Operator(">=", "greater_equal", "ge"),
     )
 }
-"""The operators of the language, by the names of the operations that they are."""
+"""The operators of the language, by the names of their operations."""
 
 COMPARISONS = frozenset(("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"))
-"""The operations that `<`, `==`, … are."""
+"""The operations of `<`, `==`, and the other comparisons."""

@@ -1,4 +1,4 @@
-"""A term in; the parts of it that have values, what they call, and the same with another part, out."""
+"""A term in; its parts with values, the operations that they call, and terms with parts replaced, out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from runner.language.operations import OPERATIONS, Operation
 
 
 def parts(term: Term) -> Iterator[Term]:
-    """The parts of an expression that have a value of their own, the whole first."""
+    """Yield the parts of an expression that have a value of their own, parents first."""
     yield term
     match term:
         case Lambda() | Listed():
@@ -26,7 +26,7 @@ def parts(term: Term) -> Iterator[Term]:
 
 
 def called(term: Term) -> Operation | None:
-    """The operation that a term calls, by its name or by an operator, if it calls one."""
+    """The row of the operation that a term calls, by name or by an operator; None where it calls none."""
     match term:
         case Apply(operation=operation, spelled="call" | "operator"):
             return OPERATIONS[operation]
@@ -35,37 +35,37 @@ def called(term: Term) -> Operation | None:
 
 
 def operator(operation: str, *operands: Term) -> Apply:
-    """The operator that is this operation, of one operand or of two: `operator("add", a, b)` is `a + b`."""
+    """Build a unary or binary operator term: `operator("add", a, b)` is `a + b`."""
     return Apply(operation, operands, spelled="operator")
 
 
 def at_index(x: Term, index: Term) -> Apply:
-    """`x[index]`, of one index or of a tuple of them."""
+    """Build `x[index]`; `index` may be a tuple."""
     return Apply(INDEX, (x, index), spelled="index")
 
 
 def plus(term: Term, by: int) -> Term:
-    """`i + 1`, `i - 1`; of a number the number."""
+    """Build `term + by`, or `term - by` for a negative number; an integer literal is evaluated."""
     if isinstance(term, Const) and isinstance(term.value, int) and not isinstance(term.value, bool):
         return Const(term.value + by)
     return operator("add" if by > 0 else "subtract", term, Const(abs(by)))
 
 
 def transposed(term: Term) -> Term:
-    """`x.T`; of `x.T` it is `x`."""
+    """Build `x.T`; `x.T` becomes `x`."""
     if isinstance(term, Apply) and term.spelled == ".T":
         return term.operands[0]
     return Apply("transpose", (term,), spelled=".T")
 
 
 def axes_of(axes: tuple[str, ...]) -> Term:
-    """Mesh axes as a call has them: `'x'`, `('x', 'y')`."""
+    """Build the argument for mesh axes: `'x'`, `('x', 'y')`."""
     names = tuple(map(Const, axes))
     return names[0] if len(names) == 1 else Group(names)
 
 
 def place_of(call: Apply, parameter: str) -> int | str | None:
-    """Where a call has an argument of its operation: at a position, by name; None where it has none."""
+    """The position or the name by which a call gives `parameter`; None where it does not."""
     row = called(call)
     if parameter in dict(call.named):
         return parameter
@@ -74,12 +74,12 @@ def place_of(call: Apply, parameter: str) -> int | str | None:
 
 
 def argument(call: Apply, at: int | str) -> Term:
-    """The argument of a call at a position, or of a name."""
+    """The argument of a call at a position or with a name."""
     return call.operands[at] if isinstance(at, int) else dict(call.named)[at]
 
 
 def with_argument(call: Apply, at: int | str, new: Term) -> Apply:
-    """A call with another argument at a position, or of a name."""
+    """Replace the argument of a call at a position or with a name."""
     if isinstance(at, int):
         return replace(call, operands=(*call.operands[:at], new, *call.operands[at + 1 :]))
     return replace(call, named=tuple((name, new if name == at else old) for name, old in call.named))

@@ -1,4 +1,4 @@
-"""A term in; its text out, as Python would print it."""
+"""A term in; its text out, formatted as `ast.unparse` does."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from runner.language.operations.arguments import AT
 from runner.language.operators import BY_NAME
 
 _INFINITE = "1e309"
-"""How a number beyond the largest float is written."""
+"""The literal for infinity, beyond the largest float."""
 
 
 class _Place(IntEnum):
-    """Where a term stands, by how strongly the place binds: what binds less stands in parentheses.
+    """The position of a term, ordered by precedence: a term that binds less strongly gets parentheses.
 
-    A bound of a slice may be left out; in the brackets of an index a tuple has no parentheses, and in those of an
-    update a single element has no comma either.
+    A slice's bound may be omitted. In the brackets of an index, a tuple has no parentheses; in those of an update, a
+    single element has no comma either.
     """
 
     BOUND = -3
@@ -46,16 +46,16 @@ _BINDS = {
 }  # fmt: skip
 
 _Piece: TypeAlias = "str | tuple[Term, _Place]"
-"""Text, or a part and its place."""
+"""Text, or a child and its position."""
 
 
 def text(term: Term) -> str:
-    """A term as text of the language: `psum(A @ B, 'x')`."""
+    """Print a term: `psum(A @ B, 'x')`."""
     return "".join(_texts(term, _Place.LAMBDA))
 
 
 def written(term: Term) -> tuple[str, Term]:
-    """The text of a term, and the same term with all its parts where they stand in the text."""
+    """Print a term; return the text, and the term with the spans of all its parts in that text."""
     writing = _Writing()
     whole = writing.put(term, _Place.LAMBDA)
     return "".join(writing.texts), whole
@@ -112,7 +112,7 @@ def _binds(term: Term) -> _Place:
 
 
 def _pieces(term: Term, place: _Place) -> Iterator[_Piece]:
-    """What a term is written of: its children in their order, and the text around them."""
+    """Yield the children of a term in order, and the text between them."""
     match term:
         case Name(name=name):
             yield name
@@ -162,7 +162,7 @@ def _applied(term: Apply) -> Iterator[_Piece]:
 
 
 def _gap(term: Term) -> str:
-    # A dot behind an integer would be its decimal point.
+    # A dot right after an integer would be its decimal point.
     return " " if isinstance(term, Const) and isinstance(term.value, int) and not isinstance(term.value, bool) else ""
 
 

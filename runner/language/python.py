@@ -1,7 +1,7 @@
-"""An expression in which functions of Python are called in; the calls, and the expression without them, out.
+"""An expression with calls of imported Python functions in; the calls, and the expression without them, out.
 
-What stands in such a call is Python: names, numbers, texts, attributes, calls, containers and arithmetic, and nothing
-else. It is the user's own code that runs there, so this is no sandbox; it keeps a line a line.
+Such a call is Python, restricted to names, literals, attributes, calls, containers and arithmetic. The restriction keeps
+a line simple; it is no sandbox, since the call runs the user's own code.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ _ALLOWED = (
 
 @dataclass(frozen=True)
 class PythonCall:
-    """A call of a function of Python: its text, what it calls (`llama.loss`), and the names that it reads."""
+    """A call of a Python function: its text, the dotted name of the function (`llama.loss`), and the names that it reads."""
 
     text: str
     function: str
     names: tuple[str, ...]
 
     def filled(self, texts: Mapping[str, str]) -> str:
-        """Its text with other texts in the place of names."""
+        """Return its text with names replaced."""
         return filled(self.text, texts)
 
 
 def taken_out(text: str, imports: Collection[str]) -> tuple[str, dict[str, PythonCall]]:
-    """An expression with a name in the place of each call of what is imported, and these calls by their names.
+    """Replace each call of a function in `imports` by a new name; return the expression and the calls by these names.
 
-    Raises `SyntaxFault` for what no such call can have. What is no expression of Python's is given back as it is.
+    Raises `SyntaxFault` for syntax that is not allowed in such a call. Returns text that is not Python unchanged.
     """
     text = on_one_line(text)
     try:
@@ -57,7 +57,7 @@ def taken_out(text: str, imports: Collection[str]) -> tuple[str, dict[str, Pytho
 
 
 def read(text: str) -> PythonCall:
-    """An expression that is Python as a whole; what it calls is "" where it is no call. Raises `SyntaxFault`."""
+    """Parse an expression that is Python as a whole; `function` is "" where it is no call. Raises `SyntaxFault`."""
     try:
         node = ast.parse(on_one_line(text).strip(), mode="eval").body
     except (SyntaxError, ValueError) as error:
@@ -66,7 +66,7 @@ def read(text: str) -> PythonCall:
 
 
 def filled(text: str, texts: Mapping[str, str]) -> str:
-    """An expression of Python with other texts in the place of names, whatever these texts are."""
+    """Replace names in a Python expression by texts, which need not be names."""
 
     class Filled(ast.NodeTransformer):
         def visit_Name(self, node: ast.Name) -> ast.expr:

@@ -1,4 +1,4 @@
-"""Arguments as text in; the signature that Python checks them by out."""
+"""A parameter list as text in; its `inspect.Signature` out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @functools.cache
 def signature(arguments: str) -> inspect.Signature:
-    """The signature that `arguments` spells: `signature("a, axis=None, *, keepdims=False")`."""
+    """Parse a parameter list: `signature("a, axis=None, *, keepdims=False")`."""
     namespace: dict[str, Any] = {}
-    exec(f"def f({arguments}): ...", namespace)  # the table's own text, never a user's
+    exec(f"def f({arguments}): ...", namespace)  # text of the table of operations, never a user's
     return inspect.signature(namespace["f"])

@@ -1,7 +1,7 @@
-"""A tree of Python in; the same as experiments write it out: `jnp.sum(A)` and `A.sum()` are both `sum(A)`.
+"""A Python tree in; the tree in the language's own spelling out: `jnp.sum(A)` and `A.sum()` become `sum(A)`.
 
-What JAX calls by the path of a row of the table of operations is that operation, and so is a method of its arrays that
-takes the same arguments. What a call of another function of JAX's is instead, a message says.
+A JAX function whose path is in the table of operations becomes that operation, as does an array method with the same
+arguments. For other functions of JAX, a message names the alternative.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MODULES = {
     "jax.nn": "jax.nn", "nn": "jax.nn", "jax.random": "jax.random", "jr": "jax.random", "jrandom": "jax.random",
     "jax.scipy": "jax.scipy", "jsp": "jax.scipy", "jax": "jax", "math": "math", "torch": "torch", "tf": "tf",
 }  # fmt: skip
-"""The names that people give to modules, longest paths first, and what the table calls those of JAX's."""
+"""Common names of modules, longest paths first, and the names of JAX's in the table."""
 
 _BY_PATH = {operation.jax: operation.name for operation in OPERATIONS.values()}
 
@@ -31,10 +31,10 @@ METHODS: Mapping[str, str] = {
         "take", "sort", "argsort", "diagonal", "trace", "ptp",
     )
 } | {"flatten": "ravel"}  # fmt: skip
-"""The methods of JAX's arrays that are operations of the array and their arguments."""
+"""The array methods that equal an operation on the array and their arguments, and the operation."""
 
 _SPREAD = ("reshape", "transpose")
-"""The methods that take a shape, or axes, one by one too."""
+"""The methods that take a shape or axes as separate arguments too."""
 
 _VALUES = {"pi": math.pi, "e": math.e, "newaxis": None}
 _DTYPES = {**{name: name for name in dtypes.NAMES}, "bool_": "bool"}
@@ -66,15 +66,15 @@ INSTEAD = {
     "jax.random.multivariate_normal(k, v, C)": "v + cholesky(C) @ normal(k, shape(v))",
     "flax.linen.avg_pool(p, (2,), (2,))": "reduce_window(p, 0.0, 'add', (1, 2, 1), (1, 2, 1), 'VALID') / 2",
 }
-"""For what the language does not have, an expression that does it; `f` is a function of the experiment's own."""
+"""Alternatives to what the language lacks; `f` is one of the experiment's own functions."""
 
 
 def plain(tree: ast.expr) -> ast.expr:
-    """The tree with operations in the place of JAX's functions and of methods; the parts stand where they stood."""
+    """Replace JAX functions and array methods by operations; nodes keep their source positions."""
     try:
         return _Plain().visit(tree)
     except RecursionError:
-        # Whoever checks the tree says that it is too deep.
+        # The check of the tree reports that it is too deep.
         return tree
 
 
@@ -112,7 +112,7 @@ def _of_method(node: ast.Call, method: ast.Attribute) -> ast.Call:
 
 
 def _is_method(function: ast.Attribute) -> bool:
-    """Whether it is a method of an array: `x.at[index].max` is an update."""
+    """Whether an attribute is an array method; `x.at[index].max` is not."""
     match function:
         case ast.Attribute(value=ast.Subscript(value=ast.Attribute(attr="at"))):
             return False
@@ -121,7 +121,7 @@ def _is_method(function: ast.Attribute) -> bool:
 
 
 def _path(node: ast.expr) -> str | None:
-    """What the table calls a function of JAX's, `jnp.sum`; None for what is none."""
+    """The path of a function as in the table, `jnp.sum`; None for a node that is no such path."""
     written = _dotted(node)
     if written is None or "." not in written:
         return None
@@ -143,7 +143,7 @@ def _dotted(node: ast.expr) -> str | None:
 
 
 def attribute(value: str, name: str) -> str | None:
-    """What is written for an attribute of an array, `x.shape`; None for one that there is not."""
+    """Return the message for an array attribute that an operation replaces, such as `x.shape`; None for any other."""
     operation = {"mT": "matrix_transpose"}.get(name, name)
     known = ("shape", "ndim", "size", "real", "imag", "matrix_transpose")
     return (
@@ -152,7 +152,7 @@ def attribute(value: str, name: str) -> str | None:
 
 
 def refusal(function: ast.expr, call: ast.Call) -> str:
-    """Why no operation is called, and what is written instead."""
+    """Return the message for a call of a function that is no operation, with the alternative."""
     path = _path(function)
     if path is not None:
         written = ast.unparse(function)

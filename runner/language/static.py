@@ -1,4 +1,4 @@
-"""An expression of sizes in, an integer out: shapes, dims and the number of a loop's steps, known before JAX."""
+"""An expression of sizes in, an integer out: shapes, dims and step counts of loops, known before JAX."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _OF_SIZES = (
 )
 
 _LONGEST = 100_000
-"""The most elements of a comprehension."""
+"""The most elements that a comprehension may have."""
 
 
 def written_out(
     expression: Expression, sizes: Mapping[str, int], mesh: Mesh | None = None, unknown: frozenset[str] = frozenset()
 ) -> Expression:
-    """The expression with the elements of each comprehension in its place.
+    """Replace each comprehension by the list of its elements.
 
-    Raises `SyntaxFault` where these are not known without arrays; where they depend on names that are `unknown` yet,
-    there are none.
+    Raises `SyntaxFault` where the elements depend on arrays. A comprehension that depends on `unknown` names becomes an
+    empty list.
     """
     known = _written_out(expression, expression.term, sizes, mesh, unknown)
     return expression if known is expression.term else Expression(expression.text, known)
@@ -56,7 +56,7 @@ def _written_out(
 
 
 def evaluate(expression: Expression, sizes: Mapping[str, int], mesh: Mesh | None = None) -> int:
-    """The integer that `expression` stands for.
+    """Evaluate an integer expression.
 
     `sizes` are the dims; with a `mesh`, `axis_size('x')` is allowed. Raises `SyntaxFault` for anything else.
     """

@@ -1,4 +1,4 @@
-"""Text in; what it says out, as a term. Only the language of experiments gets through: see `docs/language.md`."""
+"""Text in; its term out. Accepts only the language of experiments: see `docs/language.md`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from runner.language.operations.arguments import AT
 from runner.language.terms import OPERATORS, called, span, term
 
 _DEEPEST = 100
-"""How many levels an expression may nest: whatever walks it recurses."""
+"""How many levels an expression may nest: the functions that walk it recurse."""
 
 _TOO_DEEP = f"nested more than {_DEEPEST} levels deep; give a part of it a name"
 
@@ -42,7 +42,7 @@ _REFUSED: dict[type[ast.AST], str] = {
 
 
 class SyntaxFault(Exception):
-    """A fault in one expression: what is wrong, and the half-open span of characters that is at fault."""
+    """A fault in one expression: the message, and the half-open span of characters at fault."""
 
     def __init__(self, message: str, start: int, end: int) -> None:
         super().__init__(message)
@@ -52,36 +52,36 @@ class SyntaxFault(Exception):
 
 
 def fault_in(text: str, message: str, at: Span | None) -> SyntaxFault:
-    """A fault of what stands there in a text; of what stands nowhere, of all of it."""
+    """Build a fault at a span of bytes of a text; None is the whole text."""
     return SyntaxFault(message, *characters(text, at))
 
 
 def fault_at(message: str, source: Source) -> SyntaxFault:
-    """A fault where an equation is written."""
+    """Build a fault at the place of an equation."""
     return SyntaxFault(message, *source.span)
 
 
 @dataclass(frozen=True)
 class Expression:
-    """One expression: its text as written, and what it says."""
+    """One expression: its text as written, and its term."""
 
     text: str
     term: Term
 
     @classmethod
     def of(cls, term: Term) -> Expression:
-        """A term as an expression, its parts where they stand in the text. Raises `SyntaxFault` for one too deep."""
+        """Print a term to an expression, with the spans of its parts. Raises `SyntaxFault` for one that is too deep."""
         if nesting(term) > _DEEPEST:
             raise SyntaxFault(_TOO_DEEP, 0, 1)
         return cls(*printing.written(term))
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """Every name in it, of operations too: `A`, `psum`, `ring` and `ring.acc`, `A` and `A.T`."""
+        """Every name in it, including operations: `A`, `psum`, `ring` and `ring.acc`, `A` and `A.T`."""
         return frozenset(name for part in within(self.term) for name in _names(part))
 
     def fault(self, message: str, part: Term | None = None) -> SyntaxFault:
-        """A `SyntaxFault` at a part, or over the whole expression."""
+        """Build a `SyntaxFault` at a part, or over the whole expression."""
         return fault_in(self.text, message, None if part is None else part.at)
 
 
@@ -102,22 +102,21 @@ def _names(part: Term) -> tuple[str, ...]:
 def parse(text: str) -> Expression:
     """Parse one expression.
 
-    Raises `SyntaxFault` for text that is not Python, or is Python but not the language. The spans of its faults are
-    those of `on_one_line(text)`.
+    Raises `SyntaxFault` for text that is not Python, or not the language; its span refers to `on_one_line(text)`.
     """
     source = on_one_line(text)
     if not source:
         raise SyntaxFault("the expression is empty", 0, 1)
     try:
         with warnings.catch_warnings():
-            # An unknown escape in a string, or `1if`: what Python will refuse one day is refused today.
+            # An unknown escape in a string, or `1if`: Python deprecates these, so they are errors here.
             warnings.simplefilter("error")
             tree = ast.parse(source, mode="eval").body
     except SyntaxError as error:
         start = (error.offset or 0) - 1
         end = (error.end_offset or 0) - 1 if error.end_lineno in (None, 1) else start + 1
         if error.lineno not in (None, 1) or not 0 <= start < len(source):
-            # Python looked for more where the text ends.
+            # The text ended too early: mark its last character.
             start, end = len(source) - 1, len(source)
         raise SyntaxFault(_not_python(error.msg), start, max(end, start + 1)) from None
     except (ValueError, RecursionError, MemoryError) as error:
@@ -130,14 +129,14 @@ def parse(text: str) -> Expression:
 
 
 def header(text: str) -> list[tuple[str, str | None]] | None:
-    """The parameters of a function's header, `name(x, y=1)`, each with the text of its default; None for other text.
+    """Parse a function header, `name(x, y=1)`: its parameters with the texts of their defaults; None for other text.
 
-    Raises `SyntaxFault` for parameters that are not given by their names.
+    Raises `SyntaxFault` for parameters with `*` or `/`.
     """
     try:
         (function,) = ast.parse(f"def {text}: pass").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        # A ValueError of several statements too.
+        # ValueError also for several statements.
         return None
     match function:
         case ast.FunctionDef(args=arguments, returns=None, body=[ast.Pass()]):
@@ -158,13 +157,13 @@ def _not_python(message: str) -> str:
 
 
 def on_one_line(text: str) -> str:
-    """The text of an expression as it is parsed and shown: a block scalar may have broken it over lines."""
+    """Join the lines of an expression, which a YAML block scalar may have split, as it is parsed and shown."""
     source = text.strip()
     return " ".join(source.split()) if "\n" in source or "\r" in source else source
 
 
 def _comment(source: str, tree: ast.expr) -> int | None:
-    """Where a comment begins. On one line it would swallow the lines that were joined to it."""
+    """The position of a comment, which after joining would hide the lines below it; None where there is none."""
     if "#" not in source:
         return None
     inside = [characters(source, span(node)) for node in ast.walk(tree) if isinstance(node, ast.Constant)]

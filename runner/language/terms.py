@@ -1,4 +1,4 @@
-"""A checked tree of Python in; the term that it says out."""
+"""A checked Python tree in; its term out."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ OPERATORS: dict[type[ast.AST], str] = {
     ast.Gt: "greater",
     ast.GtE: "greater_equal",
 }
-"""The operations that Python's operators are."""
+"""The operations of Python's operators."""
 
 
 def called(call: ast.Call) -> tuple[str, list[ast.expr]] | None:
-    """What a call calls, and its operands by position: of `x.at[index].add(v)` `at[].add` and x, index and v.
+    """The name that a call calls, and its positional operands; `x.at[index].add(v)` gives `at[].add` with x, index and v.
 
-    None for what calls no operation. The name `at[].add` is none that a user can write.
+    None for a call of anything but a name or an update. Users cannot write the name `at[].add`.
     """
     match call.func:
         case ast.Name(id=name):
@@ -49,7 +49,7 @@ def called(call: ast.Call) -> tuple[str, list[ast.expr]] | None:
 
 
 def term(tree: ast.expr) -> Term:
-    """The term of a tree that `runner.language.syntax` lets through."""
+    """Convert a tree that `runner.language.syntax` has checked."""
     at = span(tree)
     match tree:
         case ast.Constant(value=value) if not isinstance(value, bytes):
@@ -87,16 +87,16 @@ def term(tree: ast.expr) -> Term:
         ):
             return Listed(term(element), index, tuple(map(term, bounds)), at)
         case _:
-            raise AssertionError(ast.dump(tree))  # `runner/language/syntax.py` lets nothing else through
+            raise AssertionError(ast.dump(tree))  # `runner/language/syntax.py` rejects everything else
 
 
 def _as_operand(index: Term) -> Term:
-    """The index of an update; a slice, which is no value by itself, in a tuple."""
+    """Return the index of an update; a slice, `None` or `...` alone, which is no value, is put in a tuple."""
     alone = isinstance(index, Slice) or (isinstance(index, Const) and index.value in (None, ...))
     return Group((index,), at=index.at) if alone else index
 
 
 def span(tree: ast.AST) -> Span | None:
-    """The half-open span of bytes from which a node was parsed; None for one that was not."""
+    """The half-open span of bytes from which a node was parsed; None for a generated node."""
     start, end = getattr(tree, "col_offset", None), getattr(tree, "end_col_offset", None)
     return None if start is None or end is None else (start, end)

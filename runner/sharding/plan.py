@@ -80,7 +80,7 @@ class PlannedCollective:
     - `shape`, `dims`, `origins`: its global shape, the names of its dimensions, and the keys that shard it `before`.
     - `needed_by`: the number of the operation that needs it, or whose result it reduces; `asked_by`: the key that asks
       for the layout `after`.
-    - `reduction`: `sum`, `max`, …, of an all-reduce or a reduce-scatter; `gradient`: whether it is in the backward pass.
+    - `reduction`: `sum`, `max`, …, of an all-reduce or a reduce-scatter; `gradient`: it is in the backward pass.
     - `bytes_in`, `bytes_out`: the bytes, in `dtype`, that a device holds before and after; `bytes_sent`: those that it
       sends, on a ring.
     - `count`, `branches`, `alone`: as in `AskedCollective`.

@@ -65,7 +65,7 @@ def tensordot(operands: Sequence[Any]) -> Labels | None:
 
 
 def dot_general(operands: Sequence[Any]) -> Labels | None:
-    """`dot_general(x, y, (contracting, batch))`, each a pair for `x` and `y`; batch dimensions come first in the result."""
+    """`dot_general(x, y, (contracting, batch))`, each a pair for `x` and `y`; the result begins with the batch."""
     ranks = _two(operands)
     pairs = [operand for operand in operands if is_sequence(operand)]
     if ranks is None or len(pairs) != 2:

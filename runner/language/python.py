@@ -1,7 +1,7 @@
 """An expression with calls of imported Python functions in; the calls, and the expression without them, out.
 
-Such a call is Python, restricted to names, literals, attributes, calls, containers and arithmetic. The restriction keeps
-a line simple; it is no sandbox, since the call runs the user's own code.
+Such a call is Python, restricted to names, literals, attributes, calls, containers and arithmetic. The restriction
+keeps a line simple; it is no sandbox, since the call runs the user's own code.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ALLOWED = (
 
 @dataclass(frozen=True)
 class PythonCall:
-    """A call of a Python function: its text, the dotted name of the function (`llama.loss`), and the names that it reads."""
+    """A call of a Python function: its text, the function's dotted name (`llama.loss`), and the names that it reads."""
 
     text: str
     function: str

@@ -35,7 +35,7 @@ OPERATORS: dict[type[ast.AST], str] = {
 
 
 def called(call: ast.Call) -> tuple[str, list[ast.expr]] | None:
-    """The name that a call calls, and its positional operands; `x.at[index].add(v)` gives `at[].add` with x, index and v.
+    """The name that a call calls, and its positional operands; `x.at[index].add(v)` gives `at[].add`, x, index and v.
 
     None for a call of anything but a name or an update. Users cannot write the name `at[].add`.
     """

@@ -1,1 +1,1 @@
-"""An operation's arguments in; what its JAX function gives of them, in NumPy and float64, out."""
+"""An operation's arguments in; the result of its JAX function, computed by NumPy with floats in float64, out."""

@@ -12,7 +12,7 @@ from runner.language.counterparts.arithmetic import erfc, logaddexp, logistic
 from runner.language.counterparts.promotion import array, common, convert, floating, ieee_maximum, in_floats
 from runner.language.counterparts.reductions import mean
 
-# Where `jax.nn.selu` crosses: the constants of https://arxiv.org/abs/1706.02515.
+# The constants of `jax.nn.selu`: https://arxiv.org/abs/1706.02515.
 _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
 
 
@@ -30,7 +30,7 @@ def hard_tanh(x: Any) -> Any:
 
 
 def _activation(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A function of one array, in floats."""
+    """Wrap a function of one array to compute in floats."""
     return in_floats(function)
 
 
@@ -110,7 +110,7 @@ def log_softmax(x: Any, axis: Any = -1, where: Any = None) -> Any:
 
 
 def _largest(x: Any, axis: Any) -> Any:
-    """The maximum from -inf on, as JAX has it: in a dtype without infinities that is NaN."""
+    """The maximum with the initial value -inf, as in JAX; in a dtype without infinities that is NaN."""
     return np.max(x, axis=axis, keepdims=True, initial=-np.inf)
 
 

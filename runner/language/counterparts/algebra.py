@@ -15,7 +15,7 @@ from runner.language.counterparts.contraction import contract
 from runner.language.counterparts.promotion import array, common, floating, preferred
 from runner.untyped import is_sequence, is_tuple
 
-# NumPy's stub knows no axis for a generalised ufunc, and a mode only where it is spelled out.
+# Typed loosely: NumPy's stubs lack `axis` for generalised ufuncs, and take `mode` only as a literal.
 _vecdot: Callable[..., Any] = np.vecdot
 _convolve: Callable[..., Any] = np.convolve
 _correlate: Callable[..., Any] = np.correlate
@@ -24,7 +24,7 @@ _correlate: Callable[..., Any] = np.correlate
 
 
 def matmul(a: Any, b: Any, *, preferred_element_type: Any = None) -> Any:
-    """`jnp.matmul`, `@`: integers add up in their own dtype and wrap; booleans give booleans."""
+    """`jnp.matmul`, `@`: integers are summed in their own dtype and wrap; booleans give booleans."""
     return np.matmul(*preferred(common(a, b), preferred_element_type))
 
 
@@ -51,7 +51,7 @@ def tensordot(a: Any, b: Any, axes: Any = 2, *, preferred_element_type: Any = No
 
 
 def einsum(subscripts: str, /, *operands: Any, preferred_element_type: Any = None) -> Any:
-    """`jnp.einsum` with its subscripts in a string: product by product, and what one operand alone has summed first."""
+    """`jnp.einsum` with string subscripts, pair by pair; dimensions that only one operand has are summed first."""
     arrays = preferred(common(*operands), preferred_element_type)
     terms, result = _spelled_out(subscripts := notation.in_ascii(subscripts), [each.ndim for each in arrays])
     path: list[Any] = [tuple(range(len(arrays)))]
@@ -74,7 +74,7 @@ def einsum(subscripts: str, /, *operands: Any, preferred_element_type: Any = Non
 
 
 def _spelled_out(subscripts: str, ranks: Sequence[int]) -> tuple[list[str], str]:
-    """The names of the dimensions of each operand and of the result, with letters for an ellipsis."""
+    """The subscripts of each operand and of the result, with letters in the place of an ellipsis."""
     given, arrow, result = subscripts.replace(" ", "").partition("->")
     terms = given.split(",")
     free = [letter for letter in string.ascii_letters if letter not in given]
@@ -89,7 +89,7 @@ def _spelled_out(subscripts: str, ranks: Sequence[int]) -> tuple[list[str], str]
 
 
 def dot_general(lhs: Any, rhs: Any, dimension_numbers: Any, *, preferred_element_type: Any = None) -> Any:
-    """`jax.lax.dot_general`: the batch's dimensions first, then those that stay of either."""
+    """`jax.lax.dot_general`: the batch dimensions come first, then the free ones of `lhs`, then of `rhs`."""
     labels = notation.dot_general((np.asarray(lhs), np.asarray(rhs), *dimension_numbers))
     assert labels is not None
     (first, second), result = labels
@@ -97,7 +97,7 @@ def dot_general(lhs: Any, rhs: Any, dimension_numbers: Any, *, preferred_element
 
 
 def ragged_dot(lhs: Any, rhs: Any, group_sizes: Any, *, preferred_element_type: Any = None) -> Any:
-    """`jax.lax.ragged_dot`: the first rows times the first matrix, and so on; rows that no group has give zeros."""
+    """`jax.lax.ragged_dot`: each group of rows times its matrix; rows outside all groups give zeros."""
     lhs, rhs = preferred(common(lhs, rhs), preferred_element_type)
     ends = np.minimum(np.cumsum(np.asarray(group_sizes, np.int64)), len(lhs))
     starts = [0, *ends[:-1]]
@@ -117,16 +117,16 @@ def kron(a: Any, b: Any) -> Any:
 
 
 def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None) -> Any:
-    """`jnp.cross`, of vectors of three elements or two."""
+    """`jnp.cross`, for vectors of two or three elements."""
     if axis is not None:
         axisa = axisb = axisc = axis
     a, b = common(a, b)
     u, v = (np.moveaxis(each, which, 0) for each, which in ((a, axisa), (b, axisb)))
     if len(u) == len(v) == 2:
         return u[0] * v[1] - u[1] * v[0]
-    # Of two elements, the third is 0.
+    # The third element of a vector of two is 0.
     u, v = ((*each, 0 * each[0]) if len(each) == 2 else each for each in (u, v))
-    # NumPy's own would forget how a machine rounds the products.
+    # `np.cross` would lose the rounding of `Rounded` arrays.
     parts = [u[i] * v[j] - u[j] * v[i] for i, j in ((1, 2), (2, 0), (0, 1))]
     return np.stack(parts, axisc)
 
@@ -147,24 +147,24 @@ def vecmat(x1: Any, x2: Any, /) -> Any:
 
 
 def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None) -> Any:
-    """`jnp.trace`: booleans and small integers add up in 32 bits."""
+    """`jnp.trace`: booleans and small integers are summed in 32 bits."""
     from runner.language.counterparts.reductions import sum_
 
     return sum_(np.diagonal(array(a), offset, axis1, axis2), axis=-1, dtype=dtype)
 
 
 def convolve(a: Any, v: Any, mode: str = "full") -> Any:
-    """`jnp.convolve`: integers in floats."""
+    """`jnp.convolve`: integers are converted to floats."""
     return _convolve(floating(a), floating(v), mode=mode)
 
 
 def correlate(a: Any, v: Any, mode: str = "valid") -> Any:
-    """`jnp.correlate`: integers in floats."""
+    """`jnp.correlate`: integers are converted to floats."""
     return _correlate(floating(a), floating(v), mode=mode)
 
 
 def polyval(p: Any, x: Any) -> Any:
-    """`jnp.polyval`: Horner's rule in the operands' common dtype."""
+    """`jnp.polyval`, by Horner's rule in the operands' common dtype."""
     p, x = common(p, x)
     total = np.zeros_like(x)
     for coefficient in p:
@@ -184,7 +184,7 @@ def dot_product_attention(
 ) -> Any:
     """`jax.nn.dot_product_attention` on (batch, length, heads, width); fewer key heads serve groups of query heads.
 
-    What has fewer dimensions is taken for one of a batch, as JAX takes it.
+    Operands without a batch dimension are allowed, as in JAX.
     """
     shape = np.shape(query)
     query, key, value = (np.expand_dims(x, tuple(range(4 - x.ndim))) for x in map(floating, (query, key, value)))
@@ -197,7 +197,7 @@ def dot_product_attention(
     allowed = np.ones(logits.shape, bool) if mask is None else np.broadcast_to(array(mask) != 0, logits.shape)
     if is_causal:
         allowed = allowed & np.tril(np.ones(logits.shape[-2:], bool))
-    # A large negative number and not -inf: a query that may attend to nothing then averages over everything.
+    # A large negative number, not -inf: a query that may attend to nothing then averages over everything.
     logits = dtypes.where(allowed, logits, -0.7 * float(np.finfo(np.float32).max))
     weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
     weights = weights / weights.sum(axis=-1, keepdims=True)
@@ -230,19 +230,19 @@ def det(a: Any) -> Any:
 
 
 def slogdet(a: Any) -> tuple[Any, Any]:
-    """`jnp.linalg.slogdet`: the sign and the logarithm of the absolute determinant."""
+    """`jnp.linalg.slogdet`: the sign, and the logarithm of the absolute determinant."""
     sign, logarithm = np.linalg.slogdet(floating(a))
     return sign, logarithm
 
 
 def solve(a: Any, b: Any) -> Any:
-    """`jnp.linalg.solve`: `b` is one vector only if it has one dimension."""
+    """`jnp.linalg.solve`: `b` is a vector only if it has one dimension."""
     a, b = common(floating(a), floating(b))
     return _or_nan(np.linalg.solve, a, b[:, None])[..., 0] if b.ndim == 1 else _or_nan(np.linalg.solve, a, b)
 
 
 def cholesky(a: Any, *, upper: bool = False, symmetrize_input: bool = True) -> Any:
-    """`jnp.linalg.cholesky`: of a matrix that is not positive definite it is NaN in the triangle."""
+    """`jnp.linalg.cholesky`: a matrix that is not positive definite gives NaN in the triangle."""
     a = floating(a)
     if symmetrize_input:
         a = (a + np.conj(np.swapaxes(a, -1, -2))) / 2
@@ -266,7 +266,7 @@ def solve_triangular(a: Any, b: Any, trans: int | str = 0, lower: bool = False, 
 
 
 def lu(x: Any) -> tuple[Any, Any, Any]:
-    """`jax.lax.linalg.lu`: both triangles in one matrix, the row that each step swaps with, the order of the rows."""
+    """`jax.lax.linalg.lu`: both triangles in one matrix, the pivots, and the permutation of the rows."""
     a = np.array(floating(x))
     rows, columns = a.shape[-2:]
     steps = min(rows, columns)
@@ -286,7 +286,7 @@ def lu(x: Any) -> tuple[Any, Any, Any]:
 
 
 def lu_pivots_to_permutation(pivots: Any, permutation_size: int) -> Any:
-    """`jax.lax.linalg.lu_pivots_to_permutation`: the order of the rows after these swaps, one after the other."""
+    """`jax.lax.linalg.lu_pivots_to_permutation`: the order of the rows after these swaps, in turn."""
     pivots = array(pivots)
     swaps = pivots.reshape(math.prod(pivots.shape[:-1]), pivots.shape[-1])
     orders = np.tile(np.arange(permutation_size, dtype=np.int32), (len(swaps), 1))
@@ -297,7 +297,7 @@ def lu_pivots_to_permutation(pivots: Any, permutation_size: int) -> Any:
 
 
 def matrix_power(a: Any, n: int) -> Any:
-    """`jnp.linalg.matrix_power`, product by product: integers wrap."""
+    """`jnp.linalg.matrix_power`, by repeated products: integers wrap."""
     a = array(a)
     if n == 0:
         return np.array(np.broadcast_to(np.eye(a.shape[-1], dtype=a.dtype), a.shape))
@@ -316,9 +316,9 @@ def svdvals(x: Any, /) -> Any:
 
 
 def svd(a: Any, full_matrices: bool = True) -> tuple[Any, Any, Any]:
-    """`jnp.linalg.svd`: of the columns of `u` and the rows of `vh` nothing says the signs."""
+    """`jnp.linalg.svd`: the signs of the columns of `u` and the rows of `vh` are not determined."""
     a = floating(a)
-    # LAPACK does not converge for what is not finite.
+    # LAPACK does not converge on matrices that are not finite.
     finite = np.isfinite(a).all()
     u, s, vh = np.linalg.svd(a if finite else np.zeros_like(a), full_matrices=full_matrices)
     return (u, s, vh) if finite else (u * np.nan, s * np.nan, vh * np.nan)
@@ -345,7 +345,7 @@ def qr(a: Any, mode: str = "reduced") -> Any:
 
 
 def eigh(a: Any) -> tuple[Any, Any]:
-    """`jnp.linalg.eigh`: ascending eigenvalues, and eigenvectors in columns, whose signs nothing says."""
+    """`jnp.linalg.eigh`: ascending eigenvalues, and eigenvectors in columns, whose signs are not determined."""
     a = floating(a)
     values, vectors = np.linalg.eigh((a + np.conj(np.swapaxes(a, -1, -2))) / 2)
     return values, vectors
@@ -358,7 +358,7 @@ def eigvalsh(a: Any) -> Any:
 
 
 def _of_finite(function: Callable[[Any], Any], matrices: Any) -> Any:
-    """What `function` gives of each matrix; NaN of one that is not finite, which LAPACK does not converge for."""
+    """Apply `function` to each matrix; one that is not finite, on which LAPACK does not converge, gives NaN."""
     finite = np.isfinite(matrices).all(axis=(-2, -1))
     if finite.all():
         return function(matrices)
@@ -403,7 +403,7 @@ def _euclidean(x: Any, axis: Any, keepdims: bool) -> Any:
 
 
 def fourier(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A transform of `np.fft` along one axis."""
+    """The counterpart of a transform along one axis, by a function of `np.fft`."""
 
     def transform(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
         return function(floating(a), n=n, axis=axis, norm=norm)
@@ -412,7 +412,7 @@ def fourier(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def fouriers(function: Callable[..., Any], default: tuple[int, ...] | None = None) -> Callable[..., Any]:
-    """A transform of `np.fft` along several axes, by `default` these, or all."""
+    """The counterpart of a transform along several axes, by default `default` or all."""
 
     def transform(a: Any, s: Any = None, axes: Any = default, norm: str | None = None) -> Any:
         a = floating(a)
@@ -424,7 +424,7 @@ def fouriers(function: Callable[..., Any], default: tuple[int, ...] | None = Non
 
 
 def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:
-    """`jnp.vander`: in the dtype of `x`."""
+    """`jnp.vander`, in the dtype of `x`."""
     x = array(x)
     exponents = np.arange(len(x) if N is None else N)
     with np.errstate(all="ignore"):

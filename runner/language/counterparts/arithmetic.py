@@ -28,7 +28,7 @@ negative, invert = promoted(np.negative), promoted(np.invert)
 
 
 def _divided(x: Any, y: Any) -> tuple[Any, Any]:
-    """XLA's integer quotient and remainder, toward zero; of a division by zero, -1 (all bits set) and the dividend."""
+    """XLA's integer quotient and remainder, toward zero; division by zero gives -1 (all bits set) and the dividend."""
     zero = y == 0
     safe = dtypes.where(zero, np.ones_like(y), y)
     remainder = np.fmod(x, safe)
@@ -37,18 +37,18 @@ def _divided(x: Any, y: Any) -> tuple[Any, Any]:
 
 
 def _float_quotient(x: Any, y: Any) -> Any:
-    """The quotient of `float_divmod` in CPython's floatobject.c, step by step, since each step rounds."""
+    """The floor quotient, computed in the steps of CPython's `float_divmod`, each of which rounds."""
     rest = np.fmod(x, y)
     quotient = dtypes.where(y == 0, x, x - rest) / y
     quotient = dtypes.where((rest != 0) & (np.sign(y) != np.sign(rest)), quotient - 1, quotient)
     whole = np.trunc(quotient)
-    # Halves away from zero.
+    # Round halves away from zero.
     return dtypes.where(np.abs(quotient - whole) >= 0.5, whole + np.sign(quotient), whole)
 
 
 @promoted
 def floor_divide(x: Any, y: Any) -> Any:
-    """`jnp.floor_divide`: an integer divided by zero is -1 or -2, and no error."""
+    """`jnp.floor_divide`: an integer divided by zero gives -1 or -2, not an error."""
     if x.dtype.kind == "b":
         x, y = x.astype(np.int32), y.astype(np.int32)
     if x.dtype.kind == "f":
@@ -63,7 +63,7 @@ def floor_divide(x: Any, y: Any) -> Any:
 
 @promoted
 def remainder(x: Any, y: Any) -> Any:
-    """`jnp.remainder`, `%`: an integer modulo zero is 0."""
+    """`jnp.remainder`, `%`: an integer modulo zero gives 0."""
     if x.dtype.kind == "b":
         x, y = x.astype(np.int32), y.astype(np.int32)
     return np.remainder(x, y) if x.dtype.kind == "f" else np.remainder(x, dtypes.where(y == 0, np.ones_like(y), y))
@@ -71,7 +71,7 @@ def remainder(x: Any, y: Any) -> Any:
 
 @promoted
 def fmod(x: Any, y: Any) -> Any:
-    """`jnp.fmod`: the remainder has the dividend's sign; an integer modulo zero is 0."""
+    """`jnp.fmod`: the remainder has the dividend's sign; an integer modulo zero gives 0."""
     if x.dtype.kind == "b":
         x, y = x.astype(np.int32), y.astype(np.int32)
     return np.fmod(x, y) if x.dtype.kind == "f" else np.fmod(x, dtypes.where(y == 0, np.ones_like(y), y))
@@ -83,11 +83,11 @@ def divmod_(x1: Any, x2: Any, /) -> tuple[Any, Any]:
 
 
 def power(x1: Any, x2: Any, /) -> Any:
-    """`jnp.power`: an integer to an array of integers uses the exponent's lowest six bits, as JAX does."""
+    """`jnp.power`: integers to the power of an integer array use the exponent's lowest six bits, as in JAX."""
     x, y = common(x1, x2)
     with np.errstate(all="ignore"):
         if x.dtype.kind in "fc":
-            # Of one exponent of 0.5 NumPy takes the square root, which is another function at -inf.
+            # For a scalar exponent of 0.5, NumPy computes the square root, which differs at -inf.
             return np.power(x, np.array(np.broadcast_to(y, np.broadcast_shapes(x.shape, y.shape))))
         if x.dtype.kind == "b":
             x, y = x.astype(np.int32), y.astype(np.int32)
@@ -102,7 +102,7 @@ def power(x1: Any, x2: Any, /) -> Any:
 
 
 def square(x: Any, /) -> Any:
-    """`jnp.square`: of a boolean in int32."""
+    """`jnp.square`: booleans are converted to int32."""
     x = array(x)
     with np.errstate(all="ignore"):
         return np.square(x.astype(np.int32) if x.dtype.kind == "b" else x)
@@ -110,7 +110,7 @@ def square(x: Any, /) -> Any:
 
 @promoted
 def sign(x: Any, /) -> Any:
-    """`jnp.sign`: of -0.0 it is -0.0."""
+    """`jnp.sign`: -0.0 gives -0.0."""
     return dtypes.where(x == 0, x, np.sign(x))
 
 
@@ -118,13 +118,13 @@ _rounded: Callable[..., Any] = np.round
 
 
 def round_(a: Any, decimals: int = 0) -> Any:
-    """`jnp.round`: half to even; an integer is itself."""
+    """`jnp.round`: half to even; integers are returned unchanged."""
     a = array(a)
     return _rounded(a, decimals) if a.dtype.kind in "fc" else a
 
 
 def clip(arr: Any, /, min: Any = None, max: Any = None) -> Any:
-    """`jnp.clip`: the upper bound wins where the bounds cross."""
+    """`jnp.clip`: where the bounds cross, the upper one wins."""
     if min is not None:
         arr = ieee_maximum(*common(min, arr))
     if max is not None:
@@ -159,29 +159,29 @@ def logaddexp(x1: Any, x2: Any, /) -> Any:
 
 @promoted
 def fmax(x: Any, y: Any) -> Any:
-    """`jnp.fmax`: of two zeros the second."""
+    """`jnp.fmax`: for two zeros, returns the second."""
     return dtypes.where((x > y) | (y != y), x, y)
 
 
 @promoted
 def fmin(x: Any, y: Any) -> Any:
-    """`jnp.fmin`: of two zeros the second."""
+    """`jnp.fmin`: for two zeros, returns the second."""
     return dtypes.where((x < y) | (y != y), x, y)
 
 
 def nan_to_num(x: Any, *, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
-    """`jnp.nan_to_num`: an infinity becomes float32's largest number, the default dtype's."""
+    """`jnp.nan_to_num`: an infinity becomes the largest number of float32, the default dtype."""
     largest = float(np.finfo(np.float32).max)
     return np.nan_to_num(array(x), nan=nan, posinf=posinf or largest, neginf=neginf or -largest)
 
 
 def digamma(x: Any) -> Any:
-    """`jax.lax.digamma`, but for 0, where JAX 0.10 has NaN and 0.12 the limit."""
+    """`jax.lax.digamma`, except at 0, where JAX 0.10 returns NaN and 0.12 the limit."""
     return special("digamma")(x)
 
 
 def special(name: str) -> Callable[..., Any]:
-    """A function of `scipy.special`, which takes too long to import for a run that does not need it."""
+    """The counterpart by a function of `scipy.special`, imported on the first call, since the import is slow."""
 
     @in_floats
     def counterpart(*values: Any) -> Any:
@@ -196,7 +196,7 @@ _expit = special("expit")
 
 
 def logistic(x: Any) -> Any:
-    """`jax.lax.logistic`; SciPy has it of real numbers only."""
+    """`jax.lax.logistic`; SciPy's `expit` takes real numbers only."""
     if not np.iscomplexobj(x):
         return _expit(x)
     with np.errstate(all="ignore"):
@@ -210,13 +210,13 @@ def rsqrt(x: Any) -> Any:
 
 
 def reciprocal(x: Any, /) -> Any:
-    """`jnp.reciprocal`: of an integer in floats."""
+    """`jnp.reciprocal`: integers are converted to floats."""
     with np.errstate(all="ignore"):
         return 1.0 / floating(x)
 
 
 def angle(z: Any, deg: bool = False) -> Any:
-    """`jnp.angle`: of NaN it is NaN."""
+    """`jnp.angle`: NaN gives NaN."""
     return dtypes.where(np.isnan(array(z)), np.nan, np.angle(floating(z), deg))
 
 
@@ -231,7 +231,7 @@ def imag(val: Any, /) -> Any:
 
 
 def conj(x: Any) -> Any:
-    """`jnp.conj`: what is not complex is itself."""
+    """`jnp.conj`: real values are returned unchanged."""
     x = array(x)
     return np.conj(x) if x.dtype.kind == "c" else x
 
@@ -248,7 +248,7 @@ def allclose(a: Any, b: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan
 
 
 def astype(x: Any, dtype: Any, /) -> Any:
-    """`jnp.astype`: from float to float the oracle keeps the value; `None` means float32."""
+    """`jnp.astype`: a float keeps its value in any float dtype, since the oracle is float64; `None` means float32."""
     return convert(x, "float32" if dtype is None else dtype)
 
 

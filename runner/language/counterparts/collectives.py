@@ -1,8 +1,8 @@
 """One value per device in; one value per device out: `jax.lax`'s collectives in plain NumPy.
 
 Each function takes the mesh, then `x`: a list with one value per device, by the device's row-major position. The other
-arguments have JAX's names and meaning. Devices that receive the same result share one object, and the result is
-computed once, because the interpreter that calls these functions memoises by identity.
+arguments have JAX's names and meaning. Devices that receive the same result share one object, which is computed once,
+because the interpreter that calls these functions memoises by identity.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import numpy as np
 from runner.layout import Mesh
 
 Axes = str | Sequence[str]
-"""One mesh axis, or several: the first one is the slowest."""
+"""One mesh axis, or several, major to minor."""
 
 Groups = Sequence[Sequence[int]] | None
-"""Which indices along the axes communicate with each other; None: all of them."""
+"""Groups of indices along the axes that communicate with each other; None: one group of all."""
 
 
 def psum(mesh: Mesh, x: list[Any], axis_name: Axes, *, axis_index_groups: Groups = None) -> list[Any]:
     """The sum over the axes; booleans are summed in int32, other integers in their own dtype."""
     if not _names(mesh, axis_name):
         return list(x)
-    # Of a constant, JAX takes the size of the first group for that of every group.
+    # JAX multiplies a constant by the size of the first group in every group.
     equal = _is_constant(x[0])
     return _reduce(_sum, x, _groups("psum", mesh, axis_name, axis_index_groups, equal=equal))
 
@@ -59,7 +59,7 @@ def psum_scatter(
 ) -> list[Any]:
     """The sum over n devices, of which device i keeps block i along `scatter_dimension`.
 
-    A dimension of size k becomes k/n where `tiled`, and has to be n and disappears where not.
+    If `tiled`, a dimension of size k becomes k/n; if not, its size must be n and it is removed.
     """
     if not _names(mesh, axis_name):
         return list(x)
@@ -81,9 +81,9 @@ def all_gather(
     tiled: bool = False,
     to: str = "varying",
 ) -> list[Any]:
-    """The values of n devices in order: concatenated along `axis` where `tiled`, stacked to a new axis where not.
+    """The values of n devices in order: concatenated along `axis` if `tiled`, else stacked to a new axis.
 
-    `to` (`varying` or `invarying`) says what JAX's types know about the result, and does not change it.
+    `to` (`varying` or `invarying`) sets the type of the result in JAX, not its value.
     """
     if to not in ("varying", "invarying"):
         raise ValueError(f"all_gather takes to='varying' or to='invarying', not {to!r}")
@@ -107,8 +107,8 @@ def all_to_all(
 ) -> list[Any]:
     """Device i of n receives block i along `split_axis` of every device, in order along `concat_axis`.
 
-    Where `tiled`, blocks are concatenated and no dimension is added or removed; where not, `split_axis` has size n and
-    is removed, and the blocks are stacked to a new axis, which is `concat_axis` of the result.
+    If `tiled`, blocks are concatenated and no dimension is added or removed; if not, `split_axis` has size n and is
+    removed, and the blocks are stacked to a new axis, `concat_axis` of the result.
     """
     groups = _groups("all_to_all", mesh, axis_name, axis_index_groups, equal=True)
     split = _dimension("all_to_all", "split_axis", split_axis, np.ndim(x[0]))
@@ -137,29 +137,30 @@ def ragged_all_to_all(
 ) -> list[Any]:
     """Each device's `output`, with slices of the devices' `operand` written into it along the first dimension.
 
-    Of K slices a device sends the first K/n to the first of n devices, and so on: slice j is the `send_sizes[j]` rows
-    of its `operand` from `input_offsets[j]` on, and the receiver has them from the sender's `output_offsets[j]` on.
-    `recv_sizes` are what comes, by sender. Rows that nobody writes keep what `output` has.
+    A device sends the first K/n of its K slices to the first of n devices, and so on. Slice j is the `send_sizes[j]`
+    rows of its `operand` from `input_offsets[j]`; the receiver writes them from the sender's `output_offsets[j]`.
+    `recv_sizes` are the sizes that a device receives, by sender. Rows that no device writes keep their value in
+    `output`.
 
-    Raises `Misplaced` where the sizes of two devices disagree, a slice ends outside of an array, or two slices meet.
+    Raises `Misplaced` where the sizes of two devices disagree, a slice ends outside an array, or two slices overlap.
     """
     groups = _groups("ragged_all_to_all", mesh, axis_name, axis_index_groups, equal=True)
     fields = (operand, output, input_offsets, send_sizes, output_offsets, recv_sizes)
-    # What is the same on several devices stays one object.
+    # Devices with the same arguments share one tuple, as `_exchange` compares by identity.
     whole: dict[tuple[int, ...], tuple[Any, ...]] = {}
     each = [whole.setdefault(tuple(map(id, held)), held) for held in zip(*fields, strict=True)]
     return _exchange(_ragged, each, groups)
 
 
 def _ragged(held: list[tuple[Any, ...]]) -> list[Any]:
-    """What the devices of one group have afterwards; `held` are the arguments of each."""
+    """The results of the devices of one group; `held` are the arguments of each."""
     lengths: set[tuple[int, ...]] = {np.shape(argument) for each in held for argument in each[2:]}
     length = next(iter(lengths))
     if len(lengths) > 1 or len(length) != 1 or length[0] % len(held):
         raise ValueError(f"ragged_all_to_all takes offsets and sizes of one length, a multiple of {len(held)}")
     every = length[0] // len(held)
     results = [np.array(output, copy=True, subok=True) for _, output, *_ in held]
-    # Who wrote a row: the first of them is 1.
+    # The device that wrote each row, counted from 1; 0: none.
     writers: list[list[int]] = [[0] * len(output) for _, output, *_ in held]
     for sender, (operand, _, starts, sizes, places, _) in enumerate(held):
         for number in range(length[0]):
@@ -182,7 +183,7 @@ def _ragged(held: list[tuple[Any, ...]]) -> list[Any]:
 
 
 class Misplaced(ValueError):
-    """What a collective is told to move when it runs does not fit what is there."""
+    """The offsets or sizes of a ragged collective, which are known at run time, do not fit its arrays."""
 
 
 def ppermute(
@@ -193,16 +194,16 @@ def ppermute(
     *,
     shift: int | None = None,
 ) -> list[Any]:
-    """Each `(source, destination)` of `perm` sends one value; a device to which nothing is sent receives zeros.
+    """Each pair `(source, destination)` of `perm` sends one value; a device that is no destination receives zeros.
 
-    `shift`, which JAX does not have, stands for `perm=[(i, (i + shift) % n) for i in range(n)]`.
+    `shift`, which JAX does not have, is short for `perm=[(i, (i + shift) % n) for i in range(n)]`.
     """
     if (perm is None) == (shift is None):
         raise ValueError("ppermute takes either perm= or shift=")
     groups = _groups("ppermute", mesh, axis_name)
     size = len(groups[0])
     if any(group != sorted(group) for group in groups):
-        # JAX 0.10 reads the indices in the mesh's order whatever the order here, and JAX 0.12 refuses.
+        # JAX 0.10 always reads the indices in the mesh's order, and JAX 0.12 raises.
         ordered = tuple(name for name in mesh.axes if name in axis_name)
         raise ValueError(f"ppermute over several axes names them in the mesh's order: {ordered}")
     if perm is None:
@@ -243,7 +244,7 @@ def pbroadcast(mesh: Mesh, x: list[Any], axis_name: Axes, source: int) -> list[A
 
 
 def pcast(mesh: Mesh, x: list[Any], axis_name: Axes, *, to: str) -> list[Any]:
-    """`x`: a cast of JAX's types, which changes no value."""
+    """Return `x`: a cast of JAX's types changes no value."""
     _names(mesh, axis_name)
     if to != "varying":
         raise ValueError(f"pcast takes to='varying', not {to!r}")
@@ -251,7 +252,7 @@ def pcast(mesh: Mesh, x: list[Any], axis_name: Axes, *, to: str) -> list[Any]:
 
 
 def axis_index(mesh: Mesh, axis_name: Axes) -> list[np.int32]:
-    """Each device's index along one axis, or along several, the first one slowest."""
+    """Each device's index along one axis, or along several, major to minor."""
     names = _names(mesh, axis_name)
     indices = [np.int32(index) for index in range(mesh.axis_size(names))]
     return [indices[mesh.axis_index(position, names)] for position in range(mesh.size)]
@@ -268,7 +269,7 @@ def _names(mesh: Mesh, axis_name: Axes) -> tuple[str, ...]:
         if name not in mesh.axes:
             raise ValueError(f"mesh axis {name!r} does not exist; the mesh has {', '.join(mesh.axes)}")
     if len(set(names)) != len(names):
-        # JAX 0.12 does not survive this: XLA aborts the process.
+        # In JAX 0.12, this makes XLA abort the process.
         raise ValueError(f"axis_name names an axis twice: {names}")
     return names
 
@@ -276,7 +277,7 @@ def _names(mesh: Mesh, axis_name: Axes) -> tuple[str, ...]:
 def _groups(
     call: str, mesh: Mesh, axis_name: Axes, axis_index_groups: Groups = None, equal: bool = False
 ) -> list[list[int]]:
-    """The row-major positions that communicate; each group in the order in which JAX counts its members."""
+    """The groups of row-major positions that communicate, each in JAX's order of its members."""
     names = _names(mesh, axis_name)
     groups = mesh.groups(names)
     if axis_index_groups is None:
@@ -292,7 +293,7 @@ def _groups(
 
 
 def _exchange(compute: Callable[[list[Any]], list[Any]], x: list[Any], groups: list[list[int]]) -> list[Any]:
-    """Run `compute`, from its members' values to its members' results, once for each group of different values."""
+    """Apply `compute`, from the members' values to their results, to each group; groups of equal values share it."""
     results: list[Any] = [None] * len(x)
     computed: dict[tuple[int, ...], list[Any]] = {}
     for group in groups:

@@ -1,4 +1,4 @@
-"""Two arrays to one, over the dimensions that they share: every `einsum` of the interpreter, at the speed of BLAS."""
+"""Two arrays in; their contraction out: every `einsum` of the interpreter, at the speed of BLAS."""
 
 from __future__ import annotations
 
@@ -9,27 +9,26 @@ import numpy as np
 
 
 def contract(spelled: str, *operands: Any) -> Any:
-    """`np.einsum`, as one product of matrices where it is one of two plain arrays of floats.
+    """`np.einsum`, but as a batched matrix product for two plain arrays of floats.
 
-    NumPy's own goes through two operands element by element, which takes a minute where BLAS takes a second; with
-    `optimize` it asks BLAS only where nothing is a batch.
+    NumPy multiplies two operands element by element, which takes a minute where BLAS takes a second; with `optimize` it
+    uses BLAS only where there is no batch dimension.
 
-    Args:
-        spelled: subscripts with an arrow and without an ellipsis.
-        operands: arrays; those of another class (`Rounded`) go to `np.einsum`, which hands them to their class.
+    - `spelled`: subscripts with an arrow and without an ellipsis.
+    - `operands`: arrays; those of a subclass (`Rounded`) go to `np.einsum`, which dispatches to their class.
     """
     terms, result = spelled.split("->")
     first, _, second = terms.partition(",")
     plain = len(operands) == 2 and all(type(each) is np.ndarray and each.dtype.kind in "fc" for each in operands)
     distinct = all(len(set(names)) == len(names) for names in (first, second))
-    # What one operand alone has summed is no product; where nothing is summed, there is nothing to win.
+    # A matrix product needs summed dimensions, and each of them in both operands.
     if plain and distinct and set(first) ^ set(second) <= set(result) and set(first) & set(second) - set(result):
         return _multiplied(first, second, result, *operands)
     return np.einsum(spelled, *operands)
 
 
 def _multiplied(first: str, second: str, result: str, a: Any, b: Any) -> Any:
-    """The product of matrices: dimensions of both that stay are a batch, those that do not are summed over."""
+    """Multiply as matrices: shared dimensions that the result keeps are batch dimensions, the others are summed."""
     size = dict(zip(first + second, a.shape + b.shape, strict=True))
     batch = [name for name in result if name in first and name in second]
     summed = [name for name in first if name not in result]

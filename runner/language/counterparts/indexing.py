@@ -1,4 +1,4 @@
-"""NumPy counterparts of JAX's slicing, gathering and sorting, with JAX's rules for what is out of range."""
+"""NumPy counterparts of JAX's slicing, gathering and sorting, with JAX's rules for indices out of range."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from runner.untyped import is_sequence, is_tuple
 
 
 def clamped(index: Any, size: int) -> Any:
-    """An integer or integer array as an index in range: a negative one counts from the end, then all are clamped."""
+    """Clamp an integer or integer array to indices in range, after negative ones were counted from the end."""
     places = np.asarray(index).astype(np.int64)
     places = np.clip(dtypes.where(places < 0, places + size, places), 0, max(size - 1, 0))
     return places if places.ndim else int(places)
 
 
 def getitem(x: Any, index: Any) -> Any:
-    """`x[index]`: an integer out of range is clamped to the nearest element, as JAX does, and raises nothing."""
+    """`x[index]`: an integer out of range is clamped to the nearest element, as in JAX, and does not raise."""
     if is_sequence(x):
         return x[index]
     parts = index if is_tuple(index) else (index,)
@@ -58,7 +58,7 @@ def static_slice(part: slice) -> slice:
     return slice(*(None if bound is None else operator.index(bound) for bound in bounds))
 
 
-# Slices. A start that is out of range moves, so that the slice stays inside; a negative one counts from the end.
+# Slices. A negative start counts from the end; a start out of range is moved so that the slice stays inside.
 
 
 def _starts(start_indices: Any, operand: Any, sizes: Any) -> list[int]:
@@ -144,7 +144,7 @@ def index_in_dim(operand: Any, index: int, axis: int = 0, keepdims: bool = True)
 
 
 def fill_of(dtype: np.dtype[Any], fill_value: Any) -> Any:
-    """What stands where an index is out of range: NaN, the lowest signed or the highest unsigned integer."""
+    """The value for an index out of range: by default NaN, True, the lowest signed or the highest unsigned integer."""
     if fill_value is not None:
         return np.asarray(fill_value).astype(dtype)
     if dtype.kind in "fc":
@@ -155,7 +155,7 @@ def fill_of(dtype: np.dtype[Any], fill_value: Any) -> Any:
 
 
 def take(a: Any, indices: Any, axis: int | None = None, *, mode: str | None = None, fill_value: Any = None) -> Any:
-    """`jnp.take`: by default NaN where an index is out of range; `mode="clip"` takes a negative one for 0."""
+    """`jnp.take`: by default NaN where an index is out of range; `mode="clip"` reads a negative one as 0."""
     a, indices = array(a), array(indices).astype(np.int64)
     if axis is None:
         a, axis = np.ravel(a), 0
@@ -195,9 +195,9 @@ def select(condlist: Any, choicelist: Any, default: Any = 0) -> Any:
 
 
 def top_k(operand: Any, k: int, *, axis: int = -1) -> tuple[Any, Any]:
-    """`jax.lax.top_k`: the largest values and their places in int32, the first of equals first.
+    """`jax.lax.top_k`: the largest values and their int32 indices; equal values keep their order.
 
-    XLA orders floats by their bits here, unlike in a sort: -NaN, -inf, …, -0.0, 0.0, …, inf, NaN.
+    Unlike a sort, XLA orders floats by their bits here: -NaN, -inf, …, -0.0, 0.0, …, inf, NaN.
     """
     operand = array(operand)
     places = np.take(argsort(_by_bits(operand), axis, descending=True), np.arange(k), axis)
@@ -205,7 +205,7 @@ def top_k(operand: Any, k: int, *, axis: int = -1) -> tuple[Any, Any]:
 
 
 def _by_bits(operand: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Integers in the order of the floats' bits, IEEE 754's total order."""
+    """Map floats to integers in IEEE 754's total order."""
     if operand.dtype.kind != "f":
         return operand
     bits = np.array(operand, order="C").view(f"i{operand.itemsize}")
@@ -222,7 +222,7 @@ def sort(a: Any, axis: int | None = -1, *, stable: bool = True, descending: bool
 
 
 def argsort(a: Any, axis: int | None = -1, *, stable: bool = True, descending: bool = False) -> Any:
-    """`jnp.argsort`: in int32; equals keep their order, descending too."""
+    """`jnp.argsort`, in int32; equal values keep their order, descending too."""
     a = array(a)
     if axis is None:
         a, axis = np.ravel(a), -1
@@ -233,17 +233,17 @@ def argsort(a: Any, axis: int | None = -1, *, stable: bool = True, descending: b
 
 
 def searchsorted(a: Any, v: Any, side: Any = "left") -> Any:
-    """`jnp.searchsorted`: in int32."""
+    """`jnp.searchsorted`, in int32."""
     return np.asarray(np.searchsorted(*common(a, v), side=side)).astype(np.int32)
 
 
 def digitize(x: Any, bins: Any, right: bool = False) -> Any:
-    """`jnp.digitize`: in int32."""
+    """`jnp.digitize`, in int32."""
     return np.asarray(np.digitize(*common(x, bins), right=right)).astype(np.int32)
 
 
 def bincount(x: Any, weights: Any = None, minlength: int = 0, *, length: int | None = None) -> Any:
-    """`jnp.bincount`: a negative number counts as 0; one that is not below `length` is dropped."""
+    """`jnp.bincount`: a negative number counts as 0; one of `length` or more is dropped."""
     x = np.maximum(array(x).astype(np.int64), 0)
     length = max(minlength, int(x.max(initial=-1)) + 1) if length is None else length
     weights = np.ones(x.shape, np.int32) if weights is None else array(weights)
@@ -253,7 +253,7 @@ def bincount(x: Any, weights: Any = None, minlength: int = 0, *, length: int | N
 
 
 def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: Any = None) -> Any:
-    """`jnp.interp`, by JAX's formula: at a number that `xp` repeats, the value at the last of them."""
+    """`jnp.interp`, by JAX's formula: at a number that `xp` repeats, the value of the last occurrence."""
     x, xp, fp = floating(x), floating(xp), floating(fp)
     with np.errstate(all="ignore"):
         if period is not None:
@@ -282,7 +282,7 @@ def isin(element: Any, test_elements: Any, *, invert: bool = False) -> Any:
 
 
 def unravel_index(indices: Any, shape: Any) -> tuple[Any, ...]:
-    """`jnp.unravel_index`: an index out of range is the nearest one."""
+    """`jnp.unravel_index`: an index out of range is clamped."""
     flat = array(indices)
     unraveled = cast("Any", np).unravel_index(clamped(flat, math.prod(shape)), shape)
     return tuple(np.asarray(each).astype(flat.dtype) for each in unraveled)

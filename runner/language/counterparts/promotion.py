@@ -1,7 +1,7 @@
-"""Values in; the same in the dtype of the oracle out: JAX's promotion and conversion, in NumPy.
+"""Values in; the same values in the oracle's dtype out: JAX's promotion and conversion, in NumPy.
 
-A float is float64 and a complex number complex128, whatever JAX stores it in; an integer or a boolean has exactly
-JAX's dtype without x64, and wraps as JAX's does.
+A float is float64 and a complex number complex128, whatever its dtype in JAX. An integer or a boolean has exactly
+JAX's dtype without x64, and wraps as in JAX.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _RARE_INTEGERS = ("int1", "uint1", "int2", "uint2", "int4", "uint4")
 
 
 def dtype_of(dtype: Any) -> np.dtype[Any]:
-    """The dtype in which the oracle keeps what JAX keeps in `dtype`: `bfloat16` gives float64, `int8` gives int8."""
+    """The oracle's dtype for values of `dtype` in JAX: `bfloat16` gives float64, `int8` gives int8."""
     name = dtype if isinstance(dtype, str) else np.dtype(dtype).name
     if name.startswith(("float", "bfloat")):
         return np.dtype(np.float64)
@@ -35,14 +35,14 @@ def dtype_of(dtype: Any) -> np.dtype[Any]:
 
 
 def common_dtype(*values: Any) -> np.dtype[Any]:
-    """JAX's promotion: a Python scalar takes the arrays' dtype, and a 64-bit integer appears only if one came in."""
+    """JAX's promotion: a Python scalar takes the arrays' dtype, and a 64-bit integer results only from another."""
     strong: list[np.dtype[Any]] = [np.dtype(value.dtype) for value in values if dtypes.is_numeric(value)]
     kinds = {dtype.kind for dtype in strong} | {np.asarray(v).dtype.kind for v in values if np.isscalar(v)}
     if "c" in kinds:
         return np.dtype(np.complex128)
     if "f" in kinds:
         return np.dtype(np.float64)
-    # ml_dtypes' narrow integers ('V') give way to every other integer.
+    # ml_dtypes' narrow integers ('V') are promoted to any other integer dtype.
     usual = [dtype for dtype in strong if dtype.kind not in "Vb"] or [dtype for dtype in strong if dtype.kind == "V"]
     if not usual:
         return np.dtype(np.int32 if "i" in kinds else np.bool_)
@@ -59,7 +59,7 @@ def _leaves(value: Any) -> list[Any]:
 
 
 def array(value: Any) -> np.ndarray[Any, Any]:
-    """`value`, or nested lists of values, as one array of the dtype that JAX gives it: a Python int is int32."""
+    """Convert a value, or nested lists of values, to an array of its dtype in JAX: a Python int gives int32."""
     if dtypes.is_array(value):
         return value
     leaves = _leaves(value)
@@ -67,15 +67,15 @@ def array(value: Any) -> np.ndarray[Any, Any]:
 
 
 def common(*values: Any) -> list[np.ndarray[Any, Any]]:
-    """The values as arrays of their common dtype."""
+    """Convert the values to arrays of their common dtype."""
     values = tuple(array(value) if isinstance(value, list | tuple) else value for value in values)
     dtype = common_dtype(*values)
-    # astype wraps a Python int that does not fit, as JAX does.
+    # `astype` wraps a Python int that does not fit, as JAX does.
     return [np.asanyarray(value).astype(dtype, copy=False) for value in values]
 
 
 def floating(value: Any) -> np.ndarray[Any, Any]:
-    """`value` in float64 or complex128: where JAX gives integers a float result."""
+    """Convert a value to float64 or complex128, as JAX does where integers have a float result."""
     values = array(value)
     return values if values.dtype.kind == "c" else values.astype(np.float64, copy=False)
 
@@ -89,7 +89,7 @@ def convert(value: Any, dtype: Any) -> Any:
         values = values.real
     in_kind = getattr(values, "in_kind", None)
     if target.kind in "fc" and isinstance(dtype, str) and in_kind is not None:
-        # An array that rounds: with more bits, it rounds less from here on.
+        # A `Rounded` array, which rounds to this dtype from here on.
         return in_kind(dtype)
     if target.kind in "iu" and values.dtype.kind == "f":
         limits = np.iinfo(target)
@@ -101,7 +101,7 @@ def convert(value: Any, dtype: Any) -> Any:
 
 
 def in_floats(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` on its arguments in float64; an edge value gives inf or NaN without a warning."""
+    """Wrap `function` to take its arguments in float64 and to give inf or NaN without a warning."""
 
     @functools.wraps(function, updated=())
     def counterpart(*values: Any) -> Any:
@@ -112,7 +112,7 @@ def in_floats(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def promoted(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` on its arguments in their common dtype; integers wrap without a warning."""
+    """Wrap `function` to take its arguments in their common dtype and to wrap integers without a warning."""
 
     @functools.wraps(function, updated=())
     def counterpart(*values: Any) -> Any:
@@ -123,9 +123,9 @@ def promoted(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def ieee(ufunc: np.ufunc, method: str = "__call__") -> Callable[..., Any]:
-    """`np.maximum`, `np.minimum` or a method of theirs, as IEEE 754 defines it and XLA computes it: 0.0 is above -0.0.
+    """`np.maximum`, `np.minimum` or a method of theirs with 0.0 above -0.0, as in IEEE 754 and XLA.
 
-    NumPy takes either zero, depending on the order and the number of the elements.
+    NumPy returns either zero, depending on the order and the number of the elements.
     """
     positive = np.logical_or if ufunc is np.maximum else np.logical_and
 
@@ -145,15 +145,15 @@ ieee_maximum, ieee_minimum = ieee(np.maximum), ieee(np.minimum)
 
 
 def on_truth(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` on whether its arguments differ from zero."""
+    """Wrap `function` to take booleans: whether its arguments differ from zero."""
     return lambda *values: function(*(array(value) != 0 for value in values))
 
 
 def identity(x: Any, name: str = "") -> Any:
-    """The value itself, or the tuple of values; a `name` changes nothing of it."""
+    """Return `x`, a value or a tuple of values; `name` is ignored."""
     return x
 
 
 def preferred(values: list[np.ndarray[Any, Any]], dtype: Any) -> list[np.ndarray[Any, Any]]:
-    """The operands in the dtype of the result, `preferred_element_type`."""
+    """Convert the operands to `preferred_element_type`, the dtype of the result; None: return them."""
     return values if dtype is None else [convert(value, dtype) for value in values]

@@ -12,7 +12,7 @@ from runner import dtypes
 from runner.language.counterparts.promotion import array, convert, dtype_of, floating, ieee
 from runner.untyped import is_sequence, is_tuple
 
-# A mask of `where=` that was not given.
+# The mask for `where=None`.
 _ALL: Any = True
 
 
@@ -20,7 +20,7 @@ _ALL: Any = True
 
 
 def _summable(a: Any, dtype: Any) -> np.ndarray[Any, Any]:
-    """`a` in the dtype in which JAX adds it up: booleans and small integers in 32 bits."""
+    """Convert `a` to the dtype in which JAX sums it: booleans and small integers in 32 bits."""
     if dtype is not None:
         return convert(a, dtype)
     a = array(a)
@@ -49,7 +49,7 @@ def _axis(axis: Any) -> Any:
 def sum_(
     a: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = False, initial: Any = None, where: Any = None
 ) -> Any:
-    """`jnp.sum`: booleans and small integers in 32 bits, floats in the dtype that is named; an int32 sum wraps."""
+    """`jnp.sum`: booleans and small integers are summed in 32 bits, floats in `dtype`; an int32 sum wraps."""
     if dtype is not None and dtype_of(dtype).kind in "fc":
         return _added_in(array(a), dtype, _axis(axis), keepdims, initial, where)
     return _accumulated(np.sum, _summable(a, dtype), _axis(axis), keepdims, initial, where)
@@ -78,7 +78,7 @@ def nanprod(a: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = Fal
 
 
 def added(a: Any, axis: Any, *, keepdims: bool = False) -> Any:
-    """`jax.lax.reduce_sum`: what rounds, rounds each step to the dtype of `a`, as `jnp.sum` does not with 16 bits."""
+    """`jax.lax.reduce_sum`: a `Rounded` array rounds each step to its dtype, unlike `jnp.sum` with 16 bits."""
     along = range(a.ndim) if axis is None else axis if is_tuple(axis) else (axis,)
     axes = tuple(each % a.ndim for each in along)
     names = string.ascii_letters[: a.ndim]
@@ -87,7 +87,7 @@ def added(a: Any, axis: Any, *, keepdims: bool = False) -> Any:
 
 
 def _added_in(a: Any, dtype: Any, axis: Any, keepdims: bool, initial: Any, where: Any) -> Any:
-    """The sum of `a` in floats of `dtype`: what rounds is rounded to it before it is added, too."""
+    """The sum of `a` in floats of `dtype`; a `Rounded` array is rounded to it before the sum too."""
     a = convert(a, dtype) if getattr(a, "cast", None) is None or a.dtype.kind not in "fc" else a.cast(dtype)
     with np.errstate(all="ignore"):
         kept = a if where is None else dtypes.where(array(where) != 0, a, np.zeros_like(a, shape=()))
@@ -96,7 +96,7 @@ def _added_in(a: Any, dtype: Any, axis: Any, keepdims: bool, initial: Any, where
 
 
 def nanmean(a: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
-    """`jnp.nanmean`: of nothing but NaN it is NaN; in the dtype of `a`, in which the elements are counted, too."""
+    """`jnp.nanmean`: NaN where all elements are; sums, and counts the elements, in the dtype of `a`."""
     a = floating(a)
     zero, one = np.zeros_like(a, shape=()), np.ones_like(a, shape=())
     with np.errstate(all="ignore"):
@@ -107,7 +107,7 @@ def nanmean(a: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
 
 
 def mean(a: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = False, where: Any = None) -> Any:
-    """`jnp.mean`: of integers in floats, unless `dtype` is one of integers."""
+    """`jnp.mean`: integers are converted to floats unless `dtype` is an integer dtype."""
     a = floating(a) if dtype is None else convert(a, dtype)
     counted = np.broadcast_to(True if where is None else array(where) != 0, a.shape)
     count = np.sum(counted, axis=_axis(axis), keepdims=keepdims)
@@ -128,7 +128,7 @@ def var(
     mean: Any = None,
     correction: float | None = None,
 ) -> Any:
-    """`jnp.var`: of integers in floats; with nothing left to divide by it is NaN."""
+    """`jnp.var`: integers are converted to floats; a divisor of zero or less gives NaN."""
     a = floating(a)
     counted = np.broadcast_to(True if where is None else array(where) != 0, a.shape)
     count = np.sum(counted, axis=_axis(axis), keepdims=True)
@@ -141,24 +141,24 @@ def var(
 
 
 def std(a: Any, axis: Any = None, dtype: Any = None, **rest: Any) -> Any:
-    """`jnp.std`: of integers in floats."""
+    """`jnp.std`: integers are converted to floats."""
     return np.sqrt(var(a, axis, dtype, **rest))
 
 
 def average(a: Any, axis: Any = None, weights: Any = None, *, keepdims: bool = False) -> Any:
-    """`jnp.average`: of integers in floats."""
+    """`jnp.average`: integers are converted to floats."""
     if weights is None:
         return mean(a, axis, keepdims=keepdims)
     return np.average(floating(a), _axis(axis), floating(weights), keepdims=keepdims)
 
 
 def count_nonzero(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
-    """`jnp.count_nonzero`: in int32."""
+    """`jnp.count_nonzero`, in int32."""
     return sum_(array(a) != 0, axis, keepdims=keepdims)
 
 
 def logsumexp(a: Any, axis: Any = None, b: Any = None, keepdims: bool = False, *, where: Any = None) -> Any:
-    """`jax.nn.logsumexp`: of integers in floats; `b` are weights."""
+    """`jax.nn.logsumexp`: integers are converted to floats; `b` are weights."""
     a = floating(a)
     if where is not None:
         a = dtypes.where(array(where) != 0, a, -np.inf)
@@ -180,7 +180,7 @@ def logmeanexp(x: Any, axis: Any = None, where: Any = None, keepdims: bool = Fal
         return logsumexp(x, axis, keepdims=keepdims, where=where) - np.log(count)
 
 
-# Choices of one element.
+# Selections of one element.
 
 
 def _chosen(ufunc: np.ufunc) -> Callable[..., Any]:
@@ -214,7 +214,7 @@ nanmax, nanmin = _chosen_number(max_, -np.inf), _chosen_number(min_, np.inf)
 
 
 def ptp(a: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
-    """`jnp.ptp`: in the dtype of `a`, in which it wraps."""
+    """`jnp.ptp`, in the dtype of `a`, in which it wraps."""
     with np.errstate(all="ignore"):
         return max_(a, axis, keepdims=keepdims) - min_(a, axis, keepdims=keepdims)
 
@@ -242,18 +242,18 @@ all_, any_ = _tested(np.all), _tested(np.any)
 
 
 def median(a: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
-    """`jnp.median`: of integers in floats."""
+    """`jnp.median`: integers are converted to floats."""
     return quantile(a, 0.5, axis, keepdims=keepdims)
 
 
 def quantile(a: Any, q: Any, axis: Any = None, *, method: Any = "linear", keepdims: bool = False) -> Any:
-    """`jnp.quantile`: of integers in floats."""
+    """`jnp.quantile`: integers are converted to floats."""
     with np.errstate(all="ignore"):
         return np.quantile(floating(a), floating(q), axis=_axis(axis), method=method, keepdims=keepdims)
 
 
 def percentile(a: Any, q: Any, axis: Any = None, *, method: Any = "linear", keepdims: bool = False) -> Any:
-    """`jnp.percentile`: of integers in floats."""
+    """`jnp.percentile`: integers are converted to floats."""
     return quantile(a, floating(q) / 100, axis, method=method, keepdims=keepdims)
 
 
@@ -275,7 +275,7 @@ cumsum, cumprod = _scanned(np.cumsum), _scanned(np.cumprod)
 
 
 def cumulative_sum(x: Any, /, *, axis: Any = None, dtype: Any = None, include_initial: bool = False) -> Any:
-    """`jnp.cumulative_sum`: of an array of one dimension the axis may be left out."""
+    """`jnp.cumulative_sum`: `axis` may be omitted for an array of one dimension."""
     axis = 0 if axis is None else axis
     sums = cumsum(x, axis, dtype)
     if not include_initial:
@@ -298,7 +298,7 @@ def _scanned_from_end(accumulate: Callable[..., Any], prepare: Callable[[Any], A
 
 cummax = _scanned_from_end(ieee(np.maximum, "accumulate"))
 cummin = _scanned_from_end(ieee(np.minimum, "accumulate"))
-# From -inf on, as JAX has it: in a dtype without infinities that is NaN.
+# The initial value is -inf, as in JAX; in a dtype without infinities that is NaN.
 cumlogsumexp = _scanned_from_end(np.logaddexp.accumulate, lambda x: np.maximum(floating(x), -np.inf))
 
 
@@ -314,7 +314,7 @@ def _segmented(ufunc: np.ufunc, start: Callable[[np.dtype[Any]], Any]) -> Callab
         count = int(ids.max(initial=-1)) + 1 if num_segments is None else num_segments
         result = np.full((count, *data.shape[1:]), start(data.dtype), data.dtype)
         data = np.broadcast_to(data, (*ids.shape, *data.shape[1:]))  # JAX's scatter broadcasts its updates
-        kept = (ids >= 0) & (ids < count)  # JAX drops an id out of range
+        kept = (ids >= 0) & (ids < count)  # JAX drops ids out of range
         order = np.argsort(ids[kept], kind="stable")
         present, starts = np.unique(ids[kept][order], return_index=True)
         if present.size:

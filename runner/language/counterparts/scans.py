@@ -1,4 +1,4 @@
-"""NumPy counterpart of JAX's scan with a function that combines two prefixes."""
+"""NumPy counterpart of `jax.lax.associative_scan`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Arrays = list[Any]
 
 
 def associative_scan(fn: Any, elems: Any, reverse: bool = False, axis: int = 0) -> Any:
-    """`jax.lax.associative_scan`, pair by pair as JAX does: `fn` is a name, or takes two of what `elems` is."""
+    """`jax.lax.associative_scan`, combining the same pairs as JAX; `fn` is a name or a function of two like `elems`."""
     several = is_sequence(elems)
     combine: Callable[..., Any] = _NAMED[fn] if isinstance(fn, str) else fn
     arrays: Arrays = [array(each) for each in (elems if several else [elems])]
@@ -52,7 +52,7 @@ def associative_scan(fn: Any, elems: Any, reverse: bool = False, axis: int = 0) 
 
 
 def _interleaved(even: Any, odd: Any, axis: int) -> Any:
-    """The elements of both in turn, the first of `even` first."""
+    """Interleave two arrays along an axis, beginning with `even`."""
     order = np.empty(even.shape[axis] + odd.shape[axis], np.intp)
     order[0::2] = np.arange(even.shape[axis])
     order[1::2] = even.shape[axis] + np.arange(odd.shape[axis])

@@ -25,7 +25,7 @@ zeros, ones = _made(np.zeros), _made(np.ones)
 
 
 def full(shape: Any, fill_value: Any, dtype: Any = None) -> Any:
-    """`jnp.full`: without `dtype`, of the value's own."""
+    """`jnp.full`: by default, in the value's own dtype."""
     return np.array(np.broadcast_to(_typed(fill_value, dtype), shape))
 
 
@@ -68,7 +68,7 @@ _counted: Callable[..., np.ndarray] = np.arange
 
 
 def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None) -> Any:
-    """`jnp.arange`: of integers in int32."""
+    """`jnp.arange`: integers give int32."""
     if stop is None:
         start, stop = 0, start
     step = 1 if step is None else step
@@ -120,7 +120,7 @@ def iota(dtype: Any, size: int) -> Any:
 
 
 def broadcasted_iota(dtype: Any, shape: Any, dimension: int) -> Any:
-    """`jax.lax.broadcasted_iota`: counts along one dimension of a whole array."""
+    """`jax.lax.broadcasted_iota`: counts along one dimension of an array of `shape`."""
     counts = iota(dtype, shape[dimension])
     return np.array(np.broadcast_to(np.expand_dims(counts, tuple(range(1, len(shape) - dimension))), shape))
 
@@ -145,7 +145,7 @@ def meshgrid(*xi: Any, sparse: bool = False, indexing: Any = "xy") -> Any:
 
 
 def moved(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of one array whose other arguments NumPy and JAX name and read alike; lists serve as tuples."""
+    """The counterpart by a NumPy function of one array with JAX's other arguments; lists become tuples."""
 
     def move(a: Any, *arguments: Any, **named: Any) -> Any:
         arguments = tuple(_tuple(argument) for argument in arguments)
@@ -163,7 +163,7 @@ def _parts(arrays: Any, dtype: Any) -> list[Any]:
 
 
 def joined(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that joins arrays along an axis, in their common dtype or in `dtype`."""
+    """The counterpart of a function that joins arrays along `axis`, in their common dtype or in `dtype`."""
 
     def join(arrays: Any, axis: Any = 0, dtype: Any = None) -> Any:
         return function(_parts(arrays, dtype), axis=axis)
@@ -172,7 +172,7 @@ def joined(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def piled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that joins arrays along the axis that it is named for, in their common dtype or in `dtype`."""
+    """The counterpart of a function such as `vstack`, which joins arrays in their common dtype or in `dtype`."""
 
     def pile(tup: Any, dtype: Any = None) -> Any:
         return function(_parts(tup, dtype))
@@ -181,7 +181,7 @@ def piled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def at_least(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`jnp.atleast_1d` and the like: several arrays give several."""
+    """`jnp.atleast_1d` and the like: several arrays give a list."""
 
     def widen(*arys: Any) -> Any:
         widened = [function(array(each)) for each in arys]
@@ -211,7 +211,7 @@ def append(arr: Any, values: Any, axis: int | None = None) -> Any:
 
 
 def repeat(a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length: int | None = None) -> Any:
-    """`jnp.repeat`: `total_repeat_length` cuts the result, or fills it with its last element."""
+    """`jnp.repeat`: `total_repeat_length` truncates the result, or pads it with its last element."""
     result = np.repeat(array(a), repeats, axis)
     if total_repeat_length is None:
         return result
@@ -238,7 +238,7 @@ _array = array  # `array` is the name of an argument above
 
 
 def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Any:
-    """`jnp.diff`: in the dtype of `a`, in which it wraps."""
+    """`jnp.diff`, in the dtype of `a`, in which it wraps."""
     a = array(a)
     around = [prepend, a, append]
     if prepend is not None or append is not None:
@@ -254,7 +254,7 @@ def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
 
 
 def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
-    """`jnp.trapezoid`: integers in floats."""
+    """`jnp.trapezoid`: integers are converted to floats."""
     return np.trapezoid(floating(y), None if x is None else floating(x), dx, axis)
 
 

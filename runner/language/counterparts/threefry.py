@@ -1,9 +1,9 @@
-"""A seed or a key in; the bits that `jax.random` draws out, in NumPy: threefry2x32, partitionable, JAX's default.
+"""A seed or a key in; the values that `jax.random` draws out, in NumPy: threefry2x32, partitionable, JAX's default.
 
-A key is a uint32 array of shape (2,), and an array of keys has shape (..., 2), for `key` and for `PRNGKey`. Bits,
-integers and uniform values are JAX's own to the last bit (float64 between bounds other than 0 and 1: to the last but
-one); what is computed from uniform values is computed in float64.
-Everything is as without `jax_enable_x64`, which changes default dtypes and seeds outside 0 to 2**32 - 1.
+A key is a uint32 array of shape (2,), and an array of keys has shape (..., 2), for both `key` and `PRNGKey`. Bits,
+integers and uniform values equal JAX's to the last bit (to the last but one for float64 between bounds other than 0
+and 1); other distributions are computed in float64 from JAX's uniform values. All is as without `jax_enable_x64`, which
+changes default dtypes and seeds outside 0 to 2**32 - 1.
 
 Sources: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011), and `jax/_src/random` of JAX 0.10.
 """
@@ -29,7 +29,7 @@ _FLOATS: dict[str, tuple[int, int]] = {
     "float64": (52, 64),
     **{name: (dtypes.finfo(name).nmant, 8) for name in dtypes.NAMES if name.startswith("float8_")},
 }
-"""For each float dtype, the bits of its mantissa and the random bits that JAX draws for one value."""
+"""For each float dtype, the bits of its mantissa, and the random bits that JAX draws per value."""
 
 _UINTS = ("uint8", "uint16", "uint32", "uint64")
 
@@ -47,23 +47,23 @@ PRNGKey = key
 
 
 def key_data(keys: Any) -> np.ndarray:
-    """The key's two words, which is how it is represented here anyway."""
+    """The two words of a key, which is how keys are represented here."""
     return np.asarray(keys)
 
 
 def wrap_key_data(key_bits_array: Any) -> np.ndarray:
-    """A key of its two words."""
+    """Build a key from its two words."""
     return np.asarray(key_bits_array).astype(np.uint32)
 
 
 def fold_in(key: Any, data: Any) -> np.ndarray:
-    """A new key from a key and an integer, modulo 2**32."""
+    """Derive a new key from a key and an integer, modulo 2**32."""
     word = np.array([int(_scalar("fold_in", data)) % 2**32], np.uint32)
     return np.concatenate(_threefry("fold_in", key, np.zeros(1, np.uint32), word))
 
 
 def split(key: Any, num: Shape = 2) -> np.ndarray:
-    """`num` new keys: shape (num, 2), or (*num, 2)."""
+    """Derive `num` new keys, of shape (num, 2), or (*num, 2)."""
     shape = _shape(num)
     return np.stack(_threefry("split", key, *_counts(shape)), axis=-1).reshape(*shape, 2)
 
@@ -77,12 +77,12 @@ def bits(key: Any, shape: Shape = (), dtype: Any = "uint32") -> np.ndarray:
 
 
 def uniform(key: Any, shape: Shape = (), dtype: Any = "float32", minval: Any = 0.0, maxval: Any = 1.0) -> np.ndarray:
-    """Values in [minval, maxval) that are on the grid of `dtype`, as float64."""
+    """Values in [minval, maxval) that `dtype` can represent, as float64."""
     return _uniform(key, _shape(shape), _float("uniform", dtype), minval, maxval).astype(np.float64)
 
 
 def normal(key: Any, shape: Shape = (), dtype: Any = "float32") -> np.ndarray:
-    """Standard normal values: the inverse error function, in float64, of the uniform values that JAX draws."""
+    """Standard normal values: the inverse error function, in float64, of JAX's uniform values."""
 
     erfinv = importlib.import_module("scipy.special").erfinv
     kind = _float("normal", dtype)
@@ -117,7 +117,7 @@ def _gumbel(u: Any) -> Any:
 def categorical(
     key: Any, logits: Any, axis: int = -1, shape: Shape | None = None, *, drawn: str = "float32"
 ) -> np.ndarray:
-    """Indices along `axis`, drawn with the probabilities `softmax(logits, axis)`; JAX has `logits` in dtype `drawn`."""
+    """Indices along `axis` with the probabilities `softmax(logits, axis)`; `drawn` is the dtype of `logits` in JAX."""
     logits = array(logits)
     axis = axis % logits.ndim - logits.ndim
     batch = tuple(np.delete(logits.shape, axis).tolist())
@@ -125,13 +125,13 @@ def categorical(
     prefix = full[: len(full) - len(batch)]
     size = list(full[len(prefix) :])
     size.insert(axis % logits.ndim, logits.shape[axis])
-    # Of the logits' own kind: where these round, the noise does.
+    # Of the logits' own class: if these are `Rounded`, the noise is too.
     noise = _gumbel(np.zeros_like(logits, shape=()) + _for_gumbel(key, (*prefix, *size), drawn))
     return np.asarray(np.argmax(noise + logits, axis=axis)).astype(np.int32)
 
 
 def bernoulli(key: Any, p: Any = 0.5, shape: Shape | None = None, *, drawn: str = "float32") -> np.ndarray:
-    """True with probability `p`; of its shape if `shape` is None. JAX's `p` is of dtype `drawn`."""
+    """True with probability `p`; `shape` None is that of `p`. `drawn` is the dtype of `p` in JAX."""
     if not np.issubdtype(np.asarray(p).dtype, np.floating):
         raise ValueError(f"bernoulli's p has to be a float, not {np.asarray(p).dtype}")
     size = np.shape(p) if shape is None else _shape(shape)
@@ -157,7 +157,7 @@ def randint(key: Any, shape: Shape, minval: Any, maxval: Any, dtype: Any = "int3
     with np.errstate(over="ignore"):
         span = np.subtract(high, low).astype(unsigned)
         span = dtypes.where(high <= low, unsigned.type(1), span)
-        # A span that wraps to 0 means every value: a remainder by it is the dividend.
+        # A span that wraps to 0 covers every value; `_remainder` then returns the dividend.
         span = dtypes.where(beyond & (high > low), np.add(span, unsigned.type(1)), span)
         upper, lower = (_bits(half, kind.itemsize * 8, size) for half in split(key))
         multiplier = _remainder(np.asarray(2 ** (kind.itemsize * 4), unsigned), span)
@@ -168,7 +168,7 @@ def randint(key: Any, shape: Shape, minval: Any, maxval: Any, dtype: Any = "int3
 
 
 def rademacher(key: Any, shape: Shape = (), dtype: Any = "int32") -> np.ndarray:
-    """-1 or 1, of a dtype of numbers."""
+    """-1 or 1, in any numeric dtype."""
     signs = 2 * bernoulli(key, 0.5, _shape(shape)).astype(np.int32) - 1
     return convert(signs, "int32" if dtype is None else dtype)
 
@@ -204,7 +204,7 @@ def choice(
     *,
     drawn: str = "float32",
 ) -> np.ndarray:
-    """Elements of `a`, or of `arange(a)` for an integer, along `axis`, as likely as `p`, in JAX of dtype `drawn`."""
+    """Elements of `a`, or of `arange(a)`, along `axis`, with probabilities `p`; `drawn` is the dtype of `p` in JAX."""
     a, size = np.asarray(a), _shape(shape)
     count = int(a) if a.ndim == 0 else a.shape[axis]
     draws = math.prod(size)
@@ -219,12 +219,12 @@ def choice(
 
 
 def _weighted(key: Any, p: np.ndarray, size: tuple[int, ...], count: int, replace: bool, drawn: str) -> np.ndarray:
-    """Places in `p`, each as likely as it says; without `replace` those of the largest with Gumbel's noise."""
+    """Indices with the probabilities `p`; without `replace`, those of the largest `log(p)` plus Gumbel noise."""
     if p.shape != (count,):
         raise ValueError(f"choice's p has shape {list(p.shape)}, and there are {count} elements")
     if not np.issubdtype(p.dtype, np.floating):
         p = p.astype(np.float64)
-    # Of the weights' own kind: where these round, what is drawn does.
+    # Of the weights' own class: if these are `Rounded`, the draw is too.
     zero = np.zeros_like(p, shape=())
     if replace:
         sums = np.cumsum(p)
@@ -253,11 +253,11 @@ def permutation(key: Any, x: Any, axis: int = 0) -> np.ndarray:
 
 
 def _threefry(call: str, key: Any, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The hash: 20 rounds over two equally long uint32 vectors."""
+    """The threefry2x32 hash, 20 rounds, of two uint32 vectors of equal length."""
     words = np.asarray(key)
     if words.shape != (2,) or words.dtype != np.uint32:
         raise ValueError(f"{call} takes one key, not {words.dtype.name} of shape {words.shape}")
-    # Vectors of length 1, since NumPy warns of overflow in scalars, where it is meant here.
+    # Vectors of length 1: NumPy warns of overflow, which is intended here, in scalars only.
     a, b = words[:1], words[1:]
     schedule = (a, b, a ^ b ^ np.uint32(0x1BD11BDA))
     x, y = first + a, second + b
@@ -271,7 +271,7 @@ def _threefry(call: str, key: Any, first: np.ndarray, second: np.ndarray) -> tup
 
 
 def _counts(shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """The row-major number of every element, as its high and its low word."""
+    """The row-major index of every element, as its high and its low word."""
     count = np.arange(math.prod(shape), dtype=np.uint64)
     return (count >> np.uint64(32)).astype(np.uint32), count.astype(np.uint32)
 
@@ -287,13 +287,13 @@ def _uniform(key: Any, shape: tuple[int, ...], kind: np.dtype, minval: Any, maxv
     mantissa, width = _FLOATS[kind.name]
     unsigned = np.dtype(f"uint{kind.itemsize * 8}")
     drawn = _bits(key, width, shape).astype(unsigned) >> unsigned.type(width - mantissa)
-    # Random mantissas under the exponent of 1 are uniform in [1, 2).
+    # Random mantissas with the exponent of 1 are uniform in [1, 2).
     one = np.array(1, kind)
     floats = (drawn | one.view(unsigned)).view(kind) - one
     low, high = np.asarray(minval).astype(kind), np.asarray(maxval).astype(kind)
     floats, span = floats.reshape(shape), high - low
     if kind == np.float32:
-        # XLA fuses the two operations into one that rounds once; products of float32 are exact in float64.
+        # XLA fuses the two operations and rounds once; products of float32 are exact in float64.
         values = (floats.astype(np.float64) * span.astype(np.float64) + low).astype(kind)
     else:
         values = floats * span + low

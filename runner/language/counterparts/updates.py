@@ -1,7 +1,7 @@
-"""NumPy counterparts of `x.at[index]`, with JAX's rules for what is out of range.
+"""NumPy counterparts of `x.at[index]`, with JAX's rules for indices out of range.
 
-A negative index counts from the end, once. What is out of range then is left alone by an update and clamped by a `get`,
-unless `mode` says otherwise. Of several values for one element a `set` takes the last.
+A negative index counts from the end, once. If it is out of range then, an update ignores it and a `get` clamps it,
+unless `mode` says otherwise. Of several values for one element, `set` uses the last.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _OF_FACTORS: dict[str, Callable[..., Any]] = {"divide": arithmetic.divide, "powe
 
 
 def updated(method: str) -> Callable[..., Any]:
-    """`x.at[index].set(values)`, `.add(values)`, …: in the dtype of `x`, but for a quotient of integers."""
+    """The counterpart of `x.at[index].METHOD(values)`, in the dtype of `x` except for a quotient of integers."""
 
     def update(
         x: Any,
@@ -37,7 +37,7 @@ def updated(method: str) -> Callable[..., Any]:
         x = array(x)
         places = _places(x.shape, index, clip=mode == "clip")
         flat, given = common(np.ravel(x), values)
-        # JAX does not look at what goes nowhere.
+        # Without places, JAX ignores the shape of the values.
         given = np.ravel(np.broadcast_to(given, places.shape)) if places.size else np.ravel(given)[:0]
         at, inside = np.ravel(places), np.ravel(places) >= 0
         at, given = at[inside], given[inside]
@@ -49,7 +49,7 @@ def updated(method: str) -> Callable[..., Any]:
             elif method == "set":
                 result = _replaced(flat, at, given)
             else:
-                # JAX gathers the factors of each element first, and integers divide to floats.
+                # JAX multiplies the factors of each element first, and the division of integers gives floats.
                 factors = _accumulated(np.multiply, np.ones_like(flat), at, given)
                 return np.reshape(_OF_FACTORS[method](flat, factors), x.shape)
         result = np.reshape(result, x.shape)
@@ -68,7 +68,7 @@ def get(
     mode: Any = None,
     fill_value: Any = None,
 ) -> Any:
-    """`x.at[index].get()`: with the mode "fill", `fill_value` or NaN where an index is out of range."""
+    """`x.at[index].get()`: in the modes "fill" and "drop", `fill_value` or NaN where an index is out of range."""
     x = array(x)
     part = getitem(x, index)
     if mode not in ("fill", "drop"):
@@ -78,14 +78,14 @@ def get(
 
 
 def _accumulated(ufunc: np.ufunc, flat: Any, at: Any, values: Any) -> Any:
-    # One after the other, in the dtype that holds both, as JAX scatters.
+    # In turn, as JAX scatters, in the common dtype of both, to which `concatenate` converts.
     result = np.concatenate([flat, values])[: len(flat)]
     ufunc.at(result, at, values)
     return result
 
 
 def _replaced(flat: Any, at: Any, values: Any) -> Any:
-    """The elements with others in the places `at`, in the dtype that holds both."""
+    """Replace the elements at the places `at`, in the common dtype of both."""
     spread = np.zeros_like(values, shape=flat.shape)
     spread[at] = values
     touched = np.zeros(flat.shape, bool)
@@ -94,7 +94,7 @@ def _replaced(flat: Any, at: Any, values: Any) -> Any:
 
 
 def _places(shape: tuple[int, ...], index: Any, *, clip: bool) -> np.ndarray[Any, Any]:
-    """Where in the flat array each element lies that `x[index]` names; -1 where the index is out of range."""
+    """The flat position of each element of `x[index]`; -1 where the index is out of range."""
     parts = index if is_tuple(index) else (index,)
     taken = sum(part is not None and part is not Ellipsis for part in parts)
     checked: list[Any] = []
@@ -114,7 +114,7 @@ def _places(shape: tuple[int, ...], index: Any, *, clip: bool) -> np.ndarray[Any
         else:
             places = np.asarray(part).astype(np.int64)
             places = np.where(places < 0, places + length, places)
-            # The place after the last, which is -1.
+            # The padding after the last element, which holds -1.
             checked.append(np.where((places >= 0) & (places < length), places, length))
             widths = [(0, int(d == axis)) for d in range(len(shape))]
             padded = np.pad(padded, widths, constant_values=-1)

@@ -1,6 +1,6 @@
-"""NumPy counterparts of what `jax.lax` computes window by window: convolutions and `reduce_window`.
+"""NumPy counterparts of `jax.lax`'s convolutions and `reduce_window`.
 
-Each walks over the places in a window, not over the windows: for one place, what it meets in all windows is a strided
+Each loops over the offsets in a window, not over the windows: for one offset, the elements of all windows are a strided
 view of the padded operand.
 """
 
@@ -21,12 +21,12 @@ Pads = Sequence[tuple[int, int]]
 
 
 def _stretched(size: int, dilation: int) -> int:
-    """How far `size` elements reach with `dilation - 1` holes between neighbours."""
+    """The extent of `size` elements with `dilation - 1` holes between neighbours."""
     return (size - 1) * dilation + 1 if size else 0
 
 
 def _pads(padding: Any, sizes: Sizes, windows: Sizes, strides: Sizes) -> Pads:
-    """`jax.lax.padtype_to_pads`: the padding before and after each dimension; `windows` are stretched."""
+    """`jax.lax.padtype_to_pads`: the padding before and after each dimension; `windows` are dilated sizes."""
     if not isinstance(padding, str):
         return [(int(low), int(high)) for low, high in padding]
     if padding.upper() == "VALID":
@@ -40,7 +40,7 @@ def _pads(padding: Any, sizes: Sizes, windows: Sizes, strides: Sizes) -> Pads:
 
 
 def _padded(operand: np.ndarray, pads: Pads, dilation: Sizes, fill: Any) -> np.ndarray:
-    """The operand with holes between its elements, and padding, both filled; a negative padding takes away."""
+    """Dilate and pad an operand with `fill`; negative padding crops it."""
     stretched = [_stretched(size, step) for size, step in zip(operand.shape, dilation, strict=True)]
     whole = [max(low, 0) + size + max(high, 0) for size, (low, high) in zip(stretched, pads, strict=True)]
     canvas = np.full_like(operand, fill, shape=whole)
@@ -53,7 +53,7 @@ def _padded(operand: np.ndarray, pads: Pads, dilation: Sizes, fill: Any) -> np.n
 def _met(
     padded: np.ndarray, window: Sizes, strides: Sizes, dilation: Sizes
 ) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
-    """For each place in the window, what it meets in all windows: a view whose shape is that of the result."""
+    """Yield each offset in the window with a view of its elements in all windows, of the result's shape."""
     reach = [_stretched(size, step) for size, step in zip(window, dilation, strict=True)]
     counts = [
         max((size - span) // stride + 1, 0) for size, span, stride in zip(padded.shape, reach, strides, strict=True)
@@ -68,7 +68,7 @@ def _met(
 
 
 def _permutations(dimension_numbers: Any, rank: int) -> tuple[list[int], list[int], list[int]]:
-    """Where each operand and the result have their dimensions: batch (or output features), features, then space."""
+    """The dimensions of `lhs`, `rhs` and the result in the order batch (or output features), features, space."""
     if dimension_numbers is None:
         return list(range(rank)), list(range(rank)), list(range(rank))
     lhs, rhs, out = dimension_numbers
@@ -93,10 +93,10 @@ def conv_general_dilated(
     *,
     preferred_element_type: Any = None,
 ) -> Any:
-    """`jax.lax.conv_general_dilated`: strides and dilations are those of the spatial dimensions in the kernel's order.
+    """`jax.lax.conv_general_dilated`: strides and dilations follow the kernel's order of spatial dimensions.
 
-    Groups of features: each block of input features makes the block of output features at its place. Groups of the
-    batch: each block of the batch makes the block of output features at its place.
+    With feature groups, block i of the input features gives block i of the output features; with batch groups, block i
+    of the batch does.
     """
     lhs, rhs = preferred(common(lhs, rhs), preferred_element_type)
     lhs_order, rhs_order, out_order = _permutations(dimension_numbers, lhs.ndim)
@@ -143,7 +143,7 @@ def conv_transpose(
     preferred_element_type: Any = None,
     use_consistent_padding: bool = False,
 ) -> Any:
-    """`jax.lax.conv_transpose`: the strides dilate the operand; by default features are last, and the kernel's too."""
+    """`jax.lax.conv_transpose`: the strides dilate the operand; by default, features are last in operand and kernel."""
     lhs, rhs = array(lhs), array(rhs)
     space = "HWD"[: lhs.ndim - 2]
     dimension_numbers = dimension_numbers or (f"N{space}C", f"{space}IO", f"N{space}C")
@@ -169,7 +169,7 @@ def conv_transpose(
 
 
 def _transposed_pads(window: int, stride: int, padding: Any) -> tuple[int, int]:
-    """The padding of the dilated operand, given that of the convolution of which it is the transpose."""
+    """The padding of the dilated operand, given the padding of the convolution that is transposed."""
     if not isinstance(padding, str):
         low, high = padding
         return window - 1 - low, window - 1 - high
@@ -195,7 +195,7 @@ def reduce_window(
     base_dilation: Sizes | None = None,
     window_dilation: Sizes | None = None,
 ) -> Any:
-    """`jax.lax.reduce_window`: `init_value` counts once in each window; padding and holes count for nothing."""
+    """`jax.lax.reduce_window`: `init_value` counts once in each window; padding and holes do not count."""
     operand = array(operand)
     combine, identity = COMPUTATIONS[computation]
     ones = (1,) * operand.ndim

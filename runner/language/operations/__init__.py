@@ -1,8 +1,8 @@
-"""An operation's name in; its row out: its arguments, its JAX function, its NumPy counterpart, and what else is known.
+"""An operation's name in; its row out: its arguments, its JAX function, its NumPy counterpart, and further properties.
 
-Adding an operation is adding a row, in the file of its kind. A row's NumPy counterpart is the oracle: it takes the same
-arguments by the same names, computes floats in float64, and never sees JAX. `tests/test_operations.py` holds every row
-against JAX. `row.py` says what a row has; `arguments.py` what is known of arguments by their names.
+To add an operation, add a row to the file of its kind. A row's NumPy counterpart is the oracle: it takes the same
+arguments by the same names, computes floats in float64, and never uses JAX. `tests/test_operations.py` compares every
+row with JAX. `row.py` defines the fields of a row; `arguments.py` has properties of arguments by name.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ for _row in (named for file in _FILES for row in file.ROWS for named in row.name
     OPERATIONS[_row.name] = _row
 
 CONSTANTS = {"inf": math.inf}
-"""The numbers that have a name in every expression; `inf` is `jnp.inf`."""
+"""The named numbers of every expression; `inf` is `jnp.inf`."""
 
 
 METHODS = tuple(row.method for row in updates.ROWS if row.method is not None)
-"""What may follow `x.at[index]`."""
+"""The methods of `x.at[index]`."""
 
 _Part = TypeVar("_Part")
 
 
 def combination(name: str, operands: Iterable[_Part], named: Iterable[tuple[str, _Part]]) -> _Part | None:
-    """The operand of a call that is a function which combines two values, if it has one."""
+    """The operand of a call that is a function of two values, as in a reduction; None where there is none."""
     row = OPERATIONS.get(name)
     if row is None or row.function is None or not row.combines:
         return None

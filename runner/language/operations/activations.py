@@ -11,7 +11,7 @@ from runner.language.operations.row import Operation, array
 
 
 def activation(name: str, numpy: Callable[..., Any], arguments: str = "x", also: tuple[str, ...] = ()) -> Operation:
-    """A function of `jax.nn`, element by element, and its other names."""
+    """A row for an elementwise function of `jax.nn`; `also` are its other names."""
     return array(name, arguments, numpy, f"jax.nn.{name}", elementwise=True, also=also)
 
 

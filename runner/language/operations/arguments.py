@@ -1,18 +1,18 @@
-"""What the house knows of arguments by their names, whichever operation takes them."""
+"""Properties of arguments that depend on their names alone, not on the operation."""
 
 from __future__ import annotations
 
 COMPUTATIONS = {name: f"jax.lax.{name}" for name in ("add", "mul", "max", "min")}
-"""By which names a call may have a function of JAX's, and which that is."""
+"""The names by which a call passes a function of JAX's, and that function's path."""
 
 PADDINGS = ("SAME", "SAME_LOWER", "VALID")
-"""What the argument `padding` may be, where it is a string."""
+"""The strings that the argument `padding` may be."""
 
 DTYPES = ("dtype", "preferred_element_type")
-"""The arguments in which a call names the dtype of its result."""
+"""The arguments that set the dtype of the result."""
 
 FROM_ZERO = ("scatter_dimension", "split_axis", "concat_axis")
-"""The arguments that name a dimension, counted from the first and not from the last."""
+"""The arguments that name a dimension and may not be negative."""
 
 DIMENSIONS = ("axis", *FROM_ZERO, "dimension")
 """The arguments that name a dimension."""
@@ -21,4 +21,4 @@ DIAGONAL = "k"
 """The argument that names a diagonal."""
 
 AT = "at[]."
-"""What the names begin with of the operations that are spelled `x.at[index].add(values)`."""
+"""The prefix of the names of operations that are spelled `x.at[index].add(values)`."""

@@ -1,4 +1,4 @@
-"""The rows of what makes, shapes, takes apart and orders arrays."""
+"""The rows of functions that create, reshape, index and sort arrays."""
 
 from __future__ import annotations
 

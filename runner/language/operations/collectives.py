@@ -1,4 +1,4 @@
-"""The rows of what is over mesh axes, with what it is known by and where JAX cannot be given it."""
+"""The rows of operations over mesh axes, with their primitives in JAX and their limits."""
 
 from __future__ import annotations
 

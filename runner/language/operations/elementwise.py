@@ -1,4 +1,4 @@
-"""The rows of what is computed element by element."""
+"""The rows of elementwise functions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from runner.language.operations.row import Operation, array, elementary
 
 
 def _special(name: str, arguments: str) -> Operation:
-    """A function of `jax.scipy.special`, which SciPy has by the same name."""
+    """A row for a function of `jax.scipy.special` that has the same name in SciPy."""
     return array(name, arguments, arithmetic.special(name), jax=f"jax.scipy.special.{name}")
 
 

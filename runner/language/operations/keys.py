@@ -1,4 +1,4 @@
-"""The rows of random keys and of what is drawn with them; `split` is `jnp.split`."""
+"""The rows of random keys and draws; `split` is `jnp.split`, not `jax.random.split`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rows of products of matrices, of what is known of matrices, of transforms and of windows."""
+"""The rows of matrix products, linear algebra, Fourier transforms, convolutions and `reduce_window`."""
 
 from __future__ import annotations
 

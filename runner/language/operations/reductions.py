@@ -1,4 +1,4 @@
-"""The rows of what makes one element of many, and of what does so for each prefix."""
+"""The rows of reductions and of scans over prefixes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the house knows of one operation: a row of the table."""
+"""The row of one operation in the table."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ Does = Literal[
 ]  # fmt: skip
 """What an operation over mesh axes does.
 
-- `sum`, `mean`, `extreme`: every device gets the sum, the mean, the largest or smallest of the devices' values;
-  `scatter`: its part of the sum.
-- `gather`, `exchange`, `permute`, `broadcast`: a device gets the values of all, a part of each one's, the value of one,
-  or all get the same one's. `ragged`: a part of each one's, whose size is known when it runs.
-- `cast`: nothing; JAX's types know something else of the value. `index`, `size`: says where a device is, of how many.
+- `sum`, `mean`, `extreme`: every device gets the sum, the mean, the maximum or minimum of the devices' values;
+  `scatter`: its block of the sum.
+- `gather`: every device gets the values of all; `exchange`: a block of each one's value; `permute`: the value of one;
+  `broadcast`: the same device's value. `ragged`: a part of each one's value, whose size is known at run time.
+- `cast`: changes the type in JAX, not the value. `index`, `size`: the device's position, and the number of devices.
 """
 
 Limit = Literal[
@@ -35,21 +35,21 @@ Limit = Literal[
     "takes a permutation", "one axis under vmap", "every device under vmap", "groups without check_vma",
     "casts what is the same", "axes of one kind", "never under vmap", "ragged operands", "typed as its output",
 ]  # fmt: skip
-"""Where JAX cannot be given a collective, and says nothing or nothing intelligible: `runner/worker/limits.py`."""
+"""The uses of a collective that JAX does not support without a clear error: `runner/worker/limits.py` checks them."""
 
 
 @dataclass(frozen=True)
 class OverAxes:
-    """What is known of an operation over mesh axes, beside the rest of its row.
+    """The properties that only operations over mesh axes have.
 
-    - `does`: what becomes of the values of the devices.
-    - `primitives`: JAX's primitives for it, by which it is known in a compiled module: `runner/evidence/nodes.py`.
-    - `limits`: where JAX cannot be given it.
-    - `calls`: what else stands in a call that puts it around something, after the value and the axes; a program that
-      lacks it is mended with these: `runner/checks/mends.py`.
-    - `to`: what the argument `to` may be: whether JAX is to know the result as the same along an axis.
-    - `operands`: the arguments that have a value on each device, what is moved first.
-    - `not_on`: the platforms for which XLA does not have it.
+    - `does`: what it does with the devices' values.
+    - `primitives`: its primitives in JAX, by which `runner/evidence/nodes.py` finds it in a compiled module.
+    - `limits`: the uses that JAX does not support.
+    - `calls`: the texts of further arguments, after the value and the axes, with which `runner/checks/mends.py` tries
+      to insert it where a program may lack it.
+    - `to`: the values of the argument `to`: whether JAX's type of the result varies along the axes.
+    - `operands`: the arguments that have a value on each device; the first is the data.
+    - `not_on`: the platforms on which XLA does not support it.
     """
 
     does: Does
@@ -62,7 +62,7 @@ class OverAxes:
 
     @property
     def collective(self) -> str | None:
-        """What XLA calls it; None where it communicates nothing."""
+        """Its name in XLA; None where it communicates nothing."""
         return _COLLECTIVES.get(self.does)
 
 
@@ -74,7 +74,7 @@ _COLLECTIVES = {
 
 
 class Known(TypedDict, total=False):
-    """What may be said of a row of kind `array`: fields of `Operation`."""
+    """The fields of `Operation` that a row of kind `array` may set."""
 
     decides: Decides
     wide: int
@@ -93,30 +93,30 @@ class Known(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Operation:
-    """One row.
+    """One operation of the language.
 
-    - `arguments`: the arguments that the language allows, by JAX's names, in JAX's order. What follows an argument of
-      JAX's that the language leaves out (`out`, `device`) is keyword-only, so that a call means the same to both.
+    - `arguments`: the parameters that the language allows, with JAX's names and order. Those after a parameter that the
+      language omits (`out`, `device`) are keyword-only, so that a call means the same in both.
     - `jax`: the dotted name of the JAX function, as a program spells it (`jnp.sum`, `jax.nn.relu`, `jax.lax.psum`).
-    - `numpy`: the counterpart. A `collective` takes the mesh first and lists of per-device values; see
+    - `numpy`: the counterpart. That of a `collective` takes the mesh first and lists of per-device values: see
       `runner/language/counterparts/collectives.py`.
     - `kind`: `array` works anywhere; `collective` only in `per_device`; `static` gives a Python value.
-    - `decides`: where a small change of a float may move the result by a step, how: `runner/reference/decisions.py`.
-    - `wide`: of floats with at least so many bytes JAX computes it in float32, and rounds once; 0: of none.
-    - `draws`: of an operation that draws random numbers, the argument whose dtype says which.
-    - `constant`: whether its result is a constant to whoever differentiates.
-    - `elementwise`: whether each element of the result is made of those that broadcasting puts beside each other.
-    - `indices`: the argument with indices that JAX wants of one dtype, though each may be traced or a number.
-    - `contraction`: of a product that sums over dimensions, the labels of its operands, as a call has them (an array
-      has a `shape`), and of its result; it gives None for operands of which it cannot say them.
-    - `completed_by`: the collective that completes the result where what it sums or chooses over is split over devices.
-    - `out_sharding`: whether explicit sharding lets the layout of its result be named, by an argument of that name.
-    - `pair`: two arguments that people write in each other's place.
-    - `function`: the argument that is a function, which the language has by its name: `arguments.COMPUTATIONS`.
-    - `method`: of what is spelled `x.at[index].add(values)`, the name at its end.
-    - `over`: what is known of an operation over mesh axes.
-    - `also`: its other names in JAX, each a function of the same module; or for each name its own arguments.
-    - `of`: the name of the row that this is another name of; "" for a row itself.
+    - `decides`: how the result depends discontinuously on a float, if it does: `runner/reference/decisions.py`.
+    - `wide`: JAX computes floats of at least this many bytes in float32 and rounds once; 0: never.
+    - `draws`: the argument whose dtype determines the random numbers that are drawn.
+    - `constant`: whether differentiation treats its result as a constant.
+    - `elementwise`: whether each element of the result depends only on the operands' elements at its position.
+    - `indices`: the argument with indices that JAX requires to have one dtype, though each may be traced or a number.
+    - `contraction`: for a product that sums over dimensions, a function from its operands to the labels of these and of
+      the result: see `runner/language/notation.py`.
+    - `completed_by`: the collective that completes the result where a reduced dimension is sharded.
+    - `out_sharding`: whether it takes an argument `out_sharding` under explicit sharding.
+    - `pair`: two arguments that are easily confused.
+    - `function`: the argument that is a function, given by name: `arguments.COMPUTATIONS`.
+    - `method`: the last name of an operation that is spelled `x.at[index].add(values)`.
+    - `over`: the properties of an operation over mesh axes.
+    - `also`: its other names, in the same module of JAX; or a mapping of these to their own arguments.
+    - `of`: for a row under another name, the name of the row; else "".
     """
 
     name: str
@@ -141,7 +141,7 @@ class Operation:
     of: str = ""
 
     def named(self) -> Iterator[Operation]:
-        """The row, and the same under each of its other names."""
+        """Yield the row, and a row for each of its other names."""
         yield self
         module = self.jax.rpartition(".")[0]
         for name in self.also:
@@ -150,17 +150,17 @@ class Operation:
 
     @property
     def key(self) -> str:
-        """The name of its row, whichever of its names it has."""
+        """The main name of the operation."""
         return self.of or self.name
 
     @property
     def signature(self) -> inspect.Signature:
-        """The arguments, as Python checks them: made when it is asked for, since a run asks for few."""
+        """The parsed `arguments`; parsed on demand, since a run needs few."""
         return signature(self.arguments)
 
     @property
     def random(self) -> bool:
-        """Whether it is about random numbers."""
+        """Whether it is a function of `jax.random`."""
         return self.jax.startswith("jax.random.")
 
     @property
@@ -170,22 +170,22 @@ class Operation:
 
     @property
     def combines(self) -> bool:
-        """Whether its function may be one of the experiment's own, or a lambda: it says no more than it computes."""
+        """Whether its function may also be a lambda or one of the experiment's own."""
         return self.function == "fn"
 
     @property
     def reduces(self) -> bool:
-        """Whether it makes of the devices' values one, which all of them get."""
+        """Whether it reduces the devices' values to one, which all of them get."""
         return self.over is not None and self.over.does in ("sum", "mean", "extreme")
 
 
 def array(
     name: str, arguments: str, numpy: Callable[..., Any], jax: str | None = None, **known: Unpack[Known]
 ) -> Operation:
-    """A row of kind `array`, of `jax.numpy` unless `jax` says otherwise."""
+    """Build a row of kind `array`; its JAX function is that of `jax.numpy` unless `jax` is given."""
 
     def counterpart(*values: Any, **named: Any) -> Any:
-        # A counterpart may name its arguments as NumPy does; only what stands behind a gap reaches it by JAX's name.
+        # Bind by JAX's names and pass by position where possible: a counterpart may name its parameters as NumPy does.
         if named:
             bound = signature(arguments).bind(*values, **named)
             values, named = bound.args, bound.kwargs
@@ -195,10 +195,10 @@ def array(
 
 
 def elementary(name: str, numpy: Callable[..., Any], *also: str) -> Operation:
-    """A function of `jax.numpy` of one array that gives floats, and its other names."""
+    """Build a row for a function of `jax.numpy` from one array to floats; `also` are its other names."""
     return array(name, "x, /", in_floats(numpy), also=also)
 
 
 def over_axes(name: str, arguments: str, numpy: Callable[..., Any], over: OverAxes, **more: Any) -> Operation:
-    """A collective of `jax.lax`."""
+    """Build a row for a collective of `jax.lax`."""
     return Operation(name, arguments, f"jax.lax.{name}", numpy, kind="collective", over=over, **more)

@@ -1,4 +1,4 @@
-"""The rows of `x.at[index]`: what reads or updates an array by index, and what becomes of an index out of range."""
+"""The rows of `x.at[index]`: reads and updates of an array by index, and their modes for indices out of range."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from runner.language.operations.arguments import AT
 from runner.language.operations.row import Operation, array
 
 OUTSIDE = ("fill", "drop", "clip")
-"""What the argument `mode` may be. What JAX is promised and does not hold has no value, so no promise can be made."""
+"""The values of the argument `mode`. `promise_in_bounds` is left out: a broken promise has no defined result."""
 
 _promises = "indices_are_sorted=False, unique_indices=False, mode=None"
 

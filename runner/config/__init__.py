@@ -1,1 +1,1 @@
-"""YAML files and overrides in; a resolved mapping, and where each of its values stands, out."""
+"""YAML files and overrides in; a resolved mapping, and the place of each of its values, out."""

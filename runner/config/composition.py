@@ -1,4 +1,4 @@
-"""An error of Hydra's or OmegaConf's in; one message out: the file and line, what is wrong, what to write instead.
+"""An error of Hydra's or OmegaConf's in; one message out: the file and line, the mistake, and what to write instead.
 
 Hydra names neither file nor line, and reports the last of several errors. So the files and overrides that it was to
 compose are checked first, one by one.

@@ -30,7 +30,7 @@ _HYDRAS = "${hydra:"
 """The beginning of an interpolation of Hydra's settings."""
 
 REFUSALS = (HydraException, OmegaConfBaseException, yaml.YAMLError)
-"""What Hydra raises for a point that cannot be composed."""
+"""The exceptions that Hydra raises for a point that cannot be composed."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from runner.layout import Mesh
 from runner.sharding.ring import RAGGED
 
 Coordinates = tuple[int, ...]
-"""The coordinates of a device: its slice or node, its chip's place in the torus, its number on the chip or in the node."""
+"""The coordinates of a device: its slice or node, its chip's place in the torus, its number on the chip or node."""
 
 GROUPS = 64
 """The most groups of a collective that are timed; the others are alike."""

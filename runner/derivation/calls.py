@@ -113,7 +113,7 @@ class Call:
 
     @property
     def operand(self) -> Argument:
-        """The first argument; of a variadic operation, its only argument. Raises `NotStatic` if there are several."""
+        """The first argument; of a variadic operation, its only one. Raises `NotStatic` if it has another number."""
         first = next(iter(self.arguments.values()))
         if first.place.startswith("*") and first.parts is not None:
             if len(first.parts) != 1:

@@ -191,7 +191,7 @@ _IDENTITY = {"add": "0", "mul": "1", "max": "-inf", "min": "inf"}
 
 
 def _window(call: Call) -> tuple[dict[int, Window], list[tuple[int, int]]]:
-    """The dimensions with windows of more than one element, and the padding of all dimensions."""
+    """The windows along each dimension where they are not single elements, and the padding of all dimensions."""
     shape = call.array.shape
     given = [call.static(name) or (1,) * len(shape) for name in ("window_strides", "base_dilation", "window_dilation")]
     strides, holes, stretches = given

@@ -20,7 +20,7 @@ _EQUAL = 1e-6
 
 
 def front(networks: Sequence[Network], seconds: float) -> list[Choice]:
-    """Choices on the Pareto front, before dominated ones are removed; the first costs the least in `networks[0]`.
+    """The choices found on the Pareto front, sorted by their costs, so that the first costs least in `networks[0]`.
 
     The networks have the same variables and choices, each with one kind of cost. Bisection over weightings of each two
     of them finds the points, so those in a concave part of the front are missed. `seconds` limits the search.

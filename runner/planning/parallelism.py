@@ -133,8 +133,8 @@ def _lines(lines: Sequence[str]) -> str:
 def _weights(layable: Layable) -> set[int]:
     """The tensors that are weights, or computed from weights alone.
 
-    Weights are the arrays with a gradient, or without gradients those that the first product's operand does not depend
-    on.
+    Weights are the arrays with a gradient. Without gradients they are the arrays of rank 2 or more that the first
+    operand of the first product does not depend on.
     """
     arrays = [at for at, tensor in enumerate(layable.tensors) if tensor.copies and tensor.line == tensor.name]
     given = {at for at in arrays if layable.tensors[at].differentiated}

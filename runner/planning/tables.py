@@ -457,7 +457,7 @@ def _factor(assignment: Assignment, axis: str) -> int:
 
 
 def _wider(spec: Spec, units: Units) -> Iterator[Spec]:
-    """Yield a layout and all those with a subset of its axes."""
+    """Yield a layout, then those with fewer of its axes."""
     there = [unit for unit in units if unit[0] in spec.axes]
     others = set(spec.axes) - {axis for unit in there for axis in unit}
     for kept in itertools.product((True, False), repeat=len(there)):

@@ -1,4 +1,4 @@
-"""The definition of an experiment whose job is likely to come in; whether JAX may be imported for it out.
+"""The definition of the experiment that is likely to run next in; whether JAX may be imported for it out.
 
 The process that runs the experiment validates it by the same functions, but has to import them first, while the worker
 has them and waits. Imports no JAX.

@@ -257,7 +257,7 @@ def _next_float(_: Application) -> Term:
 def _rounded(application: Application) -> Term:
     if int(application.params["rounding_method"]) == 1:
         return application.made("round({x})")
-    # Round halves away from zero. Numbers too large for a fraction are integers already.
+    # Round halves away from zero.
     x = application.named(application.x, "rounded")
     return _built("sign({x}) * floor(abs({x}) + 0.5)", x=x)
 
@@ -478,7 +478,7 @@ class _Windows:
         return _built("stack({p})", p=parts)
 
     def index(self, chosen: Term) -> list[Term]:
-        """For each dimension the indices of one element per window; `chosen`: its row-major position in there."""
+        """The index along each dimension of one element per window, at the row-major position `chosen` in it."""
         left, index = math.prod(self.sizes), list[Term]()
         for d, (n, step, count) in enumerate(zip(self.out, self.strides, self.sizes, strict=True)):
             left //= count

@@ -1,1 +1,1 @@
-"""A graph, its specs and Shardy's plan in; each device's lines, with the collectives written out, out."""
+"""A graph, its specs and Shardy's plan in; the lines of each device, with explicit collectives, out."""

@@ -1,6 +1,7 @@
-"""The lines of a repeat's body in; the same, with what every step sums over the devices left to be summed once, out.
+"""The lines of a repeat's body in; the same lines without the sums over devices that can be done after it, out.
 
-A sum over devices of what steps add up is the sum of what each device adds up: it is sent once, not in every step.
+If steps add up values that are summed over devices, each device can add up its own part: the sum over devices is then
+sent once, not in every step.
 """
 
 from __future__ import annotations
@@ -16,39 +17,36 @@ from runner.graph.term import Apply, Name, Term, calls, names
 from runner.language.printing import text
 
 _SUMS = frozenset({"psum", "pmean", "psum_scatter"})
-"""The collectives that are linear in what each device has."""
+"""The collectives that are linear in their operand."""
 
 
 @dataclass(frozen=True)
 class Accumulation:
-    """What a repeat adds up: the body that adds up each device's own, and what sums that over the devices.
-
-    `sums` are the collectives that no longer stand in the body.
-    """
+    """The body of a repeat that adds up each device's own part, and the collectives removed from it."""
 
     body: tuple[Writing, ...]
     sums: tuple[Apply, ...]
 
     def of(self, x: Term) -> Term:
-        """The sum over the devices."""
+        """Apply the removed sum over devices to a term."""
         return _of(self.sums[0], x)
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """The mesh axes over which it is summed."""
+        """The mesh axes of that sum."""
         axes = literal(self.sums[0].operands[1])
         return (axes,) if isinstance(axes, str) else tuple(axes)
 
     @property
     def scatters(self) -> int | None:
-        """The dimension of which each device gets a part of the sum; None where all get the whole."""
+        """The dimension that a reduce-scatter shards; None for an all-reduce."""
         return literal(dict(self.sums[0].named).get("scatter_dimension"))
 
 
 def accumulated(body: Sequence[Writing], name: str, is_scalar: Callable[[Term], bool]) -> Accumulation | None:
-    """The accumulation by a name that a repeat carries; None where its steps do more than add sums over devices to it.
+    """The accumulation into a carried name; None if the steps do more than add sums over devices to it.
 
-    `is_scalar`: whether a term is a number that all devices have.
+    `is_scalar`: whether a term is a number that is the same on all devices.
     """
     stripping = _Stripping(body, is_scalar)
     line = stripping.read_once(name, reads=None)
@@ -58,7 +56,7 @@ def accumulated(body: Sequence[Writing], name: str, is_scalar: Callable[[Term], 
     sums = stripping.sums
     if term is None or not sums or any(_of(each, Name(name)) != _of(sums[0], Name(name)) for each in sums):
         return None
-    # What another line has too is sent in every step all the same.
+    # A collective that another line needs too is sent in every step in any case.
     standing = Counter(text(each) for line in body for each in _all_collectives(line))
     if any(standing[text(each)] > 1 for each in sums):
         return None
@@ -69,7 +67,10 @@ def accumulated(body: Sequence[Writing], name: str, is_scalar: Callable[[Term], 
 
 @dataclass
 class _Stripping:
-    """Takes the sums over devices out of what is added in a body; `stripped` are lines without theirs."""
+    """Takes the sums over devices out of the terms that a body adds up.
+
+    - `sums`: the collectives taken out; `stripped`: the rewritten terms, by line.
+    """
 
     body: Sequence[Writing]
     is_scalar: Callable[[Term], bool]
@@ -79,19 +80,19 @@ class _Stripping:
     def __post_init__(self) -> None:
         self.reads = Counter[str]()
         for line in self.body:
-            # What a repeat inside reads it reads more than once.
+            # An inner repeat reads its operands in every step.
             self.reads.update(names(line.term) if isinstance(line, Written) else [*line.names] * 2)
             if isinstance(line, Repeated):
                 self.reads.update([inner for _, inner in line.stack])
 
     def read_once(self, name: str, *, reads: int | None = 1) -> Written | None:
-        """The only line that defines a name, if it is read so often; None: however often it is."""
+        """The only line that defines a name, if the name is read `reads` times, or any number if None."""
         lines = [line for line in self.body if name in line.defines]
         line = lines[0] if len(lines) == 1 else None
         return line if isinstance(line, Written) and reads in (None, self.reads[name]) else None
 
     def increment(self, term: Term, name: str) -> Term | None:
-        """`acc + psum(x)` without the sum."""
+        """The term `acc + psum(x)` rewritten to `acc + x`; None if it has another form."""
         match term:
             case Apply(operation="add", operands=(Name(name=read), more), spelled="operator") if read == name:
                 stripped = self.strip(more)
@@ -106,7 +107,7 @@ class _Stripping:
                 return None
 
     def strip(self, term: Term) -> Term | None:
-        """A term that is linear in sums over devices, without these; None where it is not."""
+        """A term linear in sums over devices, without these sums; None if it is not linear."""
         match term:
             case Apply() if calls(term, _SUMS):
                 self.sums.append(term)
@@ -145,9 +146,9 @@ def _all_collectives(line: Writing) -> Iterator[Term]:
 
 
 def added_up(graph: Graph) -> dict[int, int]:
-    """The values of a graph that repeats do nothing but add up: by their numbers, in how many steps.
+    """The numbers of steps over which repeats only add up a value, by the value's number in the graph.
 
-    Where such a value is a sum over devices, it is sent once and not in each step.
+    A sum over devices of such a value is sent once, not in each step.
     """
     reads = Counter(number for equation in walk(graph) for number in equation.reads)
     given = {number for equation in walk(graph) for body in equation.bodies for number in body.outputs}

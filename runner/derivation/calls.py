@@ -1,7 +1,7 @@
-"""What a rule sees of one operation where it stands, as data: its name, its arguments, the types of its results.
+"""One operation at its place in the graph in; its name, arguments and result types, as its rule sees them, out.
 
-An argument is an array, of which the type is known; a number, a tuple, … that is evaluated; or several arguments. What
-is known of neither kind is a number that only the devices know, or each step of a loop.
+An argument is an array, whose type is known; a static value (a number, a tuple, …); or a sequence of arguments. A
+number that is known only on the devices, or only in each step of a loop, is neither array nor static.
 """
 
 from __future__ import annotations
@@ -19,29 +19,31 @@ from runner.untyped import is_sequence
 
 
 class NotStatic(Exception):
-    """A number that is only known on the devices, or in each step of a loop."""
+    """A value is known only on the devices, or only in each step of a loop."""
 
 
 class _Unknown:
-    """The value of what is not static."""
+    """The value of an argument that is not static."""
 
 
 UNKNOWN = _Unknown()
 
 Kind = Literal["", "tuple", "list", "slice"]
-"""What the parts of an argument make."""
+"""The container that the parts of an argument form; "" for an argument without parts."""
 
 
 @dataclass(frozen=True)
 class Argument:
     """One argument, or a part of one.
 
-    - `place`: where it stands in the call: `x`, `arrays[1]`.
-    - `typed`: the type of an array; `below`: a bound that every integer of it lies under, from 0, where that is known;
-      `counts`: the dimension along which it counts its places, if it does; `halo`: the dimensions of which a device has
-      its block and its neighbours' edges.
-    - `static`: whether no array enters it; `value`: what it is then, where that is known; a function is its term.
-    - `parts`: of what has a `kind`, a tuple or a list, each of them; of a slice, its three.
+    - `place`: its place in the call: `x`, `arrays[1]`.
+    - `typed`: the type of an array.
+    - `below`: an exclusive bound on its integers, which start from 0; None where none is known.
+    - `counts`: the dimension along which its elements are 0, 1, 2, …; None if there is none.
+    - `halo`: the dimensions along which a device holds its block and the edges of its neighbours.
+    - `static`: whether it depends on no array.
+    - `value`: its static value, `UNKNOWN` if it is not known; of a function, its term.
+    - `parts`: the elements of a tuple or list, or the three parts of a slice, as `kind` says.
     """
 
     place: str
@@ -55,18 +57,18 @@ class Argument:
     halo: frozenset[int] = frozenset()
 
     def known(self) -> Any:
-        """Its value. Raises `NotStatic`."""
+        """The static value. Raises `NotStatic` if it is unknown."""
         if self.value is UNKNOWN:
             raise NotStatic
         return self.value
 
     @property
     def is_all(self) -> bool:
-        """Whether it is the slice `:`."""
+        """Whether the argument is the slice `:`."""
         return self.kind == "slice" and self.value == slice(None)
 
     def arrays(self) -> Iterator[Argument]:
-        """The arrays in it."""
+        """Yield the arrays among the argument and its parts."""
         if self.typed is not None:
             yield self
         for part in self.parts or ():
@@ -75,14 +77,17 @@ class Argument:
 
 @dataclass(frozen=True)
 class Call:
-    """One operation where it stands.
+    """One operation at its place in the graph.
 
-    - `name`: its row's, or `subscript`; `arguments`: by their names in JAX's signature.
-    - `typed`: the type of the result; `elements`: of an operation that gives several arrays, the type of each; `alone`:
-      whether the first of these is all that is read.
-    - `labels`: of a contraction, those of its operands' dimensions and of the result's.
-    - `trimmed`: the dimensions of which all that reads the result takes as much as the first operand has, by slices
-      that count from the edges; `starts`: where each of these slices begins, dimension by dimension.
+    - `name`: the key of its row in the table of operations, or `subscript`.
+    - `arguments`: the arguments by their names in JAX's signature.
+    - `typed`: the type of the result.
+    - `elements`: the type of each result of an operation with several.
+    - `alone`: whether only the first of these is read.
+    - `labels`: the labels of a contraction's operand and result dimensions.
+    - `trimmed`: the dimensions along which every reader slices the result, relative to its edges, back to the length of
+      the first operand.
+    - `starts`: the start of each of these slices, one number per dimension.
     """
 
     name: str
@@ -96,19 +101,19 @@ class Call:
 
     @property
     def signature(self) -> inspect.Signature:
-        """The arguments that the operation may have, with their defaults."""
+        """The signature of the operation."""
         return OPERATIONS[self.name].signature
 
     @property
     def result(self) -> Typed:
-        """The type of the result; of several, of the first."""
+        """The type of the result, or of the first of several."""
         typed = self.elements[0] if self.elements else self.typed
         assert typed is not None
         return typed
 
     @property
     def operand(self) -> Argument:
-        """The first argument; of those of which there may be any number, the only one. Raises `NotStatic`."""
+        """The first argument; of a variadic operation, its only one. Raises `NotStatic` if it has another number."""
         first = next(iter(self.arguments.values()))
         if first.place.startswith("*") and first.parts is not None:
             if len(first.parts) != 1:
@@ -118,30 +123,30 @@ class Call:
 
     @property
     def array(self) -> Typed:
-        """The type of the first operand. Raises `NotStatic` where it is no array."""
+        """The type of the first operand. Raises `NotStatic` if it is no array."""
         return self.type(self.operand)
 
     def type_of(self, *names: str) -> Typed:
-        """The type of an argument, the first of these that there is. Raises `NotStatic` where it is no array."""
+        """The type of the first of these arguments that is present. Raises `NotStatic` if it is no array."""
         return self.type(next((self.arguments[name] for name in names if name in self.arguments), None))
 
     @staticmethod
     def type(argument: Argument | None) -> Typed:
-        """The type of an argument. Raises `NotStatic` where it is no array."""
+        """The type of an argument. Raises `NotStatic` if it is no array."""
         if argument is None or argument.typed is None:
             raise NotStatic
         return argument.typed
 
     def static(self, name: str, default: Any = None) -> Any:
-        """An argument that has to be known. Raises `NotStatic`."""
+        """The static value of an argument, or `default` if it is absent. Raises `NotStatic` if it is unknown."""
         return self.arguments[name].known() if name in self.arguments else default
 
     def given(self, *names: str) -> bool:
-        """Whether the call has one of the arguments, and it is not None."""
+        """Whether any of the arguments is present and not None."""
         return any(name in self.arguments and self.arguments[name].value is not None for name in names)
 
     def axes(self, name: str = "axis", *, rank: int, default: Any = None) -> tuple[int, ...]:
-        """The dimensions that an argument names, from 0; all of them where it is None."""
+        """The dimensions that an argument names, all in `range(rank)`; every dimension where it is None."""
         axis = self.static(name, default)
         if axis is None:
             return tuple(range(rank))
@@ -152,10 +157,10 @@ class Call:
 
 
 def is_number(typed: Typed, *kinds: str) -> bool:
-    """Whether its elements are numbers of these kinds; of any kind that may be added where none is named."""
+    """Whether the dtype is of one of these kinds, or of any kind that supports addition if none is given."""
     return typed.dtype in NAMES and dtype(typed.dtype).kind in (kinds or ("float", "int", "complex"))
 
 
 def itemsize(of: str) -> int:
-    """The bytes of an element; of a random key, about as many."""
+    """The size of one element in bytes; 8, a rough figure, for random keys."""
     return dtype(of).itemsize if of in NAMES else 8

@@ -1,4 +1,4 @@
-"""`associative_scan`: each device scans its block, and what the blocks before it come to is combined with all of it."""
+"""`associative_scan` in; a scan of each block combined with the total of the blocks before it out."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _scan(site: Site) -> Term:
 
 @rule_for("associative_scan", write=_scan)
 def scan(call: Call) -> Rule | None:
-    """Of arrays of one shape by what combines them element by element."""
+    """Rule: arrays of one shape, combined by an elementwise function."""
     elems = call.arguments["elems"]
     typed = [Call.type(part) for part in (elems.parts if elems.parts is not None else [elems])]
     shape, axis = call.result.shape, _axis(call)
@@ -58,7 +58,7 @@ def scan(call: Call) -> Rule | None:
 
 
 def _combined(fn: str | Lambda, left: list[Term], right: list[Term], *, several: bool) -> list[Term]:
-    """What the function gives of two, one expression for each array."""
+    """Apply the function to two operands; returns one term for each array."""
     if isinstance(fn, str):
         return [built(_OPERATORS[fn], a=a, b=b) for a, b in zip(left, right, strict=True)]
     given = dict(zip(fn.parameters, (left, right), strict=True))
@@ -77,7 +77,7 @@ def _combined(fn: str | Lambda, left: list[Term], right: list[Term], *, several:
 
 
 def _by_element(fn: str | Lambda, *, several: bool) -> bool:
-    """Whether what combines two values does so element by element."""
+    """Whether the function combines its two operands elementwise."""
     if not isinstance(fn, Lambda):
         return fn in _OPERATORS
 

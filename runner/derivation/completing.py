@@ -1,4 +1,4 @@
-"""What each device holds of a sum, a maximum, … in; the collectives that put it together out."""
+"""The partial results of a reduction in; the collectives that complete them out."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from runner.programs.types import Typed
 from runner.sharding import moves
 
 Derivative = Literal["none", "stopped", "taken"]
-"""What JAX does about the derivative of a reduction: takes none of the lines, takes it up to here, or takes it."""
+"""How a reduction is differentiated: not at all, up to a `stop_gradient` behind it, or through it."""
 
 
 def completed(layouts: Layouts, term: Term, choice: Choice, typed: Typed, derivative: Derivative) -> Term:
-    """What the devices hold of a sum, a maximum, … put together."""
+    """Append the collectives of a choice to a partial result, and count the bytes that they send."""
     mesh = layouts.mesh
     held = moves.local_bytes(mesh, typed.shape, itemsize(typed.dtype), choice.partial) if choice.over else 0.0
     scattered = choice.scattered
@@ -52,5 +52,5 @@ def _reduced(term: Term, kind: Reduction, axes: tuple[str, ...], derivative: Der
         case "max" | "min" if derivative == "stopped":
             return built(f"p{kind}(stop_gradient({{x}}), {{over}})", x=term, over=axes), 2
         case _:
-            # JAX has no derivative of pmax, and no product over devices.
+            # JAX has no derivative of pmax, and no collective for products.
             return built(gathered, f=kind, x=term, over=axes), 1

@@ -1,4 +1,4 @@
-"""Arrays that no other enters: each device makes its own block of them."""
+"""Operations that create arrays in; the term for each device's own block out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from runner.graph.term import Term
 
 
 def _made(write: Write) -> Write:
-    """The operation as it is where the result is whole."""
+    """Write the operation unchanged where its result is whole."""
     return lambda site: write(site) if any(site.assignment.values()) else site.rewritten()
 
 
@@ -24,7 +24,7 @@ def _own(call: Call) -> Rule:
 
 
 _COUNTED = ("int32", "float32")
-"""The dtypes in which places may be counted."""
+"""The dtypes in which positions are counted."""
 
 
 def _from(call: Call) -> tuple[Any, Any]:
@@ -44,7 +44,7 @@ def _arange(site: Site) -> Term:
 
 @rule_for("arange", write=_arange)
 def arange(call: Call) -> Rule | None:
-    """Of whole numbers."""
+    """Rule: an `arange` with integer start and step."""
     counted = all(isinstance(each, int) for each in _from(call)) and call.result.dtype in _COUNTED
     return replace(_own(call), counts=0 if _from(call) == (0, 1) else None) if counted else None
 
@@ -56,7 +56,7 @@ def _filled(site: Site) -> Term:
 
 @rule_for("zeros", "ones", "full", write=_filled)
 def filled(call: Call) -> Rule | None:
-    """Of one number."""
+    """Rule: an array filled with one number."""
     fill = call.arguments.get("fill_value")
     return None if fill is not None and fill.typed is not None and fill.typed.shape else _own(call)
 
@@ -74,7 +74,7 @@ def _diagonal(site: Site) -> Term:
 
 @rule_for("tri", "eye", "identity", write=_diagonal)
 def diagonal(call: Call) -> Rule | None:
-    """A diagonal, or all that is below it."""
+    """Rule: a diagonal, or the triangle below it."""
     return _own(call) if isinstance(call.static("k", 0), int) and call.static("dtype", "float32") else None
 
 
@@ -93,7 +93,7 @@ def _broadcasted(site: Site) -> Term:
 
 
 def counted(call: Call) -> Rule | None:
-    """The places along a dimension."""
+    """Rule: positions along a dimension."""
     along = call.static("dimension", 0)
     if call.static("dtype") not in _COUNTED or not isinstance(along, int):
         return None
@@ -119,7 +119,7 @@ def _axis(call: Call) -> int:
 
 @rule_for("one_hot", write=_one_hot)
 def one_hot(call: Call) -> Rule | None:
-    """The classes of a block: labels outside of it give zeros."""
+    """Rule: shard the classes; labels outside of a device's block give zeros."""
     shape, whole_numbers = call.result.shape, (call.static("axis", -1), call.static("num_classes"))
     if len(call.type_of("x").shape) != len(shape) - 1 or not all(isinstance(each, int) for each in whole_numbers):
         return None

@@ -1,4 +1,4 @@
-"""An experiment, the types of its graph and Shardy's plan in; its per-device lines, as the YAML has them, out."""
+"""An experiment, the types in its graph and Shardy's plan in; its per-device lines, as in the YAML, out."""
 
 from __future__ import annotations
 
@@ -24,12 +24,14 @@ from runner.sharding.plan import Derivation, Plan
 
 @dataclass(frozen=True)
 class Typing:
-    """What JAX's types are told of what is the same on all devices.
+    """How the lines satisfy JAX's types of values that vary over mesh axes.
 
-    - `invarying`: gathers say that all devices have the same; `casts`: what loops start with may differ.
-    - `check_vma`: JAX checks it; `single`: arrays are the same along mesh axes of size 1, which JAX does not know.
-    - `spread`: arrays of which a gradient is taken are said to differ before a loop, not in each step, so that what
-      their gradients sum over devices is summed once.
+    - `invarying`: gathers mark their results as the same on all devices.
+    - `casts`: initial carries of loops are cast to varying.
+    - `check_vma`: JAX checks these types.
+    - `single`: arrays are marked as the same along mesh axes of size 1, which JAX does not infer.
+    - `spread`: arrays with a gradient are cast to varying before a loop, so that their gradients are summed over
+      devices once, not in each step.
     """
 
     invarying: bool
@@ -51,19 +53,19 @@ TRIES = (
     Typing(invarying=True, casts=True, check_vma=True, single=True),
     Typing(invarying=False, casts=False, check_vma=False),
 )
-"""The first that JAX takes is taken."""
+"""The typings to try, in order; the first that JAX accepts is used."""
 
 _TRIALS = 16
-"""How many other layouts of lines' results are tried, at most."""
+"""The most alternative layouts of results that are tried."""
 
 
 @dataclass(frozen=True)
 class Derived:
-    """The lines of one device.
+    """The derived lines of one device.
 
-    - `check_vma`: whether JAX's types can tell what is the same on all devices.
-    - `sent`: the bytes that a device sends in all, on a ring, without a backward pass.
-    - `notes`: what is not the plan's.
+    - `check_vma`: whether JAX's types can tell which values are the same on all devices.
+    - `sent`: the bytes that a device sends in all, on a ring, without the backward pass.
+    - `notes`: the decisions that are not the plan's.
     """
 
     statements: tuple[Flat, ...]
@@ -76,7 +78,7 @@ class Derived:
         return replace(experiment, per_device=self.statements, check_vma=self.check_vma, automatic=())
 
     def summary(self, plan: Plan) -> Derivation:
-        """The lines as the YAML has them, with the plan that they follow."""
+        """The lines as in the YAML, with the plan that they follow."""
         return Derivation(
             per_device=section(self.statements),
             check_vma=self.check_vma,
@@ -87,7 +89,7 @@ class Derived:
 
 
 def read(experiment: Experiment, derivation: Derivation) -> Experiment:
-    """The experiment with the lines that were derived elsewhere."""
+    """The experiment with lines that another process derived."""
     scope = Scope("per_device", experiment.mesh, {array.name for array in experiment.arrays}, experiment.dims)
     if experiment.grad is not None:
         scope.loops[GRADIENTS] = experiment.grad.wrt
@@ -96,7 +98,7 @@ def read(experiment: Experiment, derivation: Derivation) -> Experiment:
 
 
 def derive(experiment: Experiment, types: Parts, hints: Hints, typing: Typing) -> Derived:
-    """Write the graph's lines for one device. Raises `NotDerived` with the reason for what cannot be written."""
+    """Derive the per-device lines of the graph. Raises `NotDerived` with the reason if they cannot be written."""
     writer = Writer(
         experiment, types, hints, Rulings(), invarying=typing.invarying, casts=typing.casts, spread=typing.spread
     )  # fmt: skip
@@ -108,7 +110,7 @@ def derive(experiment: Experiment, types: Parts, hints: Hints, typing: Typing) -
 
 
 def settled(experiment: Experiment, types: Parts, hints: Hints) -> Hints:
-    """The plan's layouts, but where the readers of a line ask for another one and a device then sends less, that one.
+    """The plan's layouts, replaced by those that the readers of a line need wherever this sends fewer bytes.
 
     Raises `NotDerived`.
     """
@@ -138,7 +140,7 @@ def settled(experiment: Experiment, types: Parts, hints: Hints) -> Hints:
 
 
 def _alike(experiment: Experiment, types: Parts, number: int) -> tuple[int, ...]:
-    """A value, and those of its shape of which it is computed element by element: each lies best as the others do."""
+    """A value and the values of the same type that it is computed from elementwise, at most `_TRIALS` of them."""
     producers, alike = experiment.computed("graph").producers, dict[int, None]()
 
     def add(number: int) -> None:
@@ -157,7 +159,7 @@ def _alike(experiment: Experiment, types: Parts, number: int) -> tuple[int, ...]
 
 
 def section(statements: Iterable[Flat]) -> dict[str, Any]:
-    """Statements as a section of the YAML has them."""
+    """Convert statements to a section of the YAML."""
     lines: dict[str, Any] = {}
     for statement in statements:
         if isinstance(statement, Loop):

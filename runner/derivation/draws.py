@@ -1,4 +1,4 @@
-"""What is drawn for each element of an array: the noise is made whole on each device, which takes its part of it."""
+"""Random operations with one draw per element in; each device's slice of the noise, drawn whole, out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from runner.programs.types import Typed
 
 
 def _noise(site: Site, distribution: str, typed: Typed) -> Term:
-    """One device's part of noise, which lies as the first operand does."""
+    """The noise of one device's block, in the layout of the first operand."""
     site.ours("the part of the noise")
     template = "{draw}({key}, {shape})" if typed.dtype == "float32" else "{draw}({key}, {shape}, {dtype})"
     shape, key = typed.shape, site.whole("key")
@@ -37,7 +37,7 @@ def _categorical(site: Site) -> Term:
 
 @rule_for("categorical", write=_categorical)
 def categorical(call: Call) -> Rule | None:
-    """The largest of the logits with Gumbel's noise."""
+    """Rule: the argmax of the logits plus Gumbel noise."""
     return best(call, "logits", call.static("axis", -1)) if _is_float(call, "logits") else None
 
 
@@ -49,14 +49,14 @@ def _bernoulli(site: Site) -> Term:
 
 @rule_for("bernoulli", write=_bernoulli)
 def bernoulli(call: Call) -> Rule | None:
-    """Where uniform noise is below `p`."""
+    """Rule: whether uniform noise is below `p`."""
     shape = call.type_of("p").shape
     return Rule({"p": every(shape)}, every(shape), dict(enumerate(shape))) if _is_float(call, "p") else None
 
 
 @rule_for("permutation")
 def permutation(call: Call) -> Rule | None:
-    """Of an array of several dimensions the order is drawn for one."""
+    """Rule: of an array of at least two dimensions, only the permuted one must be whole."""
     shape = call.type_of("x").shape
     if len(shape) < 2:
         return None

@@ -1,7 +1,7 @@
-"""An equation of the graph in; what one device computes in its place, and how that lies, out.
+"""An equation of the graph in; the term that one device computes for it, and the layout of its value, out.
 
-Each operation runs on shards in the way for which a device sends the fewest bytes (`rules.py`), towards the layout that
-the plan has for its result. An operation without a rule of its own gets whole operands, which is always right.
+Each operation is split in the way that sends the fewest bytes (`rules.py`) given the layout that the plan has for its
+result. An operation without a rule gets whole operands, which is always correct.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from runner.programs.types import Typed
 from runner.sharding import moves
 
 Hints = Mapping[int, Spec]
-"""How the plan has values lie, by their numbers."""
+"""The plan's layouts of values, by number."""
 
 
 class Expressions:
-    """Writes expressions, with the lines that these need.
+    """Writes expressions and the lines that they need.
 
-    - `differentiated`: whether JAX takes a gradient of them; `spread`: whether arrays of which it takes one are said to
-      differ before a loop in which they meet what differs.
+    - `differentiated`: whether JAX takes a gradient of the lines.
+    - `spread`: whether arrays with a gradient are cast to varying before a loop that combines them with varying values.
     """
 
     def __init__(self, layouts: Layouts, hints: Hints, rulings: Rulings, *, differentiated: bool, spread: bool) -> None:
@@ -48,9 +48,9 @@ class Expressions:
         self._added_up = added_up(self.names.graph)
 
     def value(self, operand: Operand, goal: Spec | None = None, *, alone: bool = False) -> Value:
-        """An operand as one device computes it, laid out as is cheapest on the way to `goal` or to the plan's.
+        """The value of an operand on one device, in the layout that is cheapest towards `goal` or the plan's.
 
-        `alone`: whether the first of several arrays is all that is read.
+        `alone`: whether only the first of several arrays is read.
         """
         names = self.names
         if (equation := names.equation(operand)) is not None:
@@ -63,10 +63,10 @@ class Expressions:
             case Group():
                 return Value(self.whole(operand), None, Spec())
             case _:
-                raise AssertionError(operand)  # the language has no others that arrays enter
+                raise AssertionError(operand)  # no other operand can depend on an array
 
     def result(self, equation: Equation, goal: Spec | None = None, *, alone: bool = False) -> Value:
-        """The same of what an equation gives."""
+        """The value of an equation on one device; for the arguments see `value`."""
         names, statics = self.names, self.names.statics
         equation = simplified(names, equation)
         if equation.spelled == "name":
@@ -81,7 +81,7 @@ class Expressions:
                 return self._operation(equation, values, goal, alone=alone)
 
     def _element(self, equation: Equation, goal: Spec | None) -> Value:
-        """`parts[1]`: the array, as it lies."""
+        """The value of `parts[1]`, in its present layout."""
         names, index = self.names, None
         parts, at = equation.operands
         with contextlib.suppress(NotStatic):
@@ -98,7 +98,7 @@ class Expressions:
     def _operation(
         self, equation: Equation, values: Mapping[str, Value], goal: Spec | None, *, alone: bool = False
     ) -> Value:
-        """An operation as its rule has it; without one, on whole operands."""
+        """The value of an operation by its rule, or on whole operands if it has none."""
         names, layouts = self.names, self.layouts
         ruled = self._rulings.of(names, equation, values, free=goal is None, alone=alone)
         call, rule, write = ruled.call, ruled.rule, ruled.write
@@ -106,9 +106,9 @@ class Expressions:
         if call.typed is None and ruled.whole:
             return Value(site.rewritten(), None, Spec())
         typed, operands = call.result, [values[place] for place in rule.operands]
-        # With its neighbours' edges a block is no part of the whole: it stays as it lies.
+        # A block with its neighbours' edges is no shard of the array and cannot be resharded.
         wanted = None if rule.edges else self._wanted(equation, call.elements or (typed,), goal)
-        # What stands beside the arrays may be the number of a step.
+        # The other arguments may depend on the step of a loop.
         scope = names.home(*(value.term for value in values.values()), names.statics.spelling.equation(equation))
 
         def moving(at: int, spec: Spec) -> float:
@@ -141,16 +141,16 @@ class Expressions:
             steps = moves.moves(self.mesh, typed.shape, itemsize(typed.dtype), choice.spec, wanted)
             if all(step.kind == "slice" for step in steps):
                 return layouts.reshard(value, wanted)
-            # Then what it is made of may as well lie so.
+            # Its operands may then as well have that layout.
             for operand in operands if goal is not None else ():
                 if operand.made is not None and operand.shape == typed.shape:
                     layouts.asked.setdefault(operand.made, wanted)
         return value
 
     def _spread_out(self, term: Term, axes: Collection[str]) -> Term:
-        """An array of which a gradient is taken, which differs over mesh axes as what it meets in a loop does.
+        """Cast an array with a gradient to varying over `axes`, once before the loop around it.
 
-        The gradient is summed over these where the array is said to differ: once before the loop, not in each step.
+        Its gradient is then summed over these axes once instead of in each step.
         """
         names = self.names
         if not axes or not isinstance(term, Name) or term.name not in self._spread or names.scopes[-1].steps == 1:
@@ -170,7 +170,7 @@ class Expressions:
         return "stopped" if stopped else "taken"
 
     def _maker(self, site: Site, write: Write) -> Callable[[Spec], Term] | None:
-        """What no array enters can be written under any layout."""
+        """A function that writes the value in any layout, if it depends on no array; else None."""
         rule, mesh = site.rule, self.mesh
         makers = {place: site.values[place].make for place in rule.operands}
         if rule.reduced or None in makers.values():
@@ -188,13 +188,13 @@ class Expressions:
         return make
 
     def whole(self, operand: Operand) -> Term:
-        """An operand of which every device has the whole; of tuples and lists, each element."""
+        """The term of a whole operand; of a tuple or list, with each element whole."""
         if isinstance(operand, Group):
             return Group(tuple(map(self.whole, operand.items)), operand.kind)
         return self.layouts.whole(self.value(operand))
 
     def _wanted(self, equation: Equation, results: Sequence[Typed], goal: Spec | None) -> Spec | None:
-        """The layout in which the result of an operation has to end, or in which the plan has it."""
+        """The layout that the result must end in, or else the plan's; None if there is neither."""
         shape = results[0].shape
         if any(each.shape != shape for each in results):
             return None
@@ -203,7 +203,7 @@ class Expressions:
         return self.hint(equation, shape)
 
     def hint(self, equation: Equation, shape: tuple[int, ...]) -> Spec | None:
-        """How the plan has what an equation gives lie, as far as its dimensions can be split so."""
+        """The plan's layout of a result, without the axes that do not divide its dimensions; None if unplanned."""
         hint = self._hints.get(equation.results[0].number)
         if hint is None or len(hint) != len(shape):
             return None

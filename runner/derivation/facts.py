@@ -1,4 +1,4 @@
-"""An operation where it stands, and its arguments as they lie, in; what its rule sees of it out."""
+"""An operation at one place in the graph and its operands' layouts in; the call that its sharding rule sees out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from runner.language.operations import OPERATIONS
 
 
 def leaves(statics: Statics, equation: Equation) -> Iterator[tuple[str, Operand]]:
-    """The arguments that arrays enter, by their places; of tuples, lists and slices, each part."""
+    """Yield the arguments that depend on arrays, each with its place; tuples, lists and slices part by part."""
 
     def below(place: str, part: Operand) -> Iterator[tuple[str, Operand]]:
         if statics.term(part) is not None:
@@ -44,9 +44,11 @@ def _kind(operand: Operand) -> Kind:
 
 
 def call_of(names: Names, equation: Equation, values: Mapping[str, Value], *, free: bool, alone: bool) -> Call:
-    """The call, as a rule sees it; `values` are the arguments that arrays enter, by their places.
+    """The call as its rule sees it.
 
-    `free`: whether nothing says how its result has to lie; `alone`: whether the first of several is all that is read.
+    - `values`: the arguments that depend on arrays, by place.
+    - `free`: whether the layout of the result is free.
+    - `alone`: whether only the first of several results is read.
     """
     statics = names.statics
 
@@ -78,7 +80,7 @@ def call_of(names: Names, equation: Equation, values: Mapping[str, Value], *, fr
 
 
 def _known(statics: Statics, operand: Operand, parts: tuple[Argument, ...] | None) -> Any:
-    """What stands for no array: its value, where it is known; a function is its term."""
+    """The static value of an argument: `UNKNOWN` if it is not known, the term of a function."""
     if isinstance(operand, Function):
         return statics.term(operand)
     if isinstance(operand, Slice):
@@ -91,7 +93,7 @@ def _known(statics: Statics, operand: Operand, parts: tuple[Argument, ...] | Non
 
 
 def _labels(call: Call) -> Labels | None:
-    """The labels of a contraction, which its row has."""
+    """The labels of a contraction's dimensions, or None for any other operation and where an operand is unknown."""
     row = OPERATIONS.get(call.name)
     if row is None or row.contraction is None:
         return None
@@ -101,7 +103,7 @@ def _labels(call: Call) -> Labels | None:
 
 
 def _trimmed(names: Names, number: int, call: Call) -> frozenset[int]:
-    """The dimensions of which all that reads a line takes as much as its operand has."""
+    """The dimensions along which every reader slices the result back to the length of its first operand."""
     first = next(iter(call.arguments.values()), None)
     if first is None or first.typed is None or call.typed is None:
         return frozenset()
@@ -116,7 +118,7 @@ def _trimmed(names: Names, number: int, call: Call) -> frozenset[int]:
 
 
 def _trims(names: Names, reader: Equation, number: int, d: int, shape: tuple[int, ...]) -> bool:
-    """Whether an equation takes a slice of an array that counts from its edges, as long as `shape` along `d`."""
+    """Whether an equation slices value `number` relative to its edges, to the length of `shape` along `d`."""
     if reader.spelled != "index" or reader.reads.count(number) > 1 or not _is(reader.operands[0], number):
         return False
     typed, taken = names.type_at(reader.results[0].number), items(reader.operands[1])
@@ -126,7 +128,7 @@ def _trims(names: Names, reader: Equation, number: int, d: int, shape: tuple[int
 
 
 def _start(statics: Statics, reader: Equation) -> tuple[int, ...]:
-    """Where the slice of a reader that trims begins in each dimension."""
+    """The start, in each dimension, of the slice that a trimming reader takes."""
     between = (item.lower for item in items(reader.operands[1]) if isinstance(item, Slice))
     return tuple(0 if lower == NOTHING else statics.value(lower) for lower in between)
 
@@ -136,7 +138,7 @@ def _is(operand: Operand, number: int) -> bool:
 
 
 def _from_edges(statics: Statics, item: Operand) -> bool:
-    """Whether a slice counts from the edges: `1:-1`, `:-2`, `2:`; so it says the same of a block."""
+    """Whether a slice is relative to the edges (`1:-1`, `:-2`, `2:`), so that it applies to a block as well."""
     assert isinstance(item, Slice)
     try:
         lower = 0 if item.lower == NOTHING else statics.value(item.lower)

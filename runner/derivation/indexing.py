@@ -1,4 +1,4 @@
-"""Slices and updates: a dimension that is taken as a whole stays sharded, another one has to be whole or is masked."""
+"""Slices and updates in; sharded reads and writes out: a dimension taken whole stays sharded, others may be masked."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ from runner.language.parts import at_index
 
 @dataclass(frozen=True)
 class Taken:
-    """What is taken of one dimension: `count` elements from `start` on, every `step`-th.
+    """The elements taken of one dimension: `count` from `start` on, every `step`-th.
 
-    - `count`: None where all of it is taken; `start`: None where only the devices know it: that of the argument
-      `given`, already in range, or, where there is none, one of which nothing is known: the dimension has to be whole.
-    - `drops`: the result lacks the dimension; `place`: of brackets, what stands there for it.
+    - `count`: None if all are taken.
+    - `start`: None if only the devices know it. It is then the argument `given`, in range; without that nothing is
+      known, and the dimension must be whole.
+    - `drops`: whether the result lacks the dimension.
+    - `place`: the place of its entry between the brackets.
     """
 
     count: int | None = None
@@ -34,26 +36,26 @@ class Taken:
     place: str = ""
 
     def passes(self, size: int) -> bool:
-        """Whether it is all, or every n-th of all, which says the same of each block."""
+        """Whether all elements are taken, or every n-th, so that the same slice applies to each block."""
         if self.count is None or self.drops or self.start is None:
             return self.count is None
         return 0 <= self.start < self.step and self.count * self.step == size
 
     @property
     def located(self) -> bool:
-        """Whether it is known where it begins, by now or on the devices."""
+        """Whether the start is known, now or on the devices."""
         return self.start is not None or self.given is not None
 
 
 Base = Callable[[Site, list[Taken], int | None], Term]
-"""What is written of the operand's block, with all of one dimension where that is given."""
+"""Writes the slice of the operand's block; the third argument is a dimension to keep whole, if any."""
 
 Takes = Callable[[Call], tuple[list[Taken], list[int]] | None]
-"""What a call takes of each dimension, and the places in the result of dimensions of size 1 that are new."""
+"""The elements that a call takes of each dimension, and the positions of new dimensions of size 1 in the result."""
 
 
 def _reads(takes_of: Takes, base: Base) -> Way:
-    """To read a part of an array: along a sharded dimension each device reads what lies in its block, else 0."""
+    """A way to read part of an array: along a sharded dimension a device reads from its block, and 0 elsewhere."""
 
     def split(call: Call, takes: list[Taken]) -> tuple[set[int], set[int]]:
         shape = call.array.shape
@@ -67,7 +69,7 @@ def _reads(takes_of: Takes, base: Base) -> Way:
         takes, new = reading
         passing, read = split(call, takes)
         rank = len(takes)
-        # The places that are read of a dimension are a factor of their own.
+        # The positions read along a dimension are a factor of their own.
         sizes = dict(enumerate(shape)) | {d: takes[d].count or shape[d] for d in passing}
         sizes |= {rank + d: takes[d].count or 1 for d in read}
         kept = [d for d in range(rank) if not takes[d].drops]
@@ -76,7 +78,7 @@ def _reads(takes_of: Takes, base: Base) -> Way:
             result.insert(at, ())
         if len(result) != len(call.result.shape):
             return None
-        # With the neighbours' edges an array is longer than its blocks; what is read of it is not.
+        # The array has the neighbours' edges as well; the slice has not.
         sizes |= {each[0]: call.result.shape[at] for at, each in enumerate(result) if each}
         dimensions, counts = tuple((d,) if d in passing | read else () for d in range(rank)), call.operand.counts
         return Rule(
@@ -116,12 +118,12 @@ def _reads(takes_of: Takes, base: Base) -> Way:
 
 
 def spread(mask: Term, after: int) -> Term:
-    """A mask of one dimension, for an array with so many dimensions after it."""
+    """Broadcast a mask of one dimension over `after` further dimensions."""
     return indexed(mask, [ALL, *[NOTHING] * after]) if after else mask
 
 
 def _positions(site: Site, taken: Taken, size: int, over: tuple[str, ...]) -> Term:
-    """The places that are read, where the result is sharded over some axes those of one device."""
+    """The positions to read: one device's share where the result is sharded over the axes `over`."""
     count = taken.count or 1
     start = constant(taken.start) if taken.given is None else _clamped(site, taken.given, size, count)
     if taken.drops:
@@ -132,7 +134,7 @@ def _positions(site: Site, taken: Taken, size: int, over: tuple[str, ...]) -> Te
 
 
 def _clamped(site: Site, start: Argument, size: int, count: int) -> Term:
-    """Where `count` of `size` elements begin: JAX counts a negative start from the end, and clamps it."""
+    """The start of `count` out of `size` elements; like JAX, counts a negative start from the end and clamps it."""
     if start.value is not UNKNOWN:
         return constant(min(max(start.value + size * (start.value < 0), 0), size - count))
     term = site.whole(start.place)
@@ -143,7 +145,7 @@ def _clamped(site: Site, start: Argument, size: int, count: int) -> Term:
 
 
 def _bracketed(call: Call) -> tuple[list[Taken], list[int]] | None:
-    """Slices, numbers and None."""
+    """Slices, numbers and None between brackets; None if the index has other entries."""
     shape, between, takes, new = call.array.shape, entries(call), list[Taken](), list[int]()
     for item in between:
         if item.value is None:
@@ -161,12 +163,12 @@ def _bracketed(call: Call) -> tuple[list[Taken], list[int]] | None:
 
 
 def _is_index(item: Argument) -> bool:
-    """Whether it is a number that the devices know."""
+    """Whether an entry is an integer known only on the devices."""
     return item.typed is not None and not item.typed.shape and item.typed.dtype != "bool"
 
 
 def _item(item: Argument, size: int) -> Taken:
-    """What stands between brackets for one dimension."""
+    """The elements that one entry between brackets takes."""
     if item.kind == "slice":
         if item.value is UNKNOWN:
             return Taken(1, None, place=item.place)
@@ -227,7 +229,7 @@ def _sliced(call: Call) -> tuple[list[Taken], list[int]]:
 
 
 def _as_brackets(site: Site, takes: list[Taken], whole: int | None) -> Term:
-    """Written in brackets where a dimension is sharded."""
+    """Write a static slice, with brackets if it is sharded."""
     if not any(site.assignment.values()):
         return site.rewritten()
     parts = [ALL if d == whole else _between(each, site.over(d)) for d, each in enumerate(takes)]
@@ -237,7 +239,7 @@ def _as_brackets(site: Site, takes: list[Taken], whole: int | None) -> Term:
 
 
 def _between(taken: Taken, over: tuple[str, ...]) -> Term:
-    """What is taken of a dimension, between brackets."""
+    """The entry between brackets for one dimension."""
     if taken.count is None:
         return ALL
     if taken.drops:
@@ -251,11 +253,11 @@ _static = _reads(_sliced, _as_brackets)
 rule_for("slice", "slice_in_dim", "index_in_dim", write=_static.write)(_static.rule)
 
 
-# Dynamic slices: the start is clamped, so that all that is read is in range.
+# Dynamic slices. The start is clamped, so every read is in range.
 
 
 def _starts(call: Call, rank: int) -> tuple[tuple[Argument, ...], int | None]:
-    """The starts of a dynamic operation, of all dimensions or of the one that it names."""
+    """The start arguments of a dynamic operation, and the dimension that it names, None if it names all."""
     if "start_indices" in call.arguments:
         starts = call.arguments["start_indices"].parts
         if starts is None or len(starts) != rank:
@@ -304,7 +306,7 @@ rule_for("dynamic_slice", "dynamic_slice_in_dim", "dynamic_index_in_dim", write=
 
 
 def _updated(call: Call) -> tuple[list[int], dict[int, int], list[int]]:
-    """The dimensions that the update has only a part of, how long it is along each, and those that are its own."""
+    """The dimensions that are updated in part, the update's length along each dimension, and those that it has."""
     shape, update = call.array.shape, call.type_of("update").shape
     rank = len(shape)
     _, axis = _starts(call, rank)
@@ -336,7 +338,7 @@ def _update(site: Site) -> Term:
 
 @rule_for("dynamic_update_slice", "dynamic_update_slice_in_dim", "dynamic_update_index_in_dim", write=_update)
 def dynamic_update(call: Call) -> Rule | None:
-    """Along a dimension that is sharded, each device takes what falls into its block."""
+    """Rule: along a sharded dimension each device writes the part of the update in its block."""
     shape, update = call.array.shape, call.type_of("update")
     partial, _, own = _updated(call)
     masked = len(partial) == 1 and call.array.dtype == update.dtype and 0 not in update.shape

@@ -1,4 +1,4 @@
-"""Lines in; the same with what is read once, and is short, written where it is read, out."""
+"""Lines in; the lines with short reshards inlined where they are read once, out."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from runner.graph.term import names, substituted
 from runner.language.printing import text
 
 _LONGEST = 96
-"""How long a line may grow by what is written into it."""
+"""The longest line, in characters, that inlining may produce."""
 
 
 def inlined(lines: Sequence[Writing], moved: Collection[str]) -> list[Writing]:
-    """The lines without those that only lay another one out for one reader that is short; the first comes first."""
+    """Inline each line in `moved` (a mere reshard) into its only reader, unless that becomes too long."""
     left = list(lines)
     for name in [line.name for line in lines if isinstance(line, Written) and line.name in moved]:
         at, line = next((i, each) for i, each in enumerate(left) if isinstance(each, Written) and each.name == name)

@@ -1,4 +1,4 @@
-"""Operations that reduce inside: along a dimension that is sharded they are written in their parts."""
+"""Operations with reductions inside, such as softmax, in; their decomposition along sharded dimensions out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _axes(call: Call) -> tuple[int, ...]:
 
 
 def _reducing(call: Call, rounds: int, *, keeps: bool) -> Rule | None:
-    """The operation with `rounds` sums inside, where dimensions are sharded; `keeps`: whether the result has them."""
+    """The rule of an operation with `rounds` all-reduces inside; `keeps`: whether the result keeps the dimensions."""
     if call.given("where", "b", "mean", "variance", "ddof", "correction", "dtype") or not is_number(
         call.array, "float"
     ):
@@ -35,7 +35,7 @@ def _reducing(call: Call, rounds: int, *, keeps: bool) -> Rule | None:
 
 
 def _in_parts(parts: Callable[[Site, Term, Term, tuple[str, ...]], Term]) -> Write:
-    """The operation as it is where its dimensions are whole, else in parts: of operand, `axis` and mesh axes."""
+    """Write the operation unchanged on whole dimensions, else by `parts(site, operand, axis, mesh axes)`."""
 
     def write(site: Site) -> Term:
         over = site.over(*_axes(site.call))
@@ -47,7 +47,7 @@ def _in_parts(parts: Callable[[Site, Term, Term, tuple[str, ...]], Term]) -> Wri
 
 
 def _axis(site: Site) -> Term:
-    """The argument `axis`, as the call has it where it has it."""
+    """The argument `axis` as the call has it, or its default."""
     written, axes = site.argument("axis"), _axes(site.call)
     if written is not None and isinstance(site.call.static("axis"), int):
         return site.part("axis", written)
@@ -61,7 +61,7 @@ def _keepdims(site: Site) -> bool:
 
 
 def _largest(site: Site, x: Term, axis: Term, over: tuple[str, ...]) -> Term:
-    """The maximum, which no derivative passes."""
+    """The maximum over devices, without a derivative."""
     template = "pmax(stop_gradient(max({x}, axis={axis}, keepdims=True)), {over})"
     return site.define("max", built(template, x=x, axis=axis, over=over))
 
@@ -79,14 +79,14 @@ def _softmax(site: Site, x: Term, axis: Term, over: tuple[str, ...]) -> Term:
 
 @rule_for("softmax", "log_softmax", write=_softmax, otherwise=[ALONG])
 def softmax(call: Call) -> Rule | None:
-    """`exp(x - m) / sum(exp(x - m))`, and its logarithm."""
+    """Rule: `exp(x - m) / sum(exp(x - m))`, and its logarithm."""
     return _reducing(call, 2, keeps=True)
 
 
 @_in_parts
 def _logsumexp(site: Site, x: Term, axis: Term, over: tuple[str, ...]) -> Term:
     largest = _largest(site, x, axis, over)
-    # What is not finite is not taken away.
+    # An infinite maximum is not subtracted.
     largest = site.define("shift", built("where(isfinite({m}), {m}, 0.0)", m=largest))
     template = "log(psum(sum(exp({x} - {m}), axis={axis}, keepdims=True), {over})) + {m}"
     term = built(template, x=x, m=largest, axis=axis, over=over)
@@ -95,12 +95,12 @@ def _logsumexp(site: Site, x: Term, axis: Term, over: tuple[str, ...]) -> Term:
 
 @rule_for("logsumexp", write=_logsumexp, otherwise=[ALONG])
 def logsumexp(call: Call) -> Rule | None:
-    """`m + log(sum(exp(x - m)))`."""
+    """Rule: `m + log(sum(exp(x - m)))`."""
     return _reducing(call, 2, keeps=False)
 
 
 def _moments(site: Site, x: Term, axis: Term, over: tuple[str, ...], *, keep: bool) -> tuple[Term, Term]:
-    """The mean, and the mean of the squares around it."""
+    """The mean, and the mean of the squared deviations."""
     mean = built("pmean(mean({x}, axis={axis}, keepdims=True), {over})", x=x, axis=axis, over=over)
     squeezed = built("pmean(mean({x}, axis={axis}), {over})", x=x, axis=axis, over=over)
     names = site.layouts.names
@@ -108,7 +108,7 @@ def _moments(site: Site, x: Term, axis: Term, over: tuple[str, ...], *, keep: bo
     if known is None and narrow is None:
         mean = site.define("mean", mean)
     else:
-        # It has been taken already.
+        # An earlier line has the mean already.
         site.layouts.spend(-site.rule.inside[0].bytes(site.mesh, site.assignment), names.home(mean))
         mean = Name(known) if known else built("expand_dims({x}, {axis})", x=Name(str(narrow)), axis=axis)
     template = "pmean(mean(({x} - {m}) ** 2, axis={axis}, keepdims={keep}), {over})"
@@ -123,7 +123,7 @@ def _moment(site: Site, x: Term, axis: Term, over: tuple[str, ...]) -> Term:
 
 @rule_for("var", "std", write=_moment, otherwise=[ALONG])
 def moment(call: Call) -> Rule | None:
-    """The mean first, then the mean of the squares around it."""
+    """Rule: the mean first, then the mean of the squared deviations."""
     return _reducing(call, 2, keeps=False)
 
 
@@ -136,7 +136,7 @@ def _standardize(site: Site, x: Term, axis: Term, over: tuple[str, ...]) -> Term
 
 @rule_for("standardize", write=_standardize, otherwise=[ALONG])
 def standardize(call: Call) -> Rule | None:
-    """`(x - mean) * rsqrt(var + epsilon)`."""
+    """Rule: `(x - mean) * rsqrt(var + epsilon)`."""
     return _reducing(call, 2, keeps=True) if call.static("epsilon", 0.0) is not None else None
 
 
@@ -148,7 +148,7 @@ def _norm(site: Site, x: Term, axis: Term, over: tuple[str, ...]) -> Term:
 
 @rule_for("norm", "vector_norm", write=_norm, otherwise=[ALONG])
 def norm(call: Call) -> Rule | None:
-    """The root of the sum of the squares."""
+    """Rule: the square root of the sum of squares."""
     order, axis = call.static("ord", call.signature.parameters["ord"].default), call.static("axis")
     one = isinstance(axis, int) or len(call.array.shape) == 1
     if not (order is None or (order == 2 and one)) or (order is None and isinstance(axis, tuple)):

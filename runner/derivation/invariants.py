@@ -1,4 +1,4 @@
-"""Lines in; the same, with what every step of a repeat sends alike sent once before it, out."""
+"""Lines in; the lines with the loop-invariant collectives of repeats hoisted out of them, out."""
 
 from __future__ import annotations
 
@@ -15,10 +15,7 @@ from runner.language.printing import text
 
 
 def hoisted(lines: Sequence[Writing], fresh: Callable[[str], str]) -> list[Writing]:
-    """The lines, those of a repeat's body before it that send something and read nothing that changes in its steps.
-
-    With them go the lines of the body that they read; others stay where they are.
-    """
+    """Move loop-invariant lines that communicate before their repeat, with the body's lines that they read."""
     left: list[Writing] = []
     for line in lines:
         if isinstance(line, Repeated) and line.form.steps > 1:
@@ -30,7 +27,7 @@ def hoisted(lines: Sequence[Writing], fresh: Callable[[str], str]) -> list[Writi
 
 
 def _of_loop(loop: Repeated, fresh: Callable[[str], str]) -> Iterator[Writing]:
-    """What goes before a repeat, and the repeat without it."""
+    """Yield the hoisted lines, then the repeat without them."""
     body, invariant = _separated(loop, fresh)
     sending = [at for at in invariant if any(collectives(_written(body[at]).term))]
     before = {*sending, *(needed for at in sending for needed in _needed(at, invariant))}
@@ -54,9 +51,9 @@ def _of_loop(loop: Repeated, fresh: Callable[[str], str]) -> Iterator[Writing]:
 
 
 def _separated(loop: Repeated, fresh: Callable[[str], str]) -> tuple[list[Writing], dict[int, set[int]]]:
-    """The body, collectives that do not change as lines of their own; for each line that does not, those that it reads.
+    """Split invariant collectives into lines of their own; returns the body and its invariant lines.
 
-    Lines by their positions; of what it reads, the ones of the body that do not change either.
+    The latter maps each invariant line's position to the positions of the invariant lines that it reads.
     """
     inputs = {loop.index, *(name for name, _ in (*loop.carry, *loop.over))}
     kept = inputs | {inner for _, inner in loop.stack}
@@ -66,7 +63,7 @@ def _separated(loop: Repeated, fresh: Callable[[str], str]) -> tuple[list[Writin
     known: dict[object, str] = {}
 
     def named(line: Written, part: Term) -> Name:
-        # The same collective of the same values stands once.
+        # Equal collectives of equal values share a line.
         versions = frozenset((name, last.get(name)) for name in names(part))
         name = known.get((text(part), versions))
         if name is None:
@@ -94,14 +91,14 @@ def _separated(loop: Repeated, fresh: Callable[[str], str]) -> tuple[list[Writin
 
 
 def _apart(term: Term, changing: Collection[str], named: Callable[[Term], Name]) -> Term:
-    """A term with names in the place of the collectives in it that read nothing that changes."""
+    """Replace each invariant collective in a term by a name."""
     if is_collective(term) and not any(name in changing for name in names(term)):
         return named(term)
     return term if isinstance(term, Lambda) else mapped(term, lambda part: _apart(part, changing, named))
 
 
 def _needed(at: int, invariant: dict[int, set[int]]) -> Iterator[int]:
-    """The lines that a line is computed of, and those that these are."""
+    """Yield the positions of the lines that a line depends on."""
     for each in invariant[at]:
         yield each
         yield from _needed(each, invariant)

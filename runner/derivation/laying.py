@@ -1,4 +1,4 @@
-"""A value and a layout in; the value in that layout out, and what a device sends to have it."""
+"""A value and a target layout in; the value in that layout, and the bytes that a device sends for it, out."""
 
 from __future__ import annotations
 
@@ -23,34 +23,37 @@ Copied: TypeAlias = tuple[float, set[str], dict[int, Spec], dict[tuple[str, tupl
 
 
 class Layouts:
-    """The layouts in which the values of names are held; `cost` is what a device sends in all."""
+    """The layouts in which each named value is available.
+
+    `cost`: the total bytes that a device sends.
+    """
 
     def __init__(self, names: Names, *, invarying: bool) -> None:
         self.names, self.mesh = names, names.mesh
         self.cost: float = 0.0
         self.asked: dict[int, Spec] = {}
-        """For each result that is laid out anew, by its number, the first layout that is asked for."""
+        """The first layout that each resharded result, by its number, is wanted in."""
         self.moved: set[str] = set()
-        """The lines that do nothing but lay another one out anew."""
+        """The lines that only reshard another line."""
         self.spread: dict[tuple[str, tuple[str, ...]], str] = {}
-        """The arrays that are said to differ over mesh axes, and by what names they then are."""
+        """The names of arrays that are cast to varying, by array and mesh axes."""
         self.invarying: Mapping[str, str] = {"to": "invarying"} if invarying else {}
-        """What a gather says of its result, which all devices then have."""
+        """The keyword that marks the result of an all-gather as the same on all devices."""
 
     def copied(self) -> Copied:
-        """What can be gone back to: how much is sent, and what was laid out anew."""
+        """A snapshot of the cost and of the reshards, for `restore`."""
         return self.cost, set(self.moved), dict(self.asked), dict(self.spread)
 
     def restore(self, copied: Copied) -> None:
-        """Go back to how it was."""
+        """Go back to a snapshot."""
         self.cost, self.moved, self.asked, self.spread = copied
 
     def spend(self, sent: float, scope: Scope) -> None:
-        """Count bytes that a device sends in each step of a scope."""
+        """Count `sent` bytes for each step of a scope."""
         self.cost += sent * scope.steps
 
     def spend_once(self, term: Term, sent: float) -> None:
-        """Count them for a collective that a line of its scope may have already."""
+        """Count `sent` bytes for a collective, unless its scope already has the same one."""
         scope, said = self.names.home(term), text(term)
         if said not in scope.collectives:
             scope.collectives.add(said)
@@ -58,7 +61,7 @@ class Layouts:
             self.cost += sent * scope.steps
 
     def cost_of(self, value: Value, spec: Spec, scope: Scope | None = None) -> float:
-        """The bytes that a device sends, for each step of `scope`, to have a value in another layout."""
+        """The bytes that a device sends, per step of `scope`, to reshard a value; infinite for one with a halo."""
         if value.shape is None or value.make is not None or value.spec == spec:
             return 0.0
         if value.halo:
@@ -74,14 +77,14 @@ class Layouts:
         return sent * self.names.home(value.term).steps / (scope or self.names.scopes[-1]).steps
 
     def reshard(self, value: Value, spec: Spec) -> Value:
-        """The same value in another layout; a name keeps what it costs to lay it out anew."""
+        """The value in another layout; a reshard of a named value becomes a line, which later readers share."""
         if value.shape is None or value.spec == spec:
             return value
         if value.make is not None:
             try:
                 return replace(value, term=value.make(spec), spec=spec)
             except Unmade:
-                pass  # then the whole is sliced
+                pass  # the whole array is sliced instead
         binding = self.names.bound_to(value)
         if value.made is not None:
             self.asked.setdefault(value.made, spec)
@@ -132,20 +135,20 @@ class Layouts:
         return term
 
     def whole(self, value: Value) -> Term:
-        """What every device has the whole of; of a tuple, of each of its arrays."""
+        """The term of the whole array on every device; of a tuple, that of each of its arrays."""
         if any(any(element.spec) for element in value.elements):
             return Group(tuple(map(self.whole, value.elements)))
         return value.term if value.shape is None else self.reshard(value, Spec().padded(len(value.shape))).term
 
     def offset(self, axes: tuple[str, ...], size: Term) -> Term:
-        """Where the block of this device begins: `axis_index('x') * 16`."""
+        """The start of this device's block: `axis_index('x') * 16`."""
         if size == Const(1):
             return built("axis_index({over})", over=axes)
         return built("axis_index({over}) * {size}", over=axes, size=size)
 
 
 def _together(steps: Sequence[moves.Move]) -> Iterator[list[moves.Move]]:
-    """The steps, slices of one dimension that follow each other as one."""
+    """Group the steps, consecutive slices of one dimension together."""
     for kind, group in itertools.groupby(steps, key=lambda step: (step.kind, step.dimension)):
         if kind[0] == "slice":
             yield list(group)

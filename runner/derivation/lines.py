@@ -1,4 +1,4 @@
-"""Lines of one device as they are written, in; the statements that the rest of Shardproof reads out."""
+"""The lines written for one device in; statements, as the rest of Shardproof reads them, out."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from runner.language.syntax import Expression
 
 @dataclass(frozen=True)
 class Written(Named):
-    """A line that is written."""
+    """A line `name: term`."""
 
     term: Term
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """Every name that it reads."""
+        """All names that the line reads."""
         return frozenset(names(self.term))
 
 
 @dataclass(frozen=True)
 class Repeated:
-    """A repeat that is written: what it begins with, its body and what is stacked; `form` is that of the graph.
+    """A repeat as written, with its initial carry, slices, body and stacked results.
 
-    - `index`: what counts the steps; `results`: the names of what there is after the last one.
+    - `form`: the repeat in the graph.
+    - `index`: the name of the step counter; `results`: the names of the results after the last step.
     """
 
     line: Line
@@ -43,17 +44,17 @@ class Repeated:
 
     @property
     def name(self) -> str:
-        """What the names of its results begin with."""
+        """The prefix of its results' names."""
         return self.line.name
 
     @property
     def defines(self) -> frozenset[str]:
-        """The names of what there is after the last step."""
+        """The names of its results."""
         return frozenset(self.results)
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """Every name in it, those of its body too."""
+        """All names that it reads, including those in its body."""
         firsts = (name for _, term in (*self.carry, *self.over) for name in names(term))
         return frozenset(firsts).union(*(line.names for line in self.body))
 
@@ -62,7 +63,7 @@ Writing: TypeAlias = "Written | Repeated"
 
 
 def statements(lines: Iterable[Writing]) -> tuple[Flat, ...]:
-    """Lines as statements."""
+    """Convert lines to statements."""
     return tuple(map(_statement, lines))
 
 
@@ -73,6 +74,6 @@ def _statement(line: Writing) -> Flat:
         case Repeated(form=form):
             carry = tuple((name, Expression.of(term)) for name, term in line.carry)
             over = tuple((name, Expression.of(term)) for name, term in line.over)
-            # Nothing traces what never runs.
+            # JAX need not trace a body that never runs.
             unroll, body = form.unroll or not form.steps, statements(line.body)
             return Loop(line.line, form.steps, line.index, carry, body, unroll, over, line.stack, form.checkpoint)

@@ -1,6 +1,6 @@
-"""Lookups by arrays of indices: of a table that is sharded, each device looks up what it has, and the rest is zero.
+"""Lookups by arrays of indices in; lookups in each device's block of the table, zero elsewhere, out.
 
-What scatters by indices is written the other way about: each device adds up what it has, for the segments that it has.
+Scatters by indices are the reverse: each device adds up its own data, for the segments in its block.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from runner.graph.model import INDEX
 from runner.graph.term import NOTHING, Term
 
 Outside = Literal["none", "clamped", "nan"]
-"""What becomes of an index that is out of range: there is none, it is the nearest that is not, it gives NaN."""
+"""How an index out of range is treated: there is none, it is clamped, or it gives NaN."""
 
 
 def entries(call: Call) -> tuple[Argument, ...]:
-    """What stands between the brackets, dimension by dimension."""
+    """The entries between the brackets, dimension by dimension."""
     index = call.arguments["index"]
     return index.parts or () if index.kind == "tuple" else (index,)
 
 
 def _outside(call: Call, indices: Argument, axis: int) -> Outside | None:
-    """What becomes of indices that are out of range; None where that is more than a sum over devices can say."""
+    """How indices out of range are treated; None if a sum over devices cannot express it."""
     if not is_number(call.array):
         return None
     if indices.below is not None and indices.below <= call.array.shape[axis]:
@@ -38,7 +38,10 @@ def _outside(call: Call, indices: Argument, axis: int) -> Outside | None:
 def _masked(
     site: Site, indices: Argument, axis: int, lookup: Callable[[Term, Term], Term], spread: Sequence[Term] = ()
 ) -> Term:
-    """What `lookup` finds in this device's block; 0 for what lies in another's. `spread` is an index of the mask."""
+    """The result of `lookup` in this device's block, and 0 for indices in other blocks.
+
+    `spread`: the index that broadcasts the mask over the dimensions after it.
+    """
     site.ours("the lookup in a block")
     over, size, outside = site.over(axis), site.call.array.shape[axis], _outside(site.call, indices, axis)
     ids, n, rest = site.terms[indices.place], size // site.mesh.axis_size(over), constant(0)
@@ -49,7 +52,7 @@ def _masked(
         if outside == "clamped":
             ids = built("clip({i}, 0, {last})", i=ids, last=size - 1)
         else:
-            # Every device has NaN then, and so has their sum.
+            # NaN on every device gives NaN in the sum.
             rest = built("where({v}, 0, inf - inf)", v=indexed(valid, spread) if spread else valid)
     local = site.define("local", built("{ids} - {start}", ids=ids, start=site.start(over, size)))
     inside = built("({local} >= 0) & ({local} < {n})", local=local, n=n)
@@ -59,14 +62,14 @@ def _masked(
 
 
 def _indices(call: Call) -> tuple[Argument, int]:
-    """The array of indices, and the dimension that they are of."""
+    """The array of indices, and the dimension that it indexes."""
     if call.name == INDEX:
         return next((item, d) for d, item in enumerate(entries(call)) if item.typed is not None)
     return call.arguments["indices"], call.static("axis") % len(call.array.shape)
 
 
 def looked_up(site: Site) -> Term:
-    """A lookup of one dimension, block by block where it is sharded."""
+    """Write a lookup along one dimension, block by block if that is sharded."""
     indices, axis = _indices(site.call)
     if not site.over(axis):
         return site.rewritten()
@@ -85,7 +88,7 @@ def _lookup(call: Call) -> Rule | None:
     shape, ids = call.array.shape, Call.type(indices)
     if ids.dtype == "bool":
         return None
-    # The factors: the table's dimensions, then those of the indices.
+    # Factors: the table's dimensions, then those of the indices.
     dimensions = every(shape)
     places = tuple((len(shape) + d,) for d in range(len(ids.shape)))
     return Rule(
@@ -99,12 +102,12 @@ def _lookup(call: Call) -> Rule | None:
 
 @rule_for("take", write=looked_up)
 def take(call: Call) -> Rule | None:
-    """Along one dimension."""
+    """Rule: a lookup along one dimension."""
     return _lookup(call) if isinstance(call.static("axis"), int) and not call.given("mode", "fill_value") else None
 
 
 def subscript(call: Call) -> Rule | None:
-    """`table[tokens]`, `x[:, tokens]`: one array of indices, all other dimensions whole as they are."""
+    """Rule: `table[tokens]`, `x[:, tokens]`: one array of indices, and all other dimensions taken whole."""
     items = entries(call)
     others = [item for item in items if item.typed is None]
     return _lookup(call) if len(others) == len(items) - 1 and all(item.is_all for item in others) else None
@@ -124,7 +127,7 @@ def _axis(call: Call) -> int:
 
 @rule_for("take_along_axis", write=_along_axis)
 def along_axis(call: Call) -> Rule | None:
-    """Along a dimension that is sharded, each device finds what lies in its block."""
+    """Rule: along a sharded dimension each device looks up the indices in its block."""
     table, ids, shape = call.array.shape, call.type_of("indices").shape, call.result.shape
     if not isinstance(call.static("axis", -1), int) or call.given("mode", "fill_value") or len(ids) != len(table):
         return None
@@ -158,7 +161,7 @@ def _segments(site: Site) -> Term:
 
 @rule_for(*_SEGMENTS, write=_segments)
 def segments(call: Call) -> Rule | None:
-    """The data of each device by itself; an id that lies in another block of segments is dropped."""
+    """Rule: each device reduces its own data; ids in another block of segments are dropped."""
     shape, ids, count = call.array.shape, call.type_of("segment_ids").shape, call.static("num_segments")
     if len(ids) != 1 or shape[:1] != ids or 0 in shape or not isinstance(count, int) or not is_number(call.array):
         return None
@@ -169,7 +172,7 @@ def segments(call: Call) -> Rule | None:
 
 @rule_for("bincount")
 def counted(call: Call) -> Rule | None:
-    """What each device counts is added up."""
+    """Rule: the counts of all devices are added up."""
     if call.static("length") is None:
         return None
     parts = {name: ((0,),) for name in ("x", "weights") if name in call.arguments and call.type_of(name)}
@@ -178,7 +181,7 @@ def counted(call: Call) -> Rule | None:
 
 @rule_for("searchsorted", "digitize", "interp", "polyval")
 def searched(call: Call) -> Rule | None:
-    """Element by element, of a table that every device has."""
+    """Rule: elementwise, in a table that is whole on every device."""
     place = "v" if call.name == "searchsorted" else "x"
     shape = call.type_of(place).shape
     return Rule({place: every(shape)}, every(shape), dict(enumerate(shape)))

@@ -1,4 +1,4 @@
-"""Matrices: every matrix is whole on the devices that have it, and what is stacked of them stays as it is sharded."""
+"""Operations on matrices in; rules that keep each matrix whole and shard stacks of them out."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from runner.derivation.terms import built
 from runner.graph.term import Term
 
 LOST = {"inv": 0, "cholesky": 0, "matrix_power": 0, "svdvals": 1, "eigvalsh": 1, "det": 2, "slogdet": 2}
-"""How many of a matrix's two dimensions the result lacks."""
+"""The number of a matrix's two dimensions that the result lacks."""
 
 
 @rule_for(*LOST)
 def stacked(call: Call) -> Rule | None:
-    """Of each matrix in a stack."""
+    """Rule: one operation for each matrix in a stack."""
     return _stack(call, 2 - LOST[call.name])
 
 
 @rule_for("qr", "eigh")
 def factored(call: Call) -> Rule | None:
-    """Both parts lie as the stack; of `eigh` the first lacks a dimension."""
+    """Rule: both results are sharded as the stack; the first one of `eigh` lacks a dimension."""
     return _stack(call, len(call.result.shape) - len(call.array.shape) + 2)
 
 
@@ -35,7 +35,7 @@ def _stack(call: Call, kept: int) -> Rule | None:
 
 @rule_for("solve", "solve_triangular")
 def solved(call: Call) -> Rule | None:
-    """Every column of the right-hand side by itself."""
+    """Rule: the columns of the right-hand side are independent."""
     first, second, shape = call.type_of("a").shape, call.type_of("b").shape, call.result.shape
     if len(second) == 1:
         return Rule({"a": ((), ()), "b": ((),)}, ((),), {}) if len(first) == 2 else None
@@ -51,7 +51,7 @@ def solved(call: Call) -> Rule | None:
 
 @rule_for("kron")
 def kronecker(call: Call) -> Rule | None:
-    """Each dimension runs along one of `a`, and within each of its elements along one of `b`."""
+    """Rule: each dimension of the result has a factor of `a` and, within it, one of `b`."""
     first, second = call.type_of("a").shape, call.type_of("b").shape
     rank = len(first)
     if len(second) != rank:
@@ -80,7 +80,7 @@ def _diagonal(site: Site) -> Term:
 
 @rule_for("trace", "diagonal", write=_diagonal)
 def diagonals(call: Call) -> Rule | None:
-    """Of each matrix in a stack; of one whose rows are sharded, each device has the columns of its rows' diagonal."""
+    """Rule: one diagonal for each matrix in a stack; if the rows are sharded, each device slices their columns."""
     shape, (rows, columns) = call.array.shape, _pair(call)
     square = shape[rows] == shape[columns] and call.static("offset", 0) == 0
     dimensions = every(shape, but=[columns] if square else [rows, columns])
@@ -96,7 +96,7 @@ def diagonals(call: Call) -> Rule | None:
 
 @rule_for("cross")
 def crossed(call: Call) -> Rule | None:
-    """The last dimension is the vectors'."""
+    """Rule: the last dimension, of the vectors' components, is whole."""
     shape = call.result.shape
     given = {name: call.type_of(name).shape for name in ("a", "b")}
     if call.given("axisa", "axisb", "axisc", "axis"):
@@ -112,7 +112,7 @@ def crossed(call: Call) -> Rule | None:
 
 @rule_for("vander")
 def powers(call: Call) -> Rule | None:
-    """Each element's powers."""
+    """Rule: the powers of each element."""
     return Rule({call.operand.place: ((0,),)}, ((0,), ()), {0: call.array.shape[0]})
 
 

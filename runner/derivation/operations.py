@@ -1,4 +1,4 @@
-"""The rules of all operations, from the files where they stand."""
+"""All modules with rules in; the complete registry of rules out."""
 
 from runner.derivation import (
     combining,

@@ -1,4 +1,4 @@
-"""Element by element: every dimension of the result runs along those of the operands, as they broadcast."""
+"""Elementwise operations in; rules in which operands share the result's dimensions, as they broadcast, out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NAMES = tuple(dict.fromkeys(row.key for row in OPERATIONS.values() if row.elemen
 
 @rule_for(*NAMES, "select")
 def pointwise(call: Call) -> Rule | None:
-    """The dimensions of the result, each a factor; where an operand is broadcast it has none."""
+    """Rule: each dimension of the result is a factor; a broadcast dimension of an operand has none."""
     if any(each.parts is not None and not each.static for each in call.arguments.values()) and call.name != "select":
         return None
     if call.name == "select" and any(call.arguments[name].parts is None for name in ("condlist", "choicelist")):
@@ -26,17 +26,17 @@ def pointwise(call: Call) -> Rule | None:
 
 @rule_for("array", "asarray")
 def made(call: Call) -> Rule | None:
-    """Of an array."""
+    """Rule: the conversion of an array."""
     return pointwise(call) if call.arguments.keys() <= {"a", "object", "dtype"} else None
 
 
 @rule_for("zeros_like", "ones_like", "full_like", "empty_like")
 def like(call: Call) -> Rule | None:
-    """As long as the array is on each device."""
+    """Rule: as long as the operand's block on each device."""
     return None if call.given("shape") else pointwise(call)
 
 
 def aligned(mine: tuple[int, ...], shape: tuple[int, ...]) -> Dimensions:
-    """The dimensions of an operand that is broadcast to `shape`, whose dimensions are the factors 0, 1, …"""
+    """The factors of an operand that is broadcast to `shape`, whose dimensions are the factors 0, 1, …"""
     offset = len(shape) - len(mine)
     return tuple((d + offset,) if size == shape[d + offset] else () for d, size in enumerate(mine))

@@ -1,4 +1,4 @@
-"""Contractions: `@`, `dot`, `einsum`, …: the letters of an einsum are the factors, and those it sums are reduced."""
+"""Contractions (`@`, `dot`, `einsum`, …) in; rules with a factor for each letter, reduced if summed over, out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from runner.derivation.rules import Dimensions, Rule
 
 @rule_for("matmul", "dot", "dot_general", "einsum", "inner", "tensordot", "vecdot", "matvec", "vecmat", "vdot")
 def product(call: Call) -> Rule | None:
-    """A product of two arrays, or an einsum of any number, whose row says what it sums over."""
+    """Rule: a product of two arrays, or an einsum of any number, with the labels in its row."""
     if call.labels is None:
         return None
     labels, result = call.labels
@@ -21,7 +21,7 @@ def product(call: Call) -> Rule | None:
     for shape, mine in zip(shapes, labels, strict=True):
         for size, letter in zip(shape, mine, strict=True):
             sizes[letter] = max(sizes.get(letter, 1), size)
-    # A letter that an operand has twice is a diagonal, and one of size 1 is broadcast: these are whole.
+    # A letter that occurs twice in an operand is a diagonal, and one of size 1 is broadcast: both stay whole.
     twice = {letter for mine in labels for letter in mine if mine.count(letter) > 1}
     number = {letter: at for at, letter in enumerate(sizes) if letter not in twice and sizes[letter] > 1}
 
@@ -40,7 +40,7 @@ def product(call: Call) -> Rule | None:
 
 @rule_for("outer")
 def outer(call: Call) -> Rule | None:
-    """Of two vectors; what has more dimensions it flattens."""
+    """Rule: the outer product of two vectors; arrays of more dimensions, which it flattens, are not covered."""
     shapes = [call.type_of(name).shape for name in ("a", "b")]
     if any(len(shape) != 1 for shape in shapes):
         return None
@@ -49,7 +49,7 @@ def outer(call: Call) -> Rule | None:
 
 @rule_for("ragged_dot")
 def ragged(call: Call) -> Rule | None:
-    """Rows stay with their groups, columns by themselves, what is summed over may be sharded."""
+    """Rule: rows are whole, columns independent; the contracting dimension may be sharded."""
     operands: dict[str, Dimensions] = {"lhs": ((), (0,)), "rhs": ((), (0,), (1,)), "group_sizes": ((),)}
     _, rows, columns = [call.type_of(name).shape for name in operands][1]
     return Rule(operands, ((), (1,)), {0: rows, 1: columns}, {0: "sum"})
@@ -57,13 +57,13 @@ def ragged(call: Call) -> Rule | None:
 
 @rule_for("dot_product_attention")
 def attention(call: Call) -> Rule | None:
-    """Batch, heads and queries by themselves; every query needs all keys and values."""
+    """Rule: batch, heads and queries are independent; each query needs all keys and values."""
     shapes = [call.type_of(name).shape for name in ("query", "key", "value")]
     if any(len(shape) != 4 for shape in shapes) or len({shape[0] for shape in shapes}) > 1:
         return None
     batch, length, heads, _ = shapes[0]
     shared = shapes[1][2]
-    # Factors: 0 the batch, 1 the queries, 2 the heads of the keys, 3 those of the queries that share one.
+    # Factors: 0 batch, 1 queries, 2 heads of the keys, 3 heads of the queries per head of the keys.
     queries: Dimensions = ((0,), (1,), (2, 3), ())
     keys: Dimensions = ((0,), (), (2,), ())
     operands: dict[str, Dimensions] = {"query": queries, "key": keys, "value": keys}
@@ -74,6 +74,6 @@ def attention(call: Call) -> Rule | None:
                 return None
             mine = zip(full, extra.shape, strict=True)
             operands[name] = tuple(factors if n == size else () for (factors, size), n in mine)
-    # Groups of queries' heads stay with the keys' head that they share; what is causal counts from the first query.
+    # Query heads that share a key head stay together; a causal mask counts from the first query.
     held = {3, 1} if call.static("is_causal", False) else {3}
     return Rule(operands, queries, {0: batch, 1: length, 2: shared, 3: heads // shared}, whole=frozenset(held))

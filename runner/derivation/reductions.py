@@ -1,4 +1,4 @@
-"""Reductions: what is summed over a dimension that is sharded is summed on each device, and then over the mesh axes."""
+"""Reductions in; a local reduction and one over the mesh axes that shard the reduced dimensions out."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ KINDS: dict[str, Reduction] = {
     "nanmax": "max", "min": "min", "nanmin": "min", "any": "any", "all": "all", "prod": "prod",
     "nanprod": "prod",
 }  # fmt: skip
-"""What completes each reduction."""
+"""The reduction over devices that completes each operation."""
 
 
 def along(call: Call) -> Rule | None:
-    """What works along some dimensions, which have to be whole, and is the same for all others."""
+    """Rule: an operation along some dimensions, which must be whole, and independent along the others."""
     shape = call.array.shape
     others = [each for name, each in call.arguments.items() if name not in ("axis", "axes", "keepdims")][1:]
     if any(not each.static for each in others):
@@ -41,14 +41,14 @@ ALONG = Way(along)
 
 
 def default_axis(call: Call) -> int | None:
-    """The default of `axis` or `axes`, as the signature has it; all of them where it has neither."""
+    """The default of `axis` or `axes` in the signature; None, all dimensions, if it has neither."""
     parameters = call.signature.parameters
     return next((parameters[name].default for name in ("axes", "axis") if name in parameters), None)
 
 
 @rule_for(*(name for name in KINDS if name != "mean"))
 def reduced(call: Call) -> Rule | None:
-    """`sum`, `max`, …: the dimensions that are summed over are reduced, the others stay."""
+    """Rule: `sum`, `max`, …: the dimensions of `axis` are reduced, the others stay."""
     shape, kind = call.array.shape, KINDS[call.name]
     if math.prod(shape) == 0:
         return None
@@ -65,7 +65,7 @@ def reduced(call: Call) -> Rule | None:
         tuple(() if d in axes else (d,) for d in range(len(shape)) if keepdims or d not in axes),
         dict(enumerate(shape)),
         dict.fromkeys(axes, kind),
-        # What is added once to the whole would be added on each device.
+        # Each device would add the initial value once more.
         whole=frozenset(axes if call.given("initial") and kind not in ("max", "min") else ()),
     )
 
@@ -79,7 +79,7 @@ rule_for(
 
 @rule_for("allclose", "array_equal")
 def alike(call: Call) -> Rule | None:
-    """All elements are, on all devices."""
+    """Rule: the comparison of all elements, completed over all devices."""
     parts = [each for name, each in call.arguments.items() if name in ("a", "b", "a1", "a2")]
     shapes = [Call.type(part).shape for part in parts]
     if shapes[0] != shapes[1] or math.prod(shapes[0]) == 0:
@@ -89,11 +89,11 @@ def alike(call: Call) -> Rule | None:
 
 
 def best(call: Call, place: str, axis: int) -> Rule:
-    """The place of the largest or smallest along a dimension, of which each device that has a block knows its own."""
+    """The rule of an argmax or argmin; each device finds its own, and two all-reduces find the overall one."""
     typed = Call.type(call.arguments[place])
     shape = typed.shape
     axis %= len(shape)
-    # The factor that is chosen along is split, and is not in the result, which every device then has whole.
+    # The factor of the chosen dimension may be split, but is not in the result, which is whole along it.
     others = tuple((size, (d,), 0) for d, size in enumerate(shape) if d != axis)
     widths = itemsize(typed.dtype), itemsize(call.result.dtype)
     return Rule(
@@ -106,7 +106,10 @@ def best(call: Call, place: str, axis: int) -> Rule:
 
 
 def written_best(site: Site, name: str, axis: int, element: Callable[[], Term] | None = None) -> Term:
-    """Along a sharded dimension, the first place of the best of all; `element` is what is compared in its place."""
+    """Write an argmax or argmin along `axis`: along a sharded one, the first position of the overall best.
+
+    `element`: makes the term that is compared instead of the operand.
+    """
     ((place, dimensions),) = site.rule.operands.items()
     axis %= len(dimensions)
     over = site.over(axis)
@@ -124,7 +127,7 @@ def written_best(site: Site, name: str, axis: int, element: Callable[[], Term] |
     template = "where({m} == {best}, {at}, {size})"
     if not is_number(Call.type(site.call.arguments[place]), "float"):
         return built("pmin(" + template + ", {over})", m=mine, best=best, at=at, size=size, over=over)
-    # The first NaN is the best of all, which no collective says: counted from the end, it comes before the others.
+    # The first NaN wins, which no collective expresses: counted from the end, its position is the least.
     at = site.define("at", at)
     template = "pmin(where(isnan({m}), {at} - {size}, " + template + "), {over}) % {size}"
     return built(template, m=mine, best=best, at=at, size=size, over=over)
@@ -137,7 +140,7 @@ def _chosen(site: Site) -> Term:
 
 @rule_for("argmax", "argmin", write=_chosen, otherwise=[ALONG])
 def chosen(call: Call) -> Rule | None:
-    """`argmax` along one dimension."""
+    """Rule: `argmax` and `argmin` along one dimension."""
     axes = call.axes(rank=len(call.array.shape))
     if len(axes) != 1 or call.given("keepdims") or not is_number(call.array, "float", "int"):
         return None

@@ -1,8 +1,8 @@
-"""The rules of derivation, each registered for the operations that it is of, beside what one device computes.
+"""The sharding rules in, each with the writer of one device's computation; the registry by operation out.
 
-A rule says of a call which factors its dimensions have; None, or `NotStatic`, where it does not cover the call. What is
-written for an assignment is a function of the site alone. An operation without a rule gets whole operands, which is
-always right, and says why it has none.
+A rule gives the factors of a call's dimensions; it returns None or raises `NotStatic` for a call that it does not
+cover. The term for an assignment depends on the site alone. An operation without a rule gets whole operands, which is
+always correct, and is registered with the reason.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ Write = Callable[[Site], Term]
 
 
 def as_written(site: Site) -> Term:
-    """The operation as it stands, on the operands' blocks."""
+    """The operation unchanged, on the operands' blocks."""
     return site.rewritten()
 
 
 @dataclass(frozen=True)
 class Way:
-    """How to run an operation: its rule, and what one device computes."""
+    """A way to run an operation: its rule, and the writer of one device's computation."""
 
     rule: Ruled
     write: Write = as_written
 
 
 WAYS: dict[str, tuple[Way, ...]] = {}
-"""For each operation the ways to run it, the first whose rule covers the call being taken."""
+"""The ways to run each operation; the first whose rule covers the call is used."""
 
 WHOLE: dict[str, str] = {}
-"""The operations that get whole operands, and why."""
+"""The operations that get whole operands, with the reason."""
 
 
 def rule_for(*names: str, write: Write = as_written, otherwise: Iterable[Way] = ()) -> Callable[[Ruled], Ruled]:
-    """Register a rule for operations; `otherwise` are the ways to run the calls that it does not cover."""
+    """Register a rule for operations; `otherwise` are the ways to run calls that it does not cover."""
 
     def register(rule: Ruled) -> Ruled:
         for name in names:
@@ -52,5 +52,5 @@ def rule_for(*names: str, write: Write = as_written, otherwise: Iterable[Way] = 
 
 
 def whole(*names: str, because: str) -> None:
-    """Say why operations have no rule."""
+    """Register operations that have no rule, with the reason."""
     WHOLE.update(dict.fromkeys(names, because))

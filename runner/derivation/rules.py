@@ -1,10 +1,10 @@
-"""What there is to know of one operation on shards, as data, in; what an assignment of mesh axes asks and costs out.
+"""The sharding rule of one operation and an assignment of mesh axes in; the layouts it requires and its cost out.
 
-A dimension is a product of factors, the slowest first, as in Shardy's sharding rules. A factor runs along dimensions of
-operands and of the result; split over mesh axes, every device computes with its share. A dimension without factors has
-to be whole. Where a factor is `reduced`, the devices' results are partial until a collective completes them.
+A dimension is a product of factors, the slowest first, as in Shardy's sharding rules. A factor may occur in operands
+and in the result; where it is split over mesh axes, each device computes its own part. A dimension without factors must
+be whole. Where a factor is `reduced`, each device holds a partial result until a collective completes it.
 
-Nothing here writes a program: what an assignment costs is known without one.
+Nothing here writes a program: costs are known without one.
 """
 
 from __future__ import annotations
@@ -21,29 +21,30 @@ from runner.sharding import moves
 Factors = tuple[int, ...]
 Dimensions = tuple[Factors, ...]
 Assignment = Mapping[int, tuple[str, ...]]
-"""For each factor the mesh axes that split it, the first one slowest; a factor that is not there is whole."""
+"""For each factor the mesh axes that split it, the slowest first; a factor without an entry is whole."""
 
 Reduction = Literal["sum", "mean", "max", "min", "any", "all", "prod"]
 
 
 def every(shape: Iterable[int], *, but: Iterable[int] = ()) -> Dimensions:
-    """The dimensions of an array, each a factor of its own; those of `but` whole."""
+    """Give each dimension of an array a factor of its own, except those in `but`, which stay whole."""
     return tuple((d,) if d not in but else () for d, _ in enumerate(shape))
 
 
 def followed_by(dimensions: Dimensions, d: int | None, result: Dimensions) -> int | None:
-    """The dimension of the result that runs along the operand's `d`, and along nothing else."""
+    """The result dimension with exactly the factors of operand dimension `d`; None if there is none."""
     return None if d is None or not dimensions[d] or dimensions[d] not in result else result.index(dimensions[d])
 
 
 @dataclass(frozen=True)
 class Sent:
-    """What a device sends while it computes, if the factors `over` are split.
+    """The data that a device sends during the computation if the factors `over` are split.
 
-    - `kind`: a reduction or a gather over their axes; a block to one other device; of a `shift`, what leaves a block
-      of a dimension of `size` elements that is shifted by `shift`.
-    - `of`: the dimensions of what is sent, as a whole: how long, of which factors, and how much longer it is on each
-      device where one of these is split; `width`: the bytes of an element.
+    - `kind`: a collective over the axes of these factors; `permute` sends one block to one other device; `shift` sends
+      the elements that leave their block when a dimension of `size` elements is shifted by `shift`.
+    - `of`: for each dimension of the unsharded data its length, its factors, and by how much a device's block is longer
+      where these are split.
+    - `width`: bytes per element.
     """
 
     kind: Literal["all-reduce", "all-gather", "permute", "shift"]
@@ -54,7 +55,7 @@ class Sent:
     size: int = 0
 
     def bytes(self, mesh: Mesh, assignment: Assignment) -> float:
-        """As many as a device sends on a ring."""
+        """The bytes that a device sends on a ring."""
         n = _parts(mesh, self.over, assignment)
         if n == 1:
             return 0.0
@@ -77,18 +78,20 @@ class Sent:
 
 @dataclass(frozen=True)
 class Rule:
-    """One operation on shards.
+    """The sharding rule of one operation.
 
-    - `operands`: for each operand, by its place in the call, the factors of its dimensions; `result`: of the result's;
-      `sizes`: of each factor.
-    - `reduced`: for the factors that the result lacks, what completes it.
-    - `whole`: the factors that no axis may split; `permuted`: those whose blocks are given to other devices, so that
-      their axes stand in the mesh's order; `least`: how long a block has to be.
-    - `single`: of these factors one at most is split; `within`: a factor that is split only where another one is.
-    - `halo`: for a factor, how many elements of the blocks before and after a device needs.
-    - `edges`: the dimensions of the result of which, where they are split, a device keeps the neighbours' edges.
-    - `inside`: what a device sends while it computes; `below`: a bound that every integer of the result lies under;
-      `counts`: the dimension along which the result counts its places, if it does.
+    - `operands`: the factors of each operand's dimensions, by the operand's place in the call.
+    - `result`: the factors of the result's dimensions; `sizes`: the size of each factor.
+    - `reduced`: the reduction that completes the result over each factor that it lacks.
+    - `whole`: the factors that no axis may split.
+    - `permuted`: the factors whose blocks are sent to other devices, so their axes must be in mesh order.
+    - `least`: the smallest allowed block of a factor.
+    - `single`: factors of which at most one may be split; `within`: a factor that may be split only if another one is.
+    - `halo`: for a factor, the numbers of elements needed from the previous and from the next block.
+    - `edges`: the result dimensions along which, if split, a device keeps its neighbours' edges.
+    - `inside`: the data that a device sends during the computation.
+    - `below`: an exclusive bound on the result's integers.
+    - `counts`: the result dimension along which its elements are 0, 1, 2, ….
     """
 
     operands: Mapping[str, Dimensions]
@@ -119,7 +122,7 @@ class Rule:
         return len(self.single) < 2 or sum(bool(assignment.get(factor)) for factor in self.single) < 2
 
     def sent(self, mesh: Mesh, assignment: Assignment) -> float:
-        """The bytes that a device sends while it computes."""
+        """The bytes that a device sends during the computation."""
         return sum(each.bytes(mesh, assignment) for each in self.inside)
 
 
@@ -131,9 +134,9 @@ def halo_sent(
     *,
     corners: bool = True,
 ) -> tuple[Sent, ...]:
-    """The edges of an array's blocks, one dimension after the other.
+    """The block edges of an array that are sent, one dimension after the other.
 
-    `corners`: whether those of the later dimensions have the edges of the earlier ones already.
+    `corners`: whether the edges sent for a later dimension include the edges received for the earlier ones.
     """
     of = [(size, factors, 0) for size, factors in zip(shape, dimensions, strict=True)]
     edged: list[Sent] = []
@@ -153,7 +156,7 @@ def _parts(mesh: Mesh, factors: Factors, assignment: Assignment) -> int:
 
 
 def layout(mesh: Mesh, rule: Rule, dimensions: Dimensions, assignment: Assignment) -> Spec | None:
-    """How an array with these dimensions lies; None where no PartitionSpec says it."""
+    """The layout of an array with these dimensions, or None if no PartitionSpec expresses it."""
     spec: list[tuple[str, ...]] = []
     for factors in dimensions:
         axes: tuple[str, ...] = ()
@@ -169,7 +172,7 @@ def layout(mesh: Mesh, rule: Rule, dimensions: Dimensions, assignment: Assignmen
 
 
 def assigned(mesh: Mesh, rule: Rule, dimensions: Dimensions, spec: Spec) -> dict[int, tuple[str, ...]]:
-    """The axes of the factors of an array that lies so, as far as factors can take them."""
+    """Assign the axes of an array's layout to its factors, as far as these can take them."""
     assignment: dict[int, tuple[str, ...]] = {}
     for factors, axes in zip(dimensions, spec, strict=False):
         left = list(axes)
@@ -188,12 +191,15 @@ def assigned(mesh: Mesh, rule: Rule, dimensions: Dimensions, spec: Spec) -> dict
 
 @dataclass(frozen=True)
 class Choice:
-    """An assignment, and all that follows from it.
+    """An assignment and its consequences.
 
-    - `operands`: the layouts that it asks of these; `partial`: that of the result before it is completed, over the
-      axes of `over` by reductions and along the dimensions and axes of `scattered`; `spec`: after it is.
-    - `cost`: the bytes that a device sends to compute and to complete the result, and to have it as it is wanted.
-    - `shards`: into how many parts the operation is split; `exchanged`: along other dimensions than its operands are.
+    - `operands`: the layouts that it requires of the operands.
+    - `partial`: the layout of the result before it is completed by reductions over the axes in `over` and
+      reduce-scatters along the dimensions and axes in `scattered`; `spec`: its layout after that.
+    - `cost`: the bytes that a device sends to compute the result, to complete it and to reshard it to the wanted
+      layout.
+    - `shards`: the number of parts that the operation is split into.
+    - `exchanged`: whether an operand is moved by an all-to-all first.
     """
 
     assignment: Assignment
@@ -209,11 +215,11 @@ class Choice:
 
 @dataclass(frozen=True)
 class Question:
-    """How to run an operation by `rule`.
+    """An operation, its rule, and the layouts around it.
 
-    - `lying`: how the operands lie.
-    - `shape` and `itemsize`: those of the result; `wanted`: the layout in which it has to end.
-    - `rounds`: in how many steps it is computed for each in which it is completed.
+    - `lying`: the current layouts of the operands.
+    - `shape`, `itemsize`: of the result; `wanted`: the layout that it must have, None if any will do.
+    - `rounds`: the number of times it is computed for each time it is completed.
     """
 
     mesh: Mesh
@@ -226,7 +232,7 @@ class Question:
 
 
 def choices(asked: Question) -> tuple[Choice, ...]:
-    """The ways to run the operation, those that keep more of the layouts as they are first."""
+    """All ways to run the operation, those that keep more of the present layouts first."""
     mesh, rule, wanted = asked.mesh, asked.rule, asked.wanted
     ways: list[Choice] = []
     for assignment, exchanged in _candidates(asked):
@@ -237,21 +243,21 @@ def choices(asked: Question) -> tuple[Choice, ...]:
 
 
 def cheapest(ways: Sequence[Choice], moving: Callable[[int, Spec], float]) -> Choice:
-    """The way for which a device sends the fewest bytes; of these one without an exchange, and with most shards.
+    """The choice with the fewest bytes sent; of equals, one without an exchange, then one with the most shards.
 
-    `moving`: what a device sends to have an operand, by its number, in a layout.
+    `moving`: the bytes that a device sends to reshard an operand, given by number, to a layout.
     """
 
     def key(way: Choice) -> tuple[float, bool, int]:
         sent = round(way.cost + sum(itertools.starmap(moving, enumerate(way.operands))), 3)
         return sent, way.exchanged, -way.shards
 
-    # There is one at least: nothing split is always possible.
+    # Never empty: the unsharded assignment is always possible.
     return min(ways, key=key)
 
 
 def _candidates(asked: Question) -> Iterator[tuple[dict[int, tuple[str, ...]], bool]]:
-    """The assignments that operands and the wanted result have, parts of these, and what an exchange makes of them."""
+    """Yield each candidate assignment once, and whether it needs an all-to-all."""
     seen: list[dict[int, tuple[str, ...]]] = []
     present = ((each, False) for each in itertools.chain(_present(asked), ({},)))
     for each, exchanged in itertools.chain(present, ((each, True) for each in _exchanged(asked))):
@@ -261,7 +267,7 @@ def _candidates(asked: Question) -> Iterator[tuple[dict[int, tuple[str, ...]], b
 
 
 def _present(asked: Question) -> Iterator[dict[int, tuple[str, ...]]]:
-    """The assignments that operands and the wanted result have, merged in any order, and parts of these."""
+    """Yield the assignments of the operands and of the wanted result, merged in any order, and subsets of these."""
     mesh, rule, wanted = asked.mesh, asked.rule, asked.wanted
     sources = [
         assigned(mesh, rule, dimensions, spec)
@@ -286,9 +292,9 @@ def _present(asked: Question) -> Iterator[dict[int, tuple[str, ...]]]:
 
 
 def _exchanged(asked: Question) -> Iterator[dict[int, tuple[str, ...]]]:
-    """With what splits a dimension that has to be whole, or along which devices send, on a free one instead.
+    """Yield assignments that move the axes of a dimension that must be whole, or sends, to a free dimension.
 
-    The operand gets there by an all-to-all, which sends less than a gather.
+    An all-to-all reshards the operand to these, which sends less than an all-gather.
     """
     mesh, rule = asked.mesh, asked.rule
     sending = {factor for each in rule.inside for factor in each.over}
@@ -312,9 +318,9 @@ def followed(
     wanted: Spec | None,
     rounds: int = 1,
 ) -> Choice | None:
-    """What an assignment asks of the operands, gives as the result and costs; None where it cannot be written.
+    """The layouts and the cost that follow from an assignment; None if it cannot be written.
 
-    `rounds`: in how many steps it is computed for each in which it is completed.
+    `rounds`: the number of times the operation is computed for each time it is completed.
     """
     if not rule.possible(mesh, assignment):
         return None

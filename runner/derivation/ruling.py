@@ -1,6 +1,6 @@
-"""An operation where it stands, and its arguments as they lie, in; the rule that covers it out, found once.
+"""An operation at its place in the graph and its operands' layouts in; the rule that covers it, cached, out.
 
-What a rule says hangs on types and numbers alone: it is the same however often a graph is written, in other layouts.
+A rule depends only on types and static values, so it is the same each time a graph is written in other layouts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ from runner.layout import Mesh, Spec
 
 @dataclass(frozen=True)
 class Ruled:
-    """An operation with the rule that covers it, and what one device computes; `whole`: none does."""
+    """An operation, the rule that covers it, and the function that writes one device's computation.
+
+    `whole`: whether no rule covers it, so that it gets whole operands.
+    """
 
     call: Call
     rule: Rule
@@ -39,9 +42,10 @@ class Ruled:
         moving: Callable[[int, Spec], float],
         rounds: int = 1,
     ) -> Choice:
-        """The cheapest way to run it; `moving`: what a device sends to have an operand, by its number, in a layout.
+        """The cheapest way to run the operation.
 
-        `rounds`: in how many steps it is computed for each in which it is completed, which no other call changes.
+        - `moving`: the bytes that a device sends to reshard an operand, given by number, to a layout.
+        - `rounds`: the number of times it is computed for each time it is completed; the same in every call.
         """
         ways = self._ways.get((lying, wanted))
         if ways is None:
@@ -52,13 +56,13 @@ class Ruled:
 
 
 class Rulings:
-    """The rules of the operations of one graph, as far as they were asked for."""
+    """A cache of the rules of one graph's operations."""
 
     def __init__(self) -> None:
         self._rulings: dict[tuple[int, str, bool, bool, tuple[object, ...]], Ruled] = {}
 
     def of(self, names: Names, equation: Equation, values: Mapping[str, Value], *, free: bool, alone: bool) -> Ruled:
-        """The rule of an operation; see `call_of`."""
+        """The rule of an operation; for the arguments see `call_of`."""
         known = tuple((value.shape is None, value.below, value.counts, value.halo) for value in values.values())
         key = equation.results[0].number, equation.operation, free, alone, known
         ruled = self._rulings.get(key)

@@ -1,4 +1,4 @@
-"""Names, their values and the types of expressions, as far as a section is written."""
+"""The lines of a section in, as they are written; the names, values and types at each point out."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from runner.programs.types import Typed
 
 
 class NotDerived(Exception):
-    """What cannot be written, and why."""
+    """The reason why lines cannot be derived."""
 
 
 @dataclass
 class Binding:
-    """A name and what it stands for.
+    """The value that a name is bound to.
 
-    `held` are the names of the same value in other layouts.
+    `held`: the names of the same value in other layouts.
     """
 
     value: Value
@@ -38,13 +38,13 @@ class Binding:
 
 @dataclass
 class Scope:
-    """The lines of a section or of a loop's body, as far as they are written.
+    """The lines of a section or of a loop's body written so far.
 
-    - `steps`: how often they run; `within`: the loop; None for a section.
-    - `collectives`: those that are counted, as long as a line that says the same is the same; `sent`: what a device
-      sends for each, in all steps.
-    - `changing`: the names that stand for something else in each step; `kept`: those that do so whatever they read,
-      since the loop carries or stacks them.
+    - `steps`: how often they run; `within`: the loop, None for a section.
+    - `collectives`: the texts of collectives already counted, until a name is bound again.
+    - `sent`: the bytes that a device sends for each collective, over all steps.
+    - `changing`: the names whose value changes from step to step.
+    - `kept`: the names that change in any case, since the loop carries, slices or stacks them.
     """
 
     steps: int = 1
@@ -57,17 +57,17 @@ class Scope:
     sent: dict[str, float] = field(default_factory=dict[str, float])
 
     def line(self, name: str) -> Line:
-        """The identity of a line here."""
+        """The line of this name in this scope."""
         return Line(name) if self.within is None else self.within.inside(name)
 
     def put(self, name: str, term: Term) -> None:
-        """Write a line."""
+        """Append a line."""
         if name in self.names:
-            self.collectives.clear()  # what is read by that name is another value from here on
+            self.collectives.clear()  # from here on the name is bound to another value
         self.lines.append(Written(self.line(name), term))
 
     def copied(self) -> Scope:
-        """A scope that can be written on without this one."""
+        """An independent copy of the scope."""
         names = {name: Binding(binding.value, dict(binding.held)) for name, binding in self.names.items()}
         counted, changing = set(self.collectives), set(self.changing)
         return Scope(
@@ -76,7 +76,10 @@ class Scope:
 
 
 class Names:
-    """The lines that are written, and what names stand for; `path` is that of the line that is written."""
+    """The scopes being written, innermost last, and the bindings in them.
+
+    `path`: the path of the current line.
+    """
 
     def __init__(self, experiment: Experiment, types: Parts) -> None:
         self.experiment, self.mesh = experiment, experiment.mesh
@@ -85,35 +88,35 @@ class Names:
         self.path = ""
         self.notes: list[str] = []
         self.index: frozenset[str] = frozenset()
-        """The numbers of the steps of unrolled loops."""
+        """The step indices of the unrolled loops around the current line."""
         self.taken: set[str] = {*experiment.dims, *CONSTANTS, *_names(self.graph)}
         self._types = types
         self.statics = Statics(experiment.dims, Spelling.of(self.graph), self._is_step, self.type_of)
-        """What is known without arrays where the writer is."""
+        """The static values known at the current line."""
 
     def copied(self) -> tuple[list[Scope], set[str], list[str]]:
-        """What can be gone back to: the lines, the names and the notes, as they are now."""
+        """A snapshot of the lines, the taken names and the notes, for `restore`."""
         return [scope.copied() for scope in self.scopes], set(self.taken), list(self.notes)
 
     def restore(self, copied: tuple[list[Scope], set[str], list[str]]) -> None:
-        """Go back to how it was."""
+        """Go back to a snapshot."""
         self.scopes, self.taken, self.notes = copied
 
     def home(self, *terms: Term) -> Scope:
-        """The innermost of the scopes in whose steps terms change: what they stand for may be computed there."""
+        """The innermost scope in which the terms change from step to step: their value can be computed there."""
         if len(self.scopes) == 1:
             return self.scopes[0]
         read = frozenset(name for term in terms for name in names_in(term))
         return next((scope for scope in reversed(self.scopes) if scope.changing & read), self.scopes[0])
 
     def put(self, name: str, term: Term, scope: Scope | None = None) -> None:
-        """Write a line, in this scope or in one around it."""
+        """Append a line to a scope, by default the innermost."""
         scope = self.scopes[-1] if scope is None else scope
         (scope if name in scope.kept else self.home(term)).changing.add(name)
         scope.put(name, term)
 
     def define(self, written: str, value: Value, name: str | None = None) -> Value:
-        """Write a line and let `name` stand for it."""
+        """Append the line `written` and bind `name`, by default the same, to its value."""
         self.put(written, value.term)
         known = Name(written)
         parts = zip(value.elements, elements_of(known, len(value.elements)), strict=True)
@@ -123,14 +126,14 @@ class Names:
         return named
 
     def _same(self, value: Value) -> Binding | None:
-        """Of an array by another name, what the section has by the first, so that all share its other layouts."""
+        """The section's own binding of a value that another name repeats, so that both share its other layouts."""
         bound = self.bound_to(value)
         if bound is None or bound[0] is not self.scopes[0] or _name_of(value) in self.inner:
             return None
         return bound[1]
 
     def written(self, term: Term) -> str | None:
-        """The name of a line of this scope that says the same, while it still stands for that."""
+        """The name of a line in this scope with the same term, if its operands and its name are not bound again."""
         lines = self.scopes[-1].lines
         for at, line in enumerate(lines):
             if isinstance(line, Written) and line.term == term:
@@ -142,32 +145,32 @@ class Names:
         return name in self.index or any(name in s.names and s.names[name].value.static for s in self.scopes)
 
     def equation(self, operand: Operand) -> Equation | None:
-        """The equation that stands where an operand is read, since no line names what it gives."""
+        """The equation inlined at an operand; None where a named line gives the operand."""
         return self.statics.spelling.parts.get(operand.number) if isinstance(operand, Ref) else None
 
     def type_of(self, operand: Operand) -> Typed | None:
-        """The type of an operand that is an array."""
+        """The type of an operand, or None if it is no array."""
         return self.type_at(operand.number) if isinstance(operand, Ref) else None
 
     def type_at(self, number: int) -> Typed | None:
-        """The type of the value of that number, if it is an array. Raises `NotDerived` where a loop's steps differ."""
+        """The type of a value by its number, None if it is no array. Raises `NotDerived` if it varies by step."""
         typed = self._types.get(number, ())
         if typed is None:
             raise NotDerived(f"the shapes in {self.path.replace('/', '.')} are others in each step")
         return typed if isinstance(typed, Typed) else None
 
     def elements_at(self, number: int) -> tuple[Typed, ...]:
-        """The types of the arrays of a tuple; none where the value of that number is no tuple of arrays."""
+        """The types of the arrays in a tuple; empty if the value is no tuple of arrays."""
         typed = self._types.get(number)
         return () if typed is None or isinstance(typed, Typed) else typed
 
     def readers(self, number: int) -> list[Equation]:
-        """The equations that read the result of a line, where nothing else does: no body around it gives it."""
+        """The equations that read a line's result; empty if it has no name or a body returns it."""
         producer = self.graph.producers[number]
         return [] if not producer.results[0].name else self._readers.get(number, [])
 
     def stopped(self, result: GraphValue) -> bool:
-        """Whether all that reads what an equation gives stops its derivative."""
+        """Whether every reader of a result is a `stop_gradient`."""
         grad, readers = self.experiment.grad, self._readers.get(result.number, [])
         if grad is not None and result.name == grad.of:
             return False
@@ -175,7 +178,7 @@ class Names:
 
     @cached_property
     def unread(self) -> frozenset[int]:
-        """The values of lines that nothing reads, or only such lines."""
+        """The numbers of the values that no output, gradient, constraint or repeat depends on."""
         experiment = self.experiment
         known = {*experiment.results, *experiment.constraints, *([experiment.grad.of] if experiment.grad else [])}
         needed, unread = set[int](), set[int]()
@@ -195,7 +198,7 @@ class Names:
         return frozenset(unread)
 
     def reads(self, equation: Equation) -> Iterator[int]:
-        """The numbers of what a line reads, in the equations that stand in it too."""
+        """Yield the numbers of the values that a line reads, including those read by equations inlined in it."""
         for number in equation.reads:
             yield number
             if number in self.statics.spelling.parts:
@@ -203,7 +206,7 @@ class Names:
 
     @cached_property
     def inner(self) -> frozenset[str]:
-        """The names that have another meaning in the body of a repeat."""
+        """The names that the bodies of repeats bind."""
         bodies = [body for equation in walk(self.graph) for body in equation.bodies]
         lines = (value.name for body in bodies for equation in body.equations for value in equation.results)
         return frozenset((*lines, *(value.name for body in bodies for value in body.inputs)))
@@ -219,7 +222,7 @@ class Names:
         return {number: equations for number, equations in readers.items() if number not in given}
 
     def fresh(self, wish: str) -> str:
-        """A name that nothing has."""
+        """An unused name made from `wish`, which is then taken."""
         name, count = wish, 2
         while name in self.taken:
             name, count = f"{wish}{count}", count + 1
@@ -227,28 +230,28 @@ class Names:
         return name
 
     def note(self, note: str) -> None:
-        """Say something of the lines, once."""
+        """Add a note on the lines, unless it is there already."""
         if note not in self.notes:
             self.notes.append(note)
 
     @property
     def line(self) -> str:
-        """The name of the line that is written."""
+        """The name of the current line."""
         return self.path.rpartition("/")[2]
 
     def binding(self, name: str) -> Binding:
-        """What a name stands for."""
+        """The innermost binding of a name."""
         return next(scope.names[name] for scope in reversed(self.scopes) if name in scope.names)
 
     def bound_to(self, value: Value) -> tuple[Scope, Binding] | None:
-        """The name that a value is read by, if it is, and the scope that has it."""
+        """The scope and the binding of the name that a value is read by; None if it has none."""
         if not isinstance(value.term, Name):
             return None
         for scope in reversed(self.scopes):
             binding = scope.names.get(value.term.name)
             if binding is not None and binding.value.term is value.term:
                 return scope, binding
-        # An array that stands for itself by another name.
+        # The array may be bound to a second name.
         for scope in reversed(self.scopes):
             for binding in scope.names.values():
                 if binding.value.term is value.term:
@@ -261,7 +264,7 @@ def _name_of(value: Value) -> str | None:
 
 
 def _names(graph: Graph) -> Iterator[str]:
-    """The names of its arrays, its lines, and what its repeats call their values."""
+    """Yield the names of a graph's arrays, lines, repeats and values in bodies."""
     yield from (value.name for value in graph.inputs)
     for equation in walk(graph):
         if isinstance(equation.form, Repeat):

@@ -1,4 +1,4 @@
-"""Operations that give several arrays: `top_k(x, 2)`, `split(x, 3)`."""
+"""Operations with several results (`top_k(x, 2)`, `split(x, 3)`) in; their rules out."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _axis(call: Call) -> int:
 
 @rule_for("split", "array_split", "hsplit", "vsplit", "unstack")
 def pieces(call: Call) -> Rule | None:
-    """Whole along the dimension that is split into pieces."""
+    """Rule: whole along the dimension that is split."""
     shape, axis = call.array.shape, _axis(call)
     dimensions = every(shape, but=[axis])
     result = tuple(each for d, each in enumerate(dimensions) if d != axis or call.name != "unstack")
@@ -28,7 +28,7 @@ def pieces(call: Call) -> Rule | None:
 
 @rule_for("meshgrid")
 def grid(call: Call) -> Rule | None:
-    """Each array along its own dimension."""
+    """Rule: each array is sharded along its own dimension."""
     parts, indexing = call.arguments["xi"].parts or (), call.static("indexing", "xy")
     shapes = [Call.type(part).shape for part in parts]
     if call.given("sparse") or indexing not in ("xy", "ij") or any(len(shape) != 1 for shape in shapes):
@@ -60,13 +60,13 @@ def _largest(site: Site) -> Term:
 
 @rule_for("top_k", write=_largest, otherwise=[Way(pieces)])
 def largest(call: Call) -> Rule | None:
-    """Along a dimension that is sharded the largest of each block, and of these the largest."""
+    """Rule: along a sharded dimension, the largest among the largest of each block."""
     shape, k, axis = call.array.shape, call.static("k"), _axis(call)
     if not is_number(call.array, "float", "int"):
         return None
     others = tuple((size, (d,), 0) for d, size in enumerate(shape) if d != axis)
     width = itemsize(call.array.dtype) + (0 if call.alone else 4)
-    # The factor that is chosen along is split, and is not in the result, which every device then has whole.
+    # The factor of the chosen dimension may be split, but is not in the result, which is whole along it.
     return Rule(
         {call.operand.place: every(shape)},
         every(shape, but=[axis]),

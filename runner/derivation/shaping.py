@@ -1,4 +1,4 @@
-"""Operations that only move elements: transposes, reshapes, broadcasts, joins."""
+"""Operations that only move elements (transposes, reshapes, broadcasts, joins) in; their rules out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from runner.graph.term import Apply, Group, Term
 
 @rule_for("transpose", "matrix_transpose", "swapaxes", "moveaxis")
 def transposed(call: Call) -> Rule | None:
-    """The dimensions in another order."""
+    """Rule: the dimensions are permuted."""
     shape = call.array.shape
     rank = len(shape)
     order = list(range(rank))
@@ -39,7 +39,10 @@ def transposed(call: Call) -> Rule | None:
 
 
 def common(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[Dimensions, Dimensions, dict[int, int]] | None:
-    """The factors that two shapes of as many elements share; dimensions that share none stay whole."""
+    """The factors that two shapes with the same number of elements share; dimensions that share none stay whole.
+
+    Returns the factors of both shapes' dimensions and the factors' sizes; None for empty arrays.
+    """
     first: list[list[int]] = [[] for _ in one]
     second: list[list[int]] = [[] for _ in other]
     sizes: dict[int, int] = {}
@@ -55,7 +58,7 @@ def common(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[Dimensions, Di
         else:
             shared = min(left[i], right[j])
             crossing = left[i] % shared or right[j] % shared
-            # Where dimensions cross, the blocks of their common divisor still agree; what is inside of them is whole.
+            # Dimensions that cross share a factor of their common divisor; the rest of them is whole.
             shared = math.gcd(left[i], right[j]) if crossing else shared
             if shared == 1:
                 i, j = _past(left, right, i, j)
@@ -72,7 +75,7 @@ def common(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[Dimensions, Di
 
 
 def _past(left: list[int], right: list[int], i: int, j: int) -> tuple[int, int]:
-    """Where the dimensions of both sides end together again."""
+    """The positions, one in each shape, after the next dimensions that end together."""
     a, b = left[i], right[j]
     while a != b:
         if a < b:
@@ -112,19 +115,19 @@ def _entry(site: Site, entry: Operand, n: int) -> Term:
 
 
 def _is_signed(term: Term) -> bool:
-    """Whether it is `-1`, what is left of the other sizes."""
+    """Whether an entry of a shape is `-1`, to be inferred from the others."""
     return isinstance(term, Apply) and term.spelled == "operator" and len(term.operands) == 1
 
 
 @rule_for("reshape", "ravel", write=_reshaped)
 def reshaped(call: Call) -> Rule | None:
-    """A dimension is split and merged where its slowest factors stay together."""
+    """Rule: dimensions split and merge as far as their slowest factors agree."""
     return _shared(call) if call.static("order", "C") == "C" else None
 
 
 @rule_for("expand_dims", "squeeze", "atleast_1d", "atleast_2d", "atleast_3d")
 def reshaped_by_name(call: Call) -> Rule | None:
-    """Dimensions of size 1 come and go."""
+    """Rule: dimensions of size 1 are added or removed."""
     return _shared(call)
 
 
@@ -134,7 +137,7 @@ def _broadcast(site: Site) -> Term:
 
 @rule_for("broadcast_to", write=_broadcast)
 def broadcast(call: Call) -> Rule | None:
-    """The new dimensions are made on each device, as long as it needs them."""
+    """Rule: each device broadcasts to the shape of its own block."""
     shape = call.result.shape
     dimensions, result = aligned(call.array.shape, shape), every(shape)
     counts = followed_by(dimensions, call.operand.counts, result)
@@ -147,7 +150,7 @@ _PILED = {"vstack": 0, "hstack": 1, "dstack": 2, "column_stack": 1}
 
 @rule_for("concatenate", "stack", "vstack", "hstack", "dstack", "column_stack", "append")
 def joined(call: Call) -> Rule | None:
-    """Whole along the dimension that is joined."""
+    """Rule: whole along the joined dimension."""
     parts = call.operand.parts or ()
     if call.name == "append":
         parts = (call.arguments["arr"], call.arguments["values"])
@@ -167,7 +170,7 @@ def joined(call: Call) -> Rule | None:
 
 @rule_for("repeat")
 def repeated(call: Call) -> Rule | None:
-    """Every element becomes a few, which stay together."""
+    """Rule: the copies of an element stay together."""
     shape, times, axis = call.array.shape, call.static("repeats"), call.static("axis")
     if not isinstance(times, int) or call.given("total_repeat_length"):
         return None
@@ -195,7 +198,7 @@ def _triangle(site: Site) -> Term:
 
 @rule_for("tril", "triu", write=_triangle)
 def triangle(call: Call) -> Rule | None:
-    """The diagonal begins elsewhere in each block of rows and columns."""
+    """Rule: the diagonal starts elsewhere in each block of rows and columns."""
     shape = call.array.shape
     if len(shape) < 2 or not isinstance(call.static("k", 0), int):
         return None
@@ -204,7 +207,7 @@ def triangle(call: Call) -> Rule | None:
 
 @rule_for("tile")
 def tiled(call: Call) -> Rule | None:
-    """Dimensions that are repeated have to be whole."""
+    """Rule: repeated dimensions must be whole."""
     shape, reps = call.array.shape, call.static("reps")
     reps = (reps,) if isinstance(reps, int) else tuple(reps)
     rank = max(len(reps), len(shape))

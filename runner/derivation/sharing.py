@@ -1,4 +1,4 @@
-"""Lines in; the same with each collective written once, by a name where it is read again, out."""
+"""Lines in; the lines with each repeated collective written once, and read by name, out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from runner.language.printing import text
 
 
 def shared(lines: Sequence[Writing], fresh: Callable[[str], str]) -> list[Writing]:
-    """The lines of one device, where a collective that stands in several, or twice in one, is a line of its own."""
+    """Give each collective that occurs more than once in a section a line of its own."""
     again = Counter(text(each) for line in lines if isinstance(line, Written) for each in collectives(line.term))
     held: dict[str, tuple[str, frozenset[str]]] = {}
     left: list[Writing] = []
@@ -32,7 +32,7 @@ def shared(lines: Sequence[Writing], fresh: Callable[[str], str]) -> list[Writin
 def _of_one(
     line: Written, again: Counter[str], held: dict[str, tuple[str, frozenset[str]]], fresh: Callable[[str], str]
 ) -> Iterator[Written]:
-    """A line, after those that name what it has in common with others."""
+    """Yield the new lines for collectives in a line that occur again, then the line itself."""
     made: list[Written] = []
 
     def visit(term: Term) -> Term:
@@ -52,7 +52,7 @@ def _of_one(
 
 
 def is_collective(term: Term) -> bool:
-    """Whether it sends something."""
+    """Whether a term is a collective that communicates."""
     return isinstance(term, Apply) and term.spelled == "call" and term.operation in _SENDING
 
 
@@ -60,7 +60,7 @@ _SENDING = {name for name, row in OPERATIONS.items() if row.kind == "collective"
 
 
 def collectives(term: Term) -> Iterator[Term]:
-    """The collectives in a term."""
+    """Yield the collectives in a term."""
     if is_collective(term):
         yield term
     if not isinstance(term, Lambda):

@@ -1,4 +1,4 @@
-"""An equation in; an equation that gives the same, and for which devices send less, out."""
+"""An equation in; an equivalent one for which devices send less out."""
 
 from __future__ import annotations
 
@@ -17,11 +17,14 @@ from runner.language.operations import OPERATIONS
 _NEUTRAL: Mapping[str, tuple[float | None, float | None]] = {
     "add": (0, 0), "subtract": (None, 0), "multiply": (1, 1), "divide": (None, 1),
 }  # fmt: skip
-"""For each operator the number that changes nothing, as its left and as its right operand."""
+"""The neutral left and right operand of each operator; None if there is none."""
 
 
 def simplified(names: Names, equation: Equation) -> Equation:
-    """`x + 0` is `x`; `concatenate([x[-1:], x[:-1]])` of a sharded dimension is a `roll`, which sends less."""
+    """Simplify an equation: `x + 0` to `x`; `concatenate([x[-1:], x[:-1]])` along a sharded dimension to a `roll`.
+
+    A convolution of an array padded with zeros becomes one that pads.
+    """
     if equation.spelled == "operator" and equation.operation in _NEUTRAL:
         return _unchanged(names, equation) or equation
     if equation.operation == "concatenate":
@@ -32,7 +35,7 @@ def simplified(names: Names, equation: Equation) -> Equation:
 
 
 def absorbed(names: Names, equation: Equation) -> bool:
-    """Whether a line pads an array with zeros for convolutions alone, which pad it themselves."""
+    """Whether a line pads an array with zeros for convolutions alone, which then pad it themselves."""
     value, experiment = equation.results[0], names.experiment
     if equation.operation != "pad" or not _is_sharded(names, _argument(equation, "array")):
         return False
@@ -49,12 +52,12 @@ def absorbed(names: Names, equation: Equation) -> bool:
 
 
 def _unchanged(names: Names, equation: Equation) -> Equation | None:
-    """An operator whose result is one of its operands, as that operand."""
+    """An operator with a neutral operand as its other operand; None if it has none."""
     operands = equation.operands
     for operand, other, neutral in zip(operands, operands[::-1], _NEUTRAL[equation.operation][::-1], strict=True):
         if neutral is None or not isinstance(other, Const) or isinstance(other.value, bool):
             continue
-        # -0.0 + 0 is 0.0, which is equal.
+        # -0.0 + 0 is 0.0, which compares equal.
         typed = names.type_of(operand)
         if other.value == neutral and typed is not None and typed == names.type_at(equation.results[0].number):
             return replace(equation, operation=NAME, operands=(operand,), spelled="name")
@@ -65,9 +68,9 @@ _CONVOLUTIONS = ("conv", "conv_general_dilated")
 
 
 def _of_unpadded(names: Names, equation: Equation, *, alone: bool = True) -> Equation | None:
-    """A convolution of an array that zeros were put around, as one that puts them there.
+    """A convolution of a zero-padded array as one with padding of its own; None if it cannot be rewritten.
 
-    So it asks its neighbours for what its windows reach. `alone`: whether the padded array may have no other readers.
+    It then needs only halos. `alone`: whether the padded array may have no other readers than convolutions.
     """
     source = equation.operands[0] if equation.operands else None
     pad = names.graph.producers.get(source.number) if isinstance(source, Ref) else None
@@ -109,7 +112,7 @@ _ZEROS: Mapping[str, str | int] = {"mode": "constant", "constant_values": 0}
 
 
 def _of_zeros(names: Names, pad: Equation) -> bool:
-    """Whether zeros are put around."""
+    """Whether the padding is with zeros."""
     given = dict(pad.named) | dict(zip(("mode", "constant_values"), pad.operands[2:], strict=False))
     try:
         mode, filling = (names.statics.value(given.get(name, Const(default))) for name, default in _ZEROS.items())
@@ -119,13 +122,13 @@ def _of_zeros(names: Names, pad: Equation) -> bool:
 
 
 def _stays(names: Names, operand: Ref) -> bool:
-    """Whether a name stands for the same value wherever it is read."""
+    """Whether a name is bound once, so that it has the same value wherever it is read."""
     named = names.statics.spelling.named
     return names.equation(operand) is None and list(named.values()).count(named[operand.number]) == 1
 
 
 def _rolled(names: Names, equation: Equation) -> Equation | None:
-    """The two parts of an array, the later one first, joined along a sharded dimension, as a roll."""
+    """The concatenation of an array's last and first part along a sharded dimension, as a `roll`; None otherwise."""
     axis = _argument(equation, "axis") or Const(0)
     match _argument(equation, "arrays"):
         case Group(items=(Ref() as later, Ref() as former)):
@@ -153,7 +156,7 @@ def _rolled(names: Names, equation: Equation) -> Equation | None:
 
 
 def _range(names: Names, index: Operand, d: int, rank: int, size: int) -> range | None:
-    """The elements that a subscript takes of dimension `d`, where it takes all of the others."""
+    """The range that a subscript takes of dimension `d`; None if it restricts another dimension."""
     between = items(index)
     if len(between) > rank or d >= len(between):
         return None
@@ -177,7 +180,7 @@ def _argument(equation: Equation, name: str) -> Operand | None:
 
 
 def _is_sharded(names: Names, x: Operand | None) -> bool:
-    """Whether an array is sharded, or may be since no line names it."""
+    """Whether an array is sharded; also true for one without a name, whose layout is unknown."""
     if not isinstance(x, Ref) or names.equation(x) is not None:
         return True
     return any(names.binding(names.statics.spelling.named[x.number]).value.spec)

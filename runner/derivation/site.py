@@ -1,4 +1,4 @@
-"""One operation that is being written: its call, its rule and the assignment in; what one device computes out."""
+"""One operation with its call, rule and assignment in; the terms of one device's computation out."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from runner.layout import Mesh, Spec
 
 @dataclass(frozen=True)
 class Site:
-    """One operation under an assignment, and what may be asked of the writer of lines.
+    """One operation under an assignment, and the services that writers use.
 
-    - `values`: all arguments that arrays enter, by their places, as they lie.
-    - `layouts`: the lines that are written, and the layouts of their values; `statics`: what is known without arrays.
-    - `equation`: the operation as it is read; `terms`: the operands in the layouts that the assignment asks for, by
-      their places.
+    - `values`: the values of all arguments that depend on arrays, by place, in their present layouts.
+    - `layouts`: the lines written so far and the layouts of their values; `statics`: the static values.
+    - `equation`: the operation in the graph.
+    - `terms`: the operands in the layouts that the assignment requires, by place.
     """
 
     call: Call
@@ -48,11 +48,11 @@ class Site:
         return next(iter(self.terms.values()))
 
     def over(self, *factors: int) -> tuple[str, ...]:
-        """The mesh axes that split factors, in this order."""
+        """The mesh axes that split these factors, in this order."""
         return tuple(axis for factor in factors for axis in self.assignment.get(factor, ()))
 
     def parts(self, factors: Factors) -> int:
-        """Into how many parts factors are split."""
+        """The number of parts that these factors are split into."""
         return self.mesh.axis_size(self.over(*factors))
 
     @property
@@ -61,15 +61,15 @@ class Site:
         shape = self.call.result.shape
         return tuple(size // self.parts(factors) for size, factors in zip(shape, self.rule.result, strict=True))
 
-    # What is written.
+    # Writing terms.
 
     def rewritten(self, others: Mapping[str, Term] = MappingProxyType({})) -> Term:
-        """The operation as it stands: of its operands' blocks, `others` by their places, and the whole of the rest."""
+        """The operation on the operands' blocks, with `others` by place, and on the other arguments whole."""
         terms = {**self.terms, **others}
         return rebuilt(self.equation, lambda place, part: self.part(place, part, terms))
 
     def part(self, place: str, part: Operand, terms: Mapping[str, Term] = MappingProxyType({})) -> Term:
-        """An argument, or a part of one, with what `terms` have in its place or in it, and the whole of the rest."""
+        """The term of an argument or a part of one: from `terms` by place, otherwise whole."""
         if place in terms:
             return terms[place]
         parts = tuple(self.part(f"{place}[{i}]", each, terms) for i, each in enumerate(inside(part)))
@@ -82,7 +82,7 @@ class Site:
         return self.layouts.whole(self.values[place]) if static is None else static
 
     def argument(self, place: str) -> Operand | None:
-        """An argument, or a part of one, as the call has it."""
+        """An argument, or an element of one, in the equation; None if it is absent."""
         given = dict(arguments(self.equation))
         if place in given or not place.endswith("]"):
             return given.get(place)
@@ -91,38 +91,38 @@ class Site:
         return around.items[int(at)] if isinstance(around, Group) else None
 
     def whole(self, place: str) -> Term:
-        """An argument of which every device has the whole."""
+        """The term of a whole argument."""
         part = self.argument(place)
         assert part is not None
         return self.part(place, part)
 
     def define(self, what: str, term: Term) -> Term:
-        """Write a line that is a part of this one: `out_max`."""
+        """Write a line for an intermediate result, named like `out_max`; returns its name as a term."""
         names = self.layouts.names
         return names.define(names.fresh(f"{names.line}_{what}"), Value(term, None, Spec())).term
 
     def named(self, what: str, term: Term) -> Term:
-        """A term by a name, so that it can be read twice."""
+        """A term that can be read twice: itself if it is short, else the name of a new line."""
         short = isinstance(term, Name | Const) or (isinstance(term, Apply) and term.spelled == ".T")
         return term if short else self.define(what, term)
 
     def ours(self, what: str) -> None:
-        """Note that a part of the line is not the plan's, which leaves it to the partitioner."""
+        """Note that a part of the line is not in the plan, which leaves it to the partitioner."""
         names = self.layouts.names
         names.note(f"{what} in '{names.line}' is Shardproof's own; the plan leaves it to the partitioner")
 
     def gathered(self, term: Term, over: tuple[str, ...], **keywords: Any) -> Term:
-        """What all devices along some axes have, of which JAX may be told that it is the same on all of them."""
+        """An all-gather along some axes, marked as the same on all devices if the typing says so."""
         return gathered(term, over, **keywords, **self.layouts.invarying)
 
     def start(self, over: tuple[str, ...], size: int) -> Term:
-        """Where the block of this device begins, in a dimension of `size` that is split over some axes."""
+        """The start of this device's block along a dimension of `size` elements that `over` splits."""
         return self.layouts.offset(over, constant(size // self.mesh.axis_size(over)))
 
     def within(self, size: int, over: tuple[str, ...], local: Term) -> Term:
-        """Indices within a block as those of the whole: `arange(8) + axis_index('x') * 8`."""
+        """Convert indices within a block to global ones: `arange(8) + axis_index('x') * 8`."""
         return built("{local} + {start}", local=local, start=self.start(over, size)) if over else local
 
     def indices(self, size: int, over: tuple[str, ...]) -> Term:
-        """The indices of the whole that lie in this device's block."""
+        """The global indices in this device's block."""
         return self.within(size, over, built("arange({n})", n=size // self.mesh.axis_size(over)))

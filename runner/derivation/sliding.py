@@ -1,4 +1,4 @@
-"""Operations that reach into the next blocks: halos, shifts, sums of the blocks before."""
+"""Operations that need data of other blocks (halos, shifts, scans) in; their rules, with the messages, out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from runner.untyped import is_sequence
 
 
 def _part(x: Term, axis: int, lower: int | None, upper: int | None) -> Term:
-    """`x[:, -2:]`: a slice of one dimension."""
+    """`x[:, -2:]`: a slice along one dimension."""
     return indexed(x, [*[ALL] * axis, Slice(constant(lower), constant(upper), NOTHING)])
 
 
@@ -26,7 +26,7 @@ _FLIPPED = {"fliplr": 1, "flipud": 0}
 
 
 def _axis(call: Call) -> int:
-    """The one dimension that an operation works along. Raises `NotStatic` where there is none."""
+    """The single dimension that an operation works along. Raises `NotStatic` if there is none."""
     shape = call.array.shape
     axis = _FLIPPED[call.name] if call.name in _FLIPPED else call.static("axis", default_axis(call))
     axis = 0 if axis is None and len(shape) == 1 else axis
@@ -36,7 +36,7 @@ def _axis(call: Call) -> int:
 
 
 def _slid(write: Callable[[Site, int, tuple[str, ...]], Term]) -> Write:
-    """The operation as it is where its dimension is whole; `write` says how from a block where it is sharded."""
+    """Write the operation unchanged along a whole dimension, else by `write(site, axis, mesh axes)`."""
 
     def written(site: Site) -> Term:
         axis = _axis(site.call)
@@ -53,7 +53,7 @@ def _sliding(call: Call, sent: Sent, *, permuted: bool) -> Rule:
 
 
 def _others(call: Call) -> tuple[tuple[int, tuple[int, ...], int], ...]:
-    """The dimensions that the operation does not work along."""
+    """The dimensions that the operation does not work along, as in `Sent.of`."""
     return tuple((size, (d,), 0) for d, size in enumerate(call.array.shape) if d != _axis(call))
 
 
@@ -64,7 +64,7 @@ _SCANS = {
     "cummin": ("min", "inf", "minimum({mine}, {before})"),
     "cumlogsumexp": ("logsumexp", "-inf", "logaddexp({mine}, {before})"),
 }
-"""For each scan what makes one number of a block, its identity, and how the blocks before are added."""
+"""For each scan the reduction of a block, its identity, and the template that adds the previous blocks."""
 
 
 @_slid
@@ -85,7 +85,7 @@ def _scan(site: Site, axis: int, over: tuple[str, ...]) -> Term:
 
 @rule_for(*_SCANS, write=_scan, otherwise=[ALONG])
 def scan(call: Call) -> Rule | None:
-    """Within the block, and what the blocks before come to."""
+    """Rule: each device scans its block and adds the total of the blocks before it."""
     kinds = ("float",) if _SCANS[call.name][1].endswith("inf") else ("float", "int", "complex")
     if call.given("dtype") or call.array.dtype != call.result.dtype or not is_number(call.array, *kinds):
         return None
@@ -113,7 +113,7 @@ def _roll(site: Site, axis: int, over: tuple[str, ...]) -> Term:
 
 @rule_for("roll", write=_roll, otherwise=[ALONG])
 def roll(call: Call) -> Rule | None:
-    """A shift: what leaves a block goes to the next one."""
+    """Rule: a shift sends the elements that leave a block to the next ones."""
     shift, axis = call.static("shift"), _axis(call)
     if not isinstance(shift, int):
         return None
@@ -132,7 +132,7 @@ def _flip(site: Site, axis: int, over: tuple[str, ...]) -> Term:
 
 @rule_for("flip", "fliplr", "flipud", write=_flip, otherwise=[ALONG])
 def flip(call: Call) -> Rule | None:
-    """Blocks in the other order, each of them flipped."""
+    """Rule: the blocks are sent in reverse order, each flipped."""
     axis, shape = _axis(call), call.array.shape
     held = tuple((size, (d,), 0) for d, size in enumerate(shape))
     return _sliding(call, Sent("permute", (axis,), held, itemsize(call.array.dtype)), permuted=True)
@@ -148,9 +148,10 @@ def edges(
     *,
     around: Sequence[tuple[int, int]] = (),
 ) -> Term:
-    """A block with so many elements of the blocks before and after it; at the ends of the whole, `fill`.
+    """A block between the last elements of the previous and the first of the next block; `fill` at the array's ends.
 
-    `around`: by how much the block is longer in each dimension than the operand's, of which the elements then are.
+    - `widths`: the numbers of elements from the previous and from the next block.
+    - `around`: the padding of the block beyond the operand's, from which the edges are taken.
     """
     n = site.mesh.axis_size(over)
     x = site.named("of", term)
@@ -159,7 +160,7 @@ def edges(
     for width, by, part in ((widths[0], 1, (-widths[0], None)), (widths[1], -1, (None, widths[1]))):
         if not width:
             continue
-        # Nobody sends to the ends, and they receive zeros.
+        # The first and the last device receive zeros, since no device sends to them.
         perm = constant([[i, i + by] for i in range(n) if 0 <= i + by < n])
         edge = built("ppermute({edge}, {over}, perm={perm})", edge=_part(source, d, *part), over=over, perm=perm)
         if fill != "0":
@@ -193,7 +194,7 @@ def _pad(site: Site) -> Term:
 
 @rule_for("pad", write=_pad)
 def pad(call: Call) -> Rule | None:
-    """Zeros around: along a sharded dimension a device takes its neighbours' edges, if all readers slice them."""
+    """Rule: along a sharded dimension a device pads with its neighbours' edges, if all readers slice them off again."""
     shape, widths = call.array.shape, _pairs(call)
     if call.static("mode", "constant") != "constant":
         return None
@@ -214,20 +215,20 @@ def pad(call: Call) -> Rule | None:
 
 
 def _read(call: Call, d: int) -> tuple[int, int]:
-    """How much of what is put before and after a dimension is read: all readers take slices as long as it was."""
+    """The numbers of padded elements before and after dimension `d` that readers, all slices of its length, use."""
     low, _ = _pairs(call)[d]
     starts = [start[d] if d < len(start) else 0 for start in call.starts]
     return max(0, *(low - start for start in starts)), max(0, *(start - low for start in starts))
 
 
 def _corners(call: Call, kept: Collection[int]) -> bool:
-    """Whether a reader of what is padded takes edges along two dimensions at once."""
+    """Whether a reader takes padded elements along two dimensions at once."""
     widths = _pairs(call)
     return any(sum(start[d] != widths[d][0] for d in kept if d < len(start)) > 1 for start in call.starts)
 
 
 def _pairs(call: Call) -> list[tuple[int, int]]:
-    """What is put before and after each dimension."""
+    """The padding before and after each dimension. Raises `NotStatic` if `pad_width` does not fit the rank."""
     rank, listed = len(call.array.shape), pairs(call.static("pad_width"))
     listed = listed * rank if len(listed) == 1 else listed
     if len(listed) != rank:
@@ -236,7 +237,7 @@ def _pairs(call: Call) -> list[tuple[int, int]]:
 
 
 def pairs(widths: Any) -> list[tuple[int, int]]:
-    """What `pad_width` says of each dimension, or once of all of them. Raises `NotStatic` for what it may not be."""
+    """The pairs in `pad_width`, one for each dimension or one for all. Raises `NotStatic` if it is invalid."""
     if isinstance(widths, int):
         return [(widths, widths)]
     if not is_sequence(widths) or len(widths) == 0:

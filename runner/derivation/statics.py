@@ -1,4 +1,4 @@
-"""What no array enters in; the term, the number, the tuple or the string that it stands for out."""
+"""An operand that depends on no array in; its term, or the number, tuple or string that it stands for, out."""
 
 from __future__ import annotations
 
@@ -21,9 +21,11 @@ _COUNTED = ("add", "subtract", "multiply", "remainder", "divide", "floor_divide"
 
 @dataclass(frozen=True)
 class Statics:
-    """What can be known of operands without arrays.
+    """The static terms and values of operands.
 
-    - `is_step`: whether a name is a number that comes later; `type_of`: the type of an operand that is an array.
+    - `dims`: the sizes by name.
+    - `is_step`: whether a name stands for a number known only in each step of a loop.
+    - `type_of`: the type of an operand that is an array.
     """
 
     dims: Mapping[str, int]
@@ -32,10 +34,10 @@ class Statics:
     type_of: Callable[[Operand], Typed | None]
 
     def term(self, operand: Operand) -> Term | None:
-        """The operand as it is written, if no array enters it; the shape of an array is a number."""
+        """The term of an operand that depends on no array, else None; an array's shape counts as static."""
         match operand:
             case Const() | Size() | Function():
-                # A function that combines two values reads no others.
+                # A combining function reads nothing but its two operands.
                 return self.spelling.operand(operand)
             case Ref(number=number) if number in self.spelling.parts:
                 return self.of(self.spelling.parts[number])
@@ -50,7 +52,7 @@ class Statics:
                 return None if parts is None else Slice(parts[0], parts[1], parts[2])
 
     def of(self, equation: Equation) -> Term | None:
-        """The same of an equation."""
+        """The term of an equation that depends on no array, else None."""
         match equation.spelled:
             case "name":
                 return self.term(equation.operands[0])
@@ -82,7 +84,7 @@ class Statics:
         return known.get(call.operation)
 
     def value(self, operand: Operand) -> Any:
-        """The number, the tuple or the string that an operand stands for. Raises `NotStatic`."""
+        """The number, tuple or string that an operand stands for. Raises `NotStatic`."""
         match operand:
             case Const(value=value):
                 return value

@@ -1,4 +1,4 @@
-"""A template and the terms in it, or an operation and its arguments, in; a term out."""
+"""A template and terms, or an operation and its arguments, in; a term out."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from runner.language.parts import at_index, operator
 from runner.language.syntax import parse
 
 ALL = Slice(NOTHING, NOTHING, NOTHING)
-"""`:`, all of a dimension."""
+"""The slice `:`."""
 
 Part: TypeAlias = "Term | Literals | Sequence[Part]"
-"""What a hole of a template is filled with."""
+"""A value for a placeholder of a template."""
 
 
 def built(template: str, **parts: Part) -> Term:
-    """`built("psum({x}, {over})", x=term, over=("x",))`: terms as they are, axes as the language names them.
+    """Fill a template: `built("psum({x}, {over})", x=term, over=("x",))`.
 
-    A text is a literal; where the template calls it, the name of an operation: `{f}({x})`.
+    A tuple of one string is written as a string, as axes are. A string is a literal or, where the template calls it,
+    the name of an operation: `{f}({x})`.
     """
     terms = {f"_{name}": _term(part) for name, part in parts.items()}
     called = {f"_{name}": part for name, part in parts.items() if isinstance(part, str)}
@@ -44,7 +45,7 @@ def built(template: str, **parts: Part) -> Term:
 
 @cache
 def _template(template: str) -> Term:
-    """A template with the name `_x` in the place of `{x}`."""
+    """The parsed template, with the name `_x` for `{x}`."""
     return placed(parse(re.sub(r"\{(\w+)\}", r"_\1", template)).term, None)
 
 
@@ -57,7 +58,7 @@ def _term(part: Part) -> Term:
 
 
 def constant(part: Part) -> Term:
-    """A number, a text, None, or a tuple or a list of such, as the term that is read of its text."""
+    """The term of a number, string, None, tuple or list; terms stay as they are."""
     match part:
         case Name() | Const() | Apply() | Group() | Slice() | Lambda() | Listed():
             return part
@@ -70,27 +71,27 @@ def constant(part: Part) -> Term:
 
 
 def gathered(x: Term, over: tuple[str, ...], **keywords: Part) -> Apply:
-    """`all_gather(x, 'x', axis=0)`: what all devices along some axes have."""
+    """`all_gather(x, 'x', axis=0)`: an all-gather over mesh axes."""
     return Apply("all_gather", (x, _term(over)), tuple((name, constant(value)) for name, value in keywords.items()))
 
 
 def elements_of(x: Term, count: int) -> list[Term]:
-    """`x[0]`, `x[1]`, …"""
+    """The terms `x[0]`, `x[1]`, …"""
     return [at_index(x, Const(i)) for i in range(count)]
 
 
 def indexed(x: Term, items: Sequence[Term]) -> Term:
-    """`x[:, None]`, of what stands between the brackets for each dimension."""
+    """`x[:, None]`, from the entries between the brackets."""
     return at_index(x, items[0] if len(items) == 1 else Group(tuple(items)))
 
 
 def items(index: Operand) -> tuple[Operand, ...]:
-    """What stands between brackets, dimension by dimension."""
+    """The entries between the brackets, dimension by dimension."""
     return index.items if isinstance(index, Group) and index.kind == "tuple" else (index,)
 
 
 def divided(term: Term, parts: int) -> Term:
-    """A size, as one device has it: `B // 4`, `16`."""
+    """A size divided by the number of parts: `B // 4`, `16`."""
     if parts == 1:
         return term
     if isinstance(term, Const) and isinstance(term.value, int):
@@ -100,7 +101,7 @@ def divided(term: Term, parts: int) -> Term:
 
 @cache
 def _places(operation: str, count: int) -> tuple[str, ...]:
-    """The places of so many arguments by position; of any number of them `*arrays[0]`, …"""
+    """The places of `count` positional arguments; those of a variadic parameter are `*arrays[0]`, …"""
     if operation == INDEX:
         return "x", "index"
     places: list[str] = []
@@ -113,13 +114,13 @@ def _places(operation: str, count: int) -> tuple[str, ...]:
 
 
 def arguments(equation: Equation) -> list[tuple[str, Operand]]:
-    """The arguments of an operation by their places, as they are written."""
+    """The arguments of an operation with their places, in order."""
     places = _places(equation.operation, len(equation.operands))
     return [*zip(places, equation.operands, strict=True), *equation.named]
 
 
 def rebuilt(equation: Equation, visit: Callable[[str, Operand], Term]) -> Apply:
-    """An operation with other arguments: what `visit` makes of the place of each, and of what stands there."""
+    """The operation with each argument replaced by `visit(place, argument)`."""
     made = [visit(place, part) for place, part in arguments(equation)]
     count = len(equation.operands)
     named = tuple((name, part) for (name, _), part in zip(equation.named, made[count:], strict=True))

@@ -1,7 +1,4 @@
-"""`x.at[index]`: along a dimension that is sharded, each device updates what lies in its block, and drops the rest.
-
-What several arrays index, in brackets or by `get`, is read likewise.
-"""
+"""Updates `x.at[index]` and reads by several arrays in; updates of each device's block, dropping the rest, out."""
 
 from __future__ import annotations
 
@@ -20,14 +17,14 @@ from runner.programs.types import Typed
 
 
 def _items(call: Call) -> list[Argument | None]:
-    """What stands in an index for each dimension, None for `:`. Raises `NotStatic` where it adds dimensions."""
+    """The entry of an index for each dimension, None for `:`. Raises `NotStatic` if it adds dimensions or is a mask."""
     index, rank = call.arguments["index"], len(call.array.shape)
     items = list(index.parts or ()) if index.kind == "tuple" else [index]
     dots = [at for at, item in enumerate(items) if item.value is ...]
     if any(item.value is None or (item.typed is not None and item.typed.dtype == "bool") for item in items):
         raise NotStatic
     if any(item.typed is None and not item.static and not item.kind for item in items):
-        raise NotStatic  # a tuple of indices
+        raise NotStatic  # neither an array nor static, such as a tuple of indices
     at = dots[0] if dots else len(items)
     indexed = [None if item.is_all else item for item in items]
     return [*indexed[:at], *[None] * (rank - len(items) + len(dots)), *indexed[at + len(dots) :]]
@@ -44,27 +41,27 @@ def _write(site: Site) -> Term:
     written = {item.place: _in_block(site, item, d) for d, item in blocks.items()}
     over = site.over(*(factor for factor, kind in site.rule.reduced.items() if kind == "sum"))
     if over and not _is_zero(site):
-        # What is updated is counted once, on the first of the devices that add to it.
+        # The initial values are counted once, on the first of the devices that add to them.
         first = built("where(axis_index({over}) == 0, {x}, 0)", over=over, x=site.x)
         written[site.call.operand.place] = first
     return site.rewritten(written)
 
 
 def _is_zero(site: Site) -> bool:
-    """Whether what is updated is made of zeros."""
+    """Whether the operand is made by `zeros` or `zeros_like`."""
     operand = site.equation.operands[0]
     made = site.layouts.names.graph.producers.get(operand.number) if isinstance(operand, Ref) else None
     return made is not None and made.operation in ("zeros", "zeros_like")
 
 
 def _in_block(site: Site, item: Argument, d: int) -> Term:
-    """Indices of a dimension as indices of this device's block; those of other blocks lie behind its end."""
+    """Convert indices to indices in this device's block; those in other blocks become out of range."""
     site.ours("the update of a block")
     over, size = site.over(d), site.call.array.shape[d]
     n, start = size // site.mesh.axis_size(over), site.start(over, size)
     ids = site.terms.get(item.place) or site.whole(item.place)
     if (d,) in site.rule.operands.get(item.place, ()):
-        # It counts the places of this device's block, which are the first ones of what it has.
+        # The indices are the positions of this device's block, 0, 1, … within it.
         assert item.typed is not None
         shape, first = item.typed.shape, built("arange({n})", n=n)
         if math.prod(shape) > size:
@@ -79,15 +76,16 @@ def _in_block(site: Site, item: Argument, d: int) -> Term:
 
 
 _COMPLETED: dict[str, Reduction] = {"at[].add": "sum", "at[].subtract": "sum", "at[].max": "max", "at[].min": "min"}
-"""Updates of which each device may do a part, and what completes them."""
+"""The updates that may be split among devices, with the reduction that completes them."""
 
 
 @dataclass(frozen=True)
 class _Indices:
-    """What the arrays of an index have in common.
+    """The common shape of the arrays in an index.
 
-    - `shape`: the one that they are broadcast to; `factors`: of its dimensions. Along one that counts the places of a
-      dimension of what is indexed, that is the factor: no index crosses it.
+    - `shape`: the shape that they broadcast to.
+    - `factors`: a factor for each dimension. Where an array's elements are 0, 1, 2, … along it, this is the factor of
+      the indexed dimension: no index crosses blocks.
     """
 
     shape: tuple[int, ...]
@@ -95,7 +93,7 @@ class _Indices:
 
     @classmethod
     def of(cls, call: Call, items: list[Argument | None]) -> _Indices:
-        """Those of a call."""
+        """The indices of a call."""
         shapes = [item.typed.shape for item in items if item is not None and item.typed is not None]
         rank = max(map(len, shapes), default=0)
         padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
@@ -109,7 +107,7 @@ class _Indices:
         return cls(shape, tuple(factors))
 
     def dimensions(self, typed: Typed, split: frozenset[int]) -> Dimensions:
-        """Those of one of the arrays, as far as they may be `split`."""
+        """The factors of one array's dimensions, without those that may not be `split`."""
         named = zip(self.factors[len(self.factors) - len(typed.shape) :], typed.shape, strict=True)
         shape = self.shape[len(self.shape) - len(typed.shape) :]
         pairs = zip(named, shape, strict=True)
@@ -118,18 +116,18 @@ class _Indices:
 
 @rule_for(*(name for name, row in OPERATIONS.items() if row.method is not None), write=_write)
 def by_index(call: Call) -> Rule | None:
-    """An update, whose values lie as the dimensions that the index takes whole; or a `get` of such.
+    """Rule: an update, or a `get`; values are sharded as the dimensions that the index takes whole.
 
-    Where it adds, each device may do so with some of the indices, and what they add comes together.
+    If the update can be completed by a reduction, the indices may be split among devices.
     """
     shape, items = call.array.shape, _items(call)
     placed, reads = _placed(items), "values" not in call.arguments
     indices = _Indices.of(call, items)
-    # An index array has its own place in what is indexed: where the arrays are, or first.
+    # The dimensions of index arrays come where these stand together, else first.
     together = not placed or placed[-1] - placed[0] == len(placed) - 1
     kept = [d for d in range(len(shape)) if d not in placed]
     at = placed[0] if placed and together else 0
-    # What is clamped lies in one block, and would be clamped in each.
+    # A clamped index belongs to one block, but each block would clamp it.
     clamped = bool(call.given("mode")) and call.static("mode") == "clip"
     counted = {factor for factor in indices.factors if factor < len(shape)} - {*(placed if clamped else ())}
     completed = _COMPLETED.get(call.name) if is_number(call.array) else None
@@ -167,5 +165,5 @@ READS = Way(by_index, _write)
 
 
 def _is_known(item: Argument | None) -> bool:
-    """Whether an entry of an index is an array of indices, or none and no more than one place."""
+    """Whether an entry is an array, a number, a slice or absent, rather than a tuple or list of positions."""
     return item is None or item.typed is not None or item.kind in ("", "slice")

@@ -1,4 +1,4 @@
-"""What one device has of an array."""
+"""The part of an array that one device holds."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from runner.layout import Spec
 
 
 class Unmade(Exception):
-    """A layout that an expression without arrays cannot be written in."""
+    """An expression without array operands cannot be written in this layout."""
 
 
 @dataclass(frozen=True)
 class Value:
-    """An array as one device has it: the expression, the whole shape, and how the whole lies.
+    """An array as one device holds it: its term, the global shape and the layout.
 
-    - `shape` is None for what is no array: it is the same on every device.
-    - `make` writes it under any layout without communication, since no array enters it; or raises `Unmade`.
-    - `below` is a bound that every integer of it lies under, from 0, where that is known; `counts` the dimension along
-      which it counts its places, from 0 on, if it does.
-    - `halo`: the dimensions of which a device has its block and its neighbours' edges.
-    - `elements`: of a tuple of arrays, each of them; `free`: no array entered it.
-    - `turned`: of `x.T`, the array that is transposed, which others may need in other layouts too.
-    - `made`: of what an equation gives whose layout is free, its number in the graph.
+    - `shape`: None for a value that is no array, which is the same on every device.
+    - `make`: writes the value in any layout without communication, or raises `Unmade`; only where it depends on no
+      array.
+    - `static`: whether the value is static.
+    - `below`: an exclusive bound on its integers, which start from 0; None where none is known.
+    - `counts`: the dimension along which its elements are 0, 1, 2, …; None if there is none.
+    - `halo`: the dimensions along which a device holds its block and the edges of its neighbours.
+    - `elements`: the arrays of a tuple; `free`: whether it depends on no array.
+    - `turned`: for `x.T`, the value of `x`, which other lines may read in other layouts.
+    - `made`: the number in the graph of a result whose layout is free.
     """
 
     term: Term

@@ -1,4 +1,4 @@
-"""Convolutions and windows: batch and features as products have them, and the neighbours' edges along space."""
+"""Convolutions and windowed reductions in; rules with factors for batch and features and halos along space out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,12 @@ from runner.graph.term import Term
 
 @dataclass(frozen=True)
 class Window:
-    """One dimension over which a window goes: sizes before and after, and what the window reaches and skips."""
+    """A window along one dimension.
+
+    - `size`, `result`: the lengths of operand and result.
+    - `reach`: the length of the dilated window; `stride`: its step.
+    - `low`, `high`: the padding before and after; `dilated`: whether the operand is dilated.
+    """
 
     size: int
     result: int
@@ -35,24 +40,24 @@ class Window:
 
     @property
     def after(self) -> int:
-        """How many elements of the next block the last window of a block reaches."""
+        """The number of elements of the next block that the last window of a block needs."""
         return max(self.reach - self.stride - self.low, 0)
 
     @property
     def cuts(self) -> bool:
-        """Whether blocks of the operand, with their neighbours' edges, give those of the result."""
+        """Whether blocks of the operand with their neighbours' edges give blocks of the result."""
         if self.dilated or self.low < 0 or self.size != self.stride * self.result:
             return False
         return -self.stride <= self.low + self.after - self.reach < 0
 
     @property
     def least(self) -> int:
-        """How long a block of the result has to be, so that its edges are of the next blocks alone."""
+        """The smallest block of the result for which the edges come from adjacent blocks alone."""
         return -(-max(self.low, self.after) // self.stride)
 
 
 def _pads(padding: Any, windows: Sequence[tuple[int, int, int]]) -> list[tuple[int, int]]:
-    """What is put before and after each dimension, whose size, reach and stride are given."""
+    """The padding before and after each dimension; `windows` are its (size, reach, stride)."""
     if not isinstance(padding, str):
         pairs = [tuple(pair) for pair in padding]
         if len(pairs) != len(windows) or any(len(pair) != 2 for pair in pairs):
@@ -69,7 +74,7 @@ def _pads(padding: Any, windows: Sequence[tuple[int, int, int]]) -> list[tuple[i
 
 
 def _edged(site: Site, dimensions: Dimensions, fill: str) -> Term:
-    """The first operand's block with what its windows reach of its neighbours."""
+    """The first operand's block with the halo that its windows need."""
     term = site.x
     for d, factors in enumerate(dimensions):
         over = site.over(*factors)
@@ -88,7 +93,7 @@ def _windowed(
     reduced: Iterable[int],
     windows: dict[int, Window],
 ) -> Rule:
-    """A rule with windows along factors."""
+    """A rule with windows along some factors."""
     halo = {factor: (window.low, window.after) for factor, window in windows.items()}
     first = next(iter(operands.values()))
     return Rule(
@@ -109,7 +114,7 @@ def _windowed(
 
 @dataclass(frozen=True)
 class _Convolution:
-    """What a convolution goes over: the letters of its dimensions, and how each dimension of space is padded."""
+    """The letters of a convolution's dimensions, the padding and the windows along space, and the groups."""
 
     left: Sequence[str]
     right: Sequence[str]
@@ -150,7 +155,7 @@ def _convolved(site: Site) -> Term:
 
 @rule_for("conv_general_dilated", "conv", write=_convolved)
 def convolved(call: Call) -> Rule | None:
-    """The input features are summed over; groups of features stay together."""
+    """Rule: input features are reduced; groups of features stay together."""
     convolution, one, other = _convolution(call), call.type_of("lhs").shape, call.type_of("rhs").shape
     left, right, out, windows = convolution.left, convolution.right, convolution.out, convolution.windows
     grouped = convolution.groups > 1 or convolution.batches > 1
@@ -173,7 +178,7 @@ def convolved(call: Call) -> Rule | None:
 
 @rule_for("conv_transpose")
 def transposed(call: Call) -> Rule | None:
-    """The batch and the features; space is whole."""
+    """Rule: batch and features; space is whole."""
     one, other = call.type_of("lhs").shape, call.type_of("rhs").shape
     if call.given("transpose_kernel") or call.static("dimension_numbers") is not None:
         return None
@@ -186,7 +191,7 @@ _IDENTITY = {"add": "0", "mul": "1", "max": "-inf", "min": "inf"}
 
 
 def _window(call: Call) -> tuple[dict[int, Window], list[tuple[int, int]]]:
-    """The dimensions over which windows go, and how all are padded."""
+    """The windows along each dimension where they are not single elements, and the padding of all dimensions."""
     shape = call.array.shape
     given = [call.static(name) or (1,) * len(shape) for name in ("window_strides", "base_dilation", "window_dilation")]
     strides, holes, stretches = given
@@ -208,7 +213,7 @@ def _reduced(site: Site) -> Term:
 
 @rule_for("reduce_window", write=_reduced)
 def reduced(call: Call) -> Rule | None:
-    """What no window crosses stays, along the rest the neighbours' edges."""
+    """Rule: halos along the dimensions with windows, the others independent."""
     if not is_number(call.array, "float") or call.static("computation") not in _IDENTITY:
         return None
     shape = call.result.shape

@@ -31,7 +31,7 @@ from runner.programs.types import Typed
 from runner.sharding import moves
 
 _TRIALS = 24
-"""How many layouts of what a loop carries are tried, at most."""
+"""The most layouts of a loop's carry that are tried."""
 
 
 class Writer:
@@ -52,19 +52,19 @@ class Writer:
         self.names = Names(experiment, types)
         self.layouts = Layouts(self.names, invarying=invarying)
         self.casts = casts
-        """Whether JAX is told what differs from device to device."""
+        """Whether the initial carry of a loop is cast to varying."""
         self.expressions = Expressions(
             self.layouts, hints, rulings, differentiated=experiment.grad is not None, spread=spread
         )  # fmt: skip
         self._singled: dict[str, Term] = {}
         self._enclosed = dict(enclosed(experiment.graph))
         self._left_out: set[int] = set()
-        """The values that nothing reads, and that no line gives."""
+        """The unread values whose lines are left out."""
 
-    # What is written.
+    # Writing lines.
 
     def write(self) -> Sequence[Writing]:
-        """The lines of the graph, whose outputs lie as `outputs` says."""
+        """The lines of the graph, with its results in the layouts of `outputs`."""
         experiment = self.experiment
         for array in experiment.given:
             spec = moves.plain(self.mesh, array.layout.spec, len(array.shape))
@@ -82,7 +82,7 @@ class Writer:
         return self.names.scopes[0].lines
 
     def singled(self) -> None:
-        """Say that arrays are the same along the mesh axes of size 1 in their specs; nothing is sent for it."""
+        """Mark arrays as the same along the mesh axes of size 1 in their specs; this sends nothing."""
         for array in self.experiment.arrays:
             term: Term = Name(array.name)
             for d, axes in enumerate(array.layout.spec):
@@ -94,7 +94,7 @@ class Writer:
                 self._singled[array.name] = Name(name)
 
     def _twice(self) -> set[str]:
-        """The outputs that a constraint lays out otherwise where they are computed."""
+        """The outputs that a constraint lays out otherwise at the line that computes them."""
         experiment = self.experiment
         return {
             name
@@ -103,7 +103,10 @@ class Writer:
         }
 
     def _run(self, graph: Graph, forced: Mapping[str, Spec], *, inside: bool) -> None:
-        """The lines of a graph, or of the body `inside` a repeat, which ends with what it carries as `forced`."""
+        """Write the lines of a graph or of a repeat's body, whose carry ends in the layouts `forced`.
+
+        `inside`: whether it is the body of a repeat.
+        """
         lines = list(_lines(graph))
         for at, equation in enumerate(lines):
             if isinstance(equation.form, Repeat):
@@ -119,7 +122,7 @@ class Writer:
                 self._line(equation, value.name, {} if again else forced, inside)
 
     def _unread(self, equation: Equation, name: str, inside: bool) -> None:
-        """A line that nothing reads, which is left out where devices would send something for it."""
+        """Write a line that nothing reads, unless this would send something or it reads a line left out."""
         number = equation.results[0].number
         if not self._left_out.isdisjoint(self.names.reads(equation)):
             self._left_out.add(number)
@@ -185,12 +188,15 @@ class Writer:
         self._repeat(loop, firsts, best[2], overs)
 
     def _exchanged(self, loop: _Loop, firsts: list[Value]) -> Iterator[tuple[Spec, ...]]:
-        """Of one array that a loop carries, and that lies as it began: along other dimensions, and back after it."""
+        """Yield layouts of a single carried array, sharded along one dimension, that shard another instead.
+
+        The array is moved there before the loop and back after it.
+        """
         if len(firsts) != 1 or not (shape := firsts[0].shape) or not loop.form.steps:
             return
         before = firsts[0].spec
         split = [(d, axes) for d, axes in enumerate(before) if axes]
-        # Where something else says how it lies it has to.
+        # An output or a constraint may fix its layout.
         if len(split) != 1 or len(next(self._layouts(loop, firsts))) < 2:
             return
         ((at, axes),) = split
@@ -199,7 +205,7 @@ class Writer:
                 yield (Spec(axes if d == other else () for d in range(len(shape))),)
 
     def _over(self, operand: Operand, source: Source) -> Value:
-        """What a repeat takes slices of, whole along its first dimension."""
+        """The array that a repeat takes slices of, whole along its first dimension."""
         self.names.path = source.line.path
         value = self.expressions.value(operand, None)
         if value.shape is None:
@@ -217,7 +223,7 @@ class Writer:
             changing=set(inputs), kept=inputs.union(inner for _, inner in loop.stack),
         )  # fmt: skip
         for name, value in carried:
-            # What is known of its first numbers need not hold of the next.
+            # Bounds on the initial values need not hold in later steps.
             known = replace(value, term=Name(name), make=None, below=None, counts=None, free=False, made=None)
             scope.names[name] = Binding(known)
         for name, whole in zip(loop.over, overs, strict=True):
@@ -234,7 +240,7 @@ class Writer:
         if form.steps:
             self._run(body, forced, inside=True)
         stacked = self._stacked(loop)
-        # Another one where the layouts of a repeat inside were tried.
+        # Trying layouts of an inner repeat may have replaced the scope.
         scope = self.names.scopes.pop()
         ends = {name: scope.names[name].value for name, _ in carried}
         self.names.index = outer
@@ -264,7 +270,10 @@ class Writer:
             self._named_again(loop, [name for name, _ in carried])
 
     def _summed_after(self, loop: _Loop, scope: Scope, carried: Sequence[tuple[str, Value]]) -> dict[str, Accumulation]:
-        """What each step only adds to, by its name; the scope's lines then leave the sums over devices out."""
+        """Take the sums over devices out of the lines of a scope, to be done once after the loop.
+
+        Returns the accumulations by the names in the carry.
+        """
         sums: dict[str, Accumulation] = {}
         if loop.form.steps < 2 or (loop.stack and self._read_by_name(loop, loop.carry)):
             return sums
@@ -282,7 +291,7 @@ class Writer:
         return sums
 
     def _nothing(self, value: Value, accumulation: Accumulation) -> Value:
-        """What a device adds its own to: zeros, as long as what it adds is before it is summed over the devices."""
+        """The zeros that a device starts its partial sum with, in the shape before the sum over devices."""
         assert value.shape is not None
         shape = list(Layout(self.mesh, value.shape, value.spec).shard_shape)
         if accumulation.scatters is not None:
@@ -293,7 +302,7 @@ class Writer:
         return replace(value, term=term, make=None, free=False)
 
     def _summed(self, name: str, first: Value, end: Value, accumulation: Accumulation) -> Value:
-        """What a repeat has added up, summed over the devices, and added to what it began with."""
+        """The sum over devices of what a repeat has accumulated, added to the initial value."""
         assert isinstance(end.term, Name)
         assert end.shape is not None
         n, term = self.mesh.axis_size(accumulation.axes), accumulation.of(end.term)
@@ -302,13 +311,13 @@ class Writer:
         return self.names.define(self.names.fresh(name), replace(end, term=operator("add", first.term, term)))
 
     def _read_by_name(self, loop: _Loop, names: Iterable[str]) -> bool:
-        """Whether what a repeat gives by one of these names is known by that name outside of the lines."""
+        """Whether an output or the gradient names one of these results of a repeat."""
         experiment = self.experiment
         known = {*experiment.results, *([] if experiment.grad is None else [experiment.grad.of])}
         return len(self.names.scopes) == 1 and any(f"{loop.name}.{name}" in known for name in names)
 
     def _named_again(self, loop: _Loop, carried: Sequence[str]) -> None:
-        """Give the results of a repeat of another name the graph's names for them, by a repeat of one step."""
+        """Append a repeat of one step that gives the results of a renamed repeat the graph's names."""
         scope, results = self.names.scopes[-1], tuple(f"{loop.name}.{name}" for name in carried)
         line = scope.line(loop.name)
         carry = tuple((name, scope.names[result].value.term) for name, result in zip(carried, results, strict=True))
@@ -319,7 +328,7 @@ class Writer:
             scope.names[result] = Binding(replace(scope.names[result].value, term=Name(result)))
 
     def _as_they_are(self, graph: Graph, within: Line) -> Iterator[Writing]:
-        """The lines of what never runs, and so has no types."""
+        """The lines of a body that never runs, unchanged, since their types are unknown."""
         spelling = self.names.statics.spelling
         for equation in _lines(graph):
             if not isinstance(equation.form, Repeat):
@@ -335,7 +344,7 @@ class Writer:
             yield Repeated(line, loop.form, loop.index, results, carry, over, stack, lines)
 
     def _stacked(self, loop: _Loop) -> list[tuple[str, Value]]:
-        """What each step gives to be stacked, by a name in the body, laid out as the whole has to be."""
+        """The values to stack, each as a named line of the body, in the layout of the stacked result."""
         stacked: list[tuple[str, Value]] = []
         for name, inner in loop.stack:
             value, result = self.names.binding(inner).value, f"{loop.name}.{name}"
@@ -355,14 +364,14 @@ class Writer:
         return stacked
 
     def _varying(self, value: Value) -> Term:
-        """What a loop starts with: JAX has to be told that what no array entered differs from device to device."""
+        """The initial value of a carry, cast to varying where it depends on no array but is sharded."""
         axes = tuple(axis for axis in self.mesh.axes if axis in value.spec.axes)
         if not self.casts or not value.free or not axes:
             return value.term
         return built("pcast({x}, {over}, to='varying')", x=value.term, over=axes)
 
     def _layouts(self, loop: _Loop, firsts: list[Value]) -> Iterator[list[Spec]]:
-        """For each name that a loop carries the layouts that it may have."""
+        """Yield the candidate layouts of each name in a loop's carry."""
         for name, first in zip(loop.carry, firsts, strict=True):
             result = f"{loop.name}.{name}"
             goal = self.experiment.constraints.get(result, self.experiment.results.get(result))
@@ -387,7 +396,7 @@ class Writer:
 
 @dataclass(frozen=True)
 class _Loop:
-    """A repeat of the graph, and what its body calls its values."""
+    """A repeat of the graph, with the names in its body."""
 
     equation: Equation
     form: Repeat
@@ -414,19 +423,19 @@ class _Loop:
 
     @property
     def stack(self) -> list[tuple[str, str]]:
-        """The names of what is stacked, each with the name in the body."""
+        """The names of the stacked results, each with its name in the body."""
         given = {number: name for name, number in self.body.names.items()}
         stacked = zip(self.equation.results, self.body.outputs, strict=True)
         return [(value.name.rpartition(".")[2], given[number]) for value, number in list(stacked)[self.form.carried :]]
 
 
 def _lines(graph: Graph) -> Iterator[Equation]:
-    """The equations that are lines, in their order."""
+    """The equations that are lines, in order."""
     return (each for each in graph.equations if each.form is not None or each.results[0].name)
 
 
 def _is_scalar(term: Term, numbers: Container[str]) -> bool:
-    """Whether it is a number that is known by now or in each step of an unrolled loop."""
+    """Whether a term is a number, the same on all devices; `numbers` are the names that stand for one."""
     match term:
         case Const(value=value):
             return isinstance(value, int | float)
@@ -439,13 +448,13 @@ def _is_scalar(term: Term, numbers: Container[str]) -> bool:
 
 
 def _number(value: Value) -> str:
-    """The dtype of an array that is made of a number."""
+    """The dtype of the array that a static number becomes."""
     literal = value.term.value if isinstance(value.term, Const) else None
     return "bool" if isinstance(literal, bool) else "int32" if isinstance(literal, int) else "float32"
 
 
 def below(init: Any, experiment: Experiment) -> int | None:
-    """A bound of the integers of an array whose `init` says it: `integers(0, V)`."""
+    """The exclusive bound on an array's integers that its `init` sets, as `integers(0, V)` does; None if none."""
     match init:
         case Expression(term=Apply(operation="integers", operands=(Const(value=0), bound), named=())):
             try:

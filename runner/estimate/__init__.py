@@ -1,1 +1,1 @@
-"""What a program does, and hardware, in; the least time that one run takes there, line by line, out. No JAX."""
+"""The work of a program and hardware in; a lower bound on the time of one run, line by line, out. Imports no JAX."""

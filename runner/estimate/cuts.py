@@ -1,8 +1,8 @@
-"""Messages between the chips of a torus in; how many one link carries at least, whatever way they take, out.
+"""Messages between the chips of a torus in; a lower bound on the messages over the fullest link, for any routing, out.
 
-A message may go around a ring either way, and around what is full. No route is quicker than these three say: what
-leaves a block of chips (or enters it) goes over the links at its border, what leaves a chip over its own links, and
-every message takes a link for each hop of its shortest way.
+Routing is free: either way around a ring, and around congestion. Three bounds hold for every routing: messages that
+leave or enter a block of chips cross the links at its border, messages of one chip use its own links, and each message
+uses one link for each hop of its shortest path.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 Chip = tuple[int, ...]
-"""Where a chip is, along each dimension."""
+"""The coordinates of a chip."""
 
 
 def load(shape: Sequence[int], rings: Sequence[bool], messages: Sequence[tuple[Chip, Chip]]) -> float:
-    """The messages that the fullest link carries at least; `rings` says which dimensions wrap around."""
+    """A lower bound on the number of messages over the fullest link; `rings`: the dimensions that wrap around."""
     messages = [(start, stop) for start, stop in messages if start != stop]
     if not messages:
         return 0.0
@@ -26,13 +26,13 @@ def load(shape: Sequence[int], rings: Sequence[bool], messages: Sequence[tuple[C
 
 
 def hops(shape: Sequence[int], rings: Sequence[bool], start: Chip, stop: Chip) -> int:
-    """The links of the shortest way."""
+    """The number of links on the shortest path."""
     apart = [abs(b - a) for a, b in zip(start, stop, strict=True)]
     return sum(min(d, size - d) if ring else d for d, size, ring in zip(apart, shape, rings, strict=True))
 
 
 def _along(shape: Sequence[int], rings: Sequence[bool], messages: Sequence[tuple[Chip, Chip]]) -> float:
-    """The fullest border of a block that has all chips between two places of a dimension."""
+    """The load of the fullest border of a block that consists of consecutive layers along one dimension."""
     fullest = 0.0
     for dimension, (size, ring) in enumerate(zip(shape, rings, strict=True)):
         between = np.zeros((size, size))
@@ -61,5 +61,5 @@ def _over_all(shape: Sequence[int], rings: Sequence[bool], messages: Sequence[tu
 
 
 def _links_of(shape: Sequence[int], rings: Sequence[bool], chip: Chip) -> int:
-    """How many chips a chip is linked to."""
+    """The number of links of a chip."""
     return sum(2 if ring else (at > 0) + (at < size - 1) for at, size, ring in zip(chip, shape, rings, strict=True))

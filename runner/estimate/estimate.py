@@ -1,4 +1,4 @@
-"""What a program computes, moves and communicates, and hardware, in; the least time that one run takes there, out."""
+"""The computation, memory traffic and collectives of a program, and hardware, in; a lower bound on its time out."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from runner.layout import Mesh
 from runner.sharding.ring import RAGGED
 
 _PAIRED = ("collective-permute", "send", "recv")
-"""Collectives whose groups are pairs: who sends, and who gets it."""
+"""Collectives whose groups are pairs of sender and receiver."""
 
 
 def estimate(
@@ -31,10 +31,12 @@ def estimate(
     compiled_for: str | None = None,
     said: Iterable[str] = (),
 ) -> Estimate:
-    """The least time of one run on one device, of a program `compiled_for` it or for something else.
+    """A lower bound on the time of one run on one device, for a program `compiled_for` this hardware or another.
 
-    `coordinates` are where the devices of the mesh are, where that is known. `needed_bytes` is the memory that a device
-    needs. `said` are sentences on what the module does not tell.
+    - `collectives`: None if they could not be read.
+    - `coordinates`: the coordinates of the mesh's devices, if known.
+    - `needed_bytes`: the memory that a device needs, in bytes.
+    - `said`: notes on what the compiled module does not specify.
     """
     unknown = list(dict.fromkeys((*said, *work.unknown)))
     lines = [_line(hardware, line, unknown) for line in work.lines]
@@ -46,7 +48,7 @@ def estimate(
     multiplying = _multiplying(hardware, work)
     flops, size = sum(line.flops for line in lines), sum(line.bytes for line in lines) + work.ahead
     moving = None if hardware.memory_bandwidth is None else size / hardware.memory_bandwidth
-    # What is copied ahead of time goes through the memory while lines are computed, and both have to be done.
+    # Prefetches use the memory while lines are computed; the slower of both counts.
     compute = max(sum(line.seconds or 0.0 for line in lines), moving or 0.0)
     communication = sum(collective.seconds or 0.0 for collective in taken)
     hidden = min(sum(collective.hidden for collective in taken), compute)
@@ -73,7 +75,7 @@ def estimate(
 
 
 def compiled_for(experiment: Experiment) -> str:
-    """What the programs were compiled for, in words."""
+    """The name of the hardware that the programs were compiled for."""
     target = experiment.target
     if target.topology is not None:
         return target.topology.name
@@ -81,7 +83,7 @@ def compiled_for(experiment: Experiment) -> str:
 
 
 def doubts(experiment: Experiment) -> list[str]:
-    """Why the times are not those of the hardware's own program: another compiler made what is counted."""
+    """Reasons why the times may differ from the hardware's own: the program is compiled for something else."""
     reasons: list[str] = []
     target, hardware = experiment.target, experiment.hardware
     if target.topology is None and target.platform == "cpu":
@@ -98,12 +100,12 @@ def doubts(experiment: Experiment) -> list[str]:
 
 
 def _short(name: str) -> str:
-    """`v5e` of `TPU v5e`, and `7x` of `tpu7x`."""
+    """`v5e` for `TPU v5e`, and `7x` for `tpu7x`."""
     return name.lower().replace("tpu", "").strip()
 
 
 def _multiplying(hardware: Hardware, work: Work) -> float | None:
-    """The seconds that multiplying takes if everything else were free; None where a dtype's speed is not known."""
+    """The seconds of all multiplications at the hardware's peak; None if a dtype's peak is unknown."""
     total = 0.0
     for line in work.lines:
         for (dtype, precision), flops in line.flops.items():
@@ -115,7 +117,7 @@ def _multiplying(hardware: Hardware, work: Work) -> float | None:
 
 
 def _roof(multiplying: float | None, moving: float | None, communication: float) -> Roof | None:
-    """Which takes longest, where all are known and one takes any time."""
+    """The longest of the three times; None if one is unknown or all are 0."""
     if multiplying is None or moving is None:
         return None
     roofs: dict[Roof, float] = {"flops": multiplying, "memory": moving, "links": communication}
@@ -191,7 +193,7 @@ def _taken(links: Links, mesh: Mesh, collective: Collective) -> TransferTime | N
     groups = collective.groups
     if collective.kind in _PAIRED:
         if groups is None:
-            # Of many devices no pair is listed; where all send to their neighbours along an axis, one hop is the least.
+            # Pairs of many devices are not listed; neighbours along an axis are a lower bound.
             groups = [[a, b] for members in mesh.groups(collective.axes or ()) for a, b in itertools.pairwise(members)]
         return links.permute([(pair[0], pair[1]) for pair in groups], bytes_in)
     if groups is None:

@@ -1,6 +1,6 @@
-"""What the devices here take in; the numbers of a `conf/hardware` file that say so, out.
+"""Measured times of collectives, copies and products in; the numbers of a `conf/hardware` file out.
 
-The columns are those of nccl-tests: `algbw` is the size over the time, and `busbw` what each link carries, whatever the
+The columns are those of nccl-tests: `algbw` is size over time, and `busbw` the bandwidth of each link, whatever the
 number of devices. Source: NVIDIA/nccl-tests, doc/PERFORMANCE.md.
 """
 
@@ -18,7 +18,7 @@ KINDS = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective
 
 @dataclass(frozen=True)
 class Fitted:
-    """One device of those that were measured; bandwidths in bytes a second, `latency` in seconds."""
+    """The fitted model of one of the measured devices; bandwidths in bytes per second, `latency` in seconds."""
 
     device: str
     devices: int
@@ -30,9 +30,9 @@ class Fitted:
 
 
 def fit(measures: Sequence[Measure]) -> Fitted:
-    """The bandwidth at the largest size and the time at the smallest: of the kinds of collectives the middle ones.
+    """Fit bandwidths to the largest sizes and the latency to the smallest, each the median over kinds of collectives.
 
-    Every program pays for its start, which one that does nothing shows. No estimate has that in it, so it is taken off.
+    The dispatch time, that of an empty program, is subtracted, since no estimate includes it.
     """
     first = measures[0]
     (dispatch,) = (measured.seconds for measured in measures if measured.kind == "dispatch")
@@ -59,22 +59,22 @@ def fit(measures: Sequence[Measure]) -> Fitted:
 
 
 def _started(measured: Measure, dispatch: float) -> Measure:
-    """A measure without the start; where that is most of it, half of it, since what is left says little of a rate."""
+    """A measurement without the dispatch time, but at least half of the measured time."""
     return replace(measured, seconds=max(measured.seconds - dispatch, measured.seconds / 2))
 
 
 def algbw(measured: Measure) -> float:
-    """Bytes a second of a measure."""
+    """The bytes per second of a measurement."""
     return measured.bytes / measured.seconds
 
 
 def busbw(measured: Measure) -> float:
-    """Bytes a second that each link carries."""
+    """The bytes per second over each link."""
     return algbw(measured) * ring.bus_factor(measured.kind, measured.devices)
 
 
 def document(fitted: Fitted, name: str, when: str, versions: str) -> str:
-    """The text of the file."""
+    """The text of the `conf/hardware` file."""
     flops = ", ".join(f"{dtype}: {rate:.2e}" for dtype, rate in fitted.flops.items())
     lines = [
         f"# {fitted.devices} × {fitted.device}, measured {when} ({versions}) by python -m runner measure {name}.",

@@ -1,11 +1,11 @@
-"""Who communicates how many bytes with whom over which links in; the least time that it takes out.
+"""The groups, bytes and links of a collective in; a lower bound on its time out.
 
-Source: How to Scale Your Model, "Sharded matrices" and "How to think about GPUs", whose V / (2w) of a ring is that of
-many chips. Exactly, a chip gets the `(n - 1) / n` of V bytes that it lacks over its own links: two along a ring, one at
-the end of a line, and more where several dimensions share the work. So an all-gather takes no less than that, and no
-less than its longest way, `n / 2` hops around a ring and `n - 1` along a line. An all-reduce is a reduce-scatter and an
-all-gather, as XLA has it. Of an all-to-all, a quarter of the bytes crosses the middle each way. A permute takes what
-`cuts.py` says.
+Source: How to Scale Your Model, "Sharded matrices" and "How to think about GPUs"; its V / (2w) for a ring is the limit
+for many chips. Exactly, a chip receives the `(n - 1) / n` of V bytes that it lacks over its own links: two on a ring,
+one at the end of a line, and more if several dimensions share the work. An all-gather takes at least that long, and at
+least the latency of its longest path, `n / 2` hops on a ring and `n - 1` on a line. An all-reduce is a reduce-scatter
+and an all-gather, as in XLA. In an all-to-all, a quarter of the bytes crosses the middle each way. For permutes see
+`cuts.py`.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from runner.layout import Mesh
 from runner.sharding.ring import RAGGED
 
 Coordinates = tuple[int, ...]
-"""Where a device is: its slice or node, the place of its chip in the torus, its number on the chip or in the node."""
+"""The coordinates of a device: its slice or node, its chip's place in the torus, its number on the chip or node."""
 
 GROUPS = 64
-"""Up to so many groups of a collective are looked at; the others are alike."""
+"""The most groups of a collective that are timed; the others are alike."""
 
 GATHERS = {"all-gather": 1, "reduce-scatter": 1, "collective-broadcast": 1, "all-reduce": 2}
-"""How often a collective sends what an all-gather of the same whole would."""
+"""How often a collective sends as much as an all-gather of the same array."""
 
 
 @dataclass(frozen=True)
 class TransferTime:
-    """What one execution takes: `seconds`, what decides, over which links."""
+    """The time of one execution in seconds, whether bandwidth or latency bounds it, and over which links."""
 
     seconds: float
     bound: Bound
@@ -46,18 +46,18 @@ NOTHING = TransferTime(0.0, "latency", "no link")
 class Links:
     """The links between the devices of a mesh.
 
-    `coordinates` are where the devices are, by their position in the mesh, where the target tells; else they lie
-    row-major in the hardware's shape.
+    `coordinates`: those of the devices by position in the mesh, if the target has them; by default the devices are in
+    row-major order in the hardware's shape.
     """
 
     def __init__(self, hardware: Hardware, mesh: Mesh, coordinates: Sequence[Coordinates] | None = None) -> None:
         self._hardware = hardware
         self._places = list(coordinates) if coordinates else _in_mesh(mesh, list(_row_major(hardware, mesh)))
         self.known = bool(self._places)
-        """Whether the hardware says what links the devices."""
+        """Whether the hardware specifies the links of the devices."""
 
     def time(self, kind: str, group: Sequence[int], bytes_in: int, bytes_out: int) -> TransferTime | None:
-        """What a collective among the devices at these positions takes; None for a kind that is not known."""
+        """The time of a collective among the devices at these positions; None for an unknown kind."""
         places = [self._places[position] for position in group]
         if len(places) < 2:
             return NOTHING
@@ -65,12 +65,12 @@ class Links:
             whole = max(bytes_in, bytes_out)
             return _longest([self._scaled(part, GATHERS[kind]) for part in self._gather(places, whole)])
         if kind in ("all-to-all", RAGGED):
-            # What sends as much as values say sends nothing at least, which takes the links' latency.
+            # A ragged exchange may send nothing; its lower bound is the latency.
             return _longest(list(self._exchange(places, 0 if kind == RAGGED else bytes_in)))
         return None
 
     def permute(self, pairs: Sequence[tuple[int, int]], size: int) -> TransferTime:
-        """What it takes to send `size` bytes from the first to the second position of each pair."""
+        """The time to send `size` bytes from the first to the second position of each pair."""
         ends = [(self._places[start], self._places[stop]) for start, stop in pairs if start != stop]
         if not ends:
             return NOTHING
@@ -90,7 +90,7 @@ class Links:
         return TransferTime(taken.seconds * times, taken.bound, taken.over)
 
     def _gather(self, places: Sequence[Coordinates], whole: int) -> Iterator[TransferTime]:
-        """What each kind of link takes for every device to get all parts of a whole, one per device."""
+        """Yield the time over each kind of link for an all-gather of `whole` bytes in all."""
         nodes, links = len({place[0] for place in places}), self._hardware.links
         inside = len(places) // nodes
         if nodes > 1:
@@ -104,7 +104,7 @@ class Links:
             yield _taken(whole * (on_chip - 1) / (on_chip * links.chip_bandwidth), 0.0, "the chip")
         lines = list(self._lines(links, places))
         if lines:
-            # The devices of a chip share its links: where each is in a group of its own, all of these go over them.
+            # The devices of a chip share its links, also if they are in different groups.
             shared = links.per_chip / on_chip
             hops = sum(line.hops for line in lines)
             chips = len(places) // nodes // on_chip
@@ -112,7 +112,7 @@ class Links:
             yield _taken(whole * shared * (chips - 1) / (chips * incoming), hops * links.latency, _described(lines))
 
     def _exchange(self, places: Sequence[Coordinates], local: int) -> Iterator[TransferTime]:
-        """What each kind of link takes for every device to give every other a part of its `local` bytes."""
+        """Yield the time over each kind of link for an all-to-all of `local` bytes per device."""
         nodes, links = len({place[0] for place in places}), self._hardware.links
         inside = len(places) // nodes
         if nodes > 1:
@@ -124,8 +124,8 @@ class Links:
         on_chip = len({place[-1] for place in places})
         moved = inside * local / nodes
         for line in self._lines(links, places):
-            # Half of the chips give to the other half, of an odd number one less: V / 8w around a ring, V / 4w along
-            # a line.
+            # Each half of the chips (one less if odd) sends to the other half: V / 8w on a ring,
+            # V / 4w on a line.
             crossing = (line.size // 2) * ((line.size + 1) // 2) / line.size
             seconds = moved * links.per_chip / on_chip / (inside / on_chip) * crossing * line.stride
             seconds /= (2 if line.ring else 1) * links.bandwidth
@@ -138,7 +138,7 @@ class Links:
         return _taken(size / network.bandwidth, network.latency * steps, "the network")
 
     def _lines(self, links: Torus, places: Sequence[Coordinates]) -> Iterator[_TorusLine]:
-        """The dimensions of the torus along which the devices differ."""
+        """Yield the dimensions of the torus along which the devices differ."""
         rings = links.rings(self._hardware.shape)
         for dimension, chips in enumerate(self._hardware.shape):
             values = sorted({place[1 + dimension] for place in places})
@@ -150,7 +150,7 @@ class Links:
     def _routed(
         self, links: Torus, pairs: Sequence[tuple[Coordinates, Coordinates]], size: int
     ) -> Iterator[TransferTime]:
-        """Messages within slices, each over whatever links it likes."""
+        """Yield the times of messages within slices, for the best routing."""
         shape = self._hardware.shape
         rings = links.rings(shape)
         longest = max(cuts.hops(shape, rings, start[1:-1], stop[1:-1]) for start, stop in pairs)
@@ -169,7 +169,7 @@ class Links:
 
 @dataclass(frozen=True)
 class _TorusLine:
-    """Devices along one dimension of a torus: every `stride`-th of it, all around it where it is a ring."""
+    """Devices along one dimension of a torus, `stride` chips apart; `ring`: whether they wrap around."""
 
     size: int
     stride: int
@@ -177,12 +177,12 @@ class _TorusLine:
 
     @property
     def hops(self) -> int:
-        """How many links what travels farthest takes."""
+        """The number of links on the longest path."""
         return (self.size // 2 if self.ring else self.size - 1) * self.stride
 
 
 def _in_mesh(mesh: Mesh, places: list[Coordinates]) -> list[Coordinates]:
-    """The coordinates of the mesh's devices, from those of all the hardware's, by device number; none of too few."""
+    """The coordinates of the mesh's devices, from those of all devices by number; empty if there are too few."""
     numbers = range(mesh.size) if mesh.devices is None else mesh.devices
     if max(numbers) >= len(places):
         return []
@@ -207,5 +207,5 @@ def _longest(parts: Sequence[TransferTime]) -> TransferTime | None:
 
 
 def _described(lines: Sequence[_TorusLine]) -> str:
-    """`a ring of 16 and a line of 4`."""
+    """Text such as `a ring of 16 and a line of 4`."""
     return " and ".join(f"a {'ring' if line.ring else 'line'} of {line.size}" for line in lines)

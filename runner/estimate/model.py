@@ -1,4 +1,4 @@
-"""The estimate of one program, as the record has it. All times are seconds, on one device."""
+"""The estimate of one program, as in the record. All times are seconds on one device."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Roof: TypeAlias = Literal["flops", "memory", "links"]
 
 @dataclass(frozen=True, kw_only=True)
 class LineTime:
-    """What a line computes itself.
+    """The computation of one line.
 
-    - `flops`, `bytes`: of all executions; `seconds`: the longer of what both take, which `bound` names.
-    - `seconds` is null where the hardware does not say what it takes.
+    - `flops`, `bytes`: over all executions.
+    - `seconds`: the longer of the times for both, which `bound` names; null where the hardware does not specify it.
     """
 
     nodes: list[str]
@@ -31,11 +31,11 @@ class LineTime:
 
 @dataclass(frozen=True, kw_only=True)
 class CollectiveTime:
-    """What a collective takes over the links of its mesh axes.
+    """The time of a collective over the links of its mesh axes.
 
-    - `seconds`: of all `count` executions, of a range of the most; null where that is not known.
-    - `bound`: what decides, `over` which links.
-    - `hidden`: how much of that the schedule hides behind what is computed meanwhile.
+    - `seconds`: over all `count` executions, the largest number of a range; null where it is not known.
+    - `bound`: whether bandwidth or latency bounds it, `over` which links.
+    - `hidden`: the part that the schedule overlaps with computation.
     """
 
     instruction: str
@@ -51,15 +51,16 @@ class CollectiveTime:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A lower bound of the time of one run on the `hardware`, of a program `compiled_for` that or for something else.
+    """A lower bound on the time of one run on `hardware`, for a program `compiled_for` this or something else.
 
-    - `compute`, `communication`: what the lines and the collectives take; `seconds`: both, without what is `hidden`.
-    - `overlapped`: what the run takes at least if everything that communicates were hidden.
-    - `bottleneck`: what takes longest, in words; `unknown`: what is not in it.
-    - `fits`: whether the memory that a device needs is there; null where one of both is not known.
-    - `flops`, `bytes`: of the products, and through the memory, on one device; `intensity`: their ratio.
-    - `roof`: which of multiplying, memory and links takes longest if all else were free; `mfu`: the share of `seconds`
-      that multiplying alone takes, at most what a run reaches. Null where the hardware does not say how fast it is.
+    - `compute`, `communication`: the times of all lines and of all collectives; `seconds`: their sum without `hidden`.
+    - `overlapped`: a lower bound if all communication were overlapped with computation.
+    - `bottleneck`: the longest part, in words; `unknown`: what is not included.
+    - `fits`: whether the device has the memory that the program needs; null where either is not known.
+    - `flops`, `bytes`: of products, and through the memory, on one device; `intensity`: their ratio.
+    - `roof`: the longest of multiplication, memory traffic and communication, each taken alone.
+    - `mfu`: the share of `seconds` that multiplication alone takes, an upper bound. Both are null where the hardware
+      does not specify its speed.
     """
 
     hardware: str
@@ -82,7 +83,7 @@ class Estimate:
 
 
 def bottleneck(lines: Sequence[LineTime], collectives: Sequence[CollectiveTime], whole: float) -> str | None:
-    """What takes longest: `w2's all-gather over data: 377 µs of 520 µs`."""
+    """The longest part, such as `w2's all-gather over data: 377 µs of 520 µs`; None if nothing takes time."""
     parts = [(line.seconds or 0.0, _named(line.nodes, line.gradient)) for line in lines]
     for collective in collectives:
         over = f" over {', '.join(collective.axes)}" if collective.axes else ""

@@ -1,1 +1,1 @@
-"""A graph, the types of its values, a mesh and what is to be least in; the layouts that make it so, and why, out."""
+"""A graph, its types, a mesh and an objective in; the layouts with the least cost, and the reasons for them, out."""

@@ -1,6 +1,6 @@
-"""A network in; the choice that costs least in all out, exactly, by variable elimination.
+"""A network in; its cheapest choice, found exactly by variable elimination, out.
 
-A variable is minimised over for every choice of those that it shares a cost with, that with the smallest table first.
+Each variable is minimised over for every choice of its neighbours, the variable with the smallest table first.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import numpy as np
 from runner.planning.network import Choice, Costs, Network
 
 LARGEST = 20_000_000
-"""The entries of a table, at most."""
+"""The most entries that a table may have."""
 
 
 class TooLarge(Exception):
-    """A table would have more entries than `LARGEST`."""
+    """A table would have more than `LARGEST` entries."""
 
 
 @dataclass(frozen=True)
 class Eliminated:
-    """The best choice, what it costs, and the entries of the largest table."""
+    """The best choice, its cost, and the number of entries of the largest table."""
 
     choice: Choice
     cost: float
@@ -33,21 +33,21 @@ class Eliminated:
 
 @dataclass(frozen=True)
 class _Table:
-    """The cost of each choice of some variables, in the order of the table's dimensions."""
+    """The cost for each combination of choices of the variables `over`, one dimension per variable."""
 
     over: tuple[int, ...]
     costs: Costs
 
     def spread(self, over: Sequence[int]) -> Costs:
-        """The same along more variables, which are in the same order."""
+        """The costs with dimensions of size 1 added for the other variables of `over`, which has the same order."""
         return self.costs.reshape(tuple(self.costs.shape[self.over.index(v)] if v in self.over else 1 for v in over))
 
 
 @dataclass(frozen=True)
 class _Bucket:
-    """A variable that is minimised over: `costs` are those of all tables that it stood in.
+    """An eliminated variable; `costs` is the sum of all tables that it occurred in.
 
-    The dimensions of `costs` are the `others`, in the order of their numbers, and the variable last.
+    The dimensions of `costs` are `others`, sorted by number, then the variable itself.
     """
 
     variable: int
@@ -56,12 +56,12 @@ class _Bucket:
 
     @property
     def least(self) -> Costs:
-        """For each choice of the others what the best choice of the variable costs."""
+        """The cost of the variable's best choice, for each choice of the others."""
         return self.costs.min(axis=-1)
 
 
 def eliminated(network: Network) -> Eliminated:
-    """The best choice. Raises `TooLarge`."""
+    """The best choice of a network. Raises `TooLarge`."""
     buckets, largest = _eliminate(network)
     choice = [0] * len(network.alone)
     for bucket in reversed(buckets):
@@ -70,9 +70,9 @@ def eliminated(network: Network) -> Eliminated:
 
 
 def least_of_each(network: Network, variables: Collection[int]) -> dict[int, Costs]:
-    """For each choice of some variables what the best choice of all others costs with it. Raises `TooLarge`.
+    """The cost of the best overall choice for each fixed choice of each of some variables.
 
-    What is minimised over in one direction is passed back in the other, so all of them take as long as two solutions.
+    A backward pass over the elimination gives all of them in about the time of two solutions. Raises `TooLarge`.
     """
     buckets, _ = _eliminate(network)
     places = {bucket.variable: at for at, bucket in enumerate(buckets)}
@@ -101,7 +101,7 @@ def least_of_each(network: Network, variables: Collection[int]) -> dict[int, Cos
 
 
 def _eliminate(network: Network) -> tuple[list[_Bucket], int]:
-    """What each variable is minimised over with, in order; the entries of the largest table."""
+    """The buckets of all variables in elimination order, and the number of entries of the largest table."""
     sizes = [len(costs) for costs in network.alone]
     order, largest = ordered(sizes, network.pairs)
     if largest > LARGEST:
@@ -114,7 +114,7 @@ def _eliminate(network: Network) -> tuple[list[_Bucket], int]:
             alone[a] = alone[a] + costs[:, 0]
         else:
             pairs[a, b] = costs
-    # The tables of each variable, by the numbers that the tables get.
+    # The numbers of the tables that each variable occurs in.
     tables = dict(enumerate(_Table((at,), costs) for at, costs in enumerate(alone)))
     tables |= {len(tables) + at: _Table(pair, costs) for at, (pair, costs) in enumerate(pairs.items())}
     of: list[set[int]] = [set() for _ in sizes]
@@ -143,16 +143,16 @@ def _eliminate(network: Network) -> tuple[list[_Bucket], int]:
 
 
 def _last(table: _Table, variable: int) -> _Table:
-    """The table with a variable as its last dimension, the others in the order of their numbers."""
+    """The table with a variable as its last dimension and the others sorted by number."""
     over = (*sorted(set(table.over) - {variable}), variable)
     return _Table(over, np.transpose(table.costs, [table.over.index(v) for v in over]))
 
 
 def ordered(sizes: Sequence[int], pairs: Collection[tuple[int, int]]) -> tuple[list[int], int]:
-    """The variables, the one with the smallest table first, and the entries of the largest table.
+    """The elimination order, the smallest table first, and the number of entries of the largest table.
 
-    `sizes` are the numbers of their choices, `pairs` the variables that share a cost: one that has a single choice
-    shares none.
+    - `sizes`: the number of choices of each variable.
+    - `pairs`: the pairs of variables with a cost; variables with a single choice do not count.
     """
     beside: list[set[int]] = [set() for _ in sizes]
     for a, b in pairs:

@@ -1,4 +1,4 @@
-"""What several things cost in the same choices, in; the choices than which no other one is better in all, out."""
+"""Networks of several costs of the same choices in; the choices that no other one dominates out."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from runner.planning.network import Choice, Costs, Network
 from runner.planning.solving import Solver
 
 _POINTS = 12
-"""How many points of a front are found, at most."""
+"""The most points of a front that are searched for."""
 
 _EQUAL = 1e-6
-"""The share by which costs differ that count as the same."""
+"""The relative difference below which costs count as equal."""
 
 
 def front(networks: Sequence[Network], seconds: float) -> list[Choice]:
-    """The choices on the front, the one first that costs the least of the first.
+    """The choices found on the Pareto front, sorted by their costs, so that the first costs least in `networks[0]`.
 
-    `networks` have the same variables and choices; each is what one thing costs. The points are those that a weighting
-    of two of the things makes best, found by bisection, so that what lies in a dent of the front is not found.
+    The networks have the same variables and choices, each with one kind of cost. Bisection over weightings of each two
+    of them finds the points, so those in a concave part of the front are missed. `seconds` limits the search.
     """
     until = time.perf_counter() + seconds
     choices = [_best(networks, [at == number for at in range(len(networks))], until) for number in range(len(networks))]
@@ -35,7 +35,7 @@ def front(networks: Sequence[Network], seconds: float) -> list[Choice]:
 def _between(
     networks: Sequence[Network], pair: tuple[int, int], ends: tuple[Choice, Choice], until: float, most: int
 ) -> Iterator[Choice]:
-    """Choices that are better than those on the line between two, for weights that make these two cost the same."""
+    """Yield choices below the line between two choices, found with weights that make the two cost the same."""
     queue = [ends]
     for _ in range(most):
         if not queue or time.perf_counter() > until:
@@ -56,14 +56,14 @@ def _between(
 
 
 def _best(networks: Sequence[Network], weights: Sequence[float], until: float) -> Choice:
-    """The choice that is best for some weights, in so much of the time that there is some left for others."""
+    """The best choice for some weights, found in half of the time left, so that others have time too."""
     whole = weighted(networks, weights)
     left = max((until - time.perf_counter()) / 2, 1.0)
     return Solver(whole.pairs, [len(costs) for costs in whole.alone], left).solved(whole).choice
 
 
 def weighted(networks: Sequence[Network], weights: Sequence[float]) -> Network:
-    """The network of the weighted sum of costs; what weighs nothing decides between what costs the same."""
+    """The network of the weighted sum of costs; costs of weight 0 only break ties."""
     scales = [
         max((float(costs[np.isfinite(costs)].max(initial=0)) for costs in n.alone), default=1.0) for n in networks
     ]
@@ -89,7 +89,7 @@ _TIE = 1e-9
 
 
 def undominated(networks: Sequence[Network], choices: Sequence[Choice]) -> list[Choice]:
-    """The choices than which no other one costs less of something and no more of anything, by what the first costs."""
+    """The choices that no other one beats in one cost without losing in another, sorted by their costs."""
     costs = {choice: [network.cost(choice) for network in networks] for choice in choices}
 
     def beats(other: Choice, choice: Choice) -> bool:

@@ -1,8 +1,8 @@
-"""A network, and a time, in; a choice, a bound on what the best one costs, and one on what each choice does, out.
+"""A network and a deadline in; a choice, a lower bound on the best cost and bounds on each variable's choices out.
 
 Sequential tree-reweighted message passing (Kolmogorov, 2006): costs are moved between variables that share a table,
-along the chains of an order and back, so that the sum of each chain's least, which no choice is below, grows. It is
-the bound of the linear program's relaxation, or close to it, for two sweeps over the tables instead of a solver.
+forwards and backwards along an order, so that the sum of the chains' minima, a lower bound on every choice, grows. It
+reaches the bound of the linear programming relaxation, or nearly so, with sweeps over the tables instead of a solver.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ import numpy as np
 from runner.planning.network import Choice, Costs, Network, Numbers, greedy, trivial_bound
 
 _FEWEST = 2
-"""The sweeps that there are in any case: the first one's messages say nothing yet of single choices."""
+"""The fewest sweeps: the messages of the first one do not bound single choices yet."""
 
 _CLOSE = 1e-5
-"""The share of its cost by which a choice may be above the bound: elimination decides between those that are left."""
+"""The relative gap at which message passing stops; elimination decides between the choices that are left."""
 
 
 @dataclass(frozen=True)
 class Passed:
-    """What message passing came to.
+    """The result of message passing.
 
-    - `choice`, `cost`: the best that was seen; `bound`: what the best one costs at least.
-    - `lower`: for each variable what any choice costs at least that has this one of it.
-    - `sweeps`: how often all tables were passed, there and back.
+    - `choice`, `cost`: the best choice met; `bound`: a lower bound on the cost of any choice.
+    - `lower`: for each variable, a lower bound on the cost of any choice with each of its values.
+    - `sweeps`: the number of completed sweeps forwards and backwards.
     """
 
     choice: Choice
@@ -39,7 +39,7 @@ class Passed:
 
 
 class Messages:
-    """The messages of a network's tables, which are kept: where only `alone` changes they are a good start."""
+    """The messages between a network's tables, kept as a warm start for networks that differ only in `alone`."""
 
     def __init__(self, pairs: Mapping[tuple[int, int], Costs], sizes: Sequence[int]) -> None:
         self._before: list[list[int]] = [[] for _ in sizes]
@@ -55,14 +55,14 @@ class Messages:
         self._share = [1.0 / many for many in chains]
 
     def restricted(self, network: Network, kept: Sequence[Numbers]) -> Messages:
-        """Those of the network in which each variable has some of its choices alone."""
+        """The messages of the network in which each variable has only the choices in `kept`."""
         fewer = Messages(network.pairs, [len(mine) for mine in kept])
         for (a, b), message in self._messages.items():
             fewer._messages[a, b] = message[kept[b]]
         return fewer
 
     def passed(self, network: Network, sweeps: int, until: float) -> Passed:
-        """Pass messages until the choice is close to the bound, at most so often, or till the clock is at `until`."""
+        """Pass messages until the gap is closed, `sweeps` are done, or the clock reaches `until`."""
         choice = greedy(network)
         cost, bound = network.cost(choice), trivial_bound(network)
         lower = [np.full(len(costs), -np.inf) for costs in network.alone]
@@ -83,14 +83,14 @@ class Messages:
         return Passed(choice, cost, min(bound, cost), tuple(lower), done)
 
     def _gathered(self, network: Network, variable: int) -> Costs:
-        """What the choices of a variable cost, with all that was moved to it."""
+        """The costs of a variable's choices with all messages to it."""
         costs = network.alone[variable]
         for other in (*self._before[variable], *self._after[variable]):
             costs = costs + self._messages[other, variable]
         return costs
 
     def _sent(self, variable: int, other: int, gathered: Costs) -> float:
-        """Move costs from a variable to another one; what they have at least, which the message does not have."""
+        """Update the message from a variable to another; returns the minimum that is subtracted from it."""
         along = self._share[variable] * gathered - self._messages[other, variable]
         message = (self._costs[variable, other] + along[:, None]).min(axis=0)
         least = float(message.min())
@@ -98,16 +98,17 @@ class Messages:
         return least
 
     def _forward(self, network: Network, bound: float | None, lower: list[Costs], until: float) -> Choice | None:
-        """A sweep; the choice that it makes on the way, None where time is up.
+        """Sweep forwards, and return the choice made on the way; None if time is up.
 
-        `bound` is what the messages prove as they are, None where no sweep back has made them agree yet.
+        `bound`: the bound that the present messages prove, None before the first sweep backwards. It raises `lower` in
+        place.
         """
         choice = [0] * len(network.alone)
         for variable, alone in enumerate(network.alone):
             if time.perf_counter() > until:
                 return None
             gathered = self._gathered(network, variable)
-            # All chains through a variable have their messages from both ends here, so that each of them has this more.
+            # Here all chains through the variable have messages from both ends, so this excess holds for each choice.
             if bound is not None:
                 np.maximum(lower[variable], bound + gathered - gathered.min(), out=lower[variable])
             costs = alone
@@ -121,7 +122,7 @@ class Messages:
         return tuple(choice)
 
     def _backward(self, network: Network, until: float) -> float | None:
-        """The sweep back; the bound that it proves, None where time is up."""
+        """Sweep backwards, and return the bound that this proves; None if time is up."""
         bound = 0.0
         for variable in reversed(range(len(network.alone))):
             if time.perf_counter() > until:

@@ -1,4 +1,4 @@
-"""What is to be laid out, as data: arrays and values of a graph, operations on them, what passes between them."""
+"""The tensors, operations and transfers of a graph in; the data that a plan is made from out."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from runner.planning.prices import Work
 
 @dataclass
 class Tensor:
-    """An array, or a value of the graph, that lies in one layout.
+    """An array, or a value of the graph, with one layout.
 
-    - `name`: what a line or the file calls it, "" where nothing does; `line`: the path of the line that gives it.
-    - `spec`: the layout that the file gives it; None where the plan finds one. `whole_first`: its first dimension is
-      whole, since a repeat takes slices along it or stacks them.
-    - `steps`: how often it is computed in a run; `copies`: how many arrays and outputs lie as it does.
-    - `readers`: how many operations read it.
+    - `name`: its name in a line or in the file, "" if it has none; `line`: the path of the line that computes it.
+    - `spec`: the layout that the file gives, None if the plan chooses it.
+    - `whole_first`: whether its first dimension is whole, since a repeat slices it or stacks along it.
+    - `steps`: how often it is computed in a run; `copies`: the number of arrays and outputs with its layout.
+    - `readers`: the number of operations that read it.
+    - `differentiated`: whether the backward pass runs through it.
     """
 
     name: str
@@ -36,9 +37,10 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Operand:
-    """A tensor that an operation reads, by its number; `place`: its argument's, None where it has to be whole.
+    """An operand of an operation, by the number of its tensor.
 
-    `stored`: whether it is read from memory for this operation, and not left on the chip by the one before.
+    - `place`: its place among the arguments; None if it must be whole.
+    - `stored`: whether it is read from memory, rather than fused with the operation before.
     """
 
     tensor: int
@@ -50,8 +52,9 @@ class Operand:
 class Operation:
     """One operation of a line, with the rule that covers it.
 
-    - `called`: its name; `work`: what its products compute; `stored`: whether its result goes to memory.
-    - `results`: its tensors; `steps`: how often it runs; `differentiated`: whether a backward pass runs through it.
+    - `called`: its name; `work`: the flops of its products; `stored`: whether its result is written to memory.
+    - `results`: the numbers of its tensors; `steps`: how often it runs.
+    - `differentiated`: whether the backward pass runs through it.
     """
 
     called: str
@@ -70,7 +73,7 @@ Passing: TypeAlias = Literal["as it is", "slice", "stack"]
 
 @dataclass(frozen=True)
 class Transfer:
-    """A tensor that becomes another one: as it is, as its slices along the first dimension, or stacked along one."""
+    """A tensor that is passed on: unchanged, as slices along its first dimension, or stacked along a new one."""
 
     before: int
     after: int
@@ -81,11 +84,11 @@ class Transfer:
 
 @dataclass
 class Layable:
-    """All of it.
+    """The tensors, operations and transfers to lay out.
 
-    - `free`: the tensors whose layouts are asked for, by the keys of the file: `arrays.w1.spec`.
+    - `free`: the tensors whose layouts are wanted, by the file's keys: `arrays.w1.spec`.
     - `named`: the tensors of the graph's lines, by the names that `constraints` may use.
-    - `notes`: what is not known, and so is taken to be whole, or to cost nothing.
+    - `notes`: what is unknown, and therefore taken as whole or free of cost.
     """
 
     tensors: list[Tensor] = field(default_factory=list[Tensor])
@@ -96,6 +99,6 @@ class Layable:
     notes: list[str] = field(default_factory=list[str])
 
     def note(self, what: str) -> None:
-        """Say something once."""
+        """Add a note, unless it is there already."""
         if what not in self.notes:
             self.notes.append(what)

@@ -1,4 +1,4 @@
-"""Variables, what each choice of one costs and what each two choices of two do: what a plan is the least of."""
+"""The costs of single variables and of pairs in; the network whose cheapest choice is a plan out."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 Costs: TypeAlias = NDArray[np.float64]
 Numbers: TypeAlias = NDArray[np.intp]
 Choice: TypeAlias = tuple[int, ...]
-"""For each variable the number of what is chosen."""
+"""The number of the chosen value of each variable."""
 
 
 @dataclass(frozen=True)
 class Network:
-    """What is chosen among, and what it costs.
+    """Variables, their choices and the costs of these.
 
-    - `alone`: for each variable the cost of each of its choices; infinite for one that there is not.
-    - `pairs`: for two variables, the smaller number first, the cost of each two choices, all finite.
-    - `places`: where it is known, for each variable a row for each of its choices, with what each mesh axis does in it.
-      Choices that agree but for some axes are close to each other.
+    - `alone`: the cost of each choice of each variable; infinite if it is excluded.
+    - `pairs`: the cost of each combination of choices of two variables, the smaller number first; all finite.
+    - `places`: for each variable a row per choice that says where it puts each mesh axis, or empty if unknown. Choices
+      that differ in few axes are close to each other.
     """
 
     alone: tuple[Costs, ...]
@@ -30,17 +30,17 @@ class Network:
     places: tuple[Numbers, ...] = ()
 
     def cost(self, choice: Choice) -> float:
-        """What a choice costs in all."""
+        """The total cost of a choice."""
         single = sum(float(costs[choice[at]]) for at, costs in enumerate(self.alone))
         return single + sum(float(costs[choice[a], choice[b]]) for (a, b), costs in self.pairs.items())
 
     @property
     def entries(self) -> int:
-        """The entries of all pairs together."""
+        """The number of entries of all pairs together."""
         return sum(costs.size for costs in self.pairs.values())
 
     def plus(self, extra: Mapping[int, Costs]) -> Network:
-        """The network where choices of some variables cost more."""
+        """The network with extra costs for the choices of some variables."""
         alone = list(self.alone)
         for at, costs in extra.items():
             alone[at] = alone[at] + costs
@@ -48,17 +48,17 @@ class Network:
 
 
 def fixed(network: Network, variable: int, number: int) -> Network:
-    """The network in which a variable has no other choice."""
+    """The network in which a variable has only one choice."""
     only = np.full(len(network.alone[variable]), np.inf)
     only[number] = 0.0
     return network.plus({variable: only})
 
 
 def restricted(network: Network, kept: Sequence[Numbers]) -> Network:
-    """The network in which each variable has some of its choices alone."""
+    """The network in which each variable has only the choices in `kept`."""
     alone = tuple(costs[mine] for costs, mine in zip(network.alone, kept, strict=True))
     whole = [len(mine) == len(costs) for costs, mine in zip(network.alone, kept, strict=True)]
-    # Pairs that share a table go on sharing it where they keep the same of it.
+    # Pairs that share a table keep sharing it if they keep the same choices.
     shared: dict[tuple[int, bytes, bytes], Costs] = {}
     pairs: dict[tuple[int, int], Costs] = {}
     for (a, b), costs in network.pairs.items():
@@ -74,7 +74,7 @@ def restricted(network: Network, kept: Sequence[Numbers]) -> Network:
 
 
 def greedy(network: Network) -> Choice:
-    """A choice made variable by variable, each the cheapest beside those that were chosen before it."""
+    """A choice made variable by variable, each the cheapest given those before it."""
     costs = list(network.alone)
     of: list[list[int]] = [[] for _ in costs]
     for a, b in network.pairs:
@@ -88,5 +88,5 @@ def greedy(network: Network) -> Choice:
 
 
 def trivial_bound(network: Network) -> float:
-    """What every choice costs at least, since each of its costs is at least the least of its table."""
+    """The sum of the minima of all tables, a lower bound on the cost of any choice."""
     return sum(float(costs.min()) for costs in network.alone) + sum(float(c.min()) for c in network.pairs.values())

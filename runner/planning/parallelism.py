@@ -1,4 +1,4 @@
-"""A plan in; what people call the ways in which it divides work over each mesh axis, out, in sentences."""
+"""A plan in; sentences that name the kind of parallelism over each mesh axis out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from runner.planning.tables import Tables, Way
 from runner.words import bytes_text, listed
 
 _NORMALISING = ("logsumexp", "log_softmax", "softmax", "take_along_axis")
-"""What a loss makes of its logits along the vocabulary."""
+"""The operations of a loss along the vocabulary."""
 
 _COMPLETED = {"all-reduce": "all-reduced", "reduce-scatter": "reduce-scattered"}
 
@@ -23,25 +23,25 @@ _LOOKUPS = ("take", "getitem", "index", "gather")
 
 @dataclass
 class _Axis:
-    """What is split over one mesh axis: the lines of products by what their factor is, and the values in between."""
+    """What one mesh axis splits: lines with products, by the role of the split factor, and values between them."""
 
     rows: dict[int, list[str]] = field(default_factory=lambda: defaultdict[int, list[str]](list))
-    """By the dimension of the activations."""
+    """Lines by the dimension of the activations."""
     columns: list[str] = field(default_factory=list[str])
     contracted: list[str] = field(default_factory=list[str])
     experts: list[str] = field(default_factory=list[str])
     heads: list[str] = field(default_factory=list[str])
     vocabulary: list[str] = field(default_factory=list[str])
     between: list[str] = field(default_factory=list[str])
-    """Values whose rows, but not those of the batch, lie in parts."""
+    """Values sharded along a dimension between the batch and the last one."""
     gathered: dict[str, float] = field(default_factory=dict[str, float])
-    """The bytes by the weights that are gathered for a product."""
+    """The bytes of all-gathers of weights for products, by weight."""
     gradients: dict[str, float] = field(default_factory=dict[str, float])
-    """The bytes of the weights' gradients, by their collectives."""
+    """The bytes of the weights' gradients, by kind of collective."""
 
 
 def parallelism(tables: Tables, choice: Choice) -> Iterator[str]:
-    """Sentences such as `tensor parallelism (Megatron) over model: …`, by mesh axes."""
+    """Yield sentences such as `tensor parallelism (Megatron) over model: …`, by mesh axes."""
     weights = _weights(tables.layable)
     axes: dict[str, _Axis] = defaultdict(_Axis)
     stationary: list[str] = []
@@ -124,18 +124,22 @@ def _sentences(axis: str, each: _Axis) -> Iterator[str]:
 
 
 def _lines(lines: Sequence[str]) -> str:
-    """At most three of the lines."""
+    """A list of at most three lines, and the number of others."""
     names = list(dict.fromkeys(lines))
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return listed([f"'{name}'" for name in names[:3]]) + more
 
 
 def _weights(layable: Layable) -> set[int]:
-    """The tensors that are weights, or are made of these alone: with a gradient those that have one."""
+    """The tensors that are weights, or computed from weights alone.
+
+    Weights are the arrays with a gradient. Without gradients they are the arrays of rank 2 or more that the first
+    operand of the first product does not depend on.
+    """
     arrays = [at for at, tensor in enumerate(layable.tensors) if tensor.copies and tensor.line == tensor.name]
     given = {at for at in arrays if layable.tensors[at].differentiated}
     if not given:
-        # The first operand of the first product is what the weights are applied to.
+        # The weights are applied to the first operand of the first product.
         products = (operation for operation in layable.operations if operation.work.flops and operation.operands)
         first = next(products, None)
         data = _sources(layable, first.operands[0].tensor) if first else set[int]()
@@ -154,7 +158,7 @@ def _weights(layable: Layable) -> set[int]:
 
 
 def _sources(layable: Layable, tensor: int) -> set[int]:
-    """What a tensor is computed from."""
+    """The tensors that a tensor is computed from, itself included."""
     sources, queue = {tensor}, [tensor]
     while queue:
         at = queue.pop()
@@ -168,7 +172,7 @@ def _sources(layable: Layable, tensor: int) -> set[int]:
 
 
 def _split(layable: Layable, operation: Operation, way: Way, weights: set[int]) -> Iterator[tuple[str, str, int]]:
-    """The axes that split an operation, each with what its factor is, and the dimension of the activations."""
+    """Yield each axis that splits an operation, the role of its factor, and the dimension of the activations."""
     rule = operation.rule
     placed = [(each.tensor, rule.operands[each.place]) for each in operation.operands if each.place is not None]
     mine = [dimensions for at, dimensions in placed if at in weights]
@@ -203,7 +207,7 @@ def _dimension(dimensions: Dimensions, factor: int) -> int | None:
 
 
 def _of_weights(tables: Tables, choice: Choice, weights: set[int]) -> Iterator[tuple[str, str, Sending]]:
-    """The collectives that gather weights for products, and those that complete their gradients."""
+    """Yield the collectives that gather weights for products or complete their gradients."""
     names: Mapping[str, int] = {tables.layable.tensors[at].name or "a part": at for at in weights}
     for _, what, _, sending in tables.sendings(choice):
         of = what.rpartition(": ")[2]

@@ -1,4 +1,4 @@
-"""An experiment, the types of its values, and what is wanted in; the plan out: layouts, what they cost, and why."""
+"""An experiment, its types and an objective in; the plan, with layouts, costs and reasons, out."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ from runner.planning.solving import SECONDS, Solution, Solver
 from runner.planning.tables import Tables, by_tensor, held
 
 _ROUNDS = 24
-"""How many prices of a byte that is held are tried, as far as there is time."""
+"""The most prices per byte of memory that are tried."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What of a plan is to be least, and the bytes that a device may hold of arrays and outputs.
+    """The objective of a plan.
 
-    - `free`: the keys of the layouts to find; `seconds`: how long they are looked for.
-    - `beside`: what else is to be small: a front is found of plans than which no other one is better in all of it.
+    - `least`: the cost to minimise; `memory`: the bytes that a device may hold of arrays and outputs, None for no
+      limit.
+    - `free`: the keys of the layouts to choose; `seconds`: the time limit of the search.
+    - `beside`: further costs; with them the plan has a front of plans that no other one beats in all.
     """
 
     least: Least
@@ -39,7 +41,7 @@ class Wanted:
 
 
 class NoPlan(Exception):
-    """There is none; the message says why. `least`: where the memory is too little, the bytes that would do."""
+    """No plan exists, for the reason in the message; `least`: the bytes of memory that would suffice, if too few."""
 
     def __init__(self, message: str, least: float | None = None) -> None:
         super().__init__(message)
@@ -48,7 +50,7 @@ class NoPlan(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class LineCost:
-    """What a line costs, in the plan's unit: `what` of it."""
+    """The cost of a part (`what`) of a line, in the plan's unit."""
 
     line: str
     what: str
@@ -57,7 +59,7 @@ class LineCost:
 
 @dataclass(frozen=True, kw_only=True)
 class AxesBytes:
-    """The bytes that a device sends over mesh axes, in all, by one kind of collective; `count` is how often it runs."""
+    """The total bytes that a device sends over mesh axes by one kind of collective, which runs `count` times."""
 
     axes: tuple[str, ...]
     kind: str
@@ -67,7 +69,7 @@ class AxesBytes:
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """How an operation is split: the mesh axes of its factors, and the layouts that it asks of its operands."""
+    """How an operation is split: the layouts of its operands and its result, and the axes that it is reduced over."""
 
     line: str
     operation: str
@@ -78,11 +80,11 @@ class Split:
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """Layouts by their keys, and what they cost.
+    """Layouts by key, and their costs.
 
-    - `constraints`: how the values of lines lie, by their names; `sent`: the bytes that a device sends, `held`: those
-      that it holds of arrays and outputs.
-    - `costs`: of a front, what it costs of each thing that is to be small.
+    - `constraints`: the layouts of lines, by name; `sent`: the bytes that a device sends; `held`: the bytes that it
+      holds of arrays and outputs.
+    - `costs`: on a front, each of the costs that are to be small.
     """
 
     layouts: Mapping[str, Spec]
@@ -95,9 +97,9 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True)
 class Alternative:
-    """Why a layout was chosen: the next best one of its key, what that costs more in all, and where.
+    """The runner-up of a layout: the next best spec of its key, by how much it costs more in all, and why.
 
-    `next` is None where there is no other one within the memory limit.
+    `next` is None if no other layout is within the memory limit.
     """
 
     key: str
@@ -109,16 +111,15 @@ class Alternative:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The plan.
+    """A plan.
 
-    - `cost` is in the unit of what is `least`: bytes that a device sends, seconds, bytes that a device holds.
-    - `bound`: what the best plan costs at least; `proved`: that this is the best.
-    - `solver`, `variables`, `largest`: how it was found, among how many variables, and the largest table's entries.
-    - `memory`: the limit on what a device holds; `unlimited`: what the best plan without it costs.
-    - `others`: the next best candidates, the best first; `front`: where several things are to be small, the plans than
-      which no other one is better in all.
-    - `parallelism`: what the plan does over each mesh axis, in the words that people use.
-    - `unknown`: what is taken to cost nothing, or to be whole.
+    - `cost`: in the unit of `least`: bytes that a device sends, seconds, or bytes that a device holds.
+    - `bound`: a lower bound on the cost of the best plan; `proved`: whether this plan is proved to be the best.
+    - `solver`, `variables`, `largest`: the method, the number of variables, and the entries of the largest table.
+    - `memory`: the limit on the bytes that a device holds; `unlimited`: the cost of the best plan without it.
+    - `others`: the next best candidates, the best first; `front`: plans that no other one beats in all costs.
+    - `parallelism`: the kinds of parallelism over each mesh axis, in words.
+    - `unknown`: what is taken as free of cost or as whole.
     """
 
     least: Least
@@ -141,7 +142,7 @@ class Plan:
 
 
 def prices_of(experiment: Experiment, least: Least) -> Prices:
-    """What costs what on the hardware of an experiment. Raises `NoPlan` where time is wanted and it names none."""
+    """The prices for an objective. Raises `NoPlan` if it is time and the experiment names no hardware."""
     if least != "time":
         return Bytes(least)
     if experiment.hardware is None:
@@ -159,7 +160,7 @@ def plan(experiment: Experiment, types: Parts, wanted: Wanted) -> Plan:
     tables = Tables(experiment.mesh, found, prices, divided=divided)
     network = tables.network
     solver = Solver(network.pairs, [len(costs) for costs in network.alone])
-    # However long the tables took, some of the time is left to choose.
+    # Reserve time for the search, however long the tables took.
     until = max(began + wanted.seconds, time.perf_counter() + wanted.seconds / 3)
     solution, priced, unlimited = _within(solver, network, by_tensor(tables), wanted.memory, until)
     alternatives, others = _others(tables, network, solver, priced, solution.choice, wanted)
@@ -203,14 +204,14 @@ def plan(experiment: Experiment, types: Parts, wanted: Wanted) -> Plan:
 def _within(
     solver: Solver, network: Network, held_bytes: Mapping[int, Costs], limit: float | None, until: float
 ) -> tuple[Solution, Network, float]:
-    """The best choice that holds no more than the limit, the network in which that is priced, the cost without limit.
+    """The best choice within the memory limit, the network with memory priced in, and the cost without the limit.
 
-    A byte that is held has a price, which is found by bisection: the cheapest choice at a price is the best one of
-    those that hold no more than it does, and the least cost at a price, less what the limit costs at it, is a bound.
+    The price per byte is found by bisection. The cheapest choice at a price is the best of those that hold no more than
+    it does; its cost, less what the limit costs at this price, is a lower bound. Raises `NoPlan`.
     """
 
     def solved(priced: Network, share: float) -> Solution:
-        """Solve in a share of the time that is left."""
+        """Solve in a share of the time left."""
         now = time.perf_counter()
         return solver.solved(priced, now + max(1.0, share * (until - now)))
 
@@ -245,19 +246,19 @@ def _within(
             break
         price = price * 16 if high is None else (low + high) / 2
     if best is None:
-        # What holds least does not cost least at any of the prices: take what holds least, and of that the cheapest.
+        # No price that was tried reaches the limit: take the cheapest of the choices that hold the least.
         smallest = network.plus({at: np.where(costs > costs.min(), np.inf, 0.0) for at, costs in held_bytes.items()})
         best = solved(smallest, 1.0), smallest
     return replace(best[0], bound=min(bound, best[0].cost)), best[1], unlimited
 
 
-# What was second, and why.
+# Runners-up.
 
 
 def _others(
     tables: Tables, network: Network, solver: Solver, priced: Network, chosen: Choice, wanted: Wanted
 ) -> tuple[list[Alternative], list[Candidate]]:
-    """For each key what the next best layout costs, and the cheapest of these as candidates, the best first."""
+    """The next best layout of each key, and the cheapest plans with these, the best first."""
     free, lying = tables.layable.free, tables.lying
     beside = solver.beside(priced, chosen, set(free.values()))
     seconds: dict[str, tuple[float, int]] = {}
@@ -295,18 +296,18 @@ def _others(
 
 
 _LOOKED = 6
-"""Of how many layouts that cost as much, and of how many that cost more, the plan is found and compared."""
+"""The number of runners-up overall, and of those that cost more, whose plans are compared."""
 
 _EQUAL = "it costs as much"
 
 
 def _more(other: float, cost: float) -> float:
-    """What the other costs more; what only breaks ties is nothing."""
+    """By how much the other choice costs more; 0 if the difference only breaks ties."""
     return 0.0 if other - cost <= 1e-6 * abs(cost) else other - cost
 
 
 def _since(tables: Tables, chosen: Choice, other: Choice) -> str:
-    """What costs more in the other choice, the most first."""
+    """The line with the largest extra cost in the other choice, as a sentence, or that both cost the same."""
     mine, theirs = (_by_what(tables, choice) for choice in (chosen, other))
     more = {what: theirs.get(what, 0.0) - mine.get(what, 0.0) for what in theirs}
     if _more(sum(theirs.values()), sum(mine.values())) == 0.0:
@@ -347,7 +348,7 @@ def _lines(tables: Tables, choice: Choice) -> tuple[LineCost, ...]:
 
 
 def _axes(tables: Tables, choice: Choice) -> Iterator[AxesBytes]:
-    """What is sent, by mesh axes and kinds."""
+    """Yield the bytes sent, by mesh axes and kind of collective."""
     totals: dict[tuple[tuple[str, ...], str], tuple[float, int]] = {}
     for _, _, times, each in tables.sendings(choice):
         sent, count = totals.get((each.axes, each.kind), (0.0, 0))
@@ -357,7 +358,7 @@ def _axes(tables: Tables, choice: Choice) -> Iterator[AxesBytes]:
 
 
 def _splits(tables: Tables, choice: Choice) -> Iterator[Split]:
-    """How each operation is split, where it is."""
+    """Yield the split of each operation that is split."""
     for number, operation in enumerate(tables.layable.operations):
         way = tables.ways[number][choice[tables.variable(number)]]
         if not any(way.assignment.values()) or not operation.results:

@@ -1,6 +1,6 @@
-"""A collective, or what a line computes, in; what it costs out, in the unit of what is to be least.
+"""A collective, or the work of an operation, in; its cost in the unit of the objective out.
 
-Seconds are those of the estimate: a collective takes what `estimate/links.py` says, a line the longer of its products
+Seconds are those of the estimate: for a collective see `estimate/links.py`; an operation takes the longer of its flops
 at the hardware's peak and of its bytes through the memory. Nothing overlaps.
 """
 
@@ -21,77 +21,77 @@ from runner.layout import Mesh
 from runner.sharding import ring
 
 _PLACES = 4096
-"""Of how many devices the groups of a collective are looked at, in all, at least two groups."""
+"""The most devices whose groups are timed for a collective; at least two groups are."""
 
 _LARGE = 1 << 40
-"""Bytes for which the latency of a collective is nothing."""
+"""A size in bytes at which the latency of a collective is negligible."""
 
 
 @dataclass(frozen=True)
 class Rate:
-    """What a collective costs: `slope` for each byte that a device sends on a ring, and `floor` at least."""
+    """The cost of a collective: `slope` for each byte that a device sends on a ring, and at least `floor`."""
 
     slope: float
     floor: float = 0.0
 
     def cost(self, sent: float) -> float:
-        """What it costs to send so many bytes."""
+        """The cost of sending this many bytes."""
         return max(sent * self.slope, self.floor)
 
 
 @dataclass(frozen=True)
 class Work:
-    """What one operation computes on all devices together: `flops` of products of a `dtype`."""
+    """The work of one operation on all devices together: `flops` of products with operands of `dtype`."""
 
     flops: float = 0.0
     dtype: str = ""
 
 
 class Prices(Protocol):
-    """What costs what.
+    """The prices of an objective.
 
-    - `held`: what each byte costs that a device holds of arrays and outputs.
-    - `order`: what it costs an array to have an axis of the mesh one dimension later; it only breaks ties.
-    - `divided`: whether every product is split over as many devices as its sizes allow. Where computing costs nothing
-      the least is else that every device computes everything.
+    - `held`: the cost of each byte that a device holds of arrays and outputs.
+    - `order`: the cost of an array's mesh axis per dimension further back; it only breaks ties.
+    - `divided`: whether every product must be split over as many devices as its sizes allow. Where computing is free,
+      the cheapest plan would otherwise compute everything on every device.
     """
 
     @property
     def least(self) -> Least:
-        """What is to be least."""
+        """The objective."""
         ...
 
     @property
     def held(self) -> float:
-        """What a byte costs that is held."""
+        """The cost of a byte held."""
         ...
 
     @property
     def order(self) -> float:
-        """What a later dimension costs."""
+        """The cost of an axis on a later dimension."""
         ...
 
     @property
     def divided(self) -> bool:
-        """Whether every product is split."""
+        """Whether every product must be split."""
         ...
 
     def rate(self, kind: str, axes: tuple[str, ...]) -> Rate:
-        """What a collective over mesh axes costs."""
+        """The cost of a collective over mesh axes."""
         ...
 
     def permuting(self, pairs: Sequence[tuple[int, int]]) -> Rate:
-        """What a permutation of blocks costs, of pairs of source and destination."""
+        """The cost of a permutation of blocks, given pairs of source and destination."""
         ...
 
     def computing(self, work: Work, shards: int, moved: float) -> float:
-        """What a device takes for its share of an operation that moves so many bytes through its memory."""
+        """The cost of one device's share of an operation, which moves `moved` bytes through its memory."""
         ...
 
 
 @dataclass(frozen=True)
 class Bytes:
-    """What is sent costs, and nothing else; of what is `least: memory`, what is held, and what is sent breaks ties."""
+    """The bytes sent; for `least: memory` the bytes held, with the bytes sent as a tie-break."""
 
     least: Least = "bytes"
     divided: bool = True
@@ -99,44 +99,44 @@ class Bytes:
 
     @property
     def held(self) -> float:
-        """Of plans that send as much, the one is taken that holds less."""
+        """The cost of a byte held: a tie-break unless the objective is memory."""
         return 1.0 if self.least == "memory" else _TIE
 
     def rate(self, kind: str, axes: tuple[str, ...]) -> Rate:
-        """A byte costs what a byte costs."""
+        """The cost of a byte sent, the same for every collective: a tie-break if the objective is memory."""
         return Rate(_TIE if self.least == "memory" else 1.0)
 
     def permuting(self, pairs: Sequence[tuple[int, int]]) -> Rate:
-        """The same."""
+        """The rate of a collective-permute."""
         return self.rate("collective-permute", ())
 
     def computing(self, work: Work, shards: int, moved: float) -> float:
-        """Nothing."""
+        """Always 0: computing is free."""
         return 0.0
 
 
 _TIE = 1e-9
-"""The weight of what only breaks ties: a terabyte of it weighs less than a kilobyte."""
+"""The weight of a tie-break: a terabyte of it costs about a kilobyte."""
 
 
 class Seconds:
-    """The time on hardware, by the estimate's model."""
+    """The time on the hardware, by the estimate's model."""
 
     least: Least = "time"
     divided = False
     order = 1e-27
     held = 1e-24
-    """Of plans that take as long, the one is taken that holds less: a terabyte weighs a picosecond."""
+    """A tie-break in favour of plans that hold less: a terabyte costs a picosecond."""
 
     def __init__(self, hardware: Hardware, mesh: Mesh, precision: str) -> None:
         self._hardware, self._mesh, self._precision = hardware, mesh, precision
         self._links = Links(hardware, mesh)
         self.unknown: list[str] = []
-        """What the hardware does not say, so that it costs nothing."""
+        """What the hardware does not specify, so that it is free."""
 
     @functools.cache  # noqa: B019  (a plan has one of these)
     def rate(self, kind: str, axes: tuple[str, ...]) -> Rate:
-        """The time of a byte, and the latency, of the group of the mesh in which it takes longest."""
+        """The time per byte and the latency, in the slowest group of the mesh."""
         n = self._mesh.axis_size(axes)
         if n == 1 or not self._linked():
             return Rate(0.0)
@@ -157,7 +157,7 @@ class Seconds:
 
     @functools.cache  # noqa: B019
     def _groups(self, axes: tuple[str, ...]) -> list[list[int]]:
-        """The positions of devices that communicate over mesh axes; of many groups some, from all over the mesh."""
+        """The groups of device positions that communicate; a sample from all over the mesh if there are many."""
         mesh, n = self._mesh, self._mesh.axis_size(axes)
         inner = [mesh.axes.index(axis) for axis in axes]
         outer = [at for at in range(len(mesh.axes)) if at not in inner]
@@ -167,14 +167,14 @@ class Seconds:
 
     @functools.cache  # noqa: B019
     def permuting(self, pairs: Sequence[tuple[int, int]]) -> Rate:
-        """The time of the fullest link."""
+        """The time per byte and the latency on the fullest link."""
         if not self._linked():
             return Rate(0.0)
         large, small = self._links.permute(pairs, _LARGE), self._links.permute(pairs, 0)
         return Rate(large.seconds / _LARGE, small.seconds)
 
     def computing(self, work: Work, shards: int, moved: float) -> float:
-        """The longer of multiplying and of moving through the memory."""
+        """The longer of the time for the flops and for the memory traffic, in seconds."""
         hardware = self._hardware
         multiplying = 0.0
         if work.flops:

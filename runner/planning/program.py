@@ -1,4 +1,4 @@
-"""A network in; the choice that HiGHS finds for it as a mixed-integer program, and the bound that it proves, out."""
+"""A network in; the choice that HiGHS finds by mixed-integer programming, and the bound that it proves, out."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from runner.planning.network import Choice, Costs, Network
 
 LARGEST = 1_000_000
-"""The entries of all pairs of a network that is given to HiGHS, at most: more would take it hours."""
+"""The most entries of all pairs in a network for HiGHS; more would take hours."""
 
 
 def programmed(network: Network, seconds: float) -> tuple[Choice | None, float]:
-    """The best choice that HiGHS finds in its time, None where it finds none, and what the best one costs at least."""
-    # SciPy takes a while to import, and is rarely asked.
+    """The best choice that HiGHS finds in time, None if it finds none, and its lower bound on the cost."""
+    # SciPy is slow to import and rarely needed.
     import scipy.optimize as optimize  # pyright: ignore[reportMissingTypeStubs]
     from scipy.sparse import coo_array  # pyright: ignore[reportMissingTypeStubs]
 
@@ -50,7 +50,7 @@ def programmed(network: Network, seconds: float) -> tuple[Choice | None, float]:
     integral = np.zeros(ends)
     integral[: starts[-1]] = 1
     there = np.isfinite(flat)
-    # HiGHS wants numbers of about 1.
+    # HiGHS expects coefficients of about 1.
     scale = float(np.max(flat[there], initial=0.0)) or 1.0
     result: Any = optimize.milp(  # pyright: ignore[reportUnknownMemberType]
         np.where(there, flat, 0.0) / scale,

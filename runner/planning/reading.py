@@ -1,6 +1,6 @@
-"""An experiment, the types of its values, and which layouts are to be found, in; what is to be laid out, out.
+"""An experiment, its types and the layouts to choose in; the tensors, operations and transfers out.
 
-The rules of the operations are those of `derivation/`: what a rule does not cover gets whole operands.
+The rules are those of `derivation/`: an operation without a rule gets whole operands.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from runner.programs.types import Typed
 from runner.sharding import moves
 
 _Tensors: TypeAlias = tuple[int, ...] | None
-"""The tensors of a value, several of a tuple; None for what is no array: it is the same on every device."""
+"""The tensors of a value, several for a tuple; None if it is no array, and so the same on every device."""
 
 
 def layable(experiment: Experiment, types: Parts, free: Collection[str]) -> Layable:
-    """The tensors and operations of an experiment's graph; `free` are the keys of the layouts to find.
+    """The tensors and operations of an experiment's graph; `free`: the keys of the layouts to choose.
 
-    Raises `NotDerived` where the shapes of a loop's steps differ.
+    Raises `NotDerived` if shapes vary between the steps of a loop.
     """
     reader = _Reader(experiment, types, free)
     reader.read()
@@ -43,7 +43,7 @@ def layable(experiment: Experiment, types: Parts, free: Collection[str]) -> Laya
 
 
 class _Reader:
-    """Reads the equations of a graph, in their order."""
+    """Reads the equations of a graph in order."""
 
     def __init__(self, experiment: Experiment, types: Parts, free: Collection[str]) -> None:
         self.experiment, self.mesh = experiment, experiment.mesh
@@ -54,10 +54,10 @@ class _Reader:
         self._rulings = Rulings()
         self._tensors: dict[int, _Tensors] = {}
         self._bounds: dict[int, int | None] = {}
-        """What integers lie under, by the number of their tensor."""
+        """The exclusive bounds on integers, by the number of the tensor."""
 
     def read(self) -> None:
-        """All of the graph."""
+        """Read the whole graph, with its arrays, gradients and outputs."""
         experiment, graph = self.experiment, self._names.graph
         numbers = {value.name: value.number for value in graph.inputs}
         arrays: dict[str, int] = {}
@@ -73,7 +73,7 @@ class _Reader:
                 seen = self._again(at, array.name, "constraints", experiment.constraints[array.name])
             self._tensors[numbers[array.name]] = (seen,)
         for name in experiment.grad.names if experiment.grad else ():
-            # A gradient lies as its array does, unless outputs say otherwise.
+            # A gradient has the layout of its array, unless `outputs` gives another.
             at = arrays[name.partition(".")[2]]
             if name in experiment.implied:
                 self.found.tensors[at].copies += 1
@@ -98,7 +98,7 @@ class _Reader:
         return len(self.found.tensors) - 1
 
     def _lay(self, at: int, key: str, spec: Spec) -> None:
-        """Give a tensor the layout that stands at a key, or leave it to be found."""
+        """Give a tensor the layout of a key, or mark it as free."""
         tensor = self.found.tensors[at]
         if key in self._free:
             self.found.free[key] = at
@@ -106,7 +106,7 @@ class _Reader:
             tensor.spec = moves.plain(self.mesh, spec, len(tensor.shape))
 
     def _again(self, at: int, name: str, section: str, spec: Spec) -> int:
-        """The same array laid out anew, as a section says."""
+        """A copy of an array in the layout that `section` gives it."""
         tensor = self.found.tensors[at]
         again = self._tensor(name, tensor.line, Typed(tensor.shape, tensor.dtype))
         self._lay(again, f"{section}.{name}", spec)
@@ -119,7 +119,7 @@ class _Reader:
         self.found.tensors[before].readers += 1
 
     def _goal(self, name: str, path: str, *, inside: bool) -> tuple[str, Spec] | None:
-        """Where the file says how a line lies, and how."""
+        """The key that gives the layout of a line, and the layout; None if none does."""
         experiment = self.experiment
         if inside:
             spec = experiment.constrained.get(path)
@@ -148,7 +148,7 @@ class _Reader:
         if result.name and tensors and len(tensors) == 1:
             tensor = self.found.tensors[tensors[0]]
             if tensor.name or (goal is not None and tensor.spec is not None):
-                # It stands for another one, which may lie otherwise.
+                # The tensor already has a name or a layout, so it is passed on to a new one.
                 if goal is not None:
                     tensors = (self._named_again(tensors[0], result.name, goal, steps),)
             else:
@@ -177,7 +177,7 @@ class _Reader:
                 return None
 
     def _computed(self, equation: Equation, steps: int) -> _Tensors:
-        """The tensors of what an equation gives."""
+        """The tensors of an equation's result."""
         names, statics = self._names, self._names.statics
         if equation.spelled == "name":
             return self._read(equation.operands[0])
@@ -202,7 +202,7 @@ class _Reader:
         return self._operation(equation, ruled, read, steps)
 
     def _element(self, several: tuple[int, ...], at: Operand) -> _Tensors:
-        """`parts[1]`, where the number is known."""
+        """The tensor of `parts[1]`; None if the index is not static."""
         try:
             number = self._names.statics.value(at)
         except NotStatic:
@@ -220,7 +220,7 @@ class _Reader:
             for at in tensors or ():
                 tensor = self.found.tensors[at]
                 tensor.readers += 1
-                # What is no product is done while something else is read or written.
+                # Operations other than products are fused with those that read or write.
                 operands.append(Read(at, place if place in rule.operands else None, bool(work.flops or tensor.copies)))
         results = tuple(self._tensor("", line, typed, steps) for typed in given)
         if len(results) == 1:
@@ -293,7 +293,7 @@ class _Reader:
 
 
 def work_of(call: Call) -> Work:
-    """The floating-point operations of a product, two to a multiply-add; nothing of what is none."""
+    """The flops of a product, two per multiply-add; none for other operations."""
     if call.name == "dot_product_attention":
         (batch, length, heads, width), keys = call.type_of("query").shape, call.type_of("key").shape[1]
         return Work(4.0 * batch * heads * length * keys * width, call.type_of("query").dtype)
@@ -311,7 +311,7 @@ def work_of(call: Call) -> Work:
 
 
 def _differentiate(experiment: Experiment, found: Layable) -> None:
-    """Mark the tensors and operations through which the backward pass runs."""
+    """Mark the tensors and operations that the backward pass runs through."""
     if experiment.grad is None:
         return
     of = found.named.get(experiment.grad.of)
@@ -340,7 +340,7 @@ def _differentiate(experiment: Experiment, found: Layable) -> None:
 
 
 def _is_gradient(found: Layable, transfer: Transfer) -> bool:
-    """Whether it is no value that passes on, but its gradient."""
+    """Whether a transfer leads from an array to its gradient."""
     return found.tensors[transfer.after].name.startswith("grad.")
 
 
@@ -349,7 +349,7 @@ def _is_float(name: str) -> bool:
 
 
 def _spread(begin: set[int], edges: Iterable[tuple[tuple[int, ...], tuple[int, ...]]], within: set[int]) -> set[int]:
-    """All that is reached from some tensors, loops included."""
+    """The tensors reachable from `begin` along the edges, cycles included."""
     edges, reached, more = list(edges), set(begin), True
     while more:
         more = False

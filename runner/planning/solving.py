@@ -1,11 +1,10 @@
-"""A network, and the seconds that there are, in; the best choice that is found, and a bound on the best there is, out.
+"""A network and a time limit in; the best choice found, and a lower bound on the cost of any choice, out.
 
-1. Where the tables are small, variable elimination, which is exact.
-2. Else message passing finds a choice, what the best one costs at least, and what any does that has a given choice of
-   a variable. What costs more than a choice that is known is left out: that loses nothing.
-3. Of what is left variable elimination finds the best. Where its tables are too large still, only the choices closest
-   to the bound are kept: what is found then may not be the best, and the bound says how far it is from it at most.
-4. Where that leaves a gap, HiGHS gets what is left of the time for what is left of the network.
+1. If the tables are small: variable elimination, which is exact. 2. Otherwise message passing finds a choice, a lower
+bound on any choice, and one on any choice with a given value of a variable. Values whose bound is above the cost of a
+known choice are left out, which loses nothing. 3. Variable elimination finds the best of the rest. If its tables are
+still too large, only the values closest to the bound are kept; the result may then not be the best, and the bound
+limits the gap. 4. If a gap remains, HiGHS gets the rest of the time for the rest of the network.
 """
 
 from __future__ import annotations
@@ -22,47 +21,48 @@ from runner.planning.messages import Messages, Passed
 from runner.planning.network import Choice, Costs, Network, Numbers, restricted
 
 SECONDS = 30.0
-"""How long a network is solved, unless somebody says otherwise."""
+"""The default time limit for solving a network, in seconds."""
 
 _QUICK = 1_000_000
-"""Up to so many entries of its largest table a network is eliminated as it is."""
+"""The most entries of the largest table for which a network is eliminated directly."""
 
 _SWEEPS = 15
-"""How often messages are passed before elimination tries what is left."""
+"""The number of message passing sweeps before elimination is tried."""
 
 _BESIDE = 200_000
-"""Up to so many entries of the largest table, to find what is second."""
+"""The most entries of the largest table when looking for runners-up."""
 
 _FEW = 4
-"""How many choices of a variable are looked at to say which one is second."""
+"""The number of a variable's choices among which a runner-up is looked for."""
 
 _ROUNDS = 4
-"""How often choices are left out anew, since a better choice is known."""
+"""The most rounds of leaving out choices, each with a better known choice."""
 
 _PROGRESS = 0.05
-"""What share of the gap messages have to close, or nothing better be found, before HiGHS gets what is left."""
+"""HiGHS takes over when a round finds no better choice and closes less than this share of the gap."""
 
 _SHRUNK = 0.7
-"""The share of a network's entries that may be left where it is worth while to leave out the others."""
+"""A network is reduced only if at most this share of its entries is left."""
 
 _RATE = 1_000_000
-"""The entries of the largest table for which there has to be a second."""
+"""The entries of the largest table that elimination handles per second."""
 
 _MAGNITUDES = 30.0
-"""How small a share of the gap is tried, as a power of two."""
+"""The smallest share of the gap that is tried, as a negative power of two."""
 
 _HALVINGS = 10
-"""How closely the share of the gap is found of which the tables are just small enough."""
+"""The number of bisection steps for the share of the gap at which the tables are just small enough."""
 
 _ELIMINATED, _PASSED = "variable elimination", "message passing"
 
 
 @dataclass(frozen=True)
 class Solution:
-    """The best choice that was found.
+    """The best choice found.
 
-    - `cost`: what it costs; `bound`: what the best one costs at least: the same where it is proved to be the best.
-    - `solver`: what found it; `largest`: the entries of the largest table that was eliminated, 0 where none was.
+    - `cost`: its cost; `bound`: a lower bound on the cost of any choice, equal to `cost` if it is proved to be the
+      best.
+    - `solver`: the method that found it; `largest`: the entries of the largest table eliminated, 0 if none was.
     """
 
     choice: Choice
@@ -73,14 +73,14 @@ class Solution:
 
     @property
     def proved(self) -> bool:
-        """Whether no choice costs less."""
+        """Whether the choice is proved to be the best."""
         return self.cost - self.bound <= 1e-6 * max(abs(self.cost), 1e-300)
 
 
 class Solver:
-    """Solves networks that have the same pairs, one after the other, each in `seconds`.
+    """Solves networks with the same pairs one after the other, each within `seconds`.
 
-    A network's messages are where those of the next one begin.
+    The messages of one network are the warm start of the next.
     """
 
     def __init__(self, pairs: Mapping[tuple[int, int], Costs], sizes: Sequence[int], seconds: float = SECONDS) -> None:
@@ -89,10 +89,10 @@ class Solver:
         quick = elimination.ordered(sizes, pairs)[1] <= _QUICK
         self._messages = None if quick else Messages(pairs, sizes)
         self._last: tuple[Network | None, Passed] = None, Passed((), np.inf, -np.inf, (), 0)
-        """What message passing came to last, and of which network."""
+        """The network and the result of the last message passing."""
 
     def solved(self, network: Network, until: float | None = None) -> Solution:
-        """The best choice, or the best that was found in the time that there is."""
+        """The best choice found by `until`."""
         until = until or time.perf_counter() + self.seconds
         if self._messages is None:
             exact = elimination.eliminated(network)
@@ -110,7 +110,7 @@ class Solver:
             if before is not None and stays and best.bound - before.bound <= _PROGRESS * (best.cost - before.bound):
                 best = _programmed(network, passed, best, until)
                 break
-            # What is in no better choice need not be passed again.
+            # Values that are in no better choice can be left out.
             kept = _below(network, passed, best)
             smaller = restricted(network, kept)
             if smaller.entries <= _SHRUNK * network.entries:
@@ -121,7 +121,7 @@ class Solver:
         return replace(best, choice=tuple(int(mine[at]) for mine, at in zip(left, best.choice, strict=True)))
 
     def beside(self, network: Network, best: Choice, variables: Collection[int]) -> Beside:
-        """What other choices of some variables cost, of a network whose best choice is known."""
+        """The costs of other choices of some variables, given the best choice of the network."""
         if self._messages is None:
             kept: Sequence[Numbers] = [np.arange(len(costs)) for costs in network.alone]
             small = network
@@ -138,7 +138,7 @@ class Solver:
         return Beside(least, small, kept)
 
     def _near(self, network: Network, passed: Passed, best: Solution, variables: Collection[int]) -> Sequence[Numbers]:
-        """The best one's choices, those closest to the bound, and of some variables a few more."""
+        """The values of the best choice, those closest to the bound, and a few more of `variables`."""
         closest = _closest(network, passed, best, 2 * best.cost - passed.bound, _BESIDE)
         kept = closest or [np.array([number]) for number in best.choice]
         for variable in variables:
@@ -151,10 +151,10 @@ class Solver:
 
 @dataclass(frozen=True)
 class Beside:
-    """What choices cost that are not the best.
+    """The costs of choices other than the best.
 
-    - `least`: for each choice of some variables what the best choice of all others costs with it, infinite where that
-      was not looked into. Where tables are too large for all choices of the others, there may be a cheaper one.
+    - `least`: the cost of the best overall choice for each choice of some variables; infinite if not searched. If the
+      tables are too large to search completely, a cheaper one may exist.
     """
 
     least: Mapping[int, Costs]
@@ -162,7 +162,7 @@ class Beside:
     _kept: Sequence[Numbers]
 
     def choice(self, variable: int, number: int) -> Choice:
-        """The choice of all that costs this."""
+        """The overall choice with this cost, for a value of a variable."""
         place = int(np.searchsorted(self._kept[variable], number))
         only = [np.arange(len(costs)) for costs in self._network.alone]
         only[variable] = np.array([place])
@@ -171,7 +171,7 @@ class Beside:
 
 
 def _joined(best: Solution | None, passed: Passed) -> Solution:
-    """The better of what is known and of what message passing came to."""
+    """The better of the known solution and the result of message passing."""
     other = Solution(passed.choice, passed.cost, passed.bound, _PASSED, 0)
     if best is None:
         return other
@@ -180,7 +180,7 @@ def _joined(best: Solution | None, passed: Passed) -> Solution:
 
 
 def _narrowed(network: Network, passed: Passed, best: Solution, until: float) -> Solution:
-    """What elimination makes better, of the choices that may be in a better one, or of those closest to the bound."""
+    """Improve a solution by eliminating the values that may be better, or those closest to the bound."""
     for _ in range(_ROUNDS):
         if _close(best) or time.perf_counter() > until or not passed.sweeps:
             break
@@ -200,7 +200,7 @@ def _narrowed(network: Network, passed: Passed, best: Solution, until: float) ->
 
 
 def _eliminated(network: Network, kept: Sequence[Numbers], best: Solution) -> Solution:
-    """The best of some choices, where it is better."""
+    """The best choice among the values in `kept`, if it is better than `best`."""
     exact = elimination.eliminated(restricted(network, kept))
     best = replace(best, solver=f"{_PASSED} and {_ELIMINATED}", largest=max(best.largest, exact.largest))
     if exact.cost >= best.cost:
@@ -210,7 +210,7 @@ def _eliminated(network: Network, kept: Sequence[Numbers], best: Solution) -> So
 
 
 def _searched(network: Network, passed: Passed, best: Solution, until: float) -> Solution:
-    """What moving one mesh axis, or two, of all variables at once makes better, until none does."""
+    """Improve a solution by moving one or two mesh axes in all variables at once, until nothing improves."""
     axes = range(network.places[0].shape[1]) if network.places else ()
     moves = [moved for many in (1, 2) for moved in itertools.combinations(axes, many)] if len(axes) > 2 else []
     failed = 0
@@ -229,7 +229,7 @@ def _searched(network: Network, passed: Passed, best: Solution, until: float) ->
 
 
 def _programmed(network: Network, passed: Passed, best: Solution, until: float) -> Solution:
-    """What HiGHS makes better in the time that is left, where what is left of the network is not too large for it."""
+    """Improve a solution by HiGHS in the time left, if the rest of the network is small enough."""
     left = until - time.perf_counter()
     kept = _below(network, passed, best)
     small = restricted(network, kept)
@@ -251,14 +251,14 @@ def _close(best: Solution) -> bool:
 
 
 def _fits(network: Network, kept: Sequence[Numbers], largest: int) -> bool:
-    """Whether no table of an elimination has more entries."""
+    """Whether elimination needs no table with more than `largest` entries."""
     return elimination.ordered([len(mine) for mine in kept], network.pairs)[1] <= largest
 
 
 def _below(network: Network, passed: Passed, best: Solution, limit: float | None = None) -> list[Numbers]:
-    """For each variable the choices with which a choice of all may cost no more than a limit, and the best one's.
+    """For each variable the values whose bound is at most `limit`, and that of the best choice.
 
-    Where there is no limit, no more than the best one costs.
+    The default limit is the cost of the best choice.
     """
     above = best.cost if limit is None else limit
     above += 1e-9 * abs(above)
@@ -271,7 +271,7 @@ def _below(network: Network, passed: Passed, best: Solution, limit: float | None
 
 
 def _closest(network: Network, passed: Passed, best: Solution, above: float, largest: int) -> list[Numbers] | None:
-    """As many of the choices below a cost as can be eliminated, those closest to the bound; None where that is none."""
+    """The values closest to the bound, as many below the cost `above` as fit elimination; None if none do."""
     low, high = -_MAGNITUDES, 0.0
     closest: list[Numbers] | None = None
     for _ in range(_HALVINGS):

@@ -1,8 +1,8 @@
-"""A mesh and a shape in; the layouts that an array of it may have, and what it costs to have it in another one, out.
+"""A mesh and a shape in; the layouts of an array of that shape, and the costs of reshards between them, out.
 
-The steps between layouts are those of `sharding/moves.py`. What a step sends is a share of the array's bytes that hangs
-on the layouts alone, so the steps are found once for all shapes that the mesh axes divide alike; the cheapest ways are
-then all-pairs shortest paths. A sum of which each device has a part is completed by reduce-scatters and an all-reduce.
+The steps between layouts are those of `sharding/moves.py`. A step sends a share of the array's bytes that depends on
+the layouts alone, so all shapes with the same layouts share their steps; all-pairs shortest paths give the cheapest
+reshards. Partial sums are completed by reduce-scatters and an all-reduce.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Indices = NDArray[np.intp]
 
 @dataclass(frozen=True)
 class Sending:
-    """A collective: the `sent` bytes are what a device sends on a ring, `cost` is in the plan's unit."""
+    """A collective; `sent`: the bytes that a device sends on a ring; `cost`: in the plan's unit."""
 
     kind: str
     axes: tuple[str, ...]
@@ -38,7 +38,7 @@ class Sending:
 
 @dataclass(frozen=True)
 class _Step:
-    """A step between two layouts by their numbers; `share`: what is sent, of all bytes of the array."""
+    """A step between two layouts, by number; `share`: the share of the array's bytes that a device sends."""
 
     before: int
     after: int
@@ -49,18 +49,18 @@ class _Step:
 
 @dataclass(frozen=True)
 class _Ways:
-    """The layouts of arrays that the mesh axes divide alike, and the steps between them."""
+    """The layouts that a set of shapes has in common, and the steps between them."""
 
     layouts: tuple[Spec, ...]
     steps: tuple[_Step, ...]
 
 
 Units: TypeAlias = tuple[tuple[str, ...], ...]
-"""The mesh axes that split anything, in the mesh's order; those that only split together stand together."""
+"""The mesh axes of size above 1, in mesh order, grouped where they only split together."""
 
 
 def plain_layouts(mesh: Mesh, shape: tuple[int, ...], units: Units | None = None) -> tuple[Spec, ...]:
-    """The layouts that divide a shape evenly, of several axes on one dimension the mesh's first one slowest."""
+    """The layouts that divide a shape evenly; several axes on one dimension are in mesh order."""
     units = split_axes(mesh) if units is None else units
     layouts: list[Spec] = []
     for places in itertools.product((None, *range(len(shape))), repeat=len(units)):
@@ -74,19 +74,19 @@ def plain_layouts(mesh: Mesh, shape: tuple[int, ...], units: Units | None = None
 
 
 def split_axes(mesh: Mesh) -> Units:
-    """The mesh axes that split anything, each alone."""
+    """The mesh axes of size above 1, each in a group of its own."""
     return tuple((axis,) for axis in mesh.axes if mesh.sizes[axis] > 1)
 
 
 def divides(mesh: Mesh, shape: tuple[int, ...], spec: Spec) -> bool:
-    """Whether all blocks are as long."""
+    """Whether a spec divides every dimension evenly."""
     return all(size % mesh.axis_size(axes) == 0 for size, axes in zip(shape, spec, strict=True))
 
 
 @functools.lru_cache(maxsize=256)
 def _ways(mesh: Mesh, layouts: tuple[Spec, ...], rank: int, units: Units) -> _Ways:
     index = {spec: at for at, spec in enumerate(layouts)}
-    # All that is asked of the sizes is whether they can be divided, which the layouts that there are answer.
+    # The sizes only matter for divisibility, which `layouts` has settled; this shape is divisible by all axes.
     shape = (math.prod(mesh.shape),) * rank
     whole = math.prod(shape)
     steps: list[_Step] = []
@@ -97,11 +97,11 @@ def _ways(mesh: Mesh, layouts: tuple[Spec, ...], rank: int, units: Units) -> _Wa
             if move.after in index:
                 steps.append(_Step(at, index[move.after], move.kind, move.axes, move.sent / whole))
         for unit in units:
-            # A slice of one axis of several that split together leads nowhere.
+            # Axes that only split together are sliced in one step.
             if len(unit) > 1 and not set(unit) & set(here.axes):
                 ends = (Spec((*here[:d], (*here[d], *unit), *here[d + 1 :])) for d in range(rank))
                 steps += [_Step(at, index[end], "slice", unit, 0.0) for end in ends if end in index]
-    # Layouts whose blocks are as large differ by who has which.
+    # A collective-permute connects layouts with blocks of the same size.
     for numbers in alike.values() if mesh.size <= PERMUTED else ():
         for at, to in itertools.permutations(numbers, 2):
             share = moves.local_bytes(mesh, shape, 1, layouts[at]) / whole
@@ -111,22 +111,22 @@ def _ways(mesh: Mesh, layouts: tuple[Spec, ...], rank: int, units: Units) -> _Wa
 
 
 PERMUTED = 4096
-"""On a mesh of more devices no blocks are permuted: who sends to whom takes too long to find out."""
+"""The most devices of a mesh for which permutations are considered; finding the pairs takes too long on larger ones."""
 
 LAYOUTS = 700
-"""Of an array that has more layouts only those are taken in which axes of one dimension are in the mesh's order."""
+"""The most layouts of an array with all orders of axes on a dimension; beyond that only mesh order is considered."""
 
 
 class Space:
-    """The layouts of one array of `total` bytes.
+    """The layouts of an array of `total` bytes.
 
-    - `layouts`: all of them, `index` their numbers; `held`: what a device holds in each, bytes.
-    - `cost`: for two of them the cost of the cheapest way from the first to the second.
+    - `layouts`: all layouts; `index`: their numbers; `held`: the bytes that a device holds in each.
+    - `cost`: the cost of the cheapest reshard from one layout to another, by their numbers.
     """
 
     def __init__(self, mesh: Mesh, shape: tuple[int, ...], itemsize: int, prices: Prices, units: Units) -> None:
         self.mesh, self.total, self._prices = mesh, float(math.prod(shape) * itemsize), prices
-        # Those in any order of the axes on a dimension may stand on the way.
+        # Reshards may pass through layouts with axes in any order.
         several = units != split_axes(mesh) or enumeration.count_of_specs(shape, mesh) > LAYOUTS
         self.layouts = plain_layouts(mesh, shape, units) if several else tuple(enumeration.specs(shape, mesh))
         self.index = {spec: at for at, spec in enumerate(self.layouts)}
@@ -148,7 +148,7 @@ class Space:
         sent = step.share * self.total
         if step.kind == "slice":
             return Sending(step.kind, step.axes, 0.0, 0.0)
-        # Only time asks who sends to whom.
+        # Only the time depends on the pairs of sender and receiver.
         timed = step.kind == "collective-permute" and self._prices.least == "time"
         rate = self._prices.permuting(self._pairs(step)) if timed else self._prices.rate(step.kind, step.axes)
         return Sending(step.kind, step.axes, sent, rate.cost(sent))
@@ -159,7 +159,7 @@ class Space:
         return _permutation(self.mesh, differing)
 
     def path(self, before: int, after: int) -> list[Sending]:
-        """The collectives of the cheapest way."""
+        """The collectives of the cheapest reshard."""
         found: list[Sending] = []
         here = before
         while here != after:
@@ -174,14 +174,14 @@ class Space:
         return found
 
     def completing(self, partial: int, axes: tuple[str, ...], *, summed: bool) -> Costs:
-        """What it costs to have the whole in each layout, of parts that lie so and differ over some axes.
+        """For each layout the cost of completing a partial result, in layout `partial`, over `axes`.
 
-        What is no sum cannot be scattered.
+        Only sums can be reduce-scattered (`summed`).
         """
         return self._completed(partial, axes, summed)[1]
 
     def completion(self, partial: int, axes: tuple[str, ...], after: int, *, summed: bool) -> list[Sending]:
-        """The collectives of that."""
+        """The collectives that complete a partial result in the layout `after` at the least cost."""
         ways, _ = self._completed(partial, axes, summed)
         best = min(ways, key=lambda way: way.cost + self.cost[way.after, after])
         return [*best.sendings, *self.path(best.after, after)]
@@ -195,7 +195,7 @@ class Space:
         return self._completing[key]
 
     def _completions(self, partial: int, axes: tuple[str, ...], summed: bool) -> Iterator[_Completion]:
-        """Each axis is scattered over a dimension, or reduced with the others that are."""
+        """Yield the ways to complete a result, each axis reduce-scattered on a dimension or all-reduced."""
         spec = self.layouts[partial]
         places = (None, *range(len(spec))) if summed else (None,)
         for choice in itertools.product(places, repeat=len(axes)):
@@ -228,7 +228,7 @@ class _Completion:
 
 
 def _shortest(direct: Costs) -> Costs:
-    """The cost of the cheapest way between any two, of those of single steps."""
+    """The costs of the cheapest paths between all pairs, from the costs of single steps."""
     cost = direct.copy()
     for through in range(len(cost)):
         np.minimum(cost, cost[:, through, None] + cost[None, through, :], out=cost)
@@ -239,7 +239,7 @@ def _shortest(direct: Costs) -> Costs:
 def _permutation(
     mesh: Mesh, differing: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
 ) -> tuple[tuple[int, int], ...]:
-    """Who sends to whom on the whole mesh, where dimensions that lie as the firsts are to lie as the seconds."""
+    """The pairs of sender and receiver on the whole mesh when dimensions change from the first to the second axes."""
     before, after = (Spec(pair[side] for pair in differing) for side in (0, 1))
     shape = (math.prod(mesh.shape),) * len(differing)
     axes = moves.changed(mesh, before, after)
@@ -248,14 +248,14 @@ def _permutation(
 
 
 class Spaces:
-    """The spaces of all shapes of one plan."""
+    """The spaces of all shapes in one plan."""
 
     def __init__(self, mesh: Mesh, prices: Prices, units: Units) -> None:
         self.mesh, self.prices, self.units = mesh, prices, units
         self._spaces: dict[tuple[tuple[int, ...], int], Space] = {}
 
     def of(self, shape: Sequence[int], itemsize: int) -> Space:
-        """That of an array."""
+        """The space of an array with this shape and itemsize."""
         key = tuple(shape), itemsize
         if key not in self._spaces:
             self._spaces[key] = Space(self.mesh, *key, self.prices, self.units)

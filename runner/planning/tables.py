@@ -1,11 +1,11 @@
-"""What is to be laid out, and prices, in; the network of what every layout and every assignment costs out.
+"""Tensors, operations, transfers and prices in; the network of the costs of layouts and assignments out.
 
-The layouts of tensors are variables, and so are the assignments of mesh axes to the factors of operations: an operand
-then shares a cost with its operation alone, however many operands there are. The cost of a line is
+The variables are the layouts of tensors and the assignments of mesh axes to the factors of operations, so that an
+operand shares a cost with its operation alone, however many operands there are. A line has the costs
 
-- to have its operands as the assignment asks, to compute, to complete a sum towards the layout of the result;
-- where it is differentiated, to have the cotangent of the result as the operation has it, to compute the gradients,
-  and to complete each of them, over the axes that the operand lacks, towards the operand's own layout.
+- of resharding its operands for the assignment, of computing, and of completing a sum in the layout of the result;
+- if it is differentiated, of resharding the cotangent of the result, of computing the gradients, and of completing each
+  of these, over the axes that the operand lacks, in the operand's own layout.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _OF_SUMS = ("sum", "mean")
 
 @dataclass(frozen=True)
 class Lying:
-    """How a tensor may lie: a layout, and the one in which its readers find it as well, by their numbers.
+    """The choices of a tensor: its own layout, and a second one that it is also kept in for its readers, by number.
 
-    What several operations read is laid out anew once for all of them.
+    A tensor with several readers is resharded once for all of them.
     """
 
     space: Space
@@ -42,17 +42,18 @@ class Lying:
     held: Indices
 
     def spec(self, number: int) -> Spec:
-        """The layout of a choice."""
+        """The tensor's own layout in a choice."""
         return self.space.layouts[int(self.own[number])]
 
 
 @dataclass(frozen=True)
 class Way:
-    """An assignment of mesh axes to the factors of an operation, and what it asks.
+    """An assignment of mesh axes to the factors of an operation, and what it requires.
 
-    - `needed`: of each operand the number of the layout; `partial`: of each result before it is completed.
-    - `over`: the axes over which the result is completed; `summed`: whether it is a sum, which can be scattered;
-      `lacking`: for each operand the axes over which its gradient is completed.
+    - `needed`: the number of each operand's layout; `partial`: that of each result before it is completed.
+    - `over`: the axes over which the result is completed; `summed`: whether it is a sum, which can be reduce-scattered.
+    - `lacking`: for each operand the axes over which its gradient is completed.
+    - `shards`: the number of parts that the operation is split into.
     """
 
     assignment: Assignment
@@ -66,7 +67,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Term:
-    """A cost of one or two variables, and which line has it; `what` is what it is of."""
+    """A cost that depends on one or two variables, the path of its line, and what it is for."""
 
     line: str
     what: str
@@ -76,9 +77,9 @@ class Term:
 
 @dataclass(frozen=True)
 class _Cost:
-    """A cost of an operation, for each of its ways, and of each layout of an operand or a result by its place.
+    """A cost of an operation, for each of its ways and, if `of` names an operand or result, each layout of that.
 
-    `what` is what it is of, before the name of the tensor.
+    `what`: what the cost is for, to be followed by the tensor's name.
     """
 
     what: str
@@ -88,7 +89,7 @@ class _Cost:
 
 @dataclass(frozen=True)
 class Item:
-    """A cost of a plan: of a line, what for, how much in the plan's unit."""
+    """A cost in a plan: its line, what it is for, and the amount in the plan's unit."""
 
     line: str
     what: str
@@ -96,10 +97,10 @@ class Item:
 
 
 class Tables:
-    """The tables of what is to be laid out. Variables are the tensors, then the operations, by their numbers."""
+    """The tables of all costs; variables are the tensors by number, then the operations by number."""
 
     def __init__(self, mesh: Mesh, layable: Layable, prices: Prices, *, divided: bool | None = None) -> None:
-        """Of tables that are compared all are `divided`, or none is: by default as the prices say."""
+        """Tables to be compared must agree in `divided`, which by default is that of the prices."""
         self.mesh, self.layable, self.prices = mesh, layable, prices
         self._divided = prices.divided if divided is None else divided
         self.units, self._shared = _fitting(mesh, layable)
@@ -113,7 +114,7 @@ class Tables:
         self._costs_of: dict[Hashable, list[_Cost]] = {}
 
     def _notes(self) -> Iterator[str]:
-        """What was left out, so that the tables are not too large."""
+        """Yield notes on what is left out to keep the tables small enough."""
         for unit in self.units:
             if len(unit) > 1:
                 yield f"{', '.join(unit)} split together: there are too many layouts to choose for each alone"
@@ -134,14 +135,14 @@ class Tables:
             specs = tuple(spec for spec in specs if not (tensor.whole_first and spec[0]))
         several = tensor.readers > 1 and self._shared
         pairs = [(spec, held) for spec in specs for held in (_wider(spec, self.units) if several else (spec,))]
-        # A layout that the file gives may have another order of axes than there is on the way.
+        # A layout in the file may have an order of axes that the space lacks.
         pairs = [(own, held) for own, held in pairs if held in space.index]
         own, held = (np.array([space.index[pair[side]] for pair in pairs]) for side in (0, 1))
         self._alike[key] = Lying(space, own, held)
         return self._alike[key]
 
     def _kind(self, operation: Operation) -> Hashable:
-        """What the costs of an operation hang on: those of the same kind share their tables."""
+        """A key for all that an operation's costs depend on; operations with equal keys share tables."""
         tensors = self.layable.tensors
         operands = [
             (id(self.lying[each.tensor]), each.place, each.stored, tensors[each.tensor].differentiated)
@@ -209,14 +210,14 @@ class Tables:
         )
 
     def variable(self, operation: int) -> int:
-        """The variable of an operation."""
+        """The number of an operation's variable."""
         return len(self.lying) + operation
 
     # Costs.
 
     @cached_property
     def network(self) -> Network:
-        """All costs, those of the same variables together."""
+        """The network of all costs, summed for each variable and pair."""
         sizes = [len(lying.own) for lying in self.lying] + [len(ways) for ways in self.ways]
         alone = [np.zeros(size) for size in sizes]
         parts: dict[tuple[int, int], list[tuple[Costs, bool]]] = {}
@@ -229,7 +230,7 @@ class Tables:
             else:
                 a, b = sorted(term.variables)
                 parts.setdefault((a, b), []).append((term.costs, term.variables != (a, b)))
-        # Pairs of the same parts share a table.
+        # Pairs with the same summands share a table.
         summed: dict[tuple[tuple[int, bool], ...], Costs] = {}
         pairs: dict[tuple[int, int], Costs] = {}
         for pair, costs in parts.items():
@@ -247,7 +248,7 @@ class Tables:
         return Network(tuple(alone), pairs, self._places())
 
     def _places(self) -> tuple[Numbers, ...]:
-        """For each choice of each variable where it has each mesh axis: a number that only equals itself."""
+        """For each variable a row per choice with a number for the place of each mesh axis."""
         axes = [unit[0] for unit in self.units]
         of: dict[int, Numbers] = {}
         places: list[Numbers] = []
@@ -268,13 +269,13 @@ class Tables:
         return tuple(places)
 
     def _order(self, spec: Spec) -> int:
-        """How far a layout is from one that has the mesh's first axes on the first dimensions."""
+        """How far a layout is from having the mesh's first axes on the first dimensions."""
         later = {axis: len(self.mesh.axes) - at for at, axis in enumerate(self.mesh.axes)}
         return sum(d * later[axis] for d, axes in enumerate(spec) for axis in axes)
 
     @cached_property
     def terms(self) -> tuple[Term, ...]:
-        """The costs, line by line."""
+        """All costs, of tensors, transfers and operations."""
         found: list[Term] = []
         for at, (tensor, lying) in enumerate(zip(self.layable.tensors, self.lying, strict=True)):
             if tensor.readers > 1:
@@ -304,7 +305,7 @@ class Tables:
             yield Term(transfer.line, f"the gradient of {name} on its way", over, back.costs)
 
     def _stop(self, transfer: Transfer, spec: Spec) -> int:
-        """How what a tensor passes on lies, as a layout of the tensor itself."""
+        """The layout that the source of a transfer needs so that the target has `spec`, by number."""
         ends = {"as it is": spec, "slice": Spec(((), *spec)), "stack": Spec(spec[1:])}
         return self.lying[transfer.before].space.index[ends[transfer.kind]]
 
@@ -327,7 +328,7 @@ class Tables:
                     yield Term(operation.line, what, (at, variable), cost.costs)
 
     def _priced(self, operation: Operation, ways: Sequence[Way]) -> Iterator[_Cost]:
-        """What an operation costs, for each of its ways, and each layout of what it reads and gives."""
+        """Yield the costs of an operation, for each of its ways and each layout of its operands and results."""
         tensors = self.layable.tensors
         sent = [self._inside(operation, way) for way in ways]
         costs = np.array([sum(each.cost for each in sendings) for sendings in sent]) * self._times(operation)
@@ -355,7 +356,7 @@ class Tables:
                 yield _Cost("the cotangent of ", ("result", place), costs)
 
     def _times(self, operation: Operation) -> int:
-        """How often what an operation reads is laid out anew: a loop's backward pass does it once more."""
+        """How often operands are resharded in a run: in a loop the backward pass does it again."""
         again = operation.differentiated and operation.steps > 1
         return operation.steps * (2 if again else 1)
 
@@ -368,7 +369,7 @@ class Tables:
         return found * (2 if operation.differentiated and operation.steps == 1 else 1)
 
     def _computing(self, operation: Operation, way: Way) -> float:
-        """What a device computes forward, and of the backward pass the gradient of each operand that has one."""
+        """The cost of one device's computation, forward and for each gradient of the backward pass."""
 
         def stored(place: int, operand: Operand) -> float:
             return float(self.lying[operand.tensor].space.held[way.needed[place]]) if operand.stored else 0.0
@@ -381,23 +382,23 @@ class Tables:
         cost = self.prices.computing(operation.work, way.shards, sum(read) + written)
         if operation.differentiated:
             for place, operand in enumerate(operation.operands):
-                # A gradient is written, of the cotangent and of the other operands.
+                # A gradient is computed from the cotangent and the other operands.
                 if self.layable.tensors[operand.tensor].differentiated:
                     moved = sum(read) + written if operation.work.flops else read[place]
                     cost += self.prices.computing(operation.work, way.shards, moved)
         return cost
 
-    # A choice, explained.
+    # Explaining a choice.
 
     def items(self, choice: Choice) -> Iterator[Item]:
-        """What a choice costs; what costs nothing is left out."""
+        """Yield the costs of a choice that are not 0."""
         for term in self.terms:
             cost = float(term.costs[tuple(choice[variable] for variable in term.variables)])
             if cost:
                 yield Item(term.line, term.what, cost)
 
     def sendings(self, choice: Choice) -> Iterator[tuple[str, str, int, Sending]]:
-        """The collectives of a choice: of which line, what for, how often."""
+        """Yield the collectives of a choice: line, purpose, number of executions, and the collective."""
         tensors = self.layable.tensors
         for at, tensor in enumerate(tensors):
             lying, number = self.lying[at], choice[at]
@@ -446,17 +447,17 @@ class Tables:
 
 
 def _dimension(spec: Spec, axis: str) -> int:
-    """The dimension that an axis splits, -1 for none."""
+    """The dimension that an axis splits, or -1."""
     return next((d for d, axes in enumerate(spec) if axis in axes), -1)
 
 
 def _factor(assignment: Assignment, axis: str) -> int:
-    """The factor that an axis splits, -1 for none."""
+    """The factor that an axis splits, or -1."""
     return next((factor for factor, axes in assignment.items() if axis in axes), -1)
 
 
 def _wider(spec: Spec, units: Units) -> Iterator[Spec]:
-    """A layout, and those in which some of its axes split nothing."""
+    """Yield a layout, then those with fewer of its axes."""
     there = [unit for unit in units if unit[0] in spec.axes]
     others = set(spec.axes) - {axis for unit in there for axis in unit}
     for kept in itertools.product((True, False), repeat=len(there)):
@@ -464,7 +465,7 @@ def _wider(spec: Spec, units: Units) -> Iterator[Spec]:
 
 
 def _assignments(mesh: Mesh, rule: Rule, units: Units) -> Iterator[dict[int, tuple[str, ...]]]:
-    """Every way in which mesh axes may split the factors, of several on one factor the mesh's first one slowest."""
+    """Yield all ways to split factors over mesh axes; several axes on one factor are in mesh order."""
     factors = _factors(rule)
     for chosen in itertools.product((None, *factors), repeat=len(units)):
         assignment: dict[int, tuple[str, ...]] = {}
@@ -480,13 +481,13 @@ def _factors(rule: Rule) -> list[int]:
 
 
 LARGEST = 300_000_000
-"""The entries of all tables, at most, if every dimension could be divided: about a quarter of them are there."""
+"""The most entries of all tables if every dimension were divisible; about a quarter of them exist."""
 
 
 def _fitting(mesh: Mesh, layable: Layable) -> tuple[Units, bool]:
-    """What splits together, so that the tables are not too large, and whether readers may share a layout of their own.
+    """The units of mesh axes for which the tables are small enough, and whether tensors may have a second layout.
 
-    Axes that stand side by side in the mesh, and that the file does not name, split together where that is needed.
+    If necessary, neighbouring axes of the mesh that no layout in the file names are split together.
     """
     units = split_axes(mesh)
     named = {axis for tensor in layable.tensors if tensor.spec is not None for axis in tensor.spec.axes}
@@ -496,14 +497,14 @@ def _fitting(mesh: Mesh, layable: Layable) -> tuple[Units, bool]:
         joined = [at for at in range(len(units) - 1) if not named & {*units[at], *units[at + 1]}]
         if not joined:
             break
-        # The smallest ones first: what is large is better left to choose.
+        # Join the smallest axes first: the choice matters more for large ones.
         at = min(joined, key=lambda at: mesh.axis_size((*units[at], *units[at + 1])))
         units = (*units[:at], (*units[at], *units[at + 1]), *units[at + 2 :])
     return units, False
 
 
 def _entries(layable: Layable, axes: int, *, shared: bool) -> int:
-    """The entries of all tables for so many axes, if these could divide everything."""
+    """The number of entries of all tables with this many axes, if every dimension were divisible."""
 
     def layouts(at: int) -> int:
         tensor = layable.tensors[at]
@@ -520,29 +521,29 @@ def _entries(layable: Layable, axes: int, *, shared: bool) -> int:
 
 
 def _completed(space: Space, way: Way, place: int) -> Costs:
-    """What it costs to have a result whole in each layout."""
+    """The cost of completing a result in each layout."""
     partial = way.partial[place]
     return space.completing(partial, way.over, summed=way.summed) if way.over else space.cost[partial]
 
 
 def _completion(space: Space, way: Way, place: int, after: int) -> list[Sending]:
-    """The collectives of that."""
+    """The collectives that complete a result in the layout `after`."""
     if not way.over:
         return space.path(way.partial[place], after)
     return space.completion(way.partial[place], way.over, after, summed=way.summed)
 
 
 def memory(tables: Tables, at: int) -> Costs:
-    """The bytes that a device holds of a tensor in each of its layouts, as often as arrays and outputs lie so."""
+    """The bytes of a tensor on one device in each of its layouts, for all arrays and outputs that share it."""
     lying, tensor = tables.lying[at], tables.layable.tensors[at]
     return tensor.copies * lying.space.held[lying.own]
 
 
 def by_tensor(tables: Tables) -> Mapping[int, Costs]:
-    """The same of all that is held."""
+    """The bytes on one device of each tensor that is held, in each of its layouts."""
     return {at: memory(tables, at) for at, tensor in enumerate(tables.layable.tensors) if tensor.copies}
 
 
 def held(tables: Tables, choice: Choice) -> float:
-    """The bytes that a device holds of arrays and outputs."""
+    """The bytes of arrays and outputs that a device holds."""
     return math.fsum(float(costs[choice[at]]) for at, costs in by_tensor(tables).items())

@@ -1,7 +1,7 @@
-"""The part of a program that constrains values inside a user's function.
+"""The layouts of values inside a user's function in; the source of the decorator that constrains them out.
 
-The user's code stays as it is: the function is traced, and equations are added to its jaxpr behind those whose values
-a path names. The worker reads functions through the same code, so a path names the same values there.
+The user's code stays unchanged: the function is traced, and constraints are added to its jaxpr after the equations
+whose values the paths name. The worker reads functions with the same source, so a path names the same values there.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from runner.layout import Spec
 from runner.programs.spelling import sharding
 
 MODULES, IMPORTS = ("itertools", "re"), ("import jax.extend.core as jex",)
-"""What `SOURCE` reads besides `jax`: of Python's own, and of JAX's."""
+"""The modules of the standard library and the imports of JAX that `SOURCE` needs besides `jax`."""
 
 DECORATOR = "constraining"
 
@@ -95,11 +95,11 @@ def scopes_of(equation, around):
     names = filter(None, re.sub(r"\\w+\\(|\\)", "", stack).split("/"))
     return list(itertools.accumulate(names, lambda path, name: f"{path}/{name}".lstrip("/"), initial=around))[1:]
 '''
-"""Functions of a program, and of the worker."""
+"""The functions, for programs and for the worker."""
 
 
 def decorator(specs: Mapping[str, Spec]) -> str:
-    """What stands above a function of which the values at these paths are to lie so."""
+    """The source of the decorator of a function whose values at these paths are constrained."""
     entries = [f'"{path}": {sharding(spec)}' for path, spec in specs.items()]
     line = f"@{DECORATOR}({{{', '.join(entries)}}})\n"
     if len(line) <= 110:

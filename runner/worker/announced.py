@@ -1,7 +1,7 @@
-"""The definition of an experiment whose job is likely to come in; whether JAX may be imported for it out.
+"""The definition of the experiment that is likely to run next in; whether JAX may be imported for it out.
 
-The process that runs the experiment decides by the same functions whether it is valid. It has to import them first,
-while the worker has them and waits. Imports no JAX.
+The process that runs the experiment validates it by the same functions, but has to import them first, while the worker
+has them and waits. Imports no JAX.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from runner.experiment.model import Experiment
 from runner.experiment.reader import read
 
 _BYTES = 1 << 20
-"""Arrays of at most so many bytes are made, to see whether they can be: the other process makes them as well."""
+"""The most bytes of arrays that are made to check that they can be; the other process makes them as well."""
 
 
 def is_valid(definition: Mapping[str, Any]) -> bool:
-    """Whether an experiment is valid, and one worker on this machine runs it; False where that takes long to tell."""
+    """Whether an experiment is valid and one worker on this machine runs it; False if this takes long to decide."""
     try:
         expect.refusal(definition)
         if imports(definition):
@@ -33,7 +33,7 @@ def is_valid(definition: Mapping[str, Any]) -> bool:
         memory.check(experiment)
         data.make(experiment, Path.cwd())
     except Exception:
-        # The other process comes to the same, and reports it.
+        # The other process finds the same error and reports it.
         return False
     return True
 

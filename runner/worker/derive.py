@@ -1,4 +1,4 @@
-"""An experiment in; Shardy's plan of its graph, part by part, and the per-device lines derived from it, out."""
+"""An experiment in; Shardy's plan of its graph, by value, and the per-device lines derived from it, out."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SCOPE = re.compile(r"(?:^|/)equation(\d+)(/value)?(?=/|$)")
 
 @dataclass
 class _Planner(Walker):
-    """Evaluates a graph with a named scope for each equation and its value, as `constraint` constrains it."""
+    """Evaluates a graph in named scopes for each equation and its value, and constrains values as asked."""
 
     types: dict[int, Typed | tuple[Typed, ...] | None] = field(
         default_factory=dict[int, Typed | tuple[Typed, ...] | None]
@@ -69,13 +69,13 @@ class _Planner(Walker):
         return value if spec is None else self.laid_out(value, spec)
 
     def laid_out(self, value: Any, spec: Spec) -> Any:
-        """A value as a constraint or an output asks for it."""
+        """A value with a sharding constraint."""
         mesh = abstract_mesh(self.experiment.mesh)
         return calls.with_sharding_constraint(value, NamedSharding(mesh, partition(spec)))
 
 
 def _traced(experiment: Experiment) -> tuple[jax.stages.Traced, dict[int, Typed | tuple[Typed, ...] | None]]:
-    """The graph with its constraints, traced, and the types of all of its values."""
+    """Trace the graph with its constraints; returns it with the types of all of its values."""
     types: dict[int, Typed | tuple[Typed, ...] | None] = {}
     graph, mesh = experiment.computed("graph"), abstract_mesh(experiment.mesh)
 
@@ -93,12 +93,12 @@ def _traced(experiment: Experiment) -> tuple[jax.stages.Traced, dict[int, Typed 
 
 
 def value_types(experiment: Experiment) -> Parts:
-    """The types of all values of the graph, by their numbers."""
+    """The types of all values of the graph, by number."""
     return _traced(experiment)[1]
 
 
 def planned(experiment: Experiment) -> tuple[Plan, Parts]:
-    """Shardy's plan of the graph with its constraints, and the types of all of its values."""
+    """Shardy's plan of the graph with its constraints, and the types of all of its values, by number."""
     traced, types = _traced(experiment)
     graph = experiment.computed("graph")
     with jax.sharding.use_abstract_mesh(abstract_mesh(experiment.mesh)):
@@ -121,9 +121,9 @@ def planned(experiment: Experiment) -> tuple[Plan, Parts]:
 def derived(
     experiment: Experiment, refused: Callable[[Experiment, Floats], str | None]
 ) -> tuple[Experiment, Derivation, Floats] | str:
-    """The experiment with the lines of one device, what there is to say of them, their dtypes; or why there are none.
+    """The experiment with per-device lines, their derivation and their dtypes; or the reason why there are none.
 
-    `refused` says what JAX's types have against lines, and collects the dtypes in them.
+    `refused`: gives JAX's objection to lines, if any, and collects the dtypes in them.
     """
     shardy, types = planned(experiment)
     hints = {number: whole_axes(spec) for number, spec in shardy.values.items()}
@@ -134,7 +134,7 @@ def derived(
     except NotDerived as error:
         return str(error)
     except SyntaxFault as fault:
-        # What is derived says more than the line that it is derived from.
+        # A derived line says more than its source, and may exceed the language's limits.
         return f"a line of it would be {fault}"
     tried: list[dict[str, Any]] = []
     for typing in TRIES:

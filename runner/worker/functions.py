@@ -1,8 +1,8 @@
-"""A definition that imports functions of Python in; the same with their lines, and the leaves of its trees, out.
+"""A definition that imports Python functions in; a definition with their lines and their trees' leaves out.
 
-The user's code runs here, and nowhere else but in the programs: modules are imported, trees are made, functions are
-traced at the types of what they are called with. What comes out is a definition like any other: an array for each leaf,
-a function of the experiment for each call, and under `imported` how a program calls the user's function instead.
+Apart from programs, the user's code runs only here: modules are imported, trees are made, functions are traced at the
+types of their arguments. The result is an ordinary definition with an array for each leaf, a function of the experiment
+for each call, and under `imported` how a program calls the user's function instead.
 """
 
 from __future__ import annotations
@@ -44,43 +44,43 @@ from runner.worker.specs import partition
 from runner.worker.versions import is_own
 
 _KEYS = {"key": "jax.random.key"}
-"""What Python may read in a file besides what is imported, and what a program calls it."""
+"""The names that Python expressions may use besides imports, with their names in programs."""
 
 _RAISED = (Exception, SystemExit, KeyboardInterrupt)
-"""What the user's code may raise: what it likes."""
+"""The exceptions of the user's code that are reported: all of them."""
 
 _FEW = 16
-"""A tree of dicts, lists and tuples with at most so many leaves is written out; of others the structure has a name."""
+"""The most leaves of a tree of dicts, lists and tuples that is written out; otherwise its structure gets a name."""
 
 
 @dataclass(frozen=True)
 class _Tree:
-    """A pytree of values: the names of its leaves, its structure, and how Python writes it, with `$name` for a leaf."""
+    """A pytree: the names of its leaves, its structure, and its Python expression, with `$name` for a leaf."""
 
     leaves: tuple[str, ...]
     structure: Any
     text: str
 
     def renamed(self, prefix: str) -> _Tree:
-        """The tree whose leaves have a prefix to their names."""
+        """The tree with a prefix added to the names of its leaves."""
         leaves = tuple(f"{prefix}{leaf}" for leaf in self.leaves)
         return _Tree(leaves, self.structure, self.text)
 
     def made(self, values: Mapping[str, Any]) -> Any:
-        """The tree of these values of its leaves."""
+        """The tree with these values of its leaves."""
         return calls.tree.unflatten(self.structure, [values[leaf] for leaf in self.leaves])
 
 
 @dataclass(frozen=True)
 class _Around:
-    """A repeat in whose body a line stands: its name, what the file says of it, the lines before that one."""
+    """A repeat around a line: its name, its mapping in the file, and the lines of its body before that line."""
 
     name: str
     repeat: Mapping[str, Any]
     lines: Mapping[str, Any]
 
     def probing(self, inner: Mapping[str, Any], probes: Mapping[str, str]) -> dict[str, Any]:
-        """The repeat as far as it is known, with a repeat `inner`, in which some expressions are lines and stacked."""
+        """The repeat as far as it is read, with the lines `inner` and `probes`, whose values are stacked."""
         kept = {part: value for part, value in self.repeat.items() if part not in ("stack", "checkpoint")}
         return {
             self.name: {**kept, "body": {**self.lines, **inner, **probes}, "stack": {name: name for name in probes}}
@@ -88,9 +88,9 @@ class _Around:
 
 
 def traced(definition: Mapping[str, Any], folder: Path, into: Path) -> dict[str, Any]:
-    """The definition with what it imports read, of which relative paths are of `folder`; files are left in `into`.
+    """The definition with its imports read; relative paths are below `folder`, and arrays are saved in `into`.
 
-    Raises `InvalidExperiment` for what cannot be imported, traced or read, with the user's line where there is one.
+    Raises `InvalidExperiment` for what cannot be imported, traced or read, with the user's line if there is one.
     """
     return _Reading(definition, folder, into).done()
 
@@ -102,26 +102,26 @@ class _Reading:
     into: Path
     preamble: list[str] = field(default_factory=list[str])
     objects: dict[str, Any] = field(default_factory=dict[str, Any])
-    """What is imported, by the names that the file has for it."""
+    """The imported modules and objects, by their names in the file."""
     trees: dict[str, _Tree] = field(default_factory=dict[str, _Tree])
     arrays: dict[str, Any] = field(default_factory=dict[str, Any])
     functions: dict[str, Any] = field(default_factory=dict[str, Any])
     imported: dict[str, Imported] = field(default_factory=dict[str, Imported])
     patterns: set[str] = field(default_factory=set[str])
-    """The patterns of `specs` that some path fits."""
+    """The patterns of `specs` that match a path."""
     inside: dict[str, None] = field(default_factory=dict[str, None])
-    """The paths of what constraints may name inside of calls."""
+    """The paths inside calls that constraints may name."""
     paths: dict[str, str] = field(default_factory=dict[str, str])
-    """The paths of leaves in their trees, by their names."""
+    """The paths of leaves in their trees, by name."""
     compilable: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = field(
         default_factory=dict[str, tuple[Callable[..., Any], dict[str, Any]]]
     )
-    """The functions that lines are, and the types of the arrays, by their names, that these are called with."""
+    """For each line that is a call: the function, and the types of its array operands by name."""
     modules: list[str] = field(default_factory=list[str])
-    """The names of the modules that are files of the user's own."""
+    """The names of the modules that are the user's files."""
     references: dict[str, Callable[..., Any]] = field(default_factory=dict[str, Callable[..., Any]])
     called: set[str] = field(default_factory=set[str])
-    """The names of what lines call, and of what is called inside of that."""
+    """The names of the functions that lines call, directly or inside."""
 
     def done(self) -> dict[str, Any]:
         self.probe = read(skeleton(self.definition))
@@ -168,20 +168,20 @@ class _Reading:
 
     @cached_property
     def specs(self) -> dict[str, Any]:
-        """The specs of leaves by patterns of their paths."""
+        """The specs of leaves, by patterns of their paths."""
         return flattened(self._said("specs"))
 
     @cached_property
     def constrained(self) -> dict[str, Any]:
-        """The constraints whose keys are patterns of paths, by these."""
+        """The constraints whose keys are patterns of paths, by pattern."""
         given = self._said("constraints")
         return flattened({key: spec for key, spec in given.items() if is_mapping(spec) or is_pattern(key)})
 
     def _said(self, key: str) -> Mapping[str, Any]:
-        """What the file says at a key that may be null."""
+        """The mapping at a key, empty if it is null."""
         return self.definition[key] or {}
 
-    # What is imported.
+    # Imports.
 
     def _import(self, name: str, source: str) -> None:
         key = ("imports", name)
@@ -216,7 +216,7 @@ class _Reading:
         return function
 
     def _module(self, source: str, key: Key) -> tuple[Any, str | None, list[str]]:
-        """The module that is named, what is taken of it, and how a program finds it."""
+        """The module of a source, the attribute named after it, and the lines by which a program finds it."""
         where, _, attribute = source.partition(":")
         lines: list[str] = []
         name = where
@@ -249,14 +249,14 @@ class _Reading:
         return found
 
     def _raised(self, error: BaseException, what: str, key: Key, call: str = "") -> InvalidExperiment:
-        """What the user's code raised, with the line of it where that is known."""
+        """The report of an exception of the user's code, with its line if known."""
         first = str(error).strip().split("\n")[0]
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_own(frame.filename)]
         where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno} {frames[-1].line}" if frames else ""
         message = f"{what}{where}: {type(error).__name__}" + (f": {first}" if first else "")
         return InvalidExperiment(Fault(key, message, call or None, 0, len(call)))
 
-    # The arrays, and the leaves of trees.
+    # Arrays, and the leaves of trees.
 
     def _array(self, name: str, array: Mapping[str, Any]) -> None:
         expression = array.get("tree")
@@ -302,7 +302,7 @@ class _Reading:
                     self.arrays[leaf]["spec"] = spec
 
     def _specs(self, text: Any, tree: _Tree, key: Key) -> dict[str, list[Any] | None]:
-        """What a call gives as the PartitionSpecs of a tree's leaves; None for a leaf of which it says nothing."""
+        """Evaluate an expression to the PartitionSpecs of a tree's leaves; None for a leaf without one."""
         call = self._python(text, key)
         space = {**self.objects, **self.probe.dims}
         self._known(call, space, key)
@@ -338,16 +338,16 @@ class _Reading:
         return name
 
     def _left(self, name: str, value: np.ndarray) -> str:
-        """The `init` of values that are left in a file."""
+        """Save values to a file, and return the `init` that loads them."""
         self.into.mkdir(parents=True, exist_ok=True)
         file = self.into / f"{name}.npy"
-        # NumPy's files know no bfloat16: float32 has all its values.
+        # NumPy's file format lacks bfloat16; float32 represents all its values.
         plain = value if value.dtype.kind in "biufc" else value.astype(np.float32)
         np.save(file, plain)
         return f"load({str(file)!r})"
 
     def _tree(self, name: str, value: Any, made_by: PythonCall | None) -> _Tree:
-        """The tree that a value is, with a name for each leaf; `made_by` says how a program finds its structure."""
+        """The tree of a value, with a name for each leaf; `made_by`: the expression that gives its structure."""
         leaves: list[str] = []
         known = {path: leaf for leaf, path in self.paths.items()}
         for keys, _ in calls.tree_util.tree_flatten_with_path(value)[0]:
@@ -369,29 +369,29 @@ class _Reading:
         return _Tree(tuple(leaves), structure, written or "")
 
     def _leaves(self, names: Iterable[str]) -> list[str]:
-        """The names, with those of its leaves in the place of a tree's."""
+        """The names, with each tree replaced by its leaves."""
         return [leaf for name in names for leaf in (self.trees[name].leaves if name in self.trees else (name,))]
 
     def _space(self) -> dict[str, Any]:
-        """What Python may read of itself: what is imported, the dims, and `key`."""
+        """The names that Python expressions may use: imports, dims and `key`."""
         return {**self.objects, **self.probe.dims, "key": jax.random.key}
 
     def _texts(self) -> dict[str, str]:
-        """What Python's own names are in a program."""
+        """The expressions for dims and `key` in a program."""
         return {**_KEYS, **{dim: str(size) for dim, size in self.probe.dims.items()}}
 
     def _spec(self, name: str, own: Any) -> Any:
-        """How an array or a leaf lies: the first of the patterns that its path fits, else what its line says."""
+        """The spec of an array or leaf: an array's own, else that of the first matching pattern, else the tree's."""
         for pattern, spec in self.specs.items():
             if fits(pattern, self.paths.get(name, name)):
                 self.patterns.add(pattern)
                 return spec if own is None or name not in self.definition["arrays"] else own
         return own
 
-    # The sections.
+    # Sections.
 
     def _section(self, section: Section, written: dict[str, dict[str, Any]]) -> None:
-        """Read the calls in the lines of a section, of which `written` has what comes of them."""
+        """Read the calls in the lines of a section, and put the resulting lines in `written`."""
         if not self.definition[section]:
             written[section] = {}
             if section == "per_device" or not self.definition[BOTH]:
@@ -419,11 +419,11 @@ class _Reading:
                     written[where][given] = text
         if section == "per_device" or not self.definition["per_device"]:
             written[BOTH] = {name: _shared(texts) for name, texts in written[BOTH].items()}
-        # What the lines of one section call a tree the outputs do too.
+        # Outputs may name the trees of any section.
         self.trees = {**known, **self.trees}
 
     def _line(self, section: Section, name: str, value: Any, key: Key) -> tuple[str, Any]:
-        """The names that a line gives, and what it says, with functions of the experiment in the place of calls."""
+        """The names and the text of a line, with calls of Python replaced by functions of the experiment."""
         if not isinstance(value, str):
             if is_mapping(value) and is_mapping(value.get("body")) and not is_choice(value):
                 return name, self._repeat(section, name, value, key)
@@ -455,7 +455,7 @@ class _Reading:
         return ", ".join(self._give(given, tree, key, value)), written
 
     def _repeat(self, section: Section, name: str, repeat: Mapping[str, Any], key: Key) -> dict[str, Any]:
-        """A repeat whose body calls what is imported; what it carries and takes slices of may be trees."""
+        """A repeat whose body calls imported functions; its carry and slices may be trees."""
         for part in repeat.keys() - {"body"}:
             self._refuse_inside(repeat[part], (*key, part))
         values, trees = set(self.values), dict(self.trees)
@@ -490,7 +490,7 @@ class _Reading:
         return {**repeat, **first, "body": lines, **({"stack": stack} if stack else {})}
 
     def _firsts(self, given: Mapping[str, Any], trees: Mapping[str, _Tree]) -> dict[str, Any]:
-        """What a repeat carries or takes slices of, a name for each leaf of a tree."""
+        """The carry or the slices of a repeat, with each tree replaced by its leaves."""
         firsts: dict[str, Any] = {}
         for name, value in given.items():
             of = trees.get(value) if isinstance(value, str) else None
@@ -502,13 +502,13 @@ class _Reading:
         return firsts
 
     def _again(self, name: str, tree: str, key: Key) -> tuple[str, str]:
-        """The lines of a name for what a repeat gives as a tree."""
+        """The names and the text of a line that renames a tree, which a repeat gives."""
         of = self.trees[tree]
         names = self._give([name], of, key, tree)
         return ", ".join(names), of.leaves[0] if len(names) == 1 else f"({', '.join(of.leaves)})"
 
     def _give(self, given: Sequence[str], tree: _Tree, key: Key, text: str) -> list[str]:
-        """The names of the leaves of what a line gives, whose own names are those of its trees."""
+        """Name the results of a line, and return the names of their leaves."""
         if len(given) == 1:
             parts = [calls.tree.unflatten(tree.structure, tree.leaves)]
         else:
@@ -532,7 +532,7 @@ class _Reading:
         return names
 
     def _refuse_inside(self, value: Any, key: Key) -> None:
-        """Refuse calls of what is imported in a repeat or in a function of the experiment's own."""
+        """Refuse calls of imported functions where they cannot have a line of their own."""
         if is_mapping(value):
             for name, part in value.items():
                 self._refuse_inside(part, (*key, name))
@@ -542,10 +542,10 @@ class _Reading:
             message = f"{first.function} is called where no line of its own can be; call it in {where}"
             raise InvalidExperiment(Fault(key, message, value, 0, len(value)))
 
-    # A call.
+    # Calls.
 
     def _called(self, section: Section, call: PythonCall, key: Key, line: str) -> tuple[str, _Tree]:
-        """The call of the experiment's function that a call of Python becomes, and what that gives."""
+        """The call of the experiment's function that replaces a call of Python, and the tree of its results."""
         phases.tell(f"{call.function} was traced")
         space = self._space()
         reads = [name for name in call.names if name in self.trees or name in self.values or name in self.arrays]
@@ -582,7 +582,7 @@ class _Reading:
         local = section == "per_device"
 
         def reading() -> tuple[jaxprs.FunctionLines, Any]:
-            # JAX keeps what it has traced, by the function.
+            # JAX caches traces by function, so each reading needs a new one.
             lines = jaxprs.read(
                 in_space(read_in),
                 structs,
@@ -620,7 +620,7 @@ class _Reading:
         return self._function(call, own, reads, structs, lines, gives, where)
 
     def _referring(self, reference: Callable[..., Any], call: PythonCall, space: Mapping[str, Any]) -> dict[str, Any]:
-        """The names of Python with a reference in the place of what is called."""
+        """The names of Python, with a reference in place of the called function."""
         root, _, rest = call.function.partition(".")
         return {**space, root: _Standing(space[root], rest, reference) if rest else reference}
 
@@ -664,7 +664,7 @@ class _Reading:
         return f"{own}({', '.join(parameters)})", tree
 
     def _text(self, name: str) -> str:
-        """How Python writes a value that a call reads."""
+        """The Python expression of a value that a call reads."""
         if name not in self.trees:
             return f"${name}"
         text = self.trees[name].text
@@ -674,7 +674,7 @@ class _Reading:
         return text
 
     def _types(self, section: Section, operands: Sequence[str]) -> tuple[dict[str, Any], dict[str, frozenset[str]]]:
-        """What a call is given, as its section sees it, and over which axes devices have their own."""
+        """The types of a call's operands in its section, and the mesh axes over which they vary."""
         computed = [name for name in operands if name not in self.arrays]
         names = {name: f"probe{i}_" if self.around else name for i, name in enumerate(computed)}
         probes = {probe: name for name, probe in names.items()}
@@ -711,7 +711,7 @@ class _Reading:
                 varying[name] = frozenset(layout.spec.axes)
             else:
                 typed = lines[names[name]]
-                # What a repeat stacks has a dimension more.
+                # The probes of a repeat are stacked, one dimension for each repeat around.
                 shape = typed.shape[len(self.around) :]
                 structs[name] = jax.ShapeDtypeStruct(shape, dtypes.dtype(typed.dtype).numpy)
                 varying[name] = differing.get(names[name], frozenset())
@@ -726,17 +726,17 @@ class _Reading:
             raise InvalidExperiment(located(key, text, fault)) from None
 
     def _known(self, call: PythonCall, space: Mapping[str, Any], key: Key) -> None:
-        """Refuse names that nothing has."""
+        """Refuse names that are not defined."""
         for name in call.names:
             if name not in space:
                 known = ", ".join(space)
                 message = f"no '{name}'; Python has {known} here"
                 raise InvalidExperiment(Fault(key, message, call.text, 0, len(call.text)))
 
-    # What names trees.
+    # Sections that name trees.
 
     def _of_trees(self, section: str) -> dict[str, Any]:
-        """The specs of a section, of a tree those of its leaves."""
+        """The specs of a section, with each tree replaced by its leaves."""
         specs: dict[str, Any] = {}
         for name, spec in spread(self.definition[section], (section,)).items():
             if section == "constraints" and (is_mapping(spec) or is_pattern(name)):
@@ -758,11 +758,11 @@ class _Reading:
         return specs
 
     def _constraint(self, path: str) -> str | None:
-        """The first pattern of a constraint that a path inside of a call fits."""
+        """The first pattern in `constraints` that matches a path inside a call."""
         return next((pattern for pattern in self.constrained if fits(pattern, path)), None)
 
     def _constraints(self) -> dict[str, Any]:
-        """The constraints: of leaves by their names, of values inside of calls by the patterns of their paths."""
+        """The constraints, for leaves by name and for values inside calls by pattern."""
         specs: dict[str, Any] = {}
         used = {pattern for function in self.imported.values() for pattern in function.constraints.values()}
         for pattern, spec in self.constrained.items():
@@ -781,7 +781,7 @@ class _Reading:
         return specs | self._of_trees("constraints")
 
     def _chosen(self, name: str, tree: _Tree, key: Key) -> dict[str, list[Any] | None]:
-        """How the compiler lays out what a call of arrays gives, where nothing tells it."""
+        """The specs that the compiler chooses for the leaves of a call's result."""
         made = self.compilable.get(name)
         topology = self.probe.target.topology
         if made is None or topology is not None:
@@ -801,7 +801,7 @@ class _Reading:
         shardings = [NamedSharding(mesh, partition(specs[operand])) for operand in structs]
         compiled = calls.jit(function, in_shardings=shardings).lower(*structs.values()).compile()
         given = dict(zip(tree.leaves, calls.tree.leaves(compiled.output_shardings), strict=True))
-        # What depends on no array lies on one device, which has no PartitionSpec.
+        # A result that depends on no array is on a single device and has no PartitionSpec.
         return {leaf: _entries(getattr(sharding, "spec", PartitionSpec())) for leaf, sharding in given.items()}
 
     def _grad(self) -> Any:
@@ -819,7 +819,7 @@ class _Reading:
 
 
 class _Standing:
-    """A module, or what is imported, with another function in the place of one."""
+    """A proxy of a module or object, with the function at a path below it replaced by a reference."""
 
     def __init__(self, module: Any, path: str, reference: Any) -> None:
         self._module, (self._name, _, self._rest) = module, path.partition(".")
@@ -833,7 +833,7 @@ class _Standing:
 
 
 def forget(modules: Iterable[str]) -> None:
-    """Import modules of the user's own anew where they are imported next: a file may be another one than before."""
+    """Drop the user's modules and all caches of their files, so that changed files are imported again."""
     for name in modules:
         sys.modules.pop(name, None)
     imported.forget()
@@ -851,20 +851,20 @@ def _typed(tree: Any) -> str:
 
 
 def _alike(one: jaxprs.FunctionLines, other: jaxprs.FunctionLines) -> bool:
-    """Whether the lines of two readings are the same, and what they capture."""
+    """Whether two readings have the same lines, results and captured arrays."""
     captured = ({name: array.tobytes() for name, array in lines.arrays.items()} for lines in (one, other))
     same = next(captured) == next(captured)
     return same and (one.lines, one.results) == (other.lines, other.results)
 
 
 def _shared(texts: Mapping[str, Any]) -> Any:
-    """A line of both sections, which may be another one in each."""
+    """A line of both sections: one text if both have the same, else one for each."""
     different = [text for i, text in enumerate(texts.values()) if text not in list(texts.values())[:i]]
     return different[0] if len(different) == 1 and len(texts) == len(SECTIONS) else dict(texts)
 
 
 def _entries(spec: Any) -> list[Any] | None:
-    """A PartitionSpec as YAML has it; None where there is none."""
+    """A PartitionSpec as in the YAML, or None if there is none."""
     if spec is None:
         return None
     entries = spec.spec if isinstance(spec, NamedSharding) else spec
@@ -872,7 +872,7 @@ def _entries(spec: Any) -> list[Any] | None:
 
 
 def _part(part: Any) -> str:
-    """A part of the path of a leaf, in words."""
+    """One part of the path of a leaf, as a string."""
     for attribute in ("key", "name", "idx"):
         if hasattr(part, attribute):
             return str(getattr(part, attribute))
@@ -884,7 +884,7 @@ def _identifier(text: str) -> str:
 
 
 def _written(tree: Any) -> str | None:
-    """A tree of dicts, lists and tuples as Python writes it; None for one of other classes."""
+    """The Python expression of a tree of dicts, lists and tuples; None if it contains other classes."""
     kind = cast("type[Any]", type(tree))
     if kind is str:
         return tree

@@ -1,4 +1,4 @@
-"""A function of the experiment that is Python of the user's own in; the same as programs call it out."""
+"""A function of the experiment that is the user's Python in; its value, computed as programs call it, out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from runner.graph.source import Frame
 
 
 def called(imports: Imports, name: str, arguments: Mapping[str, Any]) -> Any:
-    """What it gives for some arguments, by the names of its parameters."""
+    """Call the function; `arguments`: by the names of its parameters."""
     text = imports.functions[name].text({parameter: parameter for parameter in arguments})
     return _function(imports.preamble, tuple(arguments), text)(**arguments)
 
@@ -22,17 +22,17 @@ def called(imports: Imports, name: str, arguments: Mapping[str, Any]) -> Any:
 @lru_cache(maxsize=64)
 def _function(preamble: tuple[str, ...], parameters: tuple[str, ...], returned: str) -> Callable[..., Any]:
     space: dict[str, Any] = {"jax": jax}
-    exec("\n".join(preamble), space)  # the lines that a program has
+    exec("\n".join(preamble), space)  # the preamble of a program
     return eval(f"lambda {', '.join(parameters)}: {returned}", space)
 
 
 def forget() -> None:
-    """Import anew what calls import: a file of the user's may be another one than before."""
+    """Drop the cached functions, so that changed files are imported again."""
     _function.cache_clear()
 
 
 def raised_in(error: BaseException, imported: Imported) -> Frame | None:
-    """The line of the user's in which an error was raised; None where none of those that were read was running."""
+    """The user's line in which an error was raised; None if none of the lines that were read was running."""
     frames = {(frame.file, frame.line): frame for frame in imported.frames.values()}
     running = [frames.get((each.filename, each.lineno or 0)) for each in traceback.extract_tb(error.__traceback__)]
     return next((frame for frame in reversed(running) if frame is not None), None)

@@ -1,9 +1,9 @@
-"""A function of JAX and the shapes of its operands in; the lines of a section that compute the same out.
+"""A JAX function and the shapes of its operands in; lines of a section that compute the same out.
 
-The function is traced, and each equation of its jaxpr becomes an expression of the language (`primitives.py`). What is
-read once, in the same line of the user's file, stands where it is read, and what nobody reads has no line. Calls
-(`jit`, `custom_jvp_call`, `remat2`) are read where they stand; a `scan` is a repeat, and a `while` whose steps are
-bounded by constants is one; of a `cond` all branches are computed, and one is taken.
+The function is traced, and each equation of its jaxpr becomes an expression of the language (`primitives.py`). A value
+that is read once, in the same line of the user's file, is inlined, and an unread value has no line. Calls (`jit`,
+`custom_jvp_call`, `remat2`) are inlined. A `scan` becomes a repeat, and so does a `while` with a constant bound on its
+steps; of a `cond` all branches are computed and one is selected.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from runner.worker.versions import abstract_mesh, expanded, scan_counts, user_fr
 from runner.worker.walk import REFUSALS, function_of
 
 _LONGEST = 96
-"""How long an expression may be that stands where it is read."""
+"""The longest expression, in characters, that is inlined."""
 
 _ASSIGNED = re.compile(r"\s*([A-Za-z_]\w*)\s*(?::[^=]+)?=[^=]")
 
@@ -57,12 +57,12 @@ _ASSIGNED = re.compile(r"\s*([A-Za-z_]\w*)\s*(?::[^=]+)?=[^=]")
 class FunctionLines:
     """A function as the lines of a section.
 
-    - `lines`: names to expressions, and to repeats, as the YAML has them; `results`: what names its results have.
-    - `arrays`: the arrays that the function captures, by the names that the lines have for them.
-    - `frames`: where each line stands in the user's files, by its name.
-    - `differentiated`: whether it takes the derivative of a collective.
-    - `called`: the names of what is called inside, where references were given for some.
-    - `marked`: the paths of the values that were asked for, by the names of the lines that give these.
+    - `lines`: expressions and repeats by name, as in the YAML; `results`: the names of its results.
+    - `arrays`: the arrays that the function captures, by their names in the lines.
+    - `frames`: the place of each line in the user's files, by name.
+    - `differentiated`: whether it contains the derivative of a collective.
+    - `called`: the names of the functions called inside, if there are references.
+    - `marked`: the paths of the values that were asked for, by the names of their lines.
     """
 
     lines: Mapping[str, Any]
@@ -75,7 +75,7 @@ class FunctionLines:
 
 
 class CannotRead(Exception):
-    """What of a function has no expression in the language: the primitive, the user's line, and what may be done."""
+    """A part of a function cannot be expressed in the language: the primitive, the user's line, and a remedy."""
 
 
 def read(
@@ -89,18 +89,18 @@ def read(
     taken: Iterable[str] = (),
     marks: Callable[[str], bool] | None = None,
 ) -> FunctionLines:
-    """The lines of a function of arrays, called by name in the order of `operands`, which have `shape` and `dtype`.
+    """The lines of a function of arrays, which it takes by position in the order of `operands`.
 
-    - `mesh`: what the function is a device's code for; the operands are blocks then. None: it is of whole arrays.
-    - `varying`: the mesh axes over which an operand may differ, by its name; over none, if it has no entry.
-    - `check_vma`: whether JAX follows over which axes values may differ.
-    - `references`: functions that are read in the place of what is called inside, by the name of that: of a function
-      with `jit`, `custom_jvp` or `custom_vjp`, of a kernel, of a callback. They take the same arrays by position.
-    - `taken`: names that no line gets.
-    - `marks`: whether the value of a path inside of the function is to have a line of its own; the function is of
-      whole arrays then.
+    - `operands`: by name, with `shape` and `dtype`.
+    - `mesh`: the mesh of a per-device function, whose operands are blocks; None for a function of whole arrays.
+    - `varying`: the mesh axes over which an operand may vary, by its name; none without an entry.
+    - `check_vma`: whether JAX tracks the axes over which values may vary.
+    - `references`: functions to read in place of functions called inside, by the names of these: a function with `jit`,
+      `custom_jvp` or `custom_vjp`, a kernel, a callback. They take the same arrays by position.
+    - `taken`: names that lines may not have.
+    - `marks`: whether the value with a path inside the function gets a line of its own; only for whole arrays.
 
-    Raises `CannotRead`, and whatever the function raises.
+    Raises `CannotRead`, and any exception of the function.
     """
     structs = [jax.ShapeDtypeStruct(operand.shape, operand.dtype) for operand in operands.values()]
     if mesh is None:
@@ -118,7 +118,7 @@ def read(
         )
         return ()
 
-    # The code is read while JAX has the mesh: what it is traced in once more, for a reference, has the axes too.
+    # The code is read inside `shard_map`, so that tracing a reference has the mesh axes as well.
     whole = jax.sharding.PartitionSpec()
     calls.eval_shape(
         jax.shard_map(shard, mesh=abstract_mesh(mesh), in_specs=whole, out_specs=(), check_vma=check_vma), *structs
@@ -141,7 +141,7 @@ def _lines(
     body.know(closed.jaxpr.constvars, closed.consts)
     body.known.update((variable, Name(name)) for variable, name in zip(closed.jaxpr.invars, operands, strict=True))
     ends = body.run(closed.jaxpr)
-    # What a function gives as it got it is a line of its own.
+    # An operand or captured array that is returned unchanged gets a line of its own.
     given = {*operands, *reader.arrays}
     results = [
         body.again(term, "result") if isinstance(term, Name) and term.name in given else body.named(term, "result")
@@ -154,11 +154,11 @@ def _lines(
 
 @dataclass
 class _Reader:
-    """What all bodies of a function share.
+    """The state that all bodies of a function share.
 
-    - `follows`: whether JAX follows over which mesh axes values may differ.
-    - `arrays`: what the function captures, by the names of the lines; `captured`: those names, by the arrays' identity.
-    - `counts`: how many names each wish has led to, beside itself; `meant`: what names were given to.
+    - `follows`: whether JAX tracks the mesh axes over which values may vary.
+    - `arrays`: captured arrays by their names in lines; `captured`: the terms of these, by the arrays' identity.
+    - `counts`: the number of further names made from each wish; `meant`: the terms that names stand for.
     """
 
     taken: set[str]
@@ -171,15 +171,15 @@ class _Reader:
     live: dict[Any, _Live] = field(default_factory=dict[Any, "_Live"])
     differentiated: bool = False
     called: set[str] = field(default_factory=set[str])
-    """The names of what is called inside, where references are given for some."""
+    """The names of the functions called inside, if there are references."""
     marked: dict[str, str] = field(default_factory=dict[str, str])
-    """The paths of values that have lines since they were asked for, by the lines' names."""
+    """The paths of marked values, by the names of their lines."""
 
     def __post_init__(self) -> None:
         self.taken |= {*OPERATIONS, *CONSTANTS, *keyword.kwlist, "grad"}
 
     def fresh(self, wish: str) -> str:
-        """A name that nothing has."""
+        """An unused name made from `wish`, which is then taken."""
         name = wish = re.sub(r"\W+", "_", wish).strip("_") or "value"
         while name in self.taken:
             self.counts[wish] += 1
@@ -188,11 +188,11 @@ class _Reader:
         return name
 
     def what(self, term: Term) -> Term:
-        """A term, or what it is the name of."""
+        """The term that a name stands for; any other term unchanged."""
         return self.meant.get(term.name, term) if isinstance(term, Name) else term
 
     def constant(self, value: Any) -> Term:
-        """What stands for an array that a function captures."""
+        """The term of a captured array."""
         if id(value) not in self.captured:
             self.captured[id(value)] = value, self._captured(value)
         return self.captured[id(value)][1]
@@ -210,7 +210,7 @@ class _Reader:
 
 @dataclass(frozen=True)
 class _Live:
-    """What of a jaxpr is read for some of its outputs: its equations, which of its inputs, its variables."""
+    """The parts of a jaxpr that some of its outputs depend on: equations, inputs and variables."""
 
     equations: tuple[Any, ...]
     inputs: tuple[bool, ...]
@@ -219,43 +219,43 @@ class _Live:
 
 @dataclass(frozen=True)
 class _Captured:
-    """An array that a function captures, which has a name when it is read."""
+    """A captured array, which gets a name when it is read."""
 
     value: Any
 
 
 @dataclass
 class _Body:
-    """The lines of a section, or of a repeat, as far as they are written."""
+    """The lines of a section or of a repeat's body written so far."""
 
     reader: _Reader
     lines: dict[str, Any]
     known: dict[Any, Term | _Captured]
-    """What stands for the variables."""
+    """The terms of variables."""
     references: Mapping[str, Callable[..., Any]]
     frame: Frame | None = None
     mapped: bool = False
-    """Whether the lines stand inside of a `vmap`."""
+    """Whether the lines are inside a `vmap`."""
     over: dict[Any, frozenset[str]] = field(default_factory=dict[Any, frozenset[str]])
-    """Over which mesh axes what stands for a variable may differ, where these are fewer than JAX has been told."""
+    """The mesh axes over which a variable's term varies, where these are fewer than in the variable's type."""
 
     def inside(self, lines: dict[str, Any]) -> _Body:
-        """A body within this one, which knows nothing yet."""
+        """An empty body nested in this one."""
         return _Body(self.reader, lines, {}, self.references, self.frame, self.mapped)
 
     def know(self, variables: Sequence[Any], values: Sequence[Any]) -> None:
-        """Arrays that a jaxpr captures."""
+        """Bind the arrays that a jaxpr captures."""
         self.known.update((variable, _Captured(value)) for variable, value in zip(variables, values, strict=True))
 
     def run(self, jaxpr: Any, wanted: Sequence[bool] | None = None) -> list[Term]:
-        """Write the equations of a jaxpr whose inputs are known; what its outputs are, 0 where one is not wanted."""
+        """Write the equations of a jaxpr whose inputs are known; returns its outputs' terms, 0 for unwanted ones."""
         wanted = tuple(wanted or (True,) * len(jaxpr.outvars))
         live = self.live(jaxpr, wanted)
         equations, frames = live.equations, [_frame(equation) for equation in live.equations]
         read = [self._read(equation, live.variables) for equation in equations]
         outputs = [v for v, kept in zip(jaxpr.outvars, wanted, strict=True) if kept]
         reads = Counter(v for each in (*read, outputs) for v in each if isinstance(v, extended.Var))
-        # The one that reads a variable which is read once.
+        # Of a variable that is read once, its only reader.
         reader_of = {v: at for at, each in enumerate(read) for v in each}
         for equation, frame in zip(equations, frames, strict=True):
             self.frame = frame or self.frame
@@ -273,7 +273,7 @@ class _Body:
         return [self.term(v) if kept else Const(0) for v, kept in zip(jaxpr.outvars, wanted, strict=True)]
 
     def live(self, jaxpr: Any, wanted: tuple[bool, ...]) -> _Live:
-        """What of a jaxpr is read for its wanted outputs."""
+        """The parts of a jaxpr that its wanted outputs depend on."""
         key = jaxpr, wanted
         if key not in self.reader.live:
             needed = {v for v, kept in zip(jaxpr.outvars, wanted, strict=True) if kept and isinstance(v, extended.Var)}
@@ -287,7 +287,7 @@ class _Body:
         return self.reader.live[key]
 
     def _read(self, equation: Any, needed: Container[Any]) -> list[Any]:
-        """The variables that an equation reads, for the results that are needed."""
+        """The variables that an equation reads for those of its results that are needed."""
         name, operands = equation.primitive.name, equation.invars
         if name == "custom_linear_solve":
             operands = self._operands(equation)
@@ -299,7 +299,7 @@ class _Body:
         return [v for v in operands if isinstance(v, extended.Var)]
 
     def _operands(self, equation: Any) -> list[Any]:
-        """What a linear system is solved of: the matrix, where it is one of a matrix; and the right-hand side."""
+        """The operands of a linear solve: the matrix, if there is one, or the solver's; and the right-hand side."""
         found, lengths = system(equation), equation.params["const_lengths"]
         if found is not None:
             return [found.matrix, equation.invars[-1]]
@@ -308,7 +308,7 @@ class _Body:
         return [*equation.invars[before : before + lengths.solve], *last]
 
     def term(self, variable: Any) -> Term:
-        """What stands for a variable, or for a number."""
+        """The term of a variable or literal."""
         if isinstance(variable, extended.Literal):
             aval: Any = variable.aval
             return literal(variable.val, str(aval.dtype))
@@ -321,13 +321,13 @@ class _Body:
         return known
 
     def named(self, term: Term, wish: str) -> Name:
-        """A term by a name, which a line gives it if it has none."""
+        """The name of a term; one without a name gets a line."""
         if isinstance(term, Name) and term.name not in CONSTANTS:
             return term
         return self.again(term, wish)
 
     def again(self, term: Term, wish: str) -> Name:
-        """A term by a name of its own."""
+        """Write a line for a term, and return its name."""
         name = self.reader.fresh(wish)
         self._put(name, text(term))
         self.reader.meant[name] = term
@@ -360,7 +360,7 @@ class _Body:
         return self._applied(equation) if written is None else written(equation, wanted)
 
     def _reference(self, equation: Any) -> str | None:
-        """The name of what an equation calls, if there is a reference of that name."""
+        """The name of the called function, if there is a reference for it."""
         if not self.references:
             return None
         names = _names(equation)
@@ -371,7 +371,7 @@ class _Body:
         return CannotRead(f"{self.frame or 'the function'}: {why}")
 
     def _wish(self, equation: Any) -> str:
-        """What the user calls the value of an equation, or what its primitive is."""
+        """The name that the user's line assigns, or that of the primitive."""
         assigned = _ASSIGNED.match(self.frame.text) if self.frame else None
         return assigned[1] if assigned else equation.primitive.name
 
@@ -400,17 +400,17 @@ class _Body:
         return [at_index(whole, Const(at)) for at in range(len(equation.outvars))]
 
     def _marked(self, term: Term, path: str) -> Name:
-        """A line for a value that was asked for by its path."""
+        """The line of a value that was asked for by its path."""
         own = isinstance(term, Name) and term.name in self.lines
         line = cast("Name", term) if own else self.again(term, path.rpartition("/")[2])
         self.reader.marked[line.name] = path
         return line
 
-    # Over which axes a value may differ JAX finds out by itself, but where a loop begins: what JAX was told explicitly
-    # is told in the lines only there, and to collectives, which want to know it.
+    # JAX infers the axes over which a value varies, except for the initial carry of a loop. The lines cast explicitly
+    # only there and for collectives, which need it.
 
     def _follow(self, equation: Any, operands: list[Term]) -> None:
-        """Note over which axes the results may differ, as JAX finds out by itself; cast a collective's operands."""
+        """Note the axes over which the results vary as JAX infers them; cast the operands of a collective."""
         axes = over_axes(equation.primitive.name, equation.params)
         self.reader.differentiated |= bool(axes) and "transpose(" in str(equation.source_info.name_stack)
         if axes and equation.primitive.name != "pvary":
@@ -425,13 +425,13 @@ class _Body:
                 self.over[variable] = told & differs
 
     def _differs(self, variable: Any) -> frozenset[str]:
-        """Over which mesh axes what stands for a variable may differ."""
+        """The mesh axes over which a variable's term varies."""
         if not self.reader.follows or isinstance(variable, extended.Literal):
             return frozenset()
         return self.over[variable] if variable in self.over else varying_axes(variable.aval)
 
     def _cast(self, term: Term, variable: Any, axes: frozenset[str] | None = None) -> Term:
-        """What stands for a variable, such that JAX knows that it may differ, over these axes or all of them."""
+        """The term of a variable, cast to varying over those of `axes` (or all axes of its type) that it lacks."""
         if not self.reader.follows:
             return term
         missing = varying_axes(variable.aval) - self._differs(variable)
@@ -439,7 +439,7 @@ class _Body:
         return built("pcast({x}, {a}, to='varying')", x=term, a=axes_of(tuple(sorted(missing)))) if missing else term
 
     def _call(self, equation: Any, body: Any, wanted: Sequence[bool]) -> list[Term]:
-        """The lines of what is called, where it is called; a function of JAX's own that the language has is a call."""
+        """The results of a call: its lines inlined, or a call of the operation if it is JAX's implementation of one."""
         own = self._library(equation, body) if equation.primitive.name in ("jit", "pjit") else None
         if own is not None:
             several = len(equation.outvars) > 1
@@ -450,7 +450,7 @@ class _Body:
         return self._within(jaxpr, consts, operands, wanted, equation)
 
     def _within(self, jaxpr: Any, consts: Any, operands: Any, wanted: Sequence[bool], equation: Any) -> list[Term]:
-        """The lines of a jaxpr at some operands, among those of this body."""
+        """Inline the lines of a jaxpr at some operands."""
         inside = self.inside(self.lines)
         inside.mapped |= "vmap(" in str(equation.source_info.name_stack)
         inside.know(jaxpr.constvars, consts)
@@ -469,7 +469,7 @@ class _Body:
         return results
 
     def _referred(self, equation: Any, name: str) -> list[Term]:
-        """The lines of a reference in the place of what is called."""
+        """Inline the lines of a reference in place of the called function."""
         info = equation.params["jaxpr"].jaxpr.debug_info if equation.primitive.name in ("jit", "pjit") else None
         if info is not None and (info.arg_names is None or info.result_paths is None):
             raise self._cannot(
@@ -499,9 +499,9 @@ class _Body:
         return replaced._within(closed.jaxpr, closed.consts, equation.invars, [True] * len(wants), equation)
 
     def _library(self, equation: Any, closed: Any) -> Term | None:
-        """The operation that a function is which JAX calls; None where it is none, or does something else here.
+        """The operation that JAX implements by a called function; None if there is none or it does something else.
 
-        What `vmap` draws with several keys is a repeat of what one draws with one.
+        Draws that `vmap` makes with several keys become a repeat of draws with one.
         """
         name = equation.params["name"]
         if name not in LIBRARY or closed.consts or "/jax/_src/" not in str(closed.jaxpr.debug_info.func_src_info):
@@ -528,7 +528,7 @@ class _Body:
         return self._repeated(keys.aval.shape[0], {cast("Name", operands[0]).name: self.term(keys)}, text(call))
 
     def _solve(self, equation: Any) -> list[Term]:
-        """What solves a linear system: `solve`, where it is one of a matrix, else what JAX was told to solve it by."""
+        """The result of a linear solve: `solve` if it has a matrix, else the solver that JAX was given, inlined."""
         found, operands = system(equation), self._operands(equation)
         if found is None:
             jaxpr, consts = _opened(equation.params["jaxprs"].solve)
@@ -542,7 +542,7 @@ class _Body:
         return [transposed(built("solve({a}, {b})", a=a, b=b), back)]
 
     def _draws(self, equation: Any) -> list[Term]:
-        """What is drawn with each of several keys: a repeat."""
+        """A repeat that draws with each of several keys."""
         (count,) = {v.aval.shape for v in equation.invars} - {()}
         if len(count) != 1:
             raise self._cannot(f"'{equation.primitive.name}' with an array of keys of {len(count)} dimensions")
@@ -556,7 +556,7 @@ class _Body:
         return [self._repeated(count[0], over, text(expression(drawn)))]
 
     def _repeated(self, count: int, over: Mapping[str, Term], drawn: str) -> Name:
-        """What a line draws with each of several keys, stacked."""
+        """A repeat that evaluates `drawn` for each of several keys; returns the name of the stacked results."""
         loop, index = self.reader.fresh(self._loop_name("draws")), self.reader.fresh("step")
         body, stack = self.reader.fresh("drawn"), self.reader.fresh("stacked")
         line = {"repeat": count, "index": index, "over": {name: text(term) for name, term in over.items()}}
@@ -564,7 +564,7 @@ class _Body:
         return Name(f"{loop}.{stack}")
 
     def _begun(self, variable: Any) -> Term:
-        """What a repeat begins with: a number becomes an array of the dtype that it is carried in."""
+        """The initial value of a carry; a number becomes an array of the carried dtype."""
         return self._cast(_array(self.term(variable), variable.aval), variable)
 
     def _scan(self, equation: Any, wanted: Sequence[bool]) -> list[Term]:
@@ -619,8 +619,8 @@ class _Body:
         return [*(Name(f"{loop}.{name}") for name in carry), *stacked]
 
     def end(self, carry: Iterable[str], ends: Sequence[Term]) -> None:
-        """The last lines of a repeat's body: what the next step begins with."""
-        # All ends are computed before any of them is what the next step begins with.
+        """Write the last lines of a repeat's body, which set the carry for the next step."""
+        # Compute all new values before any carried name is bound again.
         following = [
             (name, end if isinstance(end, Name) and end.name in self.lines else self.again(end, f"next_{name}"))
             for name, end in zip(carry, ends, strict=True)
@@ -630,7 +630,7 @@ class _Body:
             self.lines[name] = end.name
 
     def _while(self, equation: Any, _: Sequence[bool]) -> list[Term]:
-        """A repeat of as many steps as constants allow; those after the condition has failed change nothing."""
+        """A repeat with the largest number of steps; those after the condition has failed change nothing."""
         condition, body = equation.params["cond_jaxpr"], equation.params["body_jaxpr"]
         asked = equation.params["cond_nconsts"]
         first = asked + equation.params["body_nconsts"]
@@ -669,7 +669,7 @@ class _Body:
         return [Name(f"{loop}.{name}") for name in carry]
 
     def _number(self, variable: Any) -> int | None:
-        """The integer that stands for a variable, where one does."""
+        """The integer that a variable stands for, or None."""
         term = self.term(variable)
         return term.value if isinstance(term, Const) and type(term.value) is int else None
 
@@ -678,7 +678,7 @@ class _Body:
         return f"{assigned[1]}_{kind}" if assigned else kind
 
     def _cond(self, equation: Any, wanted: Sequence[bool]) -> list[Term]:
-        """All branches, and what is taken of them."""
+        """Write all branches and select among their results."""
         chosen, branches = self.term(equation.invars[0]), equation.params["branches"]
         if isinstance(chosen, Const):
             taken = branches[min(max(int(cast("int", chosen.value)), 0), len(branches) - 1)]
@@ -706,7 +706,7 @@ _BODIES = {
     "custom_vjp_call_jaxpr": "fun_jaxpr", "custom_lin": "call_jaxpr", "custom_partitioning": "call",
     "eval_jaxpr": "call_jaxpr",
 }  # fmt: skip
-"""The calls, and which of their parameters is what they call."""
+"""The primitives that call a jaxpr, with the name of the parameter that holds it."""
 
 _HAS_BODY = {*_BODIES, "scan", "cond", "while"}
 
@@ -720,16 +720,16 @@ _OPAQUE = {
     "io_callback": f"a callback{{name}} of Python is not read: {REFERENCE}",
     "ffi_call": f"foreign code{{name}} is not read: {REFERENCE}",
 }
-"""What is no function of JAX, or one of a device's; and what to do."""
+"""The primitives that cannot be read, with a remedy for each."""
 
 
 def _opened(body: Any) -> tuple[Any, Sequence[Any]]:
-    """A jaxpr, and the arrays that it captures."""
+    """A jaxpr and the arrays that it captures."""
     return (body.jaxpr, body.consts) if hasattr(body, "jaxpr") else (body, ())
 
 
 def _names(equation: Any) -> list[str]:
-    """By what names a user knows what an equation calls, likeliest first."""
+    """The names by which the user may know the function that an equation calls, likeliest first."""
     params = equation.params
     names = [params.get("name"), params.get("target_name")]
     names += [getattr(getattr(params.get("callback"), "callback_func", None), "__name__", None)]
@@ -740,7 +740,7 @@ def _names(equation: Any) -> list[str]:
 
 
 def _parameters(jaxpr: Any) -> list[str | None]:
-    """What the user calls the inputs of a jaxpr, where JAX knows it."""
+    """The parameter names of a jaxpr's inputs, None where JAX does not know them."""
     named = getattr(getattr(jaxpr, "debug_info", None), "arg_names", None) or ()
     return list(named) if len(named) == len(jaxpr.invars) else [None] * len(jaxpr.invars)
 
@@ -751,7 +751,7 @@ def _typed(aval: Any) -> str:
 
 
 def _statics(operation: str, names: Sequence[str], statics: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a call that are no operands, but those that it has by default."""
+    """The arguments of a call that are no operands and differ from their defaults."""
     parameters = OPERATIONS[operation].signature.parameters
     return {
         name: value
@@ -763,7 +763,7 @@ def _statics(operation: str, names: Sequence[str], statics: Mapping[str, Any]) -
 def _arguments(
     operation: str, operands: Mapping[str, Term], given: Mapping[str, Any]
 ) -> tuple[tuple[Term, ...], tuple[tuple[str, Term], ...]]:
-    """The operands of a call, by position as far as there is no gap, and by name."""
+    """The arguments of a call, split into positional and named ones."""
     values = {**operands, **{name: constant(value) for name, value in given.items()}}
     parameters = list(OPERATIONS[operation].signature.parameters.values())
     count = next((at for at, p in enumerate(parameters) if p.name not in values or p.kind is p.KEYWORD_ONLY),
@@ -773,7 +773,7 @@ def _arguments(
 
 
 def _several_keys(inputs: Sequence[Any]) -> bool:
-    """Whether the first of the operands is a vector of keys, and the others are numbers."""
+    """Whether the first operand is a vector of keys and the others are scalars."""
     if not inputs or not jax.numpy.issubdtype(inputs[0].dtype, jax.dtypes.prng_key):
         return False
     return len(inputs[0].shape) == 1 and not any(aval.shape for aval in inputs[1:])
@@ -782,9 +782,9 @@ def _several_keys(inputs: Sequence[Any]) -> bool:
 def _is_library(
     operation: str, names: Sequence[str], given: Mapping[str, Any], name: str, closed: Any, *, several: bool
 ) -> bool:
-    """Whether a call is the operation: under a transformation of JAX it has its name, and does something else.
+    """Whether a call is exactly the operation: a transformed call keeps the name but computes something else.
 
-    `several`: whether it is what `vmap` makes of it for several keys.
+    `several`: whether it is the operation mapped by `vmap` over several keys.
     """
     avals = tuple(v.aval for v in closed.jaxpr.invars)
     return str(closed) in _bodies(operation, tuple(names), tuple(given.items()), name, avals, several)
@@ -799,7 +799,7 @@ def _bodies(
     avals: tuple[Any, ...],
     several: bool,
 ) -> tuple[str, ...]:
-    """What JAX traces for the functions of a name that an operation calls."""
+    """The jaxprs of all functions of this name that JAX calls for an operation."""
 
     def call(*operands: Any) -> Any:
         parameters = OPERATIONS[operation].signature.parameters
@@ -817,7 +817,7 @@ def _bodies(
 
 
 def _array(term: Term, aval: Any) -> Term:
-    """What a repeat begins with; a number becomes an array of the dtype that it is carried in."""
+    """An initial carry; a number becomes an array of the carried dtype."""
     return built("asarray({x}, {t})", x=term, t=str(aval.dtype)) if isinstance(term, Const) else term
 
 

@@ -1,6 +1,6 @@
-"""A jaxpr and the paths of values inside of it in; the same with a mark on these values out.
+"""A jaxpr and paths of values inside it in; the jaxpr with these values marked out.
 
-A mark is a `checkpoint_name` of ours. What a program constrains by its path is found by the same code
+A mark is a `checkpoint_name` with a prefix. Programs find the values that they constrain by the same code
 (`runner/programs/within.py`).
 """
 
@@ -19,9 +19,10 @@ _MARK = "to be constrained: "
 
 
 def marked(closed: Any, wanted: Callable[[str], bool]) -> Any:
-    """A closed jaxpr with a mark on every value whose path is wanted. `wanted` is asked for all paths that there are.
+    """A closed jaxpr with a mark on each value whose path is wanted; `wanted` is called with every path.
 
-    Of a scope the path is `layers/attention`, of a value with a `checkpoint_name` it has that behind the scope's.
+    A scope has a path such as `layers/attention`; the path of a `checkpoint_name` is that of its scope and then the
+    name.
     """
 
     def put(path: str) -> Callable[[Any], Any] | None:
@@ -31,7 +32,7 @@ def marked(closed: Any, wanted: Callable[[str], bool]) -> Any:
 
 
 def unmarked(name: str) -> str | None:
-    """The path that a mark of this name stands for; None where it is none."""
+    """The path in the name of a mark; None for other names."""
     return name.removeprefix(_MARK) if name.startswith(_MARK) else None
 
 
@@ -39,5 +40,5 @@ def unmarked(name: str) -> str | None:
 def _within() -> Callable[..., Any]:
     space: dict[str, Any] = {"jax": jax}
     imports = (f"import {module}" for module in within.MODULES)
-    exec("\n".join([*imports, *within.IMPORTS, within.SOURCE]), space)  # the lines that a program has
+    exec("\n".join([*imports, *within.IMPORTS, within.SOURCE]), space)  # the source in programs
     return space["within"]

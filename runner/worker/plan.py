@@ -1,6 +1,6 @@
-"""A lowered program in; what Shardy plans of it, as plain data, out.
+"""A lowered program in; Shardy's plan of it, as plain data, out.
 
-Shardy's passes run on a copy of the module, without XLA: what they plan is not what the partitioner then compiles.
+Shardy's passes run on a copy of the module, without XLA: the plan is not what the partitioner then compiles.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ Place = tuple[str | None, int | None, bool]
 """The line of an operation, the number of the value that it computes, and whether it is in the backward pass."""
 
 Where = Callable[[Metadata], Place]
-"""Where an operation stands, by its name stack (`jit(f)/hidden/dot_general`) and the user's frames."""
+"""Gives the place of an operation by its name stack (`jit(f)/hidden/dot_general`) and the user's frames."""
 
 NOWHERE: Place = (None, None, False)
 
 
 @dataclass(frozen=True)
 class Names:
-    """What the names in a module are in the experiment: operations' by `where`, arguments' by `array`.
+    """The experiment's names for the operations (`where`) and the arguments (`array`) of a module.
 
-    `outputs` are the results of its function, in their order; no names where nobody asks for keys.
+    `outputs`: the names of the results in order; empty if no keys are needed.
     """
 
     where: Where
@@ -50,7 +50,7 @@ class Names:
 
 
 def plan(lowered: Any, experiment: Experiment, names: Names) -> Plan:
-    """What Shardy plans of a lowered program; a plan with the reason where it cannot be asked."""
+    """Shardy's plan of a lowered program; if it is not available, a plan with the reason."""
     modules = propagated(lowered)
     if isinstance(modules, str):
         return Plan(missing=modules)
@@ -64,14 +64,14 @@ def plan(lowered: Any, experiment: Experiment, names: Names) -> Plan:
 
 
 def of_program(experiment: Experiment, program: Program, lowered: Any, folder: Path) -> Planned:
-    """The plan of a program on the mesh as the record has it; all of it is left in `folder`."""
+    """The plan of a program on the mesh for the record; the whole plan is written to `folder`."""
     origins = Origins(experiment, program.lines)
 
     def where(metadata: Metadata) -> Place:
         lines = origins.of(metadata)
         if not lines:
             return NOWHERE
-        # What is handed to the steps of a loop is the value of which they are slices.
+        # An operand of a loop that is sliced in each step is attributed to the whole value.
         return None if lines[0].primitive is None else lines[0].node, None, lines[0].gradient
 
     whole = plan(lowered, experiment, Names(where, origins.array, tuple(experiment.outputs)))
@@ -80,7 +80,7 @@ def of_program(experiment: Experiment, program: Program, lowered: Any, folder: P
 
 
 def _text(whole: Plan) -> str:
-    """The plan as a file has it: a line for each collective and each operation."""
+    """The plan as JSON, with a line for each collective and each operation."""
     parts = [
         f"{json.dumps(key)}: " + (f"[\n{_rows(value)}\n]" if is_list(value) and value else json.dumps(value))
         for key, value in whole.to_json().items()
@@ -100,8 +100,8 @@ _ALONG = frozenset({"slice", "dynamic_slice", "reshape", "transpose", "convert",
 class _Known:
     """What is known of a value: its array or line, and the names of its dimensions.
 
-    - `fixed`: the key of an array that lays it out, whoever reads it, and how.
-    - `asked`: the keys that ask for layouts of it, and these; `met`: those that ask for what its type says anyhow.
+    - `fixed`: the key of an array, and its layout, which holds for all readers.
+    - `asked`: the keys that constrain it, with their layouts; `met`: those that its type already satisfies.
     """
 
     of: str
@@ -122,7 +122,7 @@ class _Reader(Places):
         self._results = _results(experiment)
         self._planned: list[tuple[PlannedOperation, list[RegionNodes], list[RegionNodes]]] = []
         self._collectives: list[tuple[PlannedCollective, RegionNodes, int]] = []
-        # For operations not visited yet, the collectives whose results they take; the numbers of those visited.
+        # The collectives whose results an operation needs, until it is visited; the numbers of visited operations.
         self._awaited: dict[Any, list[int]] = {}
         self._visited: dict[Any, int] = {}
         self._values: dict[int, Spec] = {}
@@ -133,7 +133,7 @@ class _Reader(Places):
         self._last: list[Any] = []
 
     def plan(self) -> Plan:
-        """What was read, with the keys that shard each value."""
+        """The plan that was read, with the keys that shard each value."""
 
         def named(operands: tuple[PlannedValue, ...], nodes: list[RegionNodes]) -> tuple[PlannedValue, ...]:
             pairs = zip(operands, nodes, strict=True)
@@ -174,7 +174,7 @@ class _Reader(Places):
             left = automatic(owner, self._mesh)
             self._layouts[argument] = layout.over(left)
         if owner.name == "stablehlo.while" and not unchanged(owner, at):
-            # What a loop computes is laid out by all that it was and will be.
+            # The layout of a carry depends on its values in all steps.
             known = replace(known, fixed=None)
             self._numbers[argument] = self._number_of(owner.results[at])
         elif known.fixed is None:
@@ -246,7 +246,7 @@ class _Reader(Places):
             return
         self._value(value, layouts[0])
         if computes(operation):
-            # Of what is called several times the collectives before each call wait for that one.
+            # If a function is called several times, the collectives before each call wait for that call.
             self._visited[operation] = at = len(self._planned)
             for number in self._awaited.pop(operation, ()):
                 one, nodes, follows = self._collectives[number]
@@ -267,7 +267,7 @@ class _Reader(Places):
         return self._numbers[value]
 
     def _nodes(self, value: Any, *, made: bool = False) -> RegionNodes:
-        """The nodes of a value where it is `made`, or read: of one that a key lays out, others for each reader."""
+        """The nodes of a value where it is `made` or read; each reader of a value with a fixed layout has its own."""
         known, spec = self._of(value), self._layouts.get(value) or self._replicated(value)
         asked = [*([known.fixed] if known.fixed else []), *known.asked]
         fixed = known.fixed is not None or any(spec == whole for _, whole in known.asked)
@@ -278,7 +278,7 @@ class _Reader(Places):
         return nodes
 
     def _asking(self, value: Any, known: _Known, where: tuple[sharding_origins.OperationPlace, int]) -> _Known:
-        """What is known of a value, with the keys that ask for its layout by constraints."""
+        """What is known of a value, with the keys of the constraints on it."""
         asked: list[tuple[str, Spec]] = []
         met: list[tuple[str, Spec]] = []
         for name in self._origins.constrained.get(where, ()):
@@ -288,7 +288,7 @@ class _Reader(Places):
                 continue
             line = self._names.where(constraint.metadata)[0]
             if line is None and backward(constraint.stack):
-                # It undoes the layout of an array.
+                # It transposes the constraint on an array.
                 continue
             key = self._key_of(line, layout, known.of)
             if key is not None:
@@ -302,7 +302,7 @@ class _Reader(Places):
         return PlannedValue(of=known.of, shape=shape, dims=dims, spec=spec)
 
     def _place_of(self, operation: Any) -> sharding_origins.OperationPlace | None:
-        """The place of an operation in the module with the origins; None where there it may be another one's."""
+        """The place of an operation in the module with the origins; None if it is ambiguous there."""
         if not computes(operation):
             return None
         place = self.place(operation)
@@ -310,7 +310,7 @@ class _Reader(Places):
         return place if same and place in self._origins.origins else None
 
     def _key(self, origin: str, axis: str, line: str | None) -> str | None:
-        """The key of the experiment that an origin of Shardy's is; None where that one has no such axis."""
+        """The experiment's key for one of Shardy's origins; None if that key does not have the axis."""
         kind, _, number = origin.partition(": ")
         experiment = self._experiment
         if kind == "input" and int(number) < len(self._inputs):
@@ -333,9 +333,9 @@ class _Reader(Places):
         return self._key_of(line, layout)
 
     def _key_of(self, line: str | None, layout: Spec | None, value: str | None = None) -> str | None:
-        """The key of a constraint that stands in a line and is on `value`, where one is named.
+        """The key of a constraint in a line, and on `value` if given.
 
-        What a call gives is constrained after it, in the scope of its lines.
+        The result of a call is constrained after the call, in the scope of its lines.
         """
         calls = self._results.get(line or "", [])
         own = [value] if value and any(value in names for names in calls) else []
@@ -366,7 +366,7 @@ class _Reader(Places):
         reduces = name in ("all_reduce", "reduce_scatter")
         maker = producer(operand)
         if owner is not None and owner.name.endswith(".return") and maker is not None:
-            # What is only returned is moved for the line that asks for a layout, or that made it.
+            # A value that is only returned is moved for the line that constrains it, or that computes it.
             line, _, gradient = own if asks and own[0] not in self._results else self._names.where(self.metadata(maker))
         if reduces or line is None:
             line, gradient = own[0] or line, own[2] if own[0] else gradient
@@ -380,7 +380,7 @@ class _Reader(Places):
             asked_by = self._key_of(own[0], after, known.of)
         needing = "" if source is None else self._needing(source)
         if asked_by is None and asks and own[2]:
-            # What a line asks for is undone on the way back.
+            # The backward pass transposes the constraint of a line.
             (line, _, gradient), needing = own, "reshard"
         axes = shardy.collective_axes(operation, name, before, after)
         kind, sizes = CLAUSES[name], (bytes_of(operand, self._parts(before)), bytes_of(result, self._parts(after)))
@@ -410,14 +410,14 @@ class _Reader(Places):
         self._collectives.append((collective, taken, len(self._planned)))
 
     def _needing(self, operation: Any) -> str:
-        """The name of an operation that needs a value; of what returns it from a call or a loop that one's."""
+        """The name of the operation that needs a value; for a return, that of the call or loop."""
         if operation.name.endswith(".return") and operation.parent != self.main:
             operation = operation.parent
         dialect, _, name = operation.name.partition(".")
         return "call" if dialect == "func" and name == "func" else name
 
     def _value(self, number: int | None, spec: Spec | None) -> None:
-        # The last operation of an equation is the one whose result is its value.
+        # The last operation of an equation gives its value.
         if number is not None and spec is not None:
             self._values[number] = spec
 
@@ -439,7 +439,7 @@ class _Reader(Places):
 
 
 def _results(experiment: Experiment) -> dict[str, list[tuple[str, ...]]]:
-    """For each line that stands in calls the names of what these give, of the innermost call first."""
+    """For each line inside calls the names of the calls' results, innermost call first."""
     return {
         str(line): [tuple(str(give.line) for give in each.gives) for each in reversed(around)]
         for statements in (experiment.per_device, experiment.graph)
@@ -448,7 +448,7 @@ def _results(experiment: Experiment) -> dict[str, list[tuple[str, ...]]]:
 
 
 def _written(experiment: Experiment, spec: Spec, rank: int) -> tuple[Spec, ...]:
-    """How a program may write the layout that a key has."""
+    """The forms in which a program may write the layout of a key."""
     whole = spec.padded(rank)
     return (whole, whole.over(experiment.automatic)) if experiment.automatic else (whole,)
 
@@ -456,8 +456,8 @@ def _written(experiment: Experiment, spec: Spec, rank: int) -> tuple[Spec, ...]:
 def _constraint(experiment: Experiment, names: Sequence[str], layout: Spec | None) -> str | None:
     """The key of the constraint that a program puts on one of these lines; an output's own key for an output.
 
-    None where `layout` is not the key's, but one on the way. What a repeat stacks is constrained after it;
-    the lines of one device ask for the axes that they leave to the compiler.
+    None if `layout` is not that of the key, but an intermediate one. A stacked result is constrained after its repeat;
+    per-device lines constrain only the axes that they leave to the compiler.
     """
     for key, specs in (("constraints", experiment.constraints), ("outputs", experiment.outputs)):
         there = [name for name in names if name in specs]

@@ -1,7 +1,7 @@
 """A primitive of JAX with its operands in; the language's expression for it out.
 
-One function per primitive, or per family of them, registered by `reads`. A primitive that none reads is one message to
-the user, with its name and the line that needs it.
+One function per primitive or family of primitives, registered by `reads`. A primitive without one is reported to the
+user with its name and the line that needs it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from runner.worker import calls
 
 
 def _built(template: str, **parts: Part) -> Term:
-    """A template filled; JAX's parameters may be numbers of NumPy's."""
+    """Fill a template; parameters of JAX may be NumPy integers."""
     return built(template, **{name: _plain(part) for name, part in parts.items()})
 
 
@@ -44,15 +44,15 @@ REFERENCE = "name a reference for it, or for a function with jit that calls it"
 
 
 class Unread(Exception):
-    """A primitive, or a use of one, that the language has no expression for; the text says which, and why."""
+    """The language cannot express a primitive, or a use of one; the text says which and why."""
 
 
 @dataclass(frozen=True)
 class Application:
-    """One primitive where it is applied.
+    """One application of a primitive.
 
-    - `operands`: what stands for each operand; `inputs`, `outputs`: their abstract values, which have `shape`, `dtype`.
-    - `named`: gives a term a name, so that it can be read more than once; `meant`: what a name was given to.
+    - `operands`: the terms of its operands; `inputs`, `outputs`: their abstract values, with `shape` and `dtype`.
+    - `named`: gives a term a name, so that it can be read more than once; `meant`: the term that a name stands for.
     """
 
     name: str
@@ -75,7 +75,7 @@ class Application:
 
     @property
     def rank(self) -> int:
-        """The number of its dimensions."""
+        """The rank of the first operand."""
         return len(self.inputs[0].shape)
 
     @property
@@ -89,15 +89,15 @@ class Application:
         return str(self.outputs[0].dtype)
 
     def made(self, template: str, **parts: Part) -> Term:
-        """`made("sum({x}, axis={axis})", axis=(0,))`: with the operands as `x`, `y` and `z`."""
+        """Fill a template with the operands as `x`, `y`, `z`: `made("sum({x}, axis={axis})", axis=(0,))`."""
         return _built(template, **dict(zip("xyz", self.operands, strict=False)), **parts)
 
 
 Read = Callable[[Application], Term]
-"""The expression of a primitive; of one with several results, an expression that gives them all."""
+"""Gives the expression of a primitive; with several results, an expression of them all."""
 
 READERS: dict[str, Read] = {}
-"""By the names of the primitives."""
+"""The readers, by primitive."""
 
 
 def reads(*names: str) -> Callable[[Read], Read]:
@@ -118,7 +118,7 @@ def expression(application: Application) -> Term:
     return read(application)
 
 
-# Element by element.
+# Elementwise.
 
 _OPERATORS = {
     "add": "add", "add_any": "add", "sub": "subtract", "mul": "multiply", "neg": "negative", "pow": "power",
@@ -153,9 +153,9 @@ def _called(application: Application) -> Term:
 
 
 def _together(application: Application) -> tuple[Term, ...]:
-    """The operands of what is computed element by element, which broadcasts them by itself.
+    """The operands of an elementwise operation, without broadcasts that the operation does itself.
 
-    One that has the shape and the dtype of the result stays as it is, so that the others need neither.
+    An operand with the shape and dtype of the result makes the broadcasts of the others redundant.
     """
     operands, out = application.operands, application.outputs[0].shape
     bare = [_unspread(operand) for operand in operands]
@@ -169,7 +169,7 @@ def _together(application: Application) -> tuple[Term, ...]:
 
 
 def _unspread(term: Term) -> Term:
-    """What a term spreads over a shape; of any other the term."""
+    """The operand of a broadcast; any other term unchanged."""
     match term:
         case Apply(operation="broadcast_to", operands=(x, _)):
             return x
@@ -195,7 +195,7 @@ def _behind_barrier(application: Application) -> Term:
 
 
 def _each(application: Application, made: Callable[[Term], Term]) -> Term:
-    """What is made of the operand, or of each of several."""
+    """Apply `made` to the operand, or to each of several."""
     results = tuple(map(made, application.operands))
     return results[0] if len(results) == 1 else Group(results)
 
@@ -211,7 +211,7 @@ def _logical(application: Application) -> Term:
 @reads("div")
 def _divided(application: Application) -> Term:
     if np.issubdtype(_numpy(application.result), np.integer):
-        # JAX's primitive rounds to zero.
+        # JAX's primitive rounds towards zero.
         x, y = (application.named(operand, "quotient") for operand in application.operands)
         template = "where({x} < 0, -1, 1) * where({y} < 0, -1, 1) * (abs({x}) // abs({y}))"
         cast = _built(template, x=x, y=y)
@@ -232,7 +232,7 @@ def _one_minus_square(application: Application) -> Term:
 
 @reads("polynomial")
 def _polynomial(application: Application) -> Term:
-    """The coefficient of the lowest power stands first."""
+    """Horner's rule; the coefficient of the lowest power comes first."""
     x = application.named(application.x, "x")
     *lower, value = application.operands[1:]
     for coefficient in reversed(lower):
@@ -257,7 +257,7 @@ def _next_float(_: Application) -> Term:
 def _rounded(application: Application) -> Term:
     if int(application.params["rounding_method"]) == 1:
         return application.made("round({x})")
-    # Halves away from zero; a half is added to what is below the largest number that has a fraction.
+    # Round halves away from zero.
     x = application.named(application.x, "rounded")
     return _built("sign({x}) * floor(abs({x}) + 0.5)", x=x)
 
@@ -281,7 +281,7 @@ def _of_less_precision(application: Application) -> Term:
 
 @reads("platform_index")
 def _platform(application: Application) -> Term:
-    """What is computed on any platform, or on the first one: all say the same, each in the way that suits it."""
+    """The branch for any platform, or the first one: all compute the same."""
     platforms = list(application.params["platforms"])
     return Const(platforms.index(None) if None in platforms else 0)
 
@@ -324,7 +324,7 @@ def _converted(application: Application) -> Term:
 def _bitcast(application: Application) -> Term:
     match application.meant(application.x):
         case Apply(operation="bitwise_or", operands=(bits, Const(value=0x3F800000))) if application.result == "float32":
-            # What random numbers are made of: the exponent of one, and a mantissa.
+            # JAX makes random floats from the exponent of 1.0 and a random mantissa.
             match application.meant(bits):
                 case Apply(operation="right_shift", operands=(_, Const(value=int(by)))) if by >= 9:
                     return _built("1.0 + astype({b}, 'float32') * {e}", b=bits, e=2.0**-23)
@@ -400,7 +400,7 @@ def _cumulated(application: Application) -> Term:
 
 @reads("reduce_window")
 def _windowed_by(application: Application) -> Term:
-    """A window that is reduced by one operation."""
+    """A window reduced by a single binary operation."""
     params, (x, first) = application.params, application.operands
     names = [each.primitive.name for each in params["jaxpr"].eqns]
     if names not in (["add"], ["mul"], ["max"], ["min"]) or len(application.outputs) != 1:
@@ -443,9 +443,9 @@ def _windowed(application: Application) -> Term:
 
 @dataclass(frozen=True)
 class _Windows:
-    """The windows of a pooling: their sizes, strides and paddings, how many there are along each dimension.
+    """The windows of a pooling: sizes, strides and padding per dimension.
 
-    - `whole`: the shape of the padded operand.
+    - `out`: the number of windows along each dimension; `whole`: the shape of the padded operand.
     """
 
     sizes: tuple[int, ...]
@@ -456,7 +456,7 @@ class _Windows:
 
     @classmethod
     def of(cls, application: Application, operand: Any, out: Any) -> _Windows:
-        """Those of a primitive, of an operand of that type, with a result of that one for each."""
+        """The windows of a pooling primitive, from the types of its operand and of its result."""
         params = application.params
         padding = tuple((int(low), int(high)) for low, high in params["padding"])
         whole = tuple(low + n + high for n, (low, high) in zip(operand.shape, padding, strict=True))
@@ -464,12 +464,12 @@ class _Windows:
         return cls(sizes, strides, padding, tuple(out.shape), whole)
 
     def padded(self, x: Term, value: Term) -> Term:
-        """The operand with what is around it."""
+        """The operand padded with `value`."""
         padding = self.padding
         return _built("pad({x}, {p}, constant_values={v})", x=x, p=padding, v=value) if any(map(any, padding)) else x
 
     def parts(self, padded: Term) -> Term:
-        """What stands at each place of the windows, stacked."""
+        """The elements at each position of the windows, stacked."""
         parts: list[Term] = []
         for offsets in itertools.product(*map(range, self.sizes)):
             along = zip(offsets, self.out, self.strides, self.whole, strict=True)
@@ -478,7 +478,7 @@ class _Windows:
         return _built("stack({p})", p=parts)
 
     def index(self, chosen: Term) -> list[Term]:
-        """For each dimension the index of an element of each window; the places in a window have numbers, by rows."""
+        """The index along each dimension of one element per window, at the row-major position `chosen` in it."""
         left, index = math.prod(self.sizes), list[Term]()
         for d, (n, step, count) in enumerate(zip(self.out, self.strides, self.sizes, strict=True)):
             left //= count
@@ -493,7 +493,7 @@ class _Windows:
 
 
 def _chosen(application: Application, windows: _Windows, operand: Term) -> Term:
-    """The number of the largest element of each window, or of the smallest, and of the first of several."""
+    """The position of the largest (or smallest) element in each window, the first of several."""
     low = str(application.params["select_prim"]) in ("le", "lt")
     padded = application.named(windows.padded(operand, _built("inf" if low else "-inf")), "padded")
     choice = _built("{f}({p}, axis=0)", f="argmin" if low else "argmax", p=windows.parts(padded))
@@ -502,7 +502,7 @@ def _chosen(application: Application, windows: _Windows, operand: Term) -> Term:
 
 @reads("select_and_scatter_add")
 def _scattered_to_largest(application: Application) -> Term:
-    """The transpose of a pooling: each number goes to the largest element of its window."""
+    """The transpose of a pooling: add each number at the largest element of its window."""
     source, operand = application.operands
     windows = _Windows.of(application, application.inputs[1], application.inputs[0])
     places = tuple(windows.index(_chosen(application, windows, operand)))
@@ -515,7 +515,7 @@ def _scattered_to_largest(application: Application) -> Term:
 
 @reads("select_and_gather_add")
 def _gathered_at_largest(application: Application) -> Term:
-    """The derivative of a pooling: of each window what stands where the operand has its largest element."""
+    """The derivative of a pooling: the tangent at the largest element of each window."""
     tangents, operand = application.operands
     windows = _Windows.of(application, application.inputs[1], application.outputs[0])
     places = tuple(windows.index(_chosen(application, windows, operand)))
@@ -541,7 +541,7 @@ def _broadcast(application: Application) -> Term:
 
 @reads("empty", "empty2")
 def _empty(application: Application) -> Term:
-    """What is written to before it is read may as well begin with zeros."""
+    """Zeros: the contents are overwritten before they are read."""
     return _built("zeros({s}, {t})", s=tuple(application.outputs[0].shape), t=application.result)
 
 
@@ -568,7 +568,7 @@ def _transposed(application: Application) -> Term:
 
 
 def transposed(x: Term, order: tuple[int, ...]) -> Term:
-    """An array with its dimensions in another order; of a transpose, what that is one of."""
+    """Transpose an array; transposes of transposes, einsums and matmuls are merged."""
     if order == tuple(range(len(order))):
         return x
     match x:
@@ -615,7 +615,7 @@ def _padded(application: Application) -> Term:
 
 
 def _dilated(application: Application, config: Sequence[tuple[int, int, int]]) -> Term:
-    """A padding with elements between, or with less than none at an end: what is left, set into an array."""
+    """A pad with interior or negative padding: the remaining elements, set into a new array."""
     x, value = application.operands
     if not any(inside for _, _, inside in config):
         cut = [
@@ -643,7 +643,7 @@ def _dilated(application: Application, config: Sequence[tuple[int, int, int]]) -
 
 
 def _short(items: Sequence[Term]) -> list[Term]:
-    """What stands between brackets, without the dimensions at the end that are taken whole."""
+    """The entries of an index without trailing `:`."""
     kept = list(items)
     while kept and kept[-1] == ALL:
         kept.pop()
@@ -717,13 +717,12 @@ def _mode(application: Application) -> str:
 
 @dataclass(frozen=True)
 class _Indexing:
-    """Which elements of an operand a gather takes, or a scatter writes to.
+    """The elements that a gather reads or a scatter writes.
 
-    - `shape`: of the operand; `sizes`: of a slice of it, 1 where a dimension is `dropped` from the slice.
-    - `mapped`: the dimensions of the operand that the last dimension of the indices is of; `batching`: those that go
-      with a dimension of the indices, which `beside` has.
-    - `windows`: the dimensions of a slice in the result of a gather, or in what is scattered; `rank`: how many
-      dimensions that has.
+    - `shape`: of the operand; `sizes`: of a slice of it, 1 in dimensions that are `dropped`.
+    - `mapped`: the operand dimensions that the last dimension of the indices addresses.
+    - `batching`: the operand dimensions batched with dimensions of the indices, which are in `beside`.
+    - `windows`: the dimensions of a slice within the result of a gather or the updates of a scatter, of rank `rank`.
     """
 
     shape: tuple[int, ...]
@@ -736,7 +735,7 @@ class _Indexing:
     rank: int
 
     def index(self, application: Application, mode: str) -> list[Term]:
-        """For each dimension of the operand an index that has the result's rank."""
+        """The index of each operand dimension, with the rank of the result."""
         given = tuple(application.inputs[1].shape[:-1])
         batch = [d for d in range(self.rank) if d not in self.windows]
         indices = application.named(application.operands[1], "indices")
@@ -761,7 +760,7 @@ class _Indexing:
 
 @reads("gather")
 def _gathered(application: Application) -> Term:
-    """`take` where it is one; else an index for each dimension."""
+    """`take` if that expresses the gather, else an index for each dimension."""
     numbers, sizes = application.params["dimension_numbers"], tuple(map(int, application.params["slice_sizes"]))
     mode, (x, indices), shape = _mode(application), application.operands, application.shape
     given, rank = tuple(application.inputs[1].shape[:-1]), len(application.outputs[0].shape)
@@ -783,7 +782,7 @@ def _gathered(application: Application) -> Term:
         if mode == "fill":
             template = "take({x}, {i}, axis={a}, mode='fill', fill_value={v})"
             return _built(template, x=x, i=at, a=axis, v=_filling(application))
-        # What promises to be in bounds is: `take` clips it at no cost.
+        # Indices that are promised to be in bounds are, so clipping does not change them.
         return _built("take({x}, {i}, axis={a}, mode='clip')", x=x, i=at, a=axis)
     index = indexing.index(application, mode)
     if mode == "fill":
@@ -793,7 +792,7 @@ def _gathered(application: Application) -> Term:
 
 
 def _filling(application: Application) -> Term:
-    """What a gather gives that is out of bounds."""
+    """The value that a gather gives out of bounds."""
     value, kind = application.params.get("fill_value"), _numpy(application.result)
     if value is not None:
         return literal(value, application.result)
@@ -804,7 +803,7 @@ def _filling(application: Application) -> Term:
 
 
 def _along(size: int, dimension: int, rank: int) -> Term:
-    """`arange(size)` along one dimension of so many."""
+    """`arange(size)` along one dimension of an array of this rank."""
     count = _built("arange({n})", n=size)
     if rank == 1:
         return count
@@ -836,7 +835,7 @@ def _scattered(application: Application) -> Term:
     )
     x, _, updates = application.operands
     unique = (("unique_indices", Const(True)),) if application.params["unique_indices"] else ()
-    # What promises to be in bounds leaves nothing to drop.
+    # If indices are promised to be in bounds, nothing is dropped.
     how = (*unique, ("mode", Const("clip" if mode == "clip" else "drop")))
     return Apply(f"at[].{method}", (x, Group(tuple(indexing.index(application, mode))), updates), how)
 
@@ -860,7 +859,7 @@ def _sorted(application: Application) -> Term:
             again = application.named(_built("argsort({x}, axis={a})", x=along, a=axis), "order")
             order = application.named(_built("take_along_axis({o}, {p}, axis={a})", o=order, p=again, a=axis), "order")
     assert order is not None
-    # The numbers of the places, put into order, are the order.
+    # Sorted positions are the order itself.
     return Group(
         tuple(
             order
@@ -950,7 +949,7 @@ def _convolved(application: Application) -> Term:
 
 
 def _letters(spec: Sequence[int], first: str, spatial: str) -> str:
-    """The dimensions of a convolution's operand as letters, in their order."""
+    """The letters of a convolution operand's dimensions, in order."""
     places = dict(zip(spec, f"{first}{spatial}", strict=True))
     return "".join(places[d] for d in range(len(spec)))
 
@@ -967,7 +966,7 @@ def _ragged(application: Application) -> Term:
         case [[[1], [2]], [[], []], [0], [0]]:
             return application.made("ragged_dot({x}, matrix_transpose({y}), {z})")
         case [[[0], [0]], [[], []], [0], []]:
-            # The transpose by the matrices: which group a row is of, as zeros and ones.
+            # The transpose with respect to the matrices, with a one-hot group of each row.
             ends = application.made("searchsorted(cumsum({z}), arange({n}), side='right')", n=application.shape[0])
             count = application.inputs[2].shape[0]
             group = _built("one_hot({e}, {c}, dtype={t})", e=ends, c=count, t=application.dtype)
@@ -1069,7 +1068,7 @@ def _wrapped(application: Application) -> Term:
 
 
 def wrapped(data: Term, implementation: str) -> Term:
-    """The keys of some data. Raises `Unread` for keys that the oracle does not draw with."""
+    """The keys with some data. Raises `Unread` for implementations that the oracle does not support."""
     _must_be_threefry(implementation)
     return _built("wrap_key_data({x})", x=data)
 
@@ -1087,11 +1086,11 @@ def _unwrapped(application: Application) -> Term:
     return application.made("key_data({x})")
 
 
-# Over mesh axes.
+# Collectives.
 
 
 def over_axes(name: str, params: Mapping[str, Any]) -> frozenset[str]:
-    """The mesh axes that a primitive is over; none of one that is over none."""
+    """The mesh axes of a collective; empty for other primitives."""
     return frozenset(_axis_names(params)) if name in _OVER_AXES else frozenset()
 
 
@@ -1102,7 +1101,7 @@ def _axis_names(params: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _collective(operation: str, application: Application, x: Term, **given: Any) -> Term:
-    """A call of a collective, with those arguments that it has not by default."""
+    """The call of a collective, with the arguments that differ from their defaults."""
     parameters = OPERATIONS[operation].signature.parameters
     given["axis_index_groups"] = _groups(application.params.get("axis_index_groups"))
     named = [(name, constant(_plain(value))) for name, value in given.items() if parameters[name].default != value]
@@ -1118,7 +1117,7 @@ _REDUCED = {"psum": "sum", "psum_invariant": "sum", "pmax": "max", "pmin": "min"
 
 @reads(*_REDUCED)
 def _over_devices(application: Application) -> Term:
-    """Over mesh axes, and over dimensions, which a `vmap` makes of its axis."""
+    """A reduction over mesh axes, and over the dimensions that `vmap` makes of its own axis."""
     whole = _REDUCED[application.name]
     axes = application.params["axes"]
     places = tuple(int(axis) for axis in axes if not isinstance(axis, str))
@@ -1182,7 +1181,7 @@ _OVER_AXES = {
     "pbroadcast", "pcollectivebroadcast", "axis_index", "pvary",
 }  # fmt: skip
 
-# Functions of JAX's own, which it calls by their names.
+# Functions of JAX's own that a jaxpr calls by name.
 
 LIBRARY: Mapping[str, Callable[[Application], tuple[str, Mapping[str, Any]]]] = {
     **{name: (lambda application: (application.name, {})) for name in (
@@ -1197,7 +1196,7 @@ LIBRARY: Mapping[str, Callable[[Application], tuple[str, Mapping[str, Any]]]] = 
     "_bernoulli": lambda application: ("bernoulli", {"shape": tuple(application.outputs[0].shape)}),
     "_shuffle": lambda _: ("permutation", {}),
 }  # fmt: skip
-"""By the name of a function that JAX calls: the operation that it may be, and the arguments that are no operands."""
+"""For the name of each such function: the operation that it may be, and the arguments that are no operands."""
 
 ORDERS: Mapping[str, tuple[str, ...]] = {
     "uniform": ("key", "minval", "maxval"),
@@ -1205,7 +1204,7 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
     "truncated_normal": ("key", "lower", "upper"),
     "bernoulli": ("key", "p"),
 }
-"""The parameters that the operands are for, where they are not the first ones."""
+"""The parameters of the operands, where these are not the first ones."""
 
 
 def _drawn(application: Application) -> Mapping[str, Any]:
@@ -1213,7 +1212,7 @@ def _drawn(application: Application) -> Mapping[str, Any]:
 
 
 def literal(value: Any, dtype: str) -> Term:
-    """A number of a jaxpr, as short as its dtype knows it."""
+    """The term of a number in a jaxpr, with the digits that its dtype has."""
     if dtype == "bool":
         return Const(bool(value))
     kind = _numpy(dtype)
@@ -1230,7 +1229,7 @@ def literal(value: Any, dtype: str) -> Term:
 
 
 def _numpy(name: str) -> np.dtype:
-    """The dtype of that name; of one that NumPy does not know, float32 stands for what it is: a float."""
+    """The NumPy dtype of a name; float32 for the floats that NumPy lacks."""
     try:
         return np.dtype(name)
     except TypeError:

@@ -1,4 +1,4 @@
-"""A module with the origins of Shardy's shardings in; what they say of each operation, in order, out."""
+"""A module with the origins of Shardy's shardings in; the origins of each operation's results, in order, out."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from runner.worker import shardy
 from runner.worker.modules import Walk
 
 _KEPT = frozenset({"constant", "return", "call"})
-"""What the plan has no entry for: it computes nothing."""
+"""The operations without an entry in the plan, since they compute nothing."""
 
 _ASKING = frozenset({"reshard", "sharding_constraint"})
-"""The primitives by which a program asks for a layout."""
+"""The primitives with which a program constrains a layout."""
 
 _OF_NUMBERS = frozenset({"reduce", "scatter", "reduce_window", "sort", "all_reduce", "reduce_scatter"})
 
 
 def computes(operation: Any) -> bool:
-    """Whether an operation computes something, rather than only handing a value on."""
+    """Whether an operation computes something, rather than passing a value on."""
     dialect, _, name = operation.name.partition(".")
     return dialect != "sdy" and name not in _KEPT
 
 
 def has_plan(operation: Any, mesh: Mesh) -> bool:
-    """Whether what an operation has in its regions is planned.
+    """Whether the operations in the regions of an operation are planned.
 
-    What a reduction does to two numbers is none of the program's operations; nor has a device's code a plan.
+    The scalar function of a reduction is not, nor is fully manual per-device code.
     """
     if operation.name == "sdy.manual_computation":
         return bool(automatic(operation, mesh))
@@ -38,19 +38,19 @@ def has_plan(operation: Any, mesh: Mesh) -> bool:
 
 
 def automatic(operation: Any, mesh: Mesh) -> tuple[str, ...]:
-    """The axes that a `shard_map` leaves to the compiler: over these there is a plan of a device's code."""
+    """The axes that a `shard_map` leaves to the compiler, over which its per-device code is planned."""
     manual = str(operation.attributes["manual_axes"])
     return tuple(axis for axis in mesh.axes if f'"{axis}"' not in manual)
 
 
 OperationPlace: TypeAlias = tuple[str, str, int]
-"""An operation's name stack, its name, and how many there were of both before; of an argument `"", "", number`."""
+"""An operation's name stack, its name, and its number among those with both; for an argument `"", "", number`."""
 
 
 class Places(Walk):
-    """The places of the operations of a module, which are the same in two modules that Shardy made of one.
+    """The places of a module's operations, which two modules that Shardy makes from one have in common.
 
-    What the passes copy or fold away has no place: in the two modules there are not equally many of it.
+    Operations that passes copy or fold have no place: their counts differ between the two modules.
     """
 
     def __init__(self, module: Any, mesh: Mesh) -> None:
@@ -59,7 +59,7 @@ class Places(Walk):
         self.counts: Counter[tuple[str, str]] = Counter()
 
     def place(self, operation: Any) -> OperationPlace:
-        """The place of an operation, each time that it is visited another one."""
+        """The place of an operation; it differs at each visit."""
         stack = self.stack(operation)
         self.counts[stack, operation.name] += 1
         return stack, operation.name, self.counts[stack, operation.name]
@@ -72,27 +72,27 @@ class Places(Walk):
 
 @dataclass(frozen=True)
 class Constraint:
-    """A layout that a module has for a value: where it was traced, and the layout, if it can be read."""
+    """A layout in a module: the metadata of the operation that sets it, and the layout, if it can be read."""
 
     metadata: Metadata
     spec: Spec | None
 
     @property
     def stack(self) -> str:
-        """The name stack that it stands in."""
+        """The name stack of the operation."""
         return self.metadata.op_name
 
     @property
     def asked(self) -> bool:
-        """Whether the program asks for it. With types that have shardings every operation says how its result lies."""
+        """Whether the program asks for it; with sharding types every operation states its result's layout."""
         return self.stack.rpartition("/")[2] in _ASKING
 
 
 class ShardingOrigins(Places):
-    """The origins of the shardings of computed results, by the operations' places; and the constraints.
+    """The origins of the shardings of results, by the operations' places, and the constraints.
 
     - `constraints`: by Shardy's names for them.
-    - `constrained`: the constraints on a result, by its operation's place and its number.
+    - `constrained`: the names of the constraints on a result, by its operation's place and its number.
     """
 
     def __init__(self, module: Any, mesh: Mesh) -> None:
@@ -105,7 +105,7 @@ class ShardingOrigins(Places):
         self._last: list[Any] = []
 
     def asks(self, stack: str, layout: Spec) -> bool:
-        """Whether the program asks for a layout there. What is moved after it may have the same name."""
+        """Whether the program asks for this layout at this stack; later reshards may have the same stack."""
         return (stack, layout) in self._asked
 
     def enter(self, function: Any) -> None:
@@ -129,7 +129,7 @@ class ShardingOrigins(Places):
         if operation.name.endswith(".return"):
             self._last = list(operation.operands)
         if operation.name == "sdy.data_flow_edge" and operation.operands[0] in self._where:
-            # What comes out of a loop or a call, as Shardy propagates through it.
+            # The result of a loop or a call, through which Shardy propagates.
             self._where[operation.results[0]] = self._where[operation.operands[0]]
         if "sdy.sharding_origin_name" in attributes:
             name = str(attributes["sdy.sharding_origin_name"]).strip('"')
@@ -137,7 +137,7 @@ class ShardingOrigins(Places):
             self.constraints[name] = constraint = Constraint(self.metadata(operation), layout)
             if constraint.asked and layout is not None:
                 self._asked.add((constraint.stack, layout))
-            # A `shard_map` without arrays has a name for its shardings too.
+            # A `shard_map` without arrays has an origin name as well.
             where = self._where.get(operation.operands[0]) if operation.name == "sdy.sharding_constraint" else None
             if where is not None:
                 self.constrained.setdefault(where, []).append(name)

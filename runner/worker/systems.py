@@ -1,8 +1,8 @@
-"""An equation that solves a linear system in; of which matrix it is one, and how the right-hand side lies, out.
+"""An equation that solves a linear system in; the matrix of the system and the layout of its right-hand side out.
 
-JAX has the product with the matrix, and the functions that solve, as jaxprs; where the product is `dot_general` of an
-array with the unknown, the system is the array's. Only by a factorization of it: what is solved step by step, as `cg`
-does, is what the steps come to.
+JAX has the product with the matrix, and the solvers, as jaxprs. If the product is a `dot_general` of an array with the
+unknown, the array is the matrix. This holds only for solvers that factorize it: an iterative one, such as `cg`, is read
+as its steps.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class System:
-    """A system of a matrix, or of a stack of them.
+    """A linear system with a matrix, or a stack of these.
 
-    - `matrix`: the variable that the matrix is; `transposed`: whether it is that of its transposes.
-    - `order`: the dimensions of the right-hand side in the order: those of the stack, that of an equation, the others.
-    - `columns`: whether there are others.
+    - `matrix`: the variable of the matrix; `transposed`: whether the system has its transpose.
+    - `order`: the dimensions of the right-hand side, in the order: of the stack, of an equation, of columns.
+    - `columns`: whether the right-hand side has columns.
     """
 
     matrix: Any
@@ -27,7 +27,7 @@ class System:
 
 
 def system(equation: Any) -> System | None:
-    """Which system a `custom_linear_solve` is one of; None where its product with the unknown says no matrix."""
+    """The system of a `custom_linear_solve`; None if it has no matrix."""
     lengths, product = equation.params["const_lengths"], equation.params["jaxprs"].matvec
     jaxpr = getattr(product, "jaxpr", product)
     if len(equation.outvars) != 1 or lengths.matvec != 1 or getattr(product, "consts", ()):
@@ -47,7 +47,7 @@ def system(equation: Any) -> System | None:
     stack, rank = len(many), len(unknown.aval.shape)
     if len(left) != 1 or tuple(many) != tuple(range(stack)) or len(matrix.aval.shape) != stack + 2:
         return None
-    # The dimensions of the unknown by labels: numbers of the stack, "j" that is summed over, "f" of what is left.
+    # Labels of the unknown's dimensions: numbers for the stack, "j" for the contracting one, "f" for a free one.
     labels: list[Any] = ["f"] * rank
     for number, at in enumerate(those):
         labels[at] = number

@@ -11,12 +11,12 @@ import jax.numpy as jnp
 from jax.extend import core as extended
 
 Known: TypeAlias = "int | Carried | Bounds | None"
-"""What is known of a value in a step; None: nothing."""
+"""What is known of a value in a step; None if nothing is."""
 
 
 @dataclass(frozen=True)
 class Carried:
-    """The carried value at a position, plus a number."""
+    """The carried value at a position plus an integer."""
 
     place: int
     more: int = 0
@@ -24,9 +24,9 @@ class Carried:
 
 @dataclass(frozen=True)
 class Bounds:
-    """A predicate that implies comparisons of carried numbers with constants.
+    """A predicate that implies comparisons of carried integers with constants.
 
-    - `alone`: whether the comparisons also imply it.
+    - `alone`: whether the comparisons imply the predicate.
     """
 
     comparisons: tuple[tuple[str, Carried, int], ...]
@@ -44,10 +44,10 @@ class Steps:
 def steps(
     condition: Any, asked: Sequence[int | None], body: Any, read: Sequence[int | None], init: Sequence[int | None]
 ) -> Steps | None:
-    """The steps of a `while`, where a number that grows by the same in each bounds them; None where none does.
+    """The steps of a `while` that counts up or down by a constant; None if constants do not bound them.
 
-    - `asked`, `read`: the numbers that the condition and the body read in every step alike, as far as these are known.
-    - `init`: those that the carry begins with.
+    - `asked`, `read`: the integers among the constants of the condition and of the body, None for other values.
+    - `init`: the integers among the initial carry, None for other values.
     """
     carry = [Carried(place) for place in range(len(init))]
     (going,) = _evaluated(condition, [*asked, *carry])
@@ -66,7 +66,7 @@ def steps(
 
 
 def _count(comparison: str, first: int, by: int, bound: int) -> int | None:
-    """How many of `first`, `first + by`, … satisfy a comparison before it first fails; None for all."""
+    """How many of `first`, `first + by`, … satisfy a comparison before it first fails; None if all do."""
     if comparison in ("gt", "ge"):
         comparison, first, by, bound = {"gt": "lt", "ge": "le"}[comparison], -first, -by, -bound
     if comparison == "le":
@@ -130,7 +130,7 @@ def _both(_: str, operands: Sequence[Known], aval: Any) -> Known:
         return None
     known = [each for each in operands if isinstance(each, Bounds)]
     comparisons = tuple(comparison for each in known for comparison in each.comparisons)
-    # Of two counters the one that ends first ends both, at another step than either says.
+    # Of two counters the first to end ends the loop, so neither count is exact.
     return Bounds(comparisons, alone=False) if known else None
 
 

@@ -1,4 +1,4 @@
-"""The one place that knows how JAX 0.10, 0.11 and 0.12 differ."""
+"""The one module that knows how JAX 0.10, 0.11 and 0.12 differ."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from runner.worker import calls
 
 
 def abstract_mesh(mesh: Mesh, explicit: Sequence[str] = ()) -> AbstractMesh:
-    """A mesh without devices, whose other axes are Auto.
+    """A mesh without devices; axes that are not `explicit` are Auto.
 
-    The default of `axis_types` changed from Auto to Explicit in 0.11: it is always given.
+    `axis_types` is always given, since its default changed from Auto to Explicit in 0.11.
     """
     types = (AxisType.Explicit if axis in explicit else AxisType.Auto for axis in mesh.axes)
     return AbstractMesh(mesh.shape, mesh.axes, axis_types=tuple(types))
 
 
 def varying_axes(kind: Any) -> frozenset[str]:
-    """The manual mesh axes over which a value of this type may differ inside `shard_map`. Named `vma` before 0.11."""
+    """The manual mesh axes over which a value of this type may vary inside `shard_map` (`vma` before 0.11)."""
     manual = getattr(kind, "manual_axis_type", None)
     return manual.varying if manual is not None else kind.vma
 
 
 def sharding_type_errors() -> tuple[type[Exception], ...]:
-    """What JAX raises where sharding types do not agree. These have no public names in 0.10 to 0.12."""
+    """The errors for conflicting sharding types, which have no public names in 0.10 to 0.12."""
     from jax._src import core, named_sharding
 
     return core.ShardingTypeError, named_sharding.DuplicateSpecError
@@ -54,8 +54,8 @@ _ORIGINS = (
 def propagated(lowered: Any) -> tuple[Any, Any] | str:
     """Copies of a lowered module after Shardy's passes: one with collectives, one with the origins of shardings.
 
-    The pipeline that makes the first takes no options. A sentence where this JAX has no way to run them: the passes
-    and their names are private, and `lowered.compiler_ir` is the module that XLA is given.
+    The pipeline for the first takes no options. Returns a sentence if this JAX cannot run them: the passes and their
+    names are private, and `lowered.compiler_ir` is the module that XLA gets.
     """
     try:
         from jax._src.lib.mlir import ir, passmanager  # pyright: ignore[reportPrivateImportUsage]
@@ -74,23 +74,25 @@ def propagated(lowered: Any) -> tuple[Any, Any] | str:
 
 
 def told_each_other(key: str, number: int, count: int, text: str) -> list[str]:
-    """What each of `count` processes says under a `key`, once all have: this one, which has that `number`, a `text`.
+    """Exchange texts among `count` processes: returns those of all, by number, once all have sent theirs.
 
-    JAX's own ways to do so run collectives, which give up on a process that comes half a minute late. What they
-    connect through is private.
+    - `key`: the name of this exchange; `number`: that of this process; `text`: what it sends.
+
+    JAX's public ways to do so run collectives, which fail if a process is half a minute late. This uses the private
+    client of `jax.distributed`.
     """
     client: Any = importlib.import_module("jax._src.distributed").global_state.client
     client.key_value_set(f"shardproof/{key}/{number}", text)
-    # Who waits for one that is gone is ended by their parent.
+    # A process that waits for one that has died is ended by its parent.
     return [client.blocking_key_value_get(f"shardproof/{key}/{process}", _A_DAY) for process in range(count)]
 
 
 def of_cluster() -> tuple[int, int, str, tuple[int, ...] | None] | str:
-    """What `jax.distributed.initialize()` would find out by itself of the cluster that started this process.
+    """The process of the cluster that started this one, as `jax.distributed.initialize()` would detect it.
 
-    Its number, how many there are, the coordinator's address, and which devices of the machine are its own, if not all.
-    A sentence where it finds none. JAX finds out and connects in one call, which aborts the process if another one
-    never comes; what only finds out is private.
+    Returns its number, the number of processes, the coordinator's address, and its devices on this machine, None for
+    all; or a sentence if there is no cluster. JAX detects and connects in one call, which aborts the process if another
+    one never arrives; the detection alone is private.
     """
     clusters: Any = importlib.import_module("jax._src.clusters")
     named = os.environ.get("JAX_LOCAL_DEVICE_IDS")
@@ -102,7 +104,7 @@ def of_cluster() -> tuple[int, int, str, tuple[int, ...] | None] | str:
             detected = clusters.ClusterEnv.auto_detect_unset_distributed_params(
                 address, None, None, local, None, _COMING
             )
-        except Exception as error:  # whatever Kubernetes, a network or a variable's text leads to
+        except Exception as error:  # Kubernetes, the network or a malformed variable may raise anything
             return f"JAX cannot find out which process of the cluster this is: {type(error).__name__}: {error}"
     address, count, number, local = detected
     if address is None or count is None or number is None:
@@ -115,16 +117,16 @@ def of_cluster() -> tuple[int, int, str, tuple[int, ...] | None] | str:
 
 
 _COMING = 300
-"""Seconds that JAX waits until a coordinator's name is known; as many as it does by itself."""
+"""The seconds that JAX waits for the coordinator's name to resolve; JAX's own default."""
 
 _A_DAY = 86_400_000
-"""Milliseconds."""
+"""A day in milliseconds."""
 
 
 def module_cost(text: str) -> dict[str, float] | str:
-    """XLA's cost analysis of the text of a module; a sentence where this JAX has no way to ask for it.
+    """XLA's cost analysis of a module's text; a sentence if this JAX cannot run it.
 
-    What parses and analyses it is private.
+    The parser and the analysis are private.
     """
     try:
         private: Any = importlib.import_module("jaxlib._jax")
@@ -137,9 +139,9 @@ def module_cost(text: str) -> dict[str, float] | str:
 
 
 def user_frame(source: Any) -> tuple[str, int] | None:
-    """The file and the line of the user's code that an equation comes from; None where JAX does not say.
+    """The file and line of the user's code that an equation comes from; None if JAX does not know.
 
-    Of the frames it is the innermost of the user's own, else that of the library that the user calls.
+    It is the innermost frame in the user's own files, or else in the library that the user calls.
     """
     return _user_frame(source.traceback)
 
@@ -153,7 +155,7 @@ def _user_frame(traceback: Any) -> tuple[str, int] | None:
 
 
 def forget_frames() -> None:
-    """Look where equations come from anew: a file of the user's may be another one than before."""
+    """Drop the cached frames, since the user's files may have changed."""
     _user_frame.cache_clear()
 
 
@@ -163,7 +165,7 @@ _INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib"
 
 
 def is_own(file: str) -> bool:
-    """Whether a file is of the user's own: no library, nothing of ours, no text that was evaluated."""
+    """Whether a file is the user's own, rather than a library's, Shardproof's, or evaluated text."""
     if file.startswith(_SHIPPED):
         return True
     ours = file.startswith(_HOUSE) or file.endswith(f"/{CALLED}") or (file.startswith("<") and "ipython" not in file)
@@ -171,7 +173,7 @@ def is_own(file: str) -> bool:
 
 
 def scan_counts(params: Mapping[str, Any]) -> tuple[int, int]:
-    """How many operands of a `scan` every step reads alike, and how many it carries; the others it takes slices of."""
+    """The numbers of constant and of carried operands of a `scan`; the other operands are sliced."""
     if "num_consts" in params:
         return params["num_consts"], params["num_carry"]
     same, carried, _ = params["ft_in"].unpack()
@@ -179,7 +181,7 @@ def scan_counts(params: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def expanded(params: Mapping[str, Any]) -> Callable[..., Any]:
-    """What a `call_hi_primitive` of 0.12 is short for: a function of its operands."""
+    """The function that a `call_hi_primitive` of 0.12 stands for."""
     primitive = params["_prim"]
 
     def call(*operands: Any) -> Any:

@@ -273,7 +273,7 @@ class ExperimentConfig:
     """The mesh axes over which `per_device` is manual, the others being left to the compiler; null: all of them."""
     check_vma: Flag = True
     trace: Flag = False
-    """Whether every value of `per_device` on every device is shown and recorded."""
+    """Whether every value of `per_device`, or of the derived lines where there is none, is shown and recorded."""
     profile: Flag = False
     """Whether a profiler trace of each program is taken, and the time of each line and collective read off it."""
     report: Flag = False

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
+from runner.checks.trace import take
 from runner.config.schema import ExperimentConfig
 from runner.config.sources import Sources
 from runner.experiment import data, naming
@@ -25,6 +26,7 @@ from runner.record import record
 from runner.record.model import FirstDifference, Record, TracedCollective, TracedValue
 from runner.reference import interpret
 from runner.show import trace
+from tests import harness
 from tests.command import EXPERIMENTS, REFUSED, ROOT, alone, run_command
 from tests.test_target import TYPES, asked, hear, told
 
@@ -403,19 +405,96 @@ def test_what_ends_shard_map_is_not_tried_again_for_its_trace(how: str) -> None:
     assert [line for line in told(events) if line.startswith("started")] == ["started shard_map", "started vmap"]
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"per_device": {}}, "trace: trace=true shows a per_device; python -m runner derive prints one to paste"),
-        (
-            {"program": "auto"},
-            "trace: trace=true shows per_device, which program=auto does not run; there are shard_map, vmap",
-        ),
-    ],
-)
-def test_what_cannot_be_traced_is_invalid(changes: dict[str, Any], message: str) -> None:
+@pytest.mark.parametrize("programs", [["auto", "derived"], ["auto"]])
+def test_of_a_graph_alone_the_derived_lines_are_traced(tmp_path: Path, programs: list[str]) -> None:
+    found = ran(ours("case3_allreduce"), tmp_path, per_device={}, expect={}, program=programs, report=True)
+    assert (found.status, found.warnings) == ("passed", [])
+    assert list(found.programs) == programs
+    assert found.trace.taken_from == "derived"
+    assert found.trace.same_outputs is (True if "derived" in programs else None)
+    assert names(found) == ["C/psum#0/before", "C"]
+    node = nodes(found)["C"]
+    assert node.collective == TracedCollective(operation="psum", axes=["x"])
+    # Device 0 has the first two columns of A and rows of B, device 2 the last two.
+    a, b = np.arange(16).reshape(4, 4), np.arange(16, 32).reshape(4, 4)
+    first, last = (a[:, half] @ b[half] for half in (slice(0, 2), slice(2, 4)))
+    np.testing.assert_array_equal(node.before.values, [first, first, last, last])
+    np.testing.assert_array_equal(node.values, [a @ b] * 4)
+    assert all(line.agrees for line in found.trace.nodes)
+    title = "every value on every device, as derived computed it, compared with the SPMD interpreter's"
+    assert f"trace: {title}\n" in printed(found)
+    assert "CPU 2  x=1, y=0  │ 2 │  →  │ 0+2 │\n" in printed(found)
+    assert "0+2" in (tmp_path / "collectives.svg").read_text(encoding="utf-8")
+    assert f"E{title[1:]}." in (tmp_path / "report.html").read_text(encoding="utf-8").replace("&#x27;", "'")
+
+
+SCAN = """
+arrays: {A: {shape: [4, 2], init: "arange(8)", spec: [null, x]}, w: {shape: [2], init: [1, 2], spec: [x]}}
+graph:
+  r: {repeat: 2, carry: {v: A}, body: {v: v * w + sum(v)}, unroll: false}
+  loss: sum(r.v ** 2) / 1000
+outputs: {loss: []}
+grad: {of: loss, wrt: [w]}
+"""
+
+
+def test_the_steps_of_a_derived_repeat_are_traced(tmp_path: Path) -> None:
+    found = ran(SCAN, tmp_path, program="derived")
+    assert (found.status, found.trace.taken_from, found.trace.same_outputs) == ("passed", "derived", True)
+    assert found.trace.steps_one_by_one == ["r"]
+    v = np.arange(8.0).reshape(4, 2)
+    for step in range(2):
+        v = v * [1, 2] + v.sum()
+        # The columns are sharded over x, the first axis of the mesh.
+        np.testing.assert_array_equal(nodes(found)[f"r[{step}].v"].values, [v[:, :1]] * 2 + [v[:, 1:]] * 2)
+    assert all(node.agrees for node in found.trace.nodes)
+
+
+def test_a_bug_in_the_interpreter_is_traced_in_derived_lines_although_derived_does_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace_oracle(monkeypatch, "psum", lambda mesh, x, axis_name, **_: x)
+    found = ran(ours("case3_allreduce"), tmp_path, per_device={}, expect={}, program="auto")
+    assert found.status == "passed"
+    assert found.trace.first_difference.node == "C"
+    assert found.warnings == [found.trace.first_difference.text]
+
+
+def test_without_a_program_that_ran_the_derived_lines_are_interpreted(tmp_path: Path) -> None:
+    text = configured(ours("case3_allreduce"), per_device={}, expect={}, program="derived")
+    derived = harness.types(text).derived
+    context = harness.consulted(read(text), tmp_path)
+    taken = take(context, Program.DERIVED, derived, None, "it ran out of memory", [0, 1, 2, 3], None)
+    assert (taken.taken_from, taken.reason) == ("interpreter", "it ran out of memory")
+    assert [node.name for node in taken.nodes] == ["C/psum#0/before", "C"]
+    assert np.array(taken.nodes[1].values)[3, 0].tolist() == [152, 158, 164, 170]
+
+
+GROWS = """
+arrays: {a: {shape: [4], spec: [x]}}
+graph:
+  loop: {repeat: 2, carry: {b: a}, body: {b: "concatenate([b, b])"}}
+  out: loop.b
+outputs: {out: []}
+"""
+
+
+def test_lines_that_cannot_be_derived_have_no_trace(tmp_path: Path) -> None:
+    why = "the shapes in loop.body.b are others in each step"
+    found = ran(GROWS, tmp_path, program="auto")
+    assert (found.status, found.trace.taken_from) == ("passed", None)
+    assert found.trace.reason == f"derived cannot be written: {why}"
+    assert found.warnings == [f"there is no trace: derived cannot be written: {why}"]
+    assert printed(found) == f"no trace: derived cannot be written: {why}\n"
+    found = ran(GROWS, tmp_path, program="all")
+    assert found.trace.reason == f"derived cannot be written: {why}"
+    assert [warning.partition(" (JAX")[0] for warning in found.warnings] == [f"program derived is left out: {why}"]
+
+
+def test_a_per_device_that_no_program_runs_cannot_be_traced() -> None:
     with pytest.raises(InvalidExperiment) as error:
-        read(configured(ours("vector_psum"), **LINE, **{"program": "all", **changes}))
+        read(configured(ours("vector_psum"), **LINE, program="auto"))
+    message = "trace: trace=true shows per_device, which program=auto does not run; there are shard_map, vmap"
     assert str(error.value) == message
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from runner.checks import oracles
 from runner.experiment import data
@@ -175,6 +176,23 @@ def test_a_trace_shows_the_lines_that_read_gradients(tmp_path: Path, check_vma: 
     made = data.make(outcome.experiment, tmp_path)
     moved = 0.9 * made["m0"] + outcome.value("shard_map", "grad.w1")
     held = nodes["m"].values
+    assert held is not None
+    np.testing.assert_allclose(held[1], moved[:, 4:], rtol=1e-5, atol=1e-6)
+
+
+def test_a_trace_of_a_graph_alone_shows_the_derived_lines_that_read_gradients(tmp_path: Path) -> None:
+    plain = yaml.safe_load(GOOD)
+    lines = plain.pop("both").items()
+    plain["graph"] = {name: line["graph"] if isinstance(line, dict) else line for name, line in lines}
+    outcome = harness.run(plain, tmp_path, trace=True, program="derived")
+    assert outcome.failures() == []
+    trace = outcome.record.trace
+    assert trace is not None
+    assert (trace.taken_from, trace.first_difference) == ("derived", None)
+    assert all(node.agrees for node in trace.nodes)
+    made = data.make(outcome.experiment, tmp_path)
+    moved = 0.9 * made["m0"] + outcome.value("derived", "grad.w1")
+    held = next(node.values for node in trace.nodes if node.name == "m")
     assert held is not None
     np.testing.assert_allclose(held[1], moved[:, 4:], rtol=1e-5, atol=1e-6)
 

@@ -50,15 +50,13 @@ def _interpret(context: Context, drawn: Mapping[Section, Sequence[Arrays]] | Non
     sections: dict[Section, Oracle | None] = {"graph": None, "per_device": None}
     for section in sections:
         if experiment.section(section):
-            # A trace shows every value.
-            keep = None if experiment.trace else experiment.alone(section).results
             try:
                 sections[section] = measure(
                     experiment,
                     section,
                     arrays,
                     context.floats.get(section, {}),
-                    keep=keep,
+                    keep=experiment.alone(section).results,
                     whole=lambda name, value, section=section: _whole(context, section, name, value),
                     machine=machine(experiment),
                     drawn=(drawn or {}).get(section, ()),

@@ -15,7 +15,8 @@ from runner.checks import origins
 from runner.checks.compare import SAME, Beside, Difference, difference, tolerance
 from runner.checks.context import Context
 from runner.experiment import naming
-from runner.experiment.model import Node
+from runner.experiment.model import Experiment, Node
+from runner.experiment.program import Program
 from runner.link.target import ProgramRun
 from runner.record.model import (
     FirstDifference,
@@ -26,7 +27,7 @@ from runner.record.model import (
     TracedOrigins,
     TracedValue,
 )
-from runner.reference import measure
+from runner.reference import interpret, measure
 from runner.reference.arithmetic import ANY
 from runner.words import on_devices
 
@@ -39,6 +40,8 @@ RECORDED = 256
 
 def take(
     context: Context,
+    program: Program,
+    written: Experiment | None,
     held: Mapping[str, np.ndarray] | None,
     reason: str | None,
     device_ids: list[int],
@@ -47,20 +50,24 @@ def take(
 ) -> Trace:
     """The trace of one run.
 
-    `held` is each device's part of each value of the named code, by position; None where no program returned it, for
-    this `reason`: the values are then the SPMD interpreter's. `run` is the run of program `shard_map`; `process_of`
-    gives the process of each device, where there are several.
+    `program` is the program that is traced, `written` the experiment whose `per_device` are its lines; None where it
+    has none, for this `reason`: there is then no trace. `held` is each device's part of each value of the named code,
+    by position; None where no program returned it, for this `reason`: the values are then the SPMD interpreter's. `run`
+    is the run of `program`; `process_of` gives the process of each device, where there are several.
     """
     mesh = context.experiment.mesh
-    assert context.per_device is not None
     devices = [
         TracedDevice(id=i, coordinates=list(at), process=process_of.get(i))
         for i, at in zip(device_ids, mesh.coordinates, strict=True)
     ]
-    elements = sum(np.size(value) for values in context.per_device.values.values() for value in values)
-    if held is None and elements > naming.ELEMENTS:
-        return _trace(None, reason or naming.too_large(elements), devices)
-    comparison = _Comparison(context, held, device_ids)
+    if written is None:
+        return _trace(None, reason, devices)
+    if held is None:
+        values_of = interpret(written, "per_device", context.arrays).values
+        elements = sum(np.size(value) for values in values_of.values() for value in values)
+        if elements > naming.ELEMENTS:
+            return _trace(None, reason or naming.too_large(elements), devices)
+    comparison = _Comparison(context, program, written, held, device_ids)
     nodes: list[TracedNode] = []
     left_out: list[str] = []
     for value in comparison.traced.values:
@@ -75,7 +82,7 @@ def take(
     ]
     same = None if held is None or run is None or run.error is not None else comparison.same_outputs(run)
     return replace(
-        _trace("interpreter" if held is None else "shard_map", reason, devices),
+        _trace("interpreter" if held is None else _taken_from(program), reason, devices),
         nodes=nodes,
         first_difference=next((_difference(node) for node in nodes if node.agrees is False), None),
         same_outputs=same,
@@ -84,8 +91,12 @@ def take(
     )
 
 
+def _taken_from(program: Program) -> Literal["shard_map", "derived"]:
+    return "derived" if program is Program.DERIVED else "shard_map"
+
+
 def _trace(
-    taken_from: Literal["shard_map", "interpreter"] | None, reason: str | None, devices: list[TracedDevice]
+    taken_from: Literal["shard_map", "derived", "interpreter"] | None, reason: str | None, devices: list[TracedDevice]
 ) -> Trace:
     return Trace(
         taken_from=taken_from,
@@ -114,15 +125,23 @@ def _difference(node: TracedNode) -> FirstDifference:
 class _Comparison:
     """The named code as the SPMD interpreter runs it, beside what the devices held."""
 
-    def __init__(self, context: Context, held: Mapping[str, np.ndarray] | None, device_ids: list[int]) -> None:
+    def __init__(
+        self,
+        context: Context,
+        program: Program,
+        written: Experiment,
+        held: Mapping[str, np.ndarray] | None,
+        device_ids: list[int],
+    ) -> None:
         self._context = context
         self._device_ids = device_ids
         self._held = held
-        self.traced = naming.named(context.experiment.alone("per_device"))
+        self.traced = naming.named(written)
         floats = {node: {ANY: value.dtype.name} for node, value in (held or {}).items()}
         self._oracle = measure(self.traced.experiment, "per_device", context.arrays, floats, drawn=context.drawn)
         self._shown = {value.node: value.name for value in self.traced.values}
-        self._frames = context.experiment.given_frames["per_device"]
+        # A derived line has the name of the line that it is derived from.
+        self._frames = context.experiment.given_frames[program.section]
 
     def node(self, value: naming.NamedValue) -> TracedNode | None:
         """One line of the trace; None for what is no array."""

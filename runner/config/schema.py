@@ -273,7 +273,7 @@ class ExperimentConfig:
     """The mesh axes over which `per_device` is manual; the others are left to the compiler; null: all are manual."""
     check_vma: Flag = True
     trace: Flag = False
-    """Whether to show and record every value of `per_device` on every device."""
+    """Whether to show and record every value of `per_device`, or without one of the derived lines, on every device."""
     profile: Flag = False
     """Whether to profile each program, and report the time of each line and collective from the trace."""
     report: Flag = False

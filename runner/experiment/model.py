@@ -354,6 +354,11 @@ class Experiment:
         return {path: specs[name] for path, name in known.items() if name in specs}
 
     @property
+    def traced(self) -> Program:
+        """The program whose values a trace shows: `shard_map`; `derived` if the file has no `per_device`."""
+        return Program.SHARD_MAP if "per_device" in self.sections else Program.DERIVED
+
+    @property
     def on_mesh(self) -> bool:
         """Whether some program needs all devices of the mesh."""
         return any(program.on_mesh for program in self.programs)

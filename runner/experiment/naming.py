@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import TypeGuard
 
 from runner.experiment.model import Experiment, Flat, Line, Loop, Node
-from runner.experiment.program import Program
 from runner.graph.term import (
     Apply,
     Const,
@@ -33,9 +32,6 @@ from runner.language.operations import CONSTANTS, OPERATIONS
 from runner.language.parts import at_index
 from runner.language.printing import text
 from runner.language.syntax import Expression
-
-TRACED = Program.SHARD_MAP
-"""The program whose values a trace shows."""
 
 VALUES = 500
 """The largest number of values of a trace; with more, the steps of loops are not traced, only their results."""
@@ -92,7 +88,7 @@ def named(experiment: Experiment) -> NamedCode:
         naming.run(experiment.lines("per_device"), meaning, "")
         whole = tuple(loop.name for loop in loops)
     gradients = {name: experiment.outputs[name] for name in (experiment.grad.names if experiment.grad else ())}
-    code = replace(experiment, per_device=tuple(naming.statements), outputs=gradients, programs=(TRACED,))
+    code = replace(experiment, per_device=tuple(naming.statements), outputs=gradients, programs=(experiment.traced,))
     results = {name: name_of(meaning[name]) or name if name in meaning else name for name in experiment.outputs}
     return NamedCode(code, tuple(naming.values), results, tuple(dict.fromkeys(naming.stepped)), whole)
 

@@ -177,9 +177,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
     for key in ("precision", "seed", "timeout"):
         check(config[key], (key,))
     auto.read_plan(config)
-    if experiment.trace and not sections["per_device"]:
-        raise invalid(("trace",), "trace=true shows a per_device; python -m runner derive prints one to paste")
-    if experiment.trace and not experiment.per_device:
+    if experiment.trace and sections["per_device"] and not experiment.per_device:
         message = f"trace=true shows per_device, which program={experiment.programs[0]} does not run"
         raise invalid(("trace",), message + choices(p for p in Program if p.section == "per_device"))
     divergence.check(experiment)

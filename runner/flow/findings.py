@@ -22,7 +22,6 @@ from runner.executions import Count, Range
 from runner.experiment import extent, memory, unread
 from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment
-from runner.experiment.naming import TRACED
 from runner.experiment.program import Program
 from runner.faults import invalid
 from runner.flow.dimensions import Names
@@ -60,7 +59,8 @@ class Findings:
         self._runs: list[ProgramRun] = []
         self._verdicts: dict[Program, Checks] = {}
         self._profiles: dict[Program, planes.Profile] = {}
-        self._traced = Finished(step=Step(TRACED, StepWork.TRACE), error=f"program {TRACED} did not run")
+        traced = experiment.traced
+        self._traced = Finished(step=Step(traced, StepWork.TRACE), error=f"program {traced} did not run")
         self._held: dict[str, np.ndarray] | None = None
         """The devices' parts of each traced value."""
         _describe(experiment, arrays, record)
@@ -150,17 +150,29 @@ class Findings:
     def _trace(self, context: Context) -> Trace:
         from runner.checks import trace
 
-        run = next((run for run in self._runs if run.program is TRACED), None)
-        traced = self._traced
-        reason = traced.unsupported or traced.error
-        if reason and TRACED not in self._experiment.programs:
-            reason = f"program {TRACED} was not asked for"
-        event = traced.found if isinstance(traced.found, Traced) else None
+        program, finished = self._experiment.traced, self._traced
+        run = next((run for run in self._runs if run.program is program), None)
+        reason = finished.unsupported or finished.error
+        if reason and not self._experiment.on_mesh:
+            reason = f"program {program} was not asked for"
+        event = finished.found if isinstance(finished.found, Traced) else None
         in_order = range(self._experiment.mesh.size) if event is None else event.device_ids
-        taken = trace.take(context, self._held, reason, list(in_order), run, {} if event is None else event.process_of)
-        if taken.taken_from is None:
+        process_of = {} if event is None else event.process_of
+        taken = trace.take(
+            context, program, self._lines_traced(context), self._held, reason, list(in_order), run, process_of
+        )
+        # That a program is left out has a warning of its own, with the reason.
+        if taken.taken_from is None and program not in self._record.not_supported:
             self._record.warnings.append(f"there is no trace: {taken.reason}")
         return taken
+
+    def _lines_traced(self, context: Context) -> Experiment | None:
+        """The experiment whose `per_device` a trace shows, as far as it has an oracle; None without derived lines."""
+        if self._experiment.traced is not Program.DERIVED:
+            return context.experiment.alone("per_device")
+        if self._derived is None or context.experiment.reads_gradients:
+            return self._derived
+        return self._derived.forward
 
     def _tell_operands(self) -> None:
         """Replace the specs of the arrays by the devices' actual parts, where a program ran on the mesh."""
@@ -195,14 +207,21 @@ class Findings:
             if isinstance(checks.value, ValueVerdict) and checks.value.status == "failed":
                 blamed = of_interpreter and run.program.section == "per_device"
                 who = blame.INTERPRETER if blamed else blame.blame(context, values, run.program, alike=alike)
-                verdict = replace(checks.value, diagnosis=[who, *_differs(record, run.program)])
+                verdict = replace(checks.value, diagnosis=[who, *self._differs(run.program)])
                 checks = checks.but(value=verdict)
             checks = known.judge(context, run.program, checks)
             record.programs[run.program] = self._compiled(context, run, checks, folder)
-        if (traced := record.programs.get(TRACED)) and traced.checks.value:
-            record.warnings += _differs(record, TRACED) if traced.checks.value.status == "passed" else []
+        traced = record.programs.get(self._experiment.traced)
+        if traced is None or (traced.checks.value and traced.checks.value.status == "passed"):
+            record.warnings += self._differs(self._experiment.traced)
         parts: list[Status] = [program.status for program in record.programs.values()]
         record.status = records.worst([record.status, records.of_checks(record.checks), *parts])
+
+    def _differs(self, program: Program) -> list[str]:
+        """The first value of the trace that differs from the SPMD interpreter's, if it is of the program's lines."""
+        first = self._record.trace.first_difference if self._record.trace else None
+        of_program = not program.whole and program.section == self._experiment.traced.section
+        return [first.text] if first and of_program else []
 
     def _written(self, run: ProgramRun) -> Experiment:
         """The experiment that a program was written from: with the derived lines, if it was `derived`."""
@@ -337,9 +356,3 @@ def _describe(experiment: Experiment, arrays: Arrays | None, record: Record) -> 
             for count, what in ((np.isnan(values).sum(), "NaN"), (np.isinf(values).sum(), "infinite")):
                 if count:
                     record.warnings.append(f"{count} of the {values.size} values of '{array.name}' are {what}")
-
-
-def _differs(record: Record, program: Program) -> list[str]:
-    """The first value of the trace that differs from the SPMD interpreter's, in words."""
-    first = record.trace.first_difference if record.trace else None
-    return [first.text] if first and program.section == "per_device" else []

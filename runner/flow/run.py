@@ -20,7 +20,6 @@ from runner.experiment import auto, data, definition, expect, memory, topology
 from runner.experiment.data import Arrays
 from runner.experiment.imported import SMALLER_TREES, TREES, Unread, imports
 from runner.experiment.model import Experiment
-from runner.experiment.naming import TRACED
 from runner.experiment.reader import read
 from runner.faults import InvalidExperiment, invalid
 from runner.flow import clock, functions
@@ -364,12 +363,12 @@ def _hold_to_refusal(expected: str, ending: _Ending | None, record: Record) -> N
 def _steps(experiment: Experiment) -> Iterator[Step]:
     """The programs, each followed by its profile if one is asked for; then the trace.
 
-    There are no profiles or traces where nothing runs, and no trace without the program that it shows.
+    There are no profiles or traces where nothing runs, and no trace where nothing runs on the mesh.
     """
     runs = experiment.target.topology is None
     for program in experiment.programs:
         yield Step(program)
         if experiment.profile and runs:
             yield Step(program, StepWork.PROFILE)
-    if experiment.trace and runs and TRACED in experiment.programs:
-        yield Step(TRACED, StepWork.TRACE)
+    if experiment.trace and runs and experiment.on_mesh:
+        yield Step(experiment.traced, StepWork.TRACE)

@@ -1,4 +1,4 @@
-"""`trace`: the program `shard_map`, returning every value on every device."""
+"""`trace`: the program `shard_map` or `derived`, returning every value on every device."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from runner.experiment.model import Experiment
-from runner.experiment.naming import TRACED, NamedCode
+from runner.experiment.naming import NamedCode
 from runner.layout import Spec
 from runner.programs import processes, shard_map, source, spelling
 from runner.programs.lines import Lines
@@ -54,7 +54,7 @@ def write(of: Experiment, traced: NamedCode, folder: Path, kept: Mapping[str, Ty
     return source.module(
         source.header(experiment, "trace", names, f"{before}\n{body}", mesh=True),
         source.inputs(experiment, names, folder),
-        source.mesh_functions(experiment, TRACED),
+        source.mesh_functions(experiment, experiment.traced),
         *([f"def gradients(mesh):\n{source.indent(before, 4)}"] if before else []),
         "def program(mesh):\n" + source.indent(body, 4),
         _main(experiment, [f'"{shown.get(name, name)}"' for name in kept]),

@@ -49,6 +49,7 @@ class Types:
       may differ between devices.
     - `derived`: the experiment with the lines derived from its graph as `per_device`; `derivation` is the same as the
       record has it, with what there is to say of it. None where they were not asked for, or there are none.
+    - `not_derived`: why there are no derived lines, where they were asked for.
     """
 
     outputs: Mapping[str, Typed]
@@ -61,3 +62,4 @@ class Types:
     )
     derived: Experiment | None = None
     derivation: Derivation | None = None
+    not_derived: str | None = None

@@ -192,12 +192,13 @@ class FirstDifference:
 class Trace:
     """Every value on every device.
 
-    - `taken_from`: `shard_map`, or `interpreter` for the `reason`; null where there is no trace.
+    - `taken_from`: `shard_map`, `derived` where the file has no `per_device`, or `interpreter` for the `reason`; null
+      where there is no trace, for the `reason`.
     - `same_outputs`: whether the traced code's outputs are the program's, bit by bit.
     - `dims`: the sizes of the verification that it comes from.
     """
 
-    taken_from: Literal["shard_map", "interpreter"] | None
+    taken_from: Literal["shard_map", "derived", "interpreter"] | None
     reason: str | None
     devices: list[TracedDevice]
     nodes: list[TracedNode]

@@ -56,11 +56,14 @@ def _plain(text: str, room: int | None) -> list[Line]:
 def _title(trace: Trace) -> str:
     if trace.taken_from == "interpreter":
         return f"trace: every value on every device, by the SPMD interpreter alone ({trace.reason})"
-    lines = ["trace: every value on every device, as shard_map computed it, compared with the SPMD interpreter's"]
+    lines = [
+        f"trace: every value on every device, as {trace.taken_from} computed it, compared with the SPMD interpreter's"
+    ]
     if trace.steps_one_by_one:
         lines.append(f"the steps of {', '.join(trace.steps_one_by_one)} ran one by one, without jax.lax.fori_loop")
     if trace.same_outputs is False:
-        lines.append("its outputs round otherwise than program_shard_map.py's: what returns more is fused otherwise")
+        program = f"program_{trace.taken_from}.py"
+        lines.append(f"its outputs round otherwise than {program}'s: what returns more is fused otherwise")
     return "\n".join(lines)
 
 

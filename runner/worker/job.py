@@ -111,18 +111,19 @@ def _run(job: dict[str, Any], emit: Emit) -> None:
         # What is derived is written for the order that the devices have in the mesh, as all programs are.
         absent = _absent(experiment)
         experiment = experiment if absent is None else absent.experiment
-        types = infer(experiment)
+        steps = [Step.from_json(entry) for entry in job["steps"]]
+        types = infer(experiment, derives=any(step.program is Program.DERIVED for step in steps))
     except InvalidExperiment as error:
         emit(Invalid(fault=error.fault))
         return
     if job.get("values"):
         emit(_value_types(experiment))
         return
-    steps = [step for entry in job["steps"] if (step := Step.from_json(entry)).supported(types.unsupported)]
+    steps = [step for step in steps if step.supported(types.unsupported)]
     programs = [step.program for step in steps if step.work is StepWork.RUN]
     phases.tell("the programs were written")
     traced = any(step.work is StepWork.TRACE for step in steps)
-    trace = _prepare_trace(experiment.alone("per_device"), data_folder) if traced else None
+    trace = _prepare_trace(experiment, types, data_folder) if traced else None
     sources = _sources(experiment, programs, data_folder, types)
     if trace is not None and trace.refused is None:
         sources[StepWork.TRACE] = trace.source
@@ -290,11 +291,15 @@ def _absent(experiment: Experiment) -> AbsentDevices | None:
     return AbsentDevices(experiment)
 
 
-def _prepare_trace(experiment: Experiment, data: Path) -> TraceProgram:
+def _prepare_trace(experiment: Experiment, types: Types, data: Path) -> TraceProgram:
     # Few runs take a trace: the others need not wait for the import.
-    from runner.worker.trace import prepare
+    from runner.worker.trace import TraceProgram, prepare
 
-    return prepare(experiment, data)
+    if experiment.traced is not Program.DERIVED:
+        return prepare(experiment.alone("per_device"), data)
+    if types.derived is None:
+        return TraceProgram(refused=f"derived cannot be written: {types.not_derived}")
+    return prepare(types.derived, data)
 
 
 def _profile(program: Program, execution: Execution, folder: Path, arrays: Path) -> Profiled:

@@ -32,8 +32,10 @@ from runner.worker.versions import abstract_mesh, varying_axes
 from runner.worker.walk import REFUSALS, Walker
 
 
-def infer(experiment: Experiment) -> Types:
+def infer(experiment: Experiment, *, derives: bool = False) -> Types:
     """Evaluate every section abstractly.
+
+    With `derives` the graph's lines for one device are derived even if `derived` is not among the programs to run.
 
     Raises `InvalidExperiment` for shapes and dtypes that JAX refuses, outputs that their specs cannot lay out, values
     that differ between devices where an output promises copies.
@@ -70,13 +72,15 @@ def infer(experiment: Experiment) -> Types:
             except InvalidExperiment as fault:
                 unsupported[Program.EXPLICIT] = _reason(fault)
     deriving: dict[str, Any] = {}
-    if Program.DERIVED in experiment.programs:
+    if derives or Program.DERIVED in experiment.programs:
         # It lowers the graph, which few other evaluations need.
         from runner.worker import derive
 
         found = derive.derived(graph, _refused_lines)
         if isinstance(found, str):
-            unsupported[Program.DERIVED] = found
+            deriving = {"not_derived": found}
+            if Program.DERIVED in experiment.programs:
+                unsupported[Program.DERIVED] = found
         else:
             deriving = {"derived": found[0], "derivation": found[1]}
             floats[Program.DERIVED] = found[2]

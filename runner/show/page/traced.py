@@ -43,11 +43,12 @@ def part(record: Record) -> Part | None:
 def _lead(trace: Trace) -> str:
     if trace.taken_from == "interpreter":
         return f"Every value on every device, by the SPMD interpreter alone ({trace.reason})."
-    lead = "Every value on every device, as shard_map computed it, compared with the SPMD interpreter's."
+    program = trace.taken_from
+    lead = f"Every value on every device, as {program} computed it, compared with the SPMD interpreter's."
     if trace.steps_one_by_one:
         lead += f" The steps of {', '.join(trace.steps_one_by_one)} ran one by one, without jax.lax.fori_loop."
     if trace.same_outputs is False:
-        lead += " Its outputs round otherwise than program_shard_map.py's: what returns more is fused otherwise."
+        lead += f" Its outputs round otherwise than program_{program}.py's: what returns more is fused otherwise."
     return lead
 
 

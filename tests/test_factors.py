@@ -205,6 +205,10 @@ INSIDE = "split with what a device sends inside; to Shardy the blocks are permut
 READ = "a device reads what lies in its block, and the rest is zero; to Shardy the dimension is whole"
 WHOLE = "the dimension is whole; Shardy splits what the operation is made of"
 INDICES = "every device has all indices, and updates its block; Shardy splits the indices"
+CLIPPED = (
+    "the updated dimension is whole where indices are clipped, since one may end in another block; Shardy splits it"
+)
+OWN_INDICES = "each device updates by its own indices, and the results are summed; Shardy gathers the indices"
 COPIES = "copies are made on each device; Shardy has a factor for them"
 MADE_OF_NOTHING = "lies as the array lies, so that nothing is sent for it; to Shardy no array enters"
 
@@ -241,6 +245,8 @@ DIFFERENT = {
     "trace": ("trace(S)", WHOLE),
     "vander": ("vander(V, 3)", WHOLE),
     "vector_norm": ("vector_norm(A)", WHOLE),
+    "at[].add": ("a.at[k].add(c, mode='clip')", CLIPPED),
+    "at[].subtract": ("S.at[:, J].subtract(A)", OWN_INDICES),
     "at[].get": ("t.at[:, k].get(mode='fill', fill_value=0)", INDICES),
     "at[].mul": ("a.at[p, :].mul(2)", INDICES),
     "at[].multiply": ("a.at[k].multiply(c, mode='fill')", INDICES),

@@ -14,6 +14,7 @@ from runner.config.compose import Configuration, InvalidConfiguration, Provenanc
 from runner.link.process import Worker
 from runner.link.workers import Workers
 from runner.record import manifest
+from runner.record.folders import PLAN
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -153,7 +154,7 @@ def run_one(job: Job, workers: Workers) -> Status:
     point = Point(job.folder, job.provenance.overrides, job.resolved, job.provenance.folders, last=not job.many)
     point.begin(workers)
     # The worker has its job: what is needed when it has done that is imported meanwhile.
-    from runner.show import plan, report
+    from runner.show import report
 
     record = point.finish()
     if record is None:
@@ -161,6 +162,8 @@ def run_one(job: Job, workers: Workers) -> Status:
     # The terminal's pictures are a choice; the log has the whole story.
     log.info("%s: %s\n\n%s", record.experiment, record.status, report.story(record, job.folder))
     report.run(record, job.folder, brief=job.many, show=point.show)
-    if (job.folder / plan.FILE).exists():
-        plan.show_found(job.folder / plan.FILE)
+    if (job.folder / PLAN).exists():
+        from runner.show import plan
+
+        plan.show_found(job.folder / PLAN)
     return record.status

@@ -17,8 +17,9 @@ from runner.config import schema
 from runner.config.compose import Configuration
 from runner.link.workers import Workers
 from runner.record import files
+from runner.record.folders import PLAN
 from runner.show.console import print_table
-from runner.show.plan import FILE, amount
+from runner.show.plan import amount
 from runner.show.table import Table
 from runner.untyped import is_mapping
 from runner.words import bytes_text, listed
@@ -91,7 +92,7 @@ def _plan(configuration: Configuration, job: Job, workers: Workers) -> Status:
             f"\nas compiled nothing is within the limit of {bytes_text(round(planning.request.memory or 0))}: "
             f"the least that was found needs {bytes_text(ranked.least_memory)}"
         )
-    print(f"\n{folder / FILE}")
+    print(f"\n{folder / PLAN}")
     print(f"python -m runner --config-dir {folder / EXPERIMENT.parts[0]} +experiment={EXPERIMENT.stem}")
     if not own:
         return "passed"

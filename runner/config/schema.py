@@ -21,6 +21,9 @@ Flag: TypeAlias = Annotated[Any, "flag"]
 Layout: TypeAlias = Annotated[Any, "spec"]
 """A list, or a word that stands for one; OmegaConf has no type for both."""
 
+MeshShape: TypeAlias = Annotated[Any, "sizes-of-axes"]
+"""A list, or `auto`."""
+
 Rate: TypeAlias = Annotated[float | None, "rate"]
 Latency: TypeAlias = Annotated[float | None, "latency"]
 Things: TypeAlias = Annotated[int | None, "things"]
@@ -31,7 +34,7 @@ class MeshConfig:
     """Axis names and sizes, in the order of `jax.make_mesh`."""
 
     axes: Annotated[list[Any], "axes"] = MISSING
-    shape: Annotated[Any, "sizes-of-axes"] = MISSING
+    shape: MeshShape = MISSING
     """The size of each axis; `auto`: plan all shapes of the target's devices, and take the best."""
     devices: Annotated[list[Any] | None, "devices"] = None
     """The ids of the devices in the mesh, row-major or nested like it; null: in the order of `jax.make_mesh`."""

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from runner.config import specs
 from runner.config.quoting import WORD
-from runner.config.schema import ExperimentConfig, Flag, Layout
+from runner.config.schema import ExperimentConfig, Flag, Layout, MeshShape
 from runner.faults import Fault, Key, key_text, nearest
 from runner.untyped import is_mapping
 
@@ -54,6 +54,8 @@ def _kind(hint: Any) -> Kind:
         return Kind("flag")
     if hint == Layout:
         return Kind("list", form="spec", words=("auto",))
+    if hint == MeshShape:
+        return Kind("list", form="sizes-of-axes", words=("auto",))
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
         return dataclasses.replace(_kind(arguments[0]), form=arguments[1])

@@ -27,7 +27,7 @@ from runner.link.target import value_types_of
 from runner.link.workers import Workers
 from runner.planning.plan import Candidate, NoPlan, Plan, Wanted, plan
 from runner.record import files
-from runner.show.plan import FILE
+from runner.record.folders import PLAN
 
 if TYPE_CHECKING:
     from runner.config.sources import Sources
@@ -153,7 +153,7 @@ def _wanted(request: PlanRequest, keys: Sequence[Key], seconds: float) -> Wanted
 def leave(folder: Path, planning: Planning, **more: Any) -> None:
     """Write the plan into a run folder."""
     whole = {"plan": codec.plain(planning.plan), "shapes": codec.plain(planning.shapes), **more}
-    files.write_text(folder / FILE, json.dumps(whole, indent=1) + "\n")
+    files.write_text(folder / PLAN, json.dumps(whole, indent=1) + "\n")
 
 
 def _require_possible(experiment: Experiment, key: Key) -> None:

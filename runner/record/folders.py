@@ -8,10 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 RECORD = "result.json"
+"""The file that makes a folder a run folder."""
 
 PAGE = "report.html"
-"""What the page of a folder is called."""
-"""What makes a folder a run folder."""
+"""The page of a run or of a sweep."""
+
+PLAN = "plan.json"
+"""The layouts that a run found."""
 
 
 def runs(folder: Path) -> list[Path]:

@@ -10,12 +10,10 @@ from typing import Any
 
 from runner.layout import Spec
 from runner.printable import printable
+from runner.record.folders import PLAN
 from runner.show.console import print_table
 from runner.show.table import Table
 from runner.words import bytes_text, time_text
-
-FILE = "plan.json"
-"""What a run that found layouts leaves in its folder."""
 
 _LINES = 12
 """How many costs of lines are shown in which two plans differ, those that differ the most."""
@@ -41,7 +39,7 @@ class _Plan:
 
 def read(path: Path) -> _Plan:
     """The plan of a run folder, or of its file. Raises `UnreadablePlan`."""
-    file = path / FILE if path.is_dir() else path
+    file = path / PLAN if path.is_dir() else path
     try:
         plan: Any = json.loads(file.read_text(encoding="utf-8"))["plan"]
         best = plan["best"]

@@ -377,10 +377,11 @@ def _verdict(record: Record, folder: Path) -> None:
     count += f", {known} {'is' if known == 1 else 'are'} wrong as expect.wrong knows" if known else ""
     page = f" and its {PAGE}" if (folder / PAGE).is_file() else ""
     say(f"{record.status}{count}; {shown(folder / 'result.json')}{page}", look(record.status).style)
-    from runner.show import modes
+    if len(programs) > 1:
+        from runner.show import modes
 
-    if (line := modes.compared(record)) is not None:
-        say(line)
+        if (line := modes.compared(record)) is not None:
+            say(line)
 
 
 def _only_compiled(record: Record) -> bool:

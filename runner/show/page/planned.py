@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from runner.record.folders import PLAN
 from runner.show.page.frame import Part
 from runner.show.page.markup import Inside, Markup, joined, table, tag
-from runner.show.plan import FILE, amount, spec_text
+from runner.show.plan import amount, spec_text
 from runner.show.table import Table
 
 _WIDEST = 10.0
@@ -21,7 +22,7 @@ _LINES = 30
 
 def part(folder: Path) -> Part | None:
     """The section, where the run found its layouts."""
-    file = folder / FILE
+    file = folder / PLAN
     if not file.exists():
         return None
     whole: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))

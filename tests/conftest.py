@@ -17,9 +17,9 @@ jax.config.update("jax_num_cpu_devices", 9)
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Where xdist deals out the tests, those that share what a module makes for them go to one worker.
+    """Under xdist, group the tests that share a module's fixtures on one worker.
 
-    A worker hears of no option that the command line did not name.
+    A worker only gets options that the command line names.
     """
     if getattr(config.option, "dist", None) == "load":
         config.option.dist = "loadgroup"
@@ -56,7 +56,7 @@ HARDWARE = ("collective_allgather_matmul.yaml",)
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of the cases of a test that is marked `sample(n)`, leave all but every n-th to the sessions that run all of them.
+    """Keep every n-th case of a test marked `sample(n)`, unless the session runs all of them.
 
     Of the small experiments every ninth is run, and one that is compiled for hardware: `make experiments` runs all.
     """
@@ -75,7 +75,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _test(item: pytest.Item) -> str:
-    """The test of which an item is a case."""
+    """Return the test of which an item is a case."""
     return item.nodeid.split("[")[0]
 
 
@@ -83,14 +83,14 @@ _SLOWEST = 10
 
 
 def pytest_collection_finish() -> None:
-    """What is there by now stays, and need not be gone through again whenever JAX has made new objects."""
+    """Freeze the existing objects, so that garbage collections skip them when JAX makes new ones."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Say which command lines computed longest, where many were timed: waiting for others is not theirs."""
+    """Print the command lines with the longest computing time, if many were timed; waiting does not count."""
     reports = [
         report for each in terminalreporter.stats.values() for report in each if getattr(report, "when", "") == "call"
     ]

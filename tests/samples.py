@@ -1,4 +1,4 @@
-"""Every operation of the table on sharded operands: the expressions that the tests of the programs evaluate."""
+"""Sample expressions for every operation of the table on sharded operands, which the tests of the programs evaluate."""
 
 ARRAYS = """
 arrays:
@@ -28,7 +28,7 @@ SPECS = (
 
 
 def _each(operations: str, *expressions: str) -> dict[str, list[str]]:
-    """For each operation, the expressions with its name in the place of `f`."""
+    """Return the expressions for each operation, with its name in place of `f`."""
     return {name: [e.replace("f(", f"{name}(", 1) for e in expressions] for name in operations.split()}
 
 

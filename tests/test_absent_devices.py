@@ -1,4 +1,4 @@
-"""Programs for devices that are not here: in the order that the mesh has them in, whatever an argument says of them."""
+"""Programs for absent devices use the device order of the mesh, whatever an argument says."""
 
 from __future__ import annotations
 

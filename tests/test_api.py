@@ -1,4 +1,4 @@
-"""What `runner` offers to Python: it costs nothing to import, and does what the command does."""
+"""The Python interface of `runner`: cheap to import, with the same results as the command."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
 def script(text: str, folder: Path) -> str:
-    """What a script prints that is run in a process of its own, which looks for no TPU though libtpu is here."""
+    """Return the output of a script in its own process, which does not look for TPUs although libtpu is installed."""
     (folder / "script.py").write_text(text, encoding="utf-8")
     command = [sys.executable, "-W", "error", "script.py"]
     ran = subprocess.run(

@@ -1,6 +1,6 @@
-"""A record that nobody should have written costs its own point, in every command that reads records.
+"""A corrupted record costs only its own point, in every command that reads records.
 
-A session tries a few of the places at which something hostile may stand; `make faults` tries a thousand.
+A session tries a few corruptions; `make faults` tries a thousand.
 """
 
 from __future__ import annotations

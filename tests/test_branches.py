@@ -1,4 +1,4 @@
-"""How often what stands in branches runs: an honest range, through every room that counts."""
+"""Operations in branches have a correct range of executions, in every part of the tool that counts."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def programs() -> st.SearchStrategy[tuple[Any, ...]]:
 
 
 def outcomes(program: tuple[Any, ...]) -> set[int]:
-    """What can be sent in all: every choice taken every way, each time anew."""
+    """Return all possible totals: every choice taken every way, independently each time."""
     sums = {0}
     for part in program:
         if isinstance(part, Sends):

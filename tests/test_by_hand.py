@@ -1,4 +1,4 @@
-"""A backward pass that one section has written by hand, held to the gradient that the other reads."""
+"""A backward pass written by hand in one section is compared with the gradient that the other section reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`runner.check` of functions as scripts have them: what they close over, are called with and give; what is refused."""
+"""`runner.check` of functions from scripts: their closures, arguments and results; what is refused."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def check(folder: Path, function: Any, *operands: Any, **more: Any) -> runner.Re
 
 
 def message(folder: Path, function: Any, *operands: Any, **more: Any) -> str:
-    """What is wrong with a call, without its place and the line that is quoted."""
+    """Return the error message of a call, without its place and the quoted line."""
     record = check(folder, function, *operands, **more)
     assert record.status == "invalid", record
     assert record.error is not None
@@ -48,7 +48,7 @@ class Config:
 
 
 def local_classes() -> tuple[Any, Any]:
-    """A pytree whose classes no module has by their names, as those of a script; the function that takes it."""
+    """Return a pytree of classes that no module exports by name, as in a script; and a function that takes it."""
 
     @jax.tree_util.register_dataclass
     @dataclasses.dataclass

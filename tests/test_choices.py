@@ -1,4 +1,4 @@
-"""`cond` and `switch`: what they become, what the programs have, what is computed, and what is refused."""
+"""`cond` and `switch`: the lines that they become, the programs, the results, and the refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The time of a run: what takes longer is cut off, and what nobody can cut off is not claimed to be."""
+"""Time limits of a run: a step that takes too long is interrupted, and one that cannot be is not claimed to be."""
 
 from __future__ import annotations
 

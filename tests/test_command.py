@@ -1,4 +1,4 @@
-"""The command as its users run it: whole processes, the run folder, the exit statuses, sweeps, the list."""
+"""The command in whole processes: the run folder, the exit statuses, sweeps, the list."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SAME_WORKER = pytest.mark.xdist_group("runs")
 
 
 def swept(names: Collection[str], folder: Callable[[str], Path]) -> dict[str, Path]:
-    """Experiments in every program that they support, in two sweeps: the run folder of each."""
+    """Run experiments in every program that they support, in two sweeps; return the run folder of each."""
     folders: dict[str, Path] = {}
     small, large = [name for name in names if name not in LARGE], [name for name in names if name in LARGE]
     for names, overrides in ((small, ()), (large, SMALLER)):
@@ -47,13 +47,13 @@ def swept(names: Collection[str], folder: Callable[[str], Path]) -> dict[str, Pa
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The run folders of the sample."""
+    """Return the run folders of the sample."""
     return swept(SAMPLE, tmp_path_factory.mktemp)
 
 
 @pytest.fixture(scope="module")
 def all_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The run folders of all experiments."""
+    """Return the run folders of all experiments."""
     return swept(EXPERIMENTS, tmp_path_factory.mktemp)
 
 

@@ -1,4 +1,4 @@
-"""What explicit sharding asks for is written as an expert would write it: few reshards, and none of what lies right."""
+"""Programs for explicit sharding have few reshards, and none of a value that has the right layout already."""
 
 import re
 
@@ -25,7 +25,7 @@ arrays:
 
 
 def line(expression, output, tmp_path, arrays=ARRAYS, **changes):
-    """The lines of the node `n` after which `out` uses it, so that no output promises the layout of `n`."""
+    """Return the lines of the node `n` with a use by `out` after it, so that no output fixes the layout of `n`."""
     experiment = harness.experiment(
         arrays, graph={"n": expression, "out": "n"}, outputs={"out": output}, program="explicit", **changes
     )
@@ -292,7 +292,7 @@ def test_axes_of_two_types_are_not_interchangeable():
 
 
 def test_what_is_updated_by_a_number_is_of_the_mesh(tmp_path):
-    """JAX 0.12 refuses it outside of one."""
+    """JAX 0.12 refuses an update outside of the mesh."""
     text = "arrays: {A: {shape: [8, 4], spec: [null, y]}}\ngraph: {C: 'A.at[:2].add(1)'}\noutputs: {C: [null, y]}\n"
     outcome = harness.run(text, tmp_path, program="explicit")
     assert outcome.failures() == []

@@ -1,4 +1,4 @@
-"""Bad input, all of `tests/faults/inputs.jsonl`: one message and the status that is due, and nothing left behind.
+"""Bad input, all of `tests/faults/inputs.jsonl`: one message, the right status, and no files left.
 
 A session tries a sample of it; `make faults` tries all.
 """

@@ -1,4 +1,4 @@
-"""What is pinned of a record, how its file reads, and what is said where it changes."""
+"""The pinned values of a record, the format of their file, and the messages when they change."""
 
 from __future__ import annotations
 
@@ -433,18 +433,18 @@ def test_every_field_that_is_pinned_is_compared(path: tuple[Any, ...]) -> None:
 
 
 def pin(*collectives: Any, **more: Any) -> Any:
-    """A pin as a golden file holds it."""
+    """Return a pin as in a golden file."""
     return {"bytes": {"argument": 64, "output": 64}, "outputs": {}, "collectives": list(collectives), **more}
 
 
 def one(kind: str = "all-reduce", node: str | None = "C", **more: Any) -> Any:
-    """A collective as a golden file holds it."""
+    """Return a collective as in a golden file."""
     found = {"kind": kind, "node": node, "inserted": False, "axes": ["x"], "dtype": "float32", "count": 1}
     return found | {"bytes_in": 64, "bytes_out": 64, "bytes_sent": 64} | more
 
 
 def lying(*spec: Any, **more: Any) -> Any:
-    """An output as a golden file holds it."""
+    """Return an output as in a golden file."""
     return {"shape": [4, 4], "dtype": "float32", "spec": list(spec), "shard_shape": [2, 4], **more}
 
 

@@ -1,4 +1,4 @@
-"""Gradients: in every program, as layouts shard them, held to an oracle that knows nothing of sharding."""
+"""Gradients in every program, sharded by layouts, against an oracle without sharding."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def least_squares(layout, folder, **changes):
 
 
 def by_hand(outcome, folder):
-    """The derivative of 0.5 * sum((x @ w - t) ** 2)."""
+    """Return the derivative of 0.5 * sum((x @ w - t) ** 2)."""
     arrays = {name: a.astype(np.float64) for name, a in data.make(outcome.experiment, folder).items()}
     return arrays["x"].T @ (arrays["x"] @ arrays["w"] - arrays["t"])
 
@@ -322,7 +322,7 @@ def test_the_record_says_which_oracle_and_what_confirms_it(tmp_path):
 
 
 def planted(monkeypatch, program, old, new):
-    """Have the writer of a program write something else."""
+    """Plant a mistake in the writer of a program."""
     right = WRITERS[program]
 
     def write(*arguments):
@@ -398,7 +398,7 @@ def test_a_per_device_program_with_the_right_loss_and_another_gradient_is_told_f
 
 @functools.cache
 def differentiated(text):
-    """An experiment that loads nothing, its arrays, and what JAX says of its gradient."""
+    """Return an experiment without loaded data, its arrays, and JAX's value of its gradient."""
     experiment = harness.experiment(text)
     arrays = data.make(experiment, Path())
     with harness.configured(experiment):
@@ -406,7 +406,7 @@ def differentiated(text):
 
 
 def consulted(text, edit=lambda gradients: gradients):
-    """The oracles of an experiment, with JAX's gradient edited."""
+    """Return the oracles of an experiment, with JAX's gradient edited."""
     experiment, arrays, exact, draws = differentiated(text)
     context = oracles.consult(experiment, arrays, {}, {})
     assert experiment.grad is not None
@@ -526,7 +526,7 @@ grad: {of: loss, wrt: [w]}
 
 
 def drawn(text):
-    """What rounding does to the one gradient of an experiment, draw by draw; the last is float64's."""
+    """Return the rounded values of an experiment's one gradient, draw by draw; the last is float64's."""
     experiment = harness.experiment(text)
     floats = harness.types(text).floats["graph"]
     with harness.configured(experiment):
@@ -577,7 +577,7 @@ def test_a_gradient_that_is_zero(tmp_path):
 
 
 def told(program, **oracles):
-    """What the check says of a program, of these oracles."""
+    """Return the check's message on a program, by these oracles."""
     context: Any = SimpleNamespace(gradients=Gradients(**oracles))
     return gradient.check(context, ProgramRun(Program(program)))
 

@@ -1,4 +1,4 @@
-"""The text of compiled modules: instructions, groups, names, trip counts, and what cannot be read."""
+"""The text of compiled modules: instructions, groups, names, trip counts, and unreadable parts."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def experiment() -> Experiment:
 
 
 def entry(*lines: str) -> str:
-    """A module of `A` and these lines."""
+    """Return a module of `A` and these lines."""
     body = ['%A = f32[2,4]{1,0} parameter(0), metadata={op_name="A"}', *lines]
     return f"{HEADER}{ADD}ENTRY %main (A: f32[2,4]) -> f32[2,4] {{\n" + "".join(f"  {line}\n" for line in body) + "}\n"
 
 
 def one(line: str) -> Instruction:
-    """An instruction, in a module of its own."""
+    """Return an instruction in a module of its own."""
     module = hlo.read(f"{HEADER}ENTRY %main () -> f32[] {{\n  {line}\n}}\n")
     assert module.unread == []
     assert module.entry is not None
@@ -129,7 +129,7 @@ def test_bytes_of_shapes(text, size):
 
 
 def bits(name: str) -> int:
-    """How many bits an element of a dtype has, by NumPy and ml_dtypes."""
+    """Return the bits per element of a dtype, from NumPy and ml_dtypes."""
     if name in ("bool", "complex64", "complex128"):
         return 8 * np.dtype(name).itemsize
     kind = np.dtype(getattr(ml_dtypes, name, name))
@@ -232,7 +232,7 @@ def test_what_runs_no_computation(attributes):
 
 
 def spelt(mesh: Mesh, axes: tuple[str, ...]) -> dict[str, str]:
-    """The groups of devices along `axes`, in each spelling."""
+    """Return the groups of devices along `axes`, in each spelling."""
     last = [mesh.axes.index(axis) for axis in axes]
     order = [*(i for i in range(len(mesh.axes)) if i not in last), *last]
     size = math.prod(mesh.shape[i] for i in last)
@@ -252,7 +252,7 @@ def spelt(mesh: Mesh, axes: tuple[str, ...]) -> dict[str, str]:
 
 @st.composite
 def meshes(draw) -> tuple[Mesh, tuple[str, ...]]:
-    """A mesh and some of its axes, in any order."""
+    """Draw a mesh and some of its axes, in any order."""
     shape = draw(st.lists(st.integers(1, 5), min_size=1, max_size=4))
     names = tuple("xyzw"[: len(shape)])
     axes = draw(st.lists(st.sampled_from(names), unique=True, min_size=1))
@@ -526,7 +526,7 @@ def test_a_loop_of_jax_is_no_line_of_that_name(stack, nodes):
 
 
 def loop(start: str = "0", end: str = "6", step: str = "1", direction: str = "LT", known: str = "") -> str:
-    """A module with an all-reduce in a loop."""
+    """Return a module with an all-reduce in a loop."""
     carried = "(s32[], f32[2,4])"
     return (
         f"{HEADER}{ADD}"
@@ -716,7 +716,7 @@ def test_a_computation_that_is_called_twice_runs_twice(experiment):
 
 
 def all_reduce(groups: str = "replica_groups={{0,2,4,6},{1,3,5,7}}", by: str = BY) -> str:
-    """A module of one all-reduce."""
+    """Return a module of one all-reduce."""
     return entry(f"ROOT %r = f32[2,4]{{1,0}} all-reduce(%A), {groups}, to_apply=%add, {by}")
 
 

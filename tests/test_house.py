@@ -1,4 +1,4 @@
-"""Each room imports what lies below it, and only the worker's imports JAX."""
+"""Each room imports only lower rooms, and only the worker's room imports JAX."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FLOOR |= dict.fromkeys(COMMANDS, len(FLOORS) - 1)
 
 
 def room(module: str) -> str:
-    """`runner.checks.value` is in `checks`."""
+    """Return the room of a module: `checks` for `runner.checks.value`."""
     return module.split(".")[1] if "." in module else module
 
 
@@ -65,7 +65,7 @@ def test_a_room_imports_downwards_only(file: Path) -> None:
 
 
 def modules() -> dict[str, set[str]]:
-    """The modules of the tool, and those that each imports by name, where only a type checker does too."""
+    """Return the modules of the tool, and their imports by name, including those only for type checkers."""
     names = {".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): file for file in FILES}
     found: dict[str, set[str]] = {}
     for name, file in names.items():
@@ -80,7 +80,7 @@ def modules() -> dict[str, set[str]]:
 
 
 def circles(imported: dict[str, set[str]]) -> set[frozenset[str]]:
-    """The modules that import each other, each group once."""
+    """Return the import circles, each once."""
     reached = {name: _reached(imported, name) for name in imported}
     together = (frozenset(other for other in others if name in reached[other]) for name, others in reached.items())
     return {group for group in together if group}

@@ -1,4 +1,4 @@
-"""What docs/operations.md says to write instead is what JAX computes with what it replaces."""
+"""The replacements in docs/operations.md equal, in JAX, what they replace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A signal at any moment of a run or of a sweep: no process is left, no file is half there, other points are whole.
+"""A signal at any moment of a run or a sweep leaves no process, no partial file, and the other points complete.
 
 The moments are drawn from a seed for each case. A session tries a few; `make faults` tries two hundred.
 """
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason=
 
 
 def processes(mark: str) -> dict[int, str]:
-    """The processes that have the mark in their environment, with their command lines."""
+    """Return the processes that have the mark in their environment, with their command lines."""
     found: dict[int, str] = {}
     for folder in Path("/proc").iterdir():
         try:

@@ -1,4 +1,4 @@
-"""A kind of check is one file: what that says of it is all that flow, record, terminal, page and pytest need."""
+"""One file defines a kind of check: flow, record, terminal, page and pytest need nothing else."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ EXPERIMENT: dict[str, Any] = {
 
 @pytest.fixture
 def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The registry with one file more."""
+    """Return the registry with one more file."""
     (tmp_path / "planted_small.py").write_text(FILE, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(registry, "FILES", (*registry.FILES, importlib.import_module("planted_small")))

@@ -1,6 +1,7 @@
-"""What collectives take over links, held to published numbers.
+"""Times of collectives over links, against published numbers.
 
-Those are of How to Scale Your Model (jax-ml/scaling-book, sharding.md): the examples of "AllGather" and worked problems
+They are from How to Scale Your Model (jax-ml/scaling-book, sharding.md): the examples of "AllGather" and worked
+problems
 2, 3 and 10.
 """
 
@@ -32,7 +33,7 @@ def named(name: str, mesh: Mesh, **more: object) -> Hardware:
 
 
 def seconds(links: Links, mesh: Mesh, kind: str, axes: str | tuple[str, ...], whole: float) -> float:
-    """What a collective over some axes takes, of an array whose whole is so large along them."""
+    """Return the seconds of a collective over some axes; `whole` is the array's bytes over all of them."""
     group = mesh.groups(axes)[0]
     part = int(whole / len(group))
     sizes = {"all-gather": (part, int(whole)), "reduce-scatter": (int(whole), part), "all-to-all": (part, part)}
@@ -119,7 +120,7 @@ def test_what_has_two_dimensions_wraps_around_where_one_is_16(
 
 
 def test_an_all_reduce_on_a_v4_without_wrap_around() -> None:
-    """34 MB along the four chips of 2 × 2 × 4: 746 µs by the book's ring, which is not there."""
+    """34 MB along the four chips of 2 × 2 × 4: 746 µs by the book's ring, which does not exist there."""
     mesh = Mesh(("X", "Y", "Z"), (2, 2, 4))
     links = Links(named("v4", mesh), mesh)
     assert seconds(links, mesh, "all-reduce", "Z", 2 * 2048 * 8192) == pytest.approx(1118e-6, rel=1e-3)
@@ -168,7 +169,7 @@ def test_a_permute_of_which_no_pair_is_listed_goes_one_hop() -> None:
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_no_route_of_a_permute_loads_its_fullest_link_less_than_is_said(data: st.DataObject) -> None:
-    """Any routes, here each message along the dimensions in an order of its own and either way around."""
+    """All routes, here each message along the dimensions in its own order and in either direction."""
     shape = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=3).map(tuple))
     rings = tuple(size > 2 and data.draw(st.booleans()) for size in shape)
     chips = list(itertools.product(*map(range, shape)))
@@ -226,7 +227,7 @@ def test_the_halves_of_a_chip_share_its_links() -> None:
 @pytest.mark.parametrize("kind", ["all-gather", "reduce-scatter", "all-reduce", "all-to-all"])
 @pytest.mark.parametrize("ring", [None, 4])
 def test_no_collective_is_quicker_than_its_bytes_come_in(kind: str, ring: int | None) -> None:
-    """Whatever the algorithm, a chip gets what it has not over the links that it has."""
+    """With any algorithm, a chip receives the data that it lacks over its own links."""
     mesh = Mesh(("X", "Y"), (4, 4))
     links, whole = torus(mesh, ring), 1.6e9
     for axes in ("X", "Y", ("X", "Y")):
@@ -238,7 +239,7 @@ def test_no_collective_is_quicker_than_its_bytes_come_in(kind: str, ring: int | 
 
 
 def test_an_all_to_all_on_a_ring_is_what_counting_its_messages_gives() -> None:
-    """Every message of an all-to-all, routed one by one: the fullest link."""
+    """Every message of an all-to-all is routed one by one: the fullest link decides."""
     for size, ring in itertools.product((3, 4, 5, 8), (None, 1)):
         mesh = Mesh(("X",), (size,))
         links = torus(mesh, ring)

@@ -1,4 +1,4 @@
-"""The machine in the way: no room on the disk, no permission, streams that are closed or know few characters."""
+"""Failures of the machine: a full disk, no permission, streams that are closed or know few characters."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
 def started(
     *arguments: str, folder: Path, before: str = "", strict: bool = True, module: str = "runner", **more: Any
 ) -> subprocess.Popen[str]:
-    """A command in a process of its own, in which something was done `before`; `strict`: warnings are errors."""
+    """Return a command in its own process, in which `before` runs first; `strict`: warnings are errors."""
     return subprocess.Popen(
         [sys.executable, "-c", BEFORE, before, *(("-W", "error") if strict else ()), "-m", *module.split(), *arguments],
         cwd=folder,
@@ -45,7 +45,7 @@ def started(
 
 
 def small_files(limit: int) -> str:
-    """What lets a process write files of at most so many bytes, and hear of it; byte code would be cut too."""
+    """Return code that limits the size of files, with an `OSError`, and disables byte code, which would be truncated."""
     return (
         "os.environ['PYTHONDONTWRITEBYTECODE'] = '1'\n"
         f"signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\nresource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))"

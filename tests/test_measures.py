@@ -1,4 +1,4 @@
-"""What of a sweep is compared: bytes by the ring's formulas, the best of what passed, conditions, flat files."""
+"""The measures of a sweep: bytes by the ring formulas, the best of the passed rows, conditions, flat files."""
 
 from __future__ import annotations
 

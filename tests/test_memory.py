@@ -1,4 +1,4 @@
-"""What the machine's memory cannot hold is refused before it is made."""
+"""Arrays that exceed the machine's memory are refused before they are made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Meshes: which device stands where in them, and axes of size 1."""
+"""Meshes: the position of each device in them, and axes of size 1."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each program leaves to the compiler: who places, who communicates, how many bytes, how many lines."""
+"""What each program leaves to the compiler: who places values, who communicates, how many bytes, how many lines."""
 
 from __future__ import annotations
 

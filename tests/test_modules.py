@@ -1,6 +1,6 @@
-"""Compiled modules kept as text, by several compilers: everything that each communicates, to the last byte.
+"""Stored compiled modules of several compilers: everything that each communicates, to the last byte.
 
-The numbers follow from the experiments' shapes and meshes, which stand beside the modules.
+The numbers follow from the shapes and meshes of the experiments, which are stored beside the modules.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OLD, NEW = "jax-0.10.2", "jax-0.12.0.1"
 
 
 def written(kind: str, node: str, axes: Any, bytes_in: int, bytes_out: int | None = None, **more: Any) -> Any:
-    """A collective that the line `node` asks for; `axes` are their names, or a dict of `axes` and `groups`."""
+    """Return a collective that the line `node` asks for; `axes` are names, or a dict of `axes` and `groups`."""
     given = {"axes": axes.split(), "groups": ...} if isinstance(axes, str) else axes
     bytes_out = bytes_in if bytes_out is None else bytes_out
     return {
@@ -48,17 +48,17 @@ def written(kind: str, node: str, axes: Any, bytes_in: int, bytes_out: int | Non
 
 
 def inserted(*given: Any, moves: list[str], to: list[str], **more: Any) -> Any:
-    """A collective that the compiler put in."""
+    """Return a collective that the compiler inserted."""
     return written(*given, inserted=True, between={"from": moves, "to": to}, **more)
 
 
 def meanwhile(*lines: str) -> dict[str, Any]:
-    """What is so of an asynchronous collective, behind which these lines compute."""
+    """Return the fields of an asynchronous collective that these lines overlap."""
     return {"asynchronous": True, "overlapped": list(lines)}
 
 
 def ring(size: int, shift: int) -> list[list[int]]:
-    """The pairs of a permute on one axis that shifts everything by that much, by who sends."""
+    """Return the pairs of a permute that shifts by this much along one axis, ordered by sender."""
     return [[i, (i + shift) % size] for i in range(size)]
 
 
@@ -252,14 +252,14 @@ EXPECTED: dict[str, list[Any]] = {
 
 
 def in_order(collectives: list[Any]) -> list[Any]:
-    """Schedules differ; what is communicated does not depend on them."""
+    """Sort collectives: schedules differ, but the communication does not depend on them."""
     return sorted(
         ({**as_json(one), "instruction": ""} for one in collectives), key=lambda one: json.dumps(one, sort_keys=True)
     )
 
 
 def spelt_out(expected: Any, mesh: Mesh) -> Any:
-    """With the groups of its axes in the place of an ellipsis, what a ring sends, and the sum that a reduction is."""
+    """Return a collective with its groups in full, the bytes sent on a ring, and the sum of a reduction."""
     groups = mesh.groups(expected["axes"]) if expected["groups"] is ... else expected["groups"]
     # Of many devices no group is listed, and of a permute each is a pair.
     size = len(groups[0]) if groups else mesh.axis_size(expected["axes"])

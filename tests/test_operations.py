@@ -1,4 +1,4 @@
-"""Every row of the table of operations is held against its JAX function, on drawn arrays and arguments."""
+"""Every row of the table of operations against its JAX function, on drawn arrays and arguments."""
 
 import functools
 import inspect
@@ -77,12 +77,12 @@ def signed(shape: Any = SHAPES, edge: Any = EDGE) -> Strategy:
 
 
 def small(shape: Any = SHAPES) -> Strategy:
-    """Numbers whose products and sums are exact enough to compare."""
+    """Draw numbers whose products and sums are exact enough to compare."""
     return st.one_of(floats(PLAIN, shape), ints(shape=shape), bools(shape))
 
 
 def call(*arguments, **options):
-    """One call: every argument, and any of the options. What is not a strategy stands for itself."""
+    """Draw a call: every argument, and any of the options. A value that is not a strategy is used as it is."""
     positional = st.tuples(*(a if isinstance(a, st.SearchStrategy) else st.just(a) for a in arguments))
     optional = {n: o if isinstance(o, st.SearchStrategy) else st.just(o) for n, o in options.items()}
     return st.tuples(positional, st.fixed_dictionaries({}, optional=optional))
@@ -98,7 +98,7 @@ def some(strategy, low=1, high=3):
 
 @st.composite
 def elementwise(draw, *domains):
-    """Operands that broadcast against each other; one of them may be a Python scalar."""
+    """Draw operands that broadcast against each other; one of them may be a Python scalar."""
     shapes = ((2, 3), (2, 1), (3,))
     operands = [draw(domain(shape)) for domain, shape in zip(domains, shapes, strict=False)]
     if len(operands) == 2 and draw(pick(False, False, True)):
@@ -112,7 +112,7 @@ def axes_of(array):
 
 @st.composite
 def reducing(draw, domain, *options, tuples=True, always=False, negative=True):
-    """An array and an axis, several or none; `options` are names of the other arguments."""
+    """Draw an array and an axis, several or none; `options` are names of the other arguments."""
     a = draw(domain)
     named = {}
     choices: list[Strategy] = [axes_of(a) if negative else st.integers(0, a.ndim - 1)]
@@ -146,7 +146,7 @@ def extremum(draw, domain):
 
 @st.composite
 def contraction(draw, first, second):
-    """Two operands of one kind whose shapes are among those that `jnp.matmul` and the like take."""
+    """Draw two operands of one kind with shapes that `jnp.matmul` and similar functions accept."""
     domain = draw(pick(floats, ints, bools, complexes))
     options = {}
     if domain is ints and draw(st.booleans()):
@@ -178,7 +178,7 @@ def einsums(draw):
 
 @st.composite
 def invertible(draw, *more, **options):
-    """A batch of matrices far from singular, and what `more` draws from their order."""
+    """Draw a batch of matrices far from singular, and arguments from `more`, given their order."""
     shape = draw(pick((3, 3), (2, 2, 2)))
     matrix = draw(floats(UNIT, shape)) + 3 * np.eye(shape[-1])
     (extra, named) = draw(call(**options))
@@ -194,7 +194,7 @@ def segments(draw, domain):
 
 @st.composite
 def sliced(draw, *, update=False, static=False):
-    """An operand, starts that may lie anywhere, and a window (or an update) that fits."""
+    """Draw an operand, starts, also out of range, and a window (or an update) that fits."""
     operand = draw(numbers(pick((3,), (2, 3))))
     sizes = tuple(draw(st.integers(1, length)) for length in operand.shape)
     if static:
@@ -262,7 +262,7 @@ def selected(draw):
 
 
 def recurrence(left, right):
-    """`h = a * h + b` for two steps as one."""
+    """Combine two steps of `h = a * h + b` into one."""
     return left[0] * right[0], right[0] * left[1] + right[1]
 
 
@@ -362,7 +362,7 @@ def windowed(draw):
 
 @st.composite
 def subscripts(draw):
-    """An index of an array of shape (3, 4, 2), in or out of range; what is an array is dynamic."""
+    """Draw an index of an array of shape (3, 4, 2), in or out of range; arrays in it are dynamic."""
     places = ints(-9, 9, ())
     rows = draw(pick((), (3,), (2, 1)))
     part = st.one_of(
@@ -380,7 +380,7 @@ def subscripts(draw):
 
 @st.composite
 def indexed(draw, *, values: bool):
-    """An array of shape (3, 4, 2), an index of it in or out of range, and values that fit."""
+    """Draw an array of shape (3, 4, 2), an index of it in or out of range, and values that fit."""
     index = draw(subscripts())
     x = draw(st.one_of(floats(shape=(3, 4, 2)), ints(shape=(3, 4, 2))))
     places = np.arange(24).reshape(3, 4, 2)
@@ -796,7 +796,7 @@ def jax_function(name):
 
 
 def with_functions(function, argument):
-    """`function` with the strings that the language has in the place of functions of JAX's."""
+    """Return `function` with the language's strings in place of JAX functions."""
 
     @functools.wraps(function)
     def call(*arguments, **named):
@@ -809,7 +809,7 @@ def with_functions(function, argument):
 
 
 class Placeholder(NamedTuple):
-    """Where an array stands among the arguments: what a compiled function depends on."""
+    """Marks an array among the arguments by what a compiled function depends on."""
 
     place: int
     shape: tuple[int, ...]
@@ -817,7 +817,7 @@ class Placeholder(NamedTuple):
 
 
 def separated(value, arrays):
-    """`value` with a placeholder for each array, which goes to `arrays`."""
+    """Return `value` with a placeholder for each array, which is appended to `arrays`."""
     if isinstance(value, dict):
         return {key: separated(item, arrays) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -842,7 +842,7 @@ COMPILED = {}
 
 
 def by_jax(name, function, arguments, named, wide):
-    """What JAX computes under `jit`, every array traced; compiled once for all calls that differ in numbers only."""
+    """Return JAX's result under `jit`, every array traced; compiled once for all calls that differ in numbers only."""
     arrays = []
     call = separated((arguments, named), arrays)
     with jax.enable_x64(wide):
@@ -859,7 +859,7 @@ def by_jax(name, function, arguments, named, wide):
 
 
 def all_floats(value):
-    """Whether float64 changes no integer: JAX's default integer is int64 then, and the oracle's stays int32."""
+    """Return whether float64 changes no integer: JAX's default integer becomes int64, the oracle's stays int32."""
     if isinstance(value, dict):
         return all_floats(tuple(value.values()))
     if isinstance(value, list | tuple):
@@ -979,7 +979,7 @@ def test_a_counterpart_agrees_where_jax_differs_from_numpy(name, arguments, name
 
 
 def signs(values):
-    """Each number with its sign, which -0.0 has too; NaN, whose sign says nothing, without."""
+    """Return each number with its sign, which -0.0 has too; NaN without, since its sign has no meaning."""
     numbers = np.asarray(values, np.float64).ravel()
     return [None if np.isnan(number) else (number, bool(np.signbit(number))) for number in numbers]
 

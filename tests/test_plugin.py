@@ -1,4 +1,4 @@
-"""Experiments as pytest items, as users run them: whole sessions of pytest, in folders of their own."""
+"""Experiments as pytest items: whole sessions of pytest, in temporary folders."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ PLUGIN = () if _INSTALLED else ("-p", "runner.testing.plugin")
 
 
 class Project:
-    """A user's folder: `my_conf/experiment/`, goldens, perhaps records that stand for the runs."""
+    """A user's folder: `my_conf/experiment/`, goldens, and optionally records that replace the runs."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -80,7 +80,7 @@ class Project:
         (self.folder / path).write_text(text, encoding="utf-8")
 
     def tell(self, name: str = "mine", target: str = "cpu", **more: Any) -> None:
-        """Let the run of an experiment find out this record."""
+        """Make the run of an experiment return this record."""
         self.write("conftest.py", FAKE)
         file = self.folder / "records.json"
         records = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
@@ -88,7 +88,7 @@ class Project:
         file.write_text(json.dumps(records), encoding="utf-8")
 
     def pytest(self, *arguments: str, status: int | None = None, folder: str = ".") -> str:
-        """What a session says from a folder of the project; `status` is what its exit status must be."""
+        """Return the output of a session from a folder of the project; `status` is its expected exit status."""
         done = command(
             self.folder / folder, *PLUGIN, "-p", "no:cacheprovider", *arguments, module="pytest", COLUMNS="200"
         )
@@ -97,7 +97,7 @@ class Project:
         return said
 
     def process(self, *arguments: str) -> str:
-        """What a session says that passes, in a process that was started and not forked."""
+        """Return the output of a passing session in a process that was started and not forked."""
         result = subprocess.run(
             [sys.executable, "-W", "error", "-m", "pytest", *PLUGIN, "-p", "no:cacheprovider", *arguments],
             cwd=self.folder,
@@ -111,7 +111,7 @@ class Project:
         return result.stdout
 
     def pin(self) -> None:
-        """Let the goldens be what the records say."""
+        """Write goldens that match the records."""
         for name, targets in json.loads((self.folder / "records.json").read_text(encoding="utf-8")).items():
             for target, told in targets.items():
                 found = codec.build(Record, told)
@@ -120,7 +120,7 @@ class Project:
                     golden.pin(self.goldens / f"{name}.json", place, golden.pinned(result))
 
     def golden(self, name: str = "mine") -> golden.Goldens:
-        """The content of a golden file."""
+        """Return the content of a golden file."""
         return golden.read(self.goldens / f"{name}.json")
 
 
@@ -141,7 +141,7 @@ def project(tmp_path: Path) -> Project:
 
 @pytest.fixture
 def told(project: Project) -> Project:
-    """A project whose experiment finds out `FOUND`, with goldens that say the same."""
+    """Return a project whose experiment has the record `FOUND`, with matching goldens."""
     project.tell()
     project.pin()
     return project
@@ -152,7 +152,7 @@ def told(project: Project) -> Project:
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Project]:
-    """A project whose goldens are those of real runs, again and again."""
+    """Return a project with goldens from repeated real runs."""
     first = Project(tmp_path_factory.mktemp("ran"))
     first.write("my_conf/experiment/mine.yaml", MINE + "check_vma: false\n")
     first.write("my_conf/experiment/steered.yaml", STEERED)
@@ -528,7 +528,7 @@ def test_where_there_is_one_section_there_is_no_item_for_two(project: Project) -
 
 
 def checked(status: str, reason: str) -> Any:
-    """The `vmap` of `FOUND`, whose check `value` has this status."""
+    """Return the `vmap` of `FOUND` with this status of the check `value`."""
     return replace(FOUND["vmap"], status=status, checks=CHECKS.but(value=value(status=status, reason=reason)))
 
 

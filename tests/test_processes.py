@@ -1,4 +1,4 @@
-"""Over several processes of JAX an experiment has the record that it has in one; what ends one of them ends all."""
+"""An experiment over several JAX processes has the record of one process; the end of one process ends all."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TIMES = ("time", "timing", "environment", "overrides")
 
 
 def documented() -> list[str]:
-    """The experiments of the source documents that have a program `shard_map` on several devices."""
+    """Return the experiments of the source documents that have a program `shard_map` on several devices."""
     named = set(re.findall(r"`(\w+)`", (ROOT / "docs" / "sources.md").read_text(encoding="utf-8")))
     text = {name: (ROOT / "conf" / "experiment" / f"{name}.yaml").read_text(encoding="utf-8") for name in EXPERIMENTS}
     return [
@@ -48,13 +48,13 @@ def workers() -> Iterator[Workers]:
 
 
 def given(name: str, processes: int) -> dict[str, Any]:
-    """The configuration of an experiment over so many processes."""
+    """Return the configuration of an experiment over several processes."""
     plain = compose(name, conf_folder(), SMALLER if name in LARGE else ()).plain
     return {**plain, "target": {**plain["target"], "processes": processes}}
 
 
 def ran(name: str, folder: Path, workers: Workers, processes: int, **changes: Any) -> Any:
-    """What the record says of an experiment, but for the times."""
+    """Return the record of an experiment without the times."""
     folder.mkdir(parents=True, exist_ok=True)
     flow.run({**given(name, processes), **changes}, folder, Sources, workers=workers)
     return without_times(recorded(folder))
@@ -67,7 +67,7 @@ def without_times(told: Any) -> Any:
 
 
 def rounded(told: Any, checks: bool = False) -> Any:
-    """A record without what the order of a sum decides: the digits of results, and of how far these are from due."""
+    """Return a record without what depends on the order of a sum: the digits of results and of errors."""
     if isinstance(told, dict):
         kept = {key: value for key, value in told.items() if key not in ("text", "values")}
         return {key: rounded(value, checks or key in ("checks", "trace")) for key, value in kept.items()}
@@ -77,14 +77,14 @@ def rounded(told: Any, checks: bool = False) -> Any:
 
 
 def of_one(told: Any) -> Any:
-    """A record without the processes of its devices."""
+    """Return a record without the processes of its devices."""
     if isinstance(told, dict):
         return {key: of_one(value) for key, value in told.items() if key not in ("process", "processes", "config_hash")}
     return [of_one(value) for value in told] if isinstance(told, list) else told
 
 
 def values(told: Any) -> list[tuple[str, np.ndarray]]:
-    """The values of every output of every program."""
+    """Return the values of every output of every program."""
     return [
         (f"{name} of {program}", np.array(output["values"], np.float64))
         for program, found in told["programs"].items()
@@ -94,7 +94,7 @@ def values(told: Any) -> list[tuple[str, np.ndarray]]:
 
 
 def same(name: str, folder: Path, workers: Workers, processes: int, **changes: Any) -> Any:
-    """The record of several processes, after it was held to that of one.
+    """Return the record of several processes after comparing it with that of one.
 
     Gloo adds in another order than one process does.
     """
@@ -126,7 +126,7 @@ def test_two_processes_of_two_devices_have_the_record_of_one_of_four(tmp_path: P
 
 
 def coordinators() -> set[str]:
-    """The addresses at which the first of this process's workers listens that has a coordinator, in hexadecimal."""
+    """Return the hexadecimal addresses at which the first worker of this process with a coordinator listens."""
     me = Path("/proc/self")
     workers = " ".join((each / "children").read_text() for each in (me / "task").iterdir()).split()
     sockets: set[str] = set()

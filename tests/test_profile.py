@@ -1,4 +1,4 @@
-"""A profile: what a profiler recorded becomes the time of each line and collective, and nothing of it is lost."""
+"""A profiler's recording becomes the time of each line and collective, and no time is lost."""
 
 from __future__ import annotations
 
@@ -98,13 +98,13 @@ ENTRY %main (A: f32[4]) -> f32[4] {
 def event(
     instruction: str, start: int, end: int, *, done: int = 0, line: int = 0, device: int = 0, **more: Any
 ) -> Event:
-    """An event of run 0, in nanoseconds."""
+    """Return an event of run 0, in nanoseconds."""
     given = {"run": 0, "module": "jit_f", "name": instruction, **more}
     return Event(line=line, device=device, start=start, end=end, done=max(end, done), instruction=instruction, **given)
 
 
 def read_profile(*events: Event, runs: int = 1, module: str = MODULE, unknown: Sequence[str] = ()) -> Any:
-    """The profile that these events make with the module above."""
+    """Return the profile of these events with the module above."""
     experiment = harness.experiment(EXPERIMENT, mesh={"axes": ["x"], "shape": [4]})
     parsed, origins = hlo.read(module), Origins(experiment, "per_device")
     run_s = RunTimes(median=1.0, min=1.0, max=1.0, n=runs)
@@ -113,7 +113,7 @@ def read_profile(*events: Event, runs: int = 1, module: str = MODULE, unknown: S
 
 
 def nanoseconds(found: Any) -> dict[str, int]:
-    """The total of each line, collective, and the rest."""
+    """Return the total of each line, collective, and the rest."""
     entries = [("+".join(node.nodes), node.seconds) for node in found.nodes]
     entries += [(entry.instruction, entry.seconds) for entry in found.collectives if entry.seconds]
     entries.append(("unattributed", found.unattributed.seconds))
@@ -121,7 +121,7 @@ def nanoseconds(found: Any) -> dict[str, int]:
 
 
 def parts(found: Profile) -> float:
-    """What the lines, the collectives and the rest take together."""
+    """Return the sums of the lines, of the collectives and of the rest."""
     entries = [*found.nodes, *(entry for entry in found.collectives if entry.seconds), found.unattributed]
     return math.fsum(entry.seconds.total for entry in entries)
 
@@ -414,7 +414,7 @@ def test_the_events_reach_the_parent_as_they_are(tmp_path: Path) -> None:
 
 
 def ran(text: str, folder: Path, **changes: Any) -> Any:
-    """The record of a run that takes profiles."""
+    """Return the record of a run that takes profiles."""
     changes = {"program": "all", "trace": False, "profile": True, **changes}
     return run.run(configured(text, **changes), folder, Sources)
 

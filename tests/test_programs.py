@@ -1,4 +1,4 @@
-"""The six programs compute what the oracles say, for every operation and for the ways in which they are combined."""
+"""The six programs compute the oracles' values, for every operation and for combinations of them."""
 
 import ast
 import contextlib
@@ -159,7 +159,7 @@ arrays:
 
 
 def on_every_device(expressions, **changes):
-    """The expressions as nodes, and outputs that show them on each device, whichever copies are equal."""
+    """Return the expressions as nodes, and outputs that show them on each device, whichever copies are equal."""
     nodes = {"own": "1 + axis_index(('x', 'y'))"}
     for i, expression in enumerate(expressions):
         nodes |= {f"n{i}": expression, f"out{i}": f"expand_dims(n{i} * own, (0, 1))"}

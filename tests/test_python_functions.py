@@ -1,4 +1,4 @@
-"""Files that import functions of Python: trees, specs by patterns, both sections; what is wrong with them, in words."""
+"""Files that import Python functions: trees, specs by patterns, both sections; and the messages for mistakes."""
 
 from __future__ import annotations
 
@@ -385,7 +385,7 @@ def fault(folder: Path, config: dict[str, Any]) -> tuple[str, str]:
 
 
 def at(text: str) -> str:
-    """Where the model's file has a line, and the line."""
+    """Return the place of a line in the model's file, and the line."""
     (number,) = [i for i, line in enumerate(MODEL.splitlines(), 1) if line.strip() == text]
     return f"python_model.py:{number} {text}"
 

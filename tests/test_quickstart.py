@@ -1,4 +1,4 @@
-"""The quickstart works: its file is written and its commands are run in order, and print what the page shows."""
+"""The quickstart works: its file is written, its commands run in order, and they print what the page shows."""
 
 from __future__ import annotations
 

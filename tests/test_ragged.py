@@ -1,4 +1,4 @@
-"""`ragged_all_to_all`: what it gives is what JAX's own collectives make of padded blocks; what XLA lacks is said."""
+"""`ragged_all_to_all` equals JAX's other collectives on padded blocks; what XLA lacks is reported."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Call = list[list[np.ndarray]]
 
 @st.composite
 def calls(draw: st.DrawFn, each: int) -> Call:
-    """A call with `each` slices from every device to every other, some of them empty, at places that do not overlap."""
+    """Draw a call with `each` slices between every two devices, some of them empty, at disjoint offsets."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     count = DEVICES * each
     sizes = rng.integers(0, 4, (DEVICES, count))
@@ -61,7 +61,7 @@ def calls(draw: st.DrawFn, each: int) -> Call:
 
 
 def by_dense(each: int):
-    """The same of an `all_to_all` of blocks, each as large as the largest slice may be, and updates of single rows."""
+    """Return the same from an `all_to_all` of blocks of the largest slice's size, and updates of single rows."""
 
     def device(operand: Any, output: Any, starts: Any, sizes: Any, places: Any, _: Any) -> Any:
         offsets = jax.numpy.arange(ROWS)

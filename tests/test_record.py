@@ -1,4 +1,4 @@
-"""The record on disk: whole or not at all, every number comes back, and the exit status follows from it."""
+"""The record on disk: written atomically, every number is read back, and the exit status follows from it."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_what_cannot_be_written_leaves_the_old_record(tmp_path: Path) -> None:
 
 
 def some(hint: Any) -> st.SearchStrategy[Any]:
-    """Values of a type as the record's classes have it."""
+    """Draw values of a type in the record's classes."""
     if hint == codec.Numbers:
         return st.none() | st.floats(allow_nan=False) | st.lists(st.integers(), max_size=2)
     if hint is Any:
@@ -183,7 +183,7 @@ def test_what_is_read_is_what_was_written(kind: type[Any]) -> None:
 
 
 def classes(value: Any) -> Any:
-    """The classes of which a value is made."""
+    """Return the classes that a value contains."""
     if dataclasses.is_dataclass(value):
         return type(value).__name__, [classes(getattr(value, each.name)) for each in fields(value)]
     if isinstance(value, Checks | FileChecks):

@@ -1,4 +1,4 @@
-"""What rounding is measured to do: enough for what JAX does in every dtype; and where it may decide otherwise."""
+"""The measured rounding covers JAX's results in every dtype, and finds the decisions that rounding may change."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ CHOSEN = {
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
 @pytest.mark.parametrize("name", CHOSEN)
 def test_what_only_chooses_or_moves_rounds_nothing(name: str, dtype: str, seed: int | None) -> None:
-    """An element that is the largest of its row is equal to the largest, on every machine."""
+    """The largest element of a row equals the largest on every machine."""
     x = rounded(np.random.default_rng(0).normal(size=(4, 8)), dtype, Machine(seed=seed))
     got = plain(CHOSEN[name](x))
     assert np.isin(np.abs(got), np.abs(plain(x))).all()

@@ -1,4 +1,4 @@
-"""What a row of the table of operations says of its operation is so: of JAX's function, and of the counterpart."""
+"""Each row of the table of operations describes its JAX function and its NumPy counterpart correctly."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def called_with(call: Any) -> list[Any]:
 
 
 def computed(name: str, operands: list[Any]) -> Any:
-    """What the counterpart gives of operands in which tuples are taken apart."""
+    """Return the counterpart's result for operands with flattened tuples."""
     if name == "dot_general":
         operands = [*operands[:2], operands[2:]]
     return OPERATIONS[name].numpy(*operands)
 
 
 def sums(name: str, call: Any) -> bool:
-    """Whether the result lacks a dimension of the operands."""
+    """Return whether the result lacks a dimension of the operands."""
     contraction = OPERATIONS[name].contraction
     labels = None if contraction is None else contraction(called_with(call))
     return labels is not None and not set("".join(labels[0])) <= set(labels[1])

@@ -1,4 +1,4 @@
-"""`python -m runner runs` and `runner.report`: what they take, what they say, and what they leave alone."""
+"""`python -m runner runs` and `runner.report`: their arguments, their output, and the files that they leave alone."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tests.command import run_whole
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Every test in a folder of its own, so that paths are short."""
+    """Run every test in a temporary folder, so that paths are short."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 def write(folder: str, status: str = "passed", time: str = "2026-01-01T00:00:00+00:00", name: str = "case") -> Path:
-    """A run folder."""
+    """Write a run folder."""
     path = Path(folder)
     manifest.begin(path, "run")
     overrides = [f"+experiment={name}", "dims.I=8"]
@@ -37,7 +37,7 @@ def write(folder: str, status: str = "passed", time: str = "2026-01-01T00:00:00+
 
 
 def said(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -> list[str]:
-    """The lines that a command prints."""
+    """Return the lines that a command prints."""
     assert runs.main(arguments) == status
     told = capsys.readouterr()
     return (told.out + told.err).splitlines()

@@ -1,4 +1,4 @@
-"""Mistakes planted in device code of a user's Python: each is noticed, most are told with their line."""
+"""Mistakes planted in a user's device code: each is noticed, and most are reported with their line."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def read_seed(seed: Seed, folder: Path) -> Experiment:
 
 
 def refused(revised: Experiment) -> str | None:
-    """What JAX's types have against an edited experiment."""
+    """Return the error of JAX's types for an edited experiment."""
     try:
         with harness.configured(revised):
             infer(revised)
@@ -51,7 +51,7 @@ def refused(revised: Experiment) -> str | None:
 
 
 def message(experiment: Experiment, folder: Path) -> str:
-    """What a user reads of an experiment that is wrong."""
+    """Return the message for a wrong experiment."""
     try:
         context = harness.consulted(experiment, folder)
     except InvalidExperiment as error:

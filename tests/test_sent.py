@@ -1,4 +1,4 @@
-"""What a device sends: the formulas against rings played out, and against what programs ask for."""
+"""The bytes that a device sends: the formulas against simulated rings, and against the programs' collectives."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tests import harness
 
 
 def played(kind: str, devices: int, chunks: list[list[int]]) -> int:
-    """The most bytes that a device sends on a ring, step by step.
+    """Return the most bytes that a device sends on a ring, step by step.
 
-    `chunks` are the sizes of what each device starts with: of a reduction a part of the sum for each device.
+    `chunks` are the sizes of each device's initial data: in a reduction, a part of the sum for each device.
     """
     sent = [0] * devices
     if kind in ("reduce-scatter", "all-reduce"):

@@ -1,6 +1,6 @@
-"""Which layouts follow from those of operands, and which repairs are tried in which order: without JAX.
+"""Layouts that follow from those of operands, and the order in which repairs are tried: without JAX.
 
-What JAX says of the repairs is in `test_explicit.py`.
+JAX's acceptance of the repairs is tested in `test_explicit.py`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MESH = Mesh(("x", "y"), (2, 4))
 
 
 def equation(text: str) -> Equation:
-    """The equation that a line is."""
+    """Return the equation of a line."""
     return graph([Node(Line("C"), parse(text))], "ABJ").equations[-1]
 
 
@@ -31,7 +31,7 @@ ALL = slice(None)
 
 
 def spec(text: str) -> Spec:
-    """`x . xy`: three dimensions, sharded over x, replicated, over x and y."""
+    """Parse `x . xy`: three dimensions, sharded over x, replicated, over x and y."""
     return Spec(() if entry == "." else tuple(entry) for entry in text.split())
 
 

@@ -1,4 +1,4 @@
-"""A key finds the file, line and column at which it was written, in the file that had the last word."""
+"""A key has the file, line and column at which it was written, in the file that set it last."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ more:
 
 
 def at(text: str, part: str, occurrence: int = 0) -> tuple[int, int]:
-    """Line and column of a part of a text, counted from 1."""
+    """Return the line and column of a part of a text, counted from 1."""
     index = -1
     for _ in range(occurrence + 1):
         index = text.index(part, index + 1)

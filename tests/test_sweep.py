@@ -1,4 +1,4 @@
-"""A sweep: one worker for all points, what goes wrong costs its point only, it is resumed, and it ends in an answer."""
+"""A sweep: one worker for all points, a failure costs only its point, sweeps resume, and end with an answer."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ main()
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A config folder, and a command whose worker dies, hangs and crashes when it is first asked for these."""
+    """Return a config folder, and a command whose worker dies, hangs and crashes at its first requests for these."""
     (tmp_path / "conf" / "experiment").mkdir(parents=True)
     (tmp_path / "worker.py").write_text(WORKER)
     (tmp_path / "command.py").write_text(COMMAND)
@@ -100,7 +100,7 @@ def served(folder: Path) -> list[list[str]]:
 
 
 def written(folder: Path, names: Sequence[str]) -> dict[str, int]:
-    """When the record of each point was written."""
+    """Return when the record of each point was written."""
     return {name: (folder / "out" / str(k) / "result.json").stat().st_mtime_ns for k, name in enumerate(names)}
 
 
@@ -368,7 +368,7 @@ def test_a_value_of_a_point_may_be_one_of_hydras_settings(folder: Path) -> None:
 
 
 class _Composer:
-    """Composes one point, whatever is asked for, and knows how often it was."""
+    """Composes the same point for all overrides, and counts the calls."""
 
     def __init__(self) -> None:
         self.asked = 0

@@ -1,4 +1,4 @@
-"""Processes that do a job together tell one story; where one of them ends, hangs or fails alone, none is left."""
+"""Processes that run a job together give one result; if one of them ends, hangs or fails alone, none is left."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EACH = "\nsay('done', log=os.fstat(2).st_size, resident=1 + number); sys.stdin.r
 
 
 class Crews:
-    """Processes that run one script after the other, all of them the same, told which they are."""
+    """Processes that run one script after the other, all the same one, each with its number."""
 
     def __init__(self, *bodies: str) -> None:
         self.bodies = list(bodies)
@@ -47,7 +47,7 @@ class Crews:
 
 
 def hear(*bodies: str, timeout: float = 30.0) -> tuple[list[Event], Crews]:
-    """Every event of one job; afterwards no process is left."""
+    """Return every event of one job; afterwards no process is left."""
     crews = Crews(*bodies)
     workers = Workers(start_together=crews)
     try:
@@ -154,7 +154,7 @@ ROWS: tuple[Ranges, ...] = (((0, 2), (0, 2)), ((2, 4), (0, 2)))
 
 
 def part(*shards: tuple[int, int]) -> Finished:
-    """What a process tells whose devices hold rows of an output: of each device and the entry in its file."""
+    """Return the events of a process whose devices hold rows of an output: each device and its entry in the file."""
     ran = Ran(
         device_ids=[0, 1, 2, 3],
         outputs={

@@ -1,4 +1,4 @@
-"""Gradients in lines: what reads them, in every program, and the oracle that it is held to."""
+"""Gradients in lines: the lines that read them, in every program, and their oracle."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_function_may_have_lines_on_both_sides_of_a_gradient(tmp_path: Path) -
 
 
 def test_a_gradient_is_read_as_its_output_lies(tmp_path: Path) -> None:
-    """The moments and the update lie over all devices, and what every device has of the weight is gathered."""
+    """The moments and the update are sharded over all devices, and the weight's shards are gathered."""
     text = GOOD.replace(
         'm0: {shape: [D, F], init: "normal(0, 0.03)", spec: [null, y]}',
         'm0: {shape: [D, F], init: "normal(0, 0.03)", spec: [x, y]}',

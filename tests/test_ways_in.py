@@ -1,4 +1,4 @@
-"""One way into every command: what streams and signals do to one of them they do to all."""
+"""All commands start in one way: streams and signals affect them all alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known to be wrong: how `expect.wrong` is read, what passes as known, and what fails all the same."""
+"""Known failures: how `expect.wrong` is read, what passes as known, and what fails nevertheless."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ WRONG: dict[str, Any] = {"auto": ["C"]}
 
 
 def reading(wrong: str, **changes: Any) -> Any:
-    """Per program the outputs that are known to be wrong, with their versions."""
+    """Return the outputs of each program that are known to be wrong, with their versions."""
     return experiment(TEXT, expect={"wrong": yaml.safe_load(wrong)}, **changes).wrong
 
 
@@ -52,7 +52,7 @@ def context(wrong: Any = WRONG, jax: str = "0.13.0", **expected: Any) -> Context
 
 
 def run(of: Context, program: str, **wrong: Any) -> ProgramRun:
-    """What a program leaves; `wrong` maps an output to what it does to the part that a position holds."""
+    """Return the result of a program; `wrong` maps an output to a change of the part at a position."""
     assert of.graph is not None
     outputs = {}
     for name in of.outputs:

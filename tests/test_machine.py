@@ -45,7 +45,7 @@ def started(
 
 
 def small_files(limit: int) -> str:
-    """Return code that limits the size of files, with an `OSError`, and disables byte code, which would be truncated."""
+    """Return code that limits the size of files, with an `OSError`, and disables byte code, which would fail too."""
     return (
         "os.environ['PYTHONDONTWRITEBYTECODE'] = '1'\n"
         f"signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\nresource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))"

@@ -25,7 +25,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.dist = "loadgroup"
     if hasattr(config, "workerinput"):
         config.option.loadgroup = True
-    # Sessions that try the whole, and every command line, compile as users do.
+    # Sessions with the `whole` tests, and every command line, compile with the users' settings.
     here.OPTIMIZED = config.option.markexpr != "not whole"
 
 

@@ -35,7 +35,7 @@ takes a third of the time; `conftest.py` says which sessions leave it out."""
 def configurable() -> Iterator[None]:
     """Let programs and the worker configure JAX as they do in their own process; undo it afterwards."""
     genuine = jax.config.update
-    # What a test plants in the compiler's place is asked, whatever was compiled before.
+    # A planted compiler must be called even if the program was compiled before.
     shared.forget()
     before: dict[str, Any] = {}
     bytecode = sys.dont_write_bytecode

@@ -87,7 +87,7 @@ def _serve() -> None:
 
     process.Worker = _Late  # pyright: ignore[reportAttributeAccessIssue]
 
-    # What every command line imports before it is judged.
+    # The imports of every command line.
     import hydra.main  # noqa: F401  # isort: skip
     import runner.config.compose
     import runner.config.composition
@@ -101,9 +101,9 @@ def _serve() -> None:
     there = set(sys.modules)
     import runner.worker.job
 
-    # Where a command's own process imports JAX after all it does so anew, and is found out.
+    # If a command's own process imports JAX, it does so again, which the tests detect.
     _WORKERS_OWN.update({name: sys.modules.pop(name) for name in set(sys.modules) - there if name.startswith(_HIDDEN)})
-    # What is there is not gone through again in every process, nor copied to it.
+    # Garbage collections then skip the existing objects, which stay shared between the processes.
     gc.collect()
     gc.freeze()
     for line in sys.stdin:
@@ -218,7 +218,7 @@ def _be_worker(parent: int, stdin: int, stdout: int, asked: socket.socket) -> No
         os.environ["TMPDIR"] = os.fsdecode(message)
         tempfile.tempdir = None
         sys.modules.update(_WORKERS_OWN)
-        # As in a process of its own: the strictness of the command is not its worker's.
+        # As in a separate process: the command's strict warnings do not apply to its worker.
         cast("Any", warnings).filters[:] = _FILTERS
         sys.warnoptions.clear()
         for held, number in ((stdin, 0), (stdout, 1), (descriptors[0], 2)):
@@ -270,7 +270,7 @@ def _be(
         os.setpgid(0, 0)
         os.chdir(folder)
         os.environ.update(environment)
-        # JAX has read its variables where it was imported before.
+        # JAX read its environment variables when it was imported.
         _Spare.waiting = None if environment else _Spare()
         warnings.simplefilter("error")
         sys.warnoptions.append("error")
@@ -280,7 +280,7 @@ def _be(
         sys.argv = list(arguments)
         module = arguments[0]
         if module == "pytest":
-            # It would rewrite assertions in modules that have been imported already.
+            # pytest would rewrite assertions in modules that are imported already.
             sys.exit(pytest.main(["--assert=plain", *arguments[1:]]))
         runpy.run_module(module, run_name="__main__")
     except SystemExit as left:

@@ -93,7 +93,7 @@ def test_what_cannot_be_composed_is_said(
     with pytest.raises(runner.InvalidConfiguration) as raised:
         runner.compose(experiment, config_dir=config_dir)
     assert str(raised.value) == message
-    # `run` says it in the record, and leaves no worker behind.
+    # `run` reports it in the record, and leaves no worker behind.
     found = runner.run(experiment, config_dir=config_dir, folder="run")
     assert (found.status, found.error) == ("invalid", message)
     assert runner.read("run") == found
@@ -147,7 +147,7 @@ def test_a_record_prints_what_its_run_printed(name: str, graph: str, show: str, 
     ran = run_command("--config-dir", str(tmp_path), f"+experiment={name}", f"hydra.run.dir={tmp_path}/out")
     found = runner.read(tmp_path / "out")
     assert found.config_folders == [str(tmp_path)]
-    # A stream of its own has what is wrong.
+    # Errors are on a separate stream.
     assert sorted(str(found).splitlines()) == sorted([*ran.stdout.splitlines(), *ran.stderr.splitlines()])
     assert runner.run(name, config_dir=tmp_path, folder=tmp_path / "again").config_folders == [str(tmp_path)]
 
@@ -157,7 +157,7 @@ def test_a_notebook_shows_verdicts_faults_and_pictures() -> None:
     program = evidence.program(evidence.collective(), status="failed", checks=evidence.CHECKS.but(value=failed))
     found = shown(status="failed", programs={"auto": program}, warnings=["a & b"])
     fragment = found._repr_html_()
-    # It is well-formed, and escapes what is text.
+    # It is well-formed, and escapes text.
     tree = ElementTree.fromstring(fragment)
     assert [cell.text for cell in tree.findall(".//table[1]/thead/tr/th")][:3] == ["program", "status", "value"]
     assert [pre.text for pre in tree.findall("pre")] == ["auto: value failed\n  <who>"]

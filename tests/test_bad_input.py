@@ -441,7 +441,7 @@ def test_a_name_that_no_document_has_lists_the_experiments(tmp_path: Path) -> No
     result = command(tmp_path, "+experiment=zzz")
     assert result.returncode == 2
     assert "no experiment 'zzz'; there are allreduce_as_scatter_gather, block_matmul, " in result.stderr
-    # What several experiments have in their source is the name of none.
+    # A source that several experiments share does not name one of them.
     assert "did you mean" not in command(tmp_path, "+experiment=MinText").stderr
 
 

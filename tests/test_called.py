@@ -144,7 +144,7 @@ def test_hardware_is_a_file_of_its_group_or_numbers(tmp_path: Path) -> None:
     estimate = check(tmp_path / "a", loss, X, W, hardware="h100", **more).compiled["auto"].estimate
     assert estimate is not None
     assert estimate.seconds
-    # Without links a collective takes a time that nobody knows.
+    # Without links the time of a collective is unknown.
     known = check(tmp_path / "b", loss, X, W, hardware={"name": "mine", "flops": {"float32": 1e12}}, **more)
     assert known.status == "passed", known
     estimate = known.compiled["auto"].estimate
@@ -220,7 +220,7 @@ def test_what_no_other_process_can_have_raises(tmp_path: Path) -> None:
         check(tmp_path / "none", 3, X, in_specs=P())
 
 
-# What XLA gets wrong on simulated CPU devices, as plain functions.
+# XLA's wrong results on simulated CPU devices, as plain functions.
 
 CONV = np.random.default_rng(0).normal(size=(4, 16, 3)).astype("f")
 KERNEL = np.random.default_rng(1).normal(size=(3, 3, 5)).astype("f")

@@ -459,7 +459,7 @@ def test_a_whole_output_is_put_together_from_its_parts() -> None:
     assert run(given).outputs["C"].whole().tolist() == (given.arrays["A"] @ given.arrays["B"]).tolist()
 
 
-# What nobody is seen to be wrong in.
+# Weak checks: no mistake would be visible.
 
 
 def undecided(given: Context, program: str, change: Any = None) -> tuple[ProgramRun, Any]:

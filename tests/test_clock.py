@@ -83,7 +83,7 @@ outputs: {C: [x]}
 
 
 def test_a_reference_without_end_ends_the_run_and_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The worker needs its time.
+    # The worker's start takes time.
     monkeypatch.setattr(clock, "limit", lambda seconds, what: limit(0.5 if what == "the reference" else seconds, what))
     found = run.run(config(SLOW), tmp_path, lambda: Sources((), ()))
     assert found.status == "error"

@@ -230,7 +230,7 @@ def test_a_sweep_does_not_run_over_a_cluster(tmp_path: Path) -> None:
     assert "a cluster runs one experiment, whose command it starts once for each process: srun -n 2" in found["error"]
 
 
-# How they meet, with workers that do nothing.
+# How processes meet, with workers that do nothing.
 
 
 @pytest.fixture

@@ -81,7 +81,7 @@ def assert_agreement(mesh, name, values, *arguments, **keywords):
     return ours
 
 
-# What to compare on.
+# The drawn inputs.
 
 
 @st.composite
@@ -130,7 +130,7 @@ def test_reductions(data, place, name):
     groups = data.draw(groups_of(mesh.axis_size(axes), equal=name == "pmean"))
     dtypes = ("int32", "bool") if name == "psum" else ("float32", "int32", "bool")
     if name == "pmean":
-        # Powers of two divide exactly; what is left is one rounding to float32.
+        # Division by powers of two is exact; only one rounding to float32 remains.
         dtypes = ("float32",)
     shape = data.draw(st.sampled_from([(), (3,), (2, 3)]))
     values = data.draw(values_on(mesh, shape, dtypes))
@@ -144,7 +144,7 @@ def test_reductions(data, place, name):
         assert_same(ours, theirs)
 
 
-# Groups that are a part of their axes, in any order, and devices that communicate with nobody but themselves.
+# Groups over a part of their axes, in any order, and devices alone in their group.
 PARTS = [
     (LINE, "x", ((0, 1), (2, 3))),
     (LINE, "x", ((3, 1), (0, 2))),
@@ -343,7 +343,7 @@ def test_all_to_all_of_four_rows():
     assert as_lists(collectives.all_to_all(LINE, ROWS, "x", 0, 0, tiled=True)) == expected
 
 
-# What the interpreter relies on.
+# The interpreter's assumptions.
 
 
 @pytest.mark.parametrize("name", ["psum", "pmean", "pmax", "pmin", "all_gather"])

@@ -66,7 +66,7 @@ WARNINGS = {
         "program vmap is left out: per_device.received: ragged_all_to_all(sorted, room, starts, sends, there, comes, "
         "axis_name='x'): jax.vmap has no ragged_all_to_all over the axis that it maps",
     ],
-    # The documents' examples of what a device knows of itself.
+    # The documents' examples of a device's own index.
     "distributed_axis_index": _NO_ARRAY,
     "distributed_fold_rng": _NO_ARRAY,
     # One permute over both axes.
@@ -360,7 +360,7 @@ def test_a_worker_that_is_silent_too_long_is_ended_and_recorded(tmp_path: Path) 
         (
             "no result after the timeout of 0.001 s, while ",
             "making the arrays took longer than the timeout of 0.001 s",
-            # What the worker told while the parent was busy has come in time.
+            # Events that the worker sent while the parent was busy arrived in time.
             "the reference took longer than the timeout of 0.001 s",
         )
     )

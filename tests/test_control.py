@@ -184,7 +184,7 @@ def _everywhere(value: Any, at: str = "") -> Any:
     )
 
 
-# A terminal, on which colours are ours.
+# A terminal, on which only the runner's own colours are allowed.
 
 
 def test_on_a_terminal_the_colours_are_ours_alone(hostile: Path) -> None:

@@ -254,7 +254,7 @@ def test_the_experiment_is_as_it_was_afterwards() -> None:
     assert terms() == before
 
 
-# What is proposed can be written.
+# Proposed edits are valid.
 
 
 LATER = {

@@ -58,7 +58,7 @@ def shown(page: Path) -> list[Shown]:
             found += [Shown(page.name, line, None) for line in commands]
             if commands:
                 last = len(found) - 1
-            # A command may have its answer in its own block; what begins with a plus is an override to add to one.
+            # A command may have its output in its own block; text that begins with a plus is an override to add to one.
             answer = block if not commands else "\n".join(lines[1:]) if block.startswith("$ ") else ""
             if answer and not language and last is not None and not answer.startswith("+"):
                 before = found[last].output
@@ -174,10 +174,10 @@ def test_every_command_is_run_or_excused_and_every_excuse_is_needed() -> None:
 def test_a_command_of_a_page_does_what_the_page_says(folder: Path, each: Shown) -> None:
     done = run(folder, each.line)
     told = done.stdout + done.stderr
-    # A page that shows what a command prints may show how it refuses something.
+    # The shown output of a command may be a refusal.
     assert done.returncode in ((0, 1, 2, 3) if each.output else (0, 1)), told
     assert "Traceback" not in told
-    # Where a page leaves something out it says so by an ellipsis; its lines are as wide as the page.
+    # An ellipsis marks an omission; lines are wrapped to the page's width.
     said = flowing(told)
     for part in filter(None, map(flowing, (each.output or "").split("…"))):
         assert part in said, f"{part}\n----\n{told}"

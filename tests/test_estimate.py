@@ -65,7 +65,7 @@ def test_the_steps_of_a_loop_are_multiplied_in(name: str) -> None:
     [
         ("gathered_weights/constraint.v5e_2x2.jax-0.12.0.1", 2 * 2 * 64 * 32 * 128 / 4),
         ("gathered_weights/shard_map.v5e_2x2.jax-0.10.2", 2 * 2 * 64 * 32 * 128 / 4),
-        # Every device has the whole product in the end.
+        # The product is replicated in the end.
         ("ring_matmul/shard_map.v5e_2x2.jax-0.12.0.1", 2 * 512 * 64 * 64),
         ("scattered_matmul/constraint.v5e_2x2.jax-0.10.2", 2 * 512 * 128 * 128 / 4),
     ],
@@ -129,7 +129,7 @@ def test_what_lies_on_the_chip_costs_no_memory_and_what_is_copied_there_is_count
     size = 2 * 1024**2
     assert {line.nodes: line.bytes for line in found.lines} == {("partial",): 0, ("C",): size}
     assert found.ahead == size
-    # What no tile says is of a TPU lies in the large memory: on a GPU S(1) is where NCCL wants its operands.
+    # Without TPU tiles, values are in the large memory: on a GPU, S(1) is the memory space of NCCL's operands.
     elsewhere = counted_in(hlo.read(ON_CHIP.replace(":T(8,128)(2,1)", ":")), Origins(given, "per_device"))
     assert {line.nodes: line.bytes for line in elsewhere.lines}["partial",] == 3 * size
 
@@ -317,7 +317,7 @@ def test_each_hardware_that_comes_with_the_runner_says_all(file: Path) -> None:
     assert highest is not None
     assert default is not None
     assert highest < default
-    # It says where the numbers come from.
+    # The file has the source of its numbers.
     assert file.read_text().startswith("# ")
 
 

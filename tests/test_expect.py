@@ -541,7 +541,7 @@ def test_what_overlaps():
         ),
         ("overlapped", [behind("C", node="D")], ["C has no collective"]),
         (
-            # Nobody knows whose this is.
+            # This one could not be attributed.
             "overlapped",
             [behind("D"), behind(node=None)],
             [
@@ -703,7 +703,7 @@ def test_values_of_per_device_have_no_layout():
     }
 
 
-# What the compiler says.
+# Compiler warnings.
 
 FULL = (
     "[SPMD] Involuntary full rematerialization. The compiler cannot go from sharding {devices=[1,2,2]<=[4] "

@@ -145,7 +145,7 @@ def test_what_is_known_of_one_program_excuses_no_other(tmp_path: Path) -> None:
     assert told.status == "failed"
 
 
-# What proves nothing.
+# Weak checks.
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_what_is_small_or_zero_or_not_finite_in_part_is_no_warning(tmp_path: Pat
     assert found(tmp_path, graph={"C": line}, per_device={"C": line}).warnings == []
 
 
-# What rounding may decide otherwise.
+# Decisions that rounding may change.
 
 EDGE = TEXT.replace("arange(8)", "arange(8) / 10")
 

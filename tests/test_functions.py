@@ -314,7 +314,7 @@ def test_a_program_calls_its_functions_which_stand_once() -> None:
     source = written(experiment(TWICE))
     assert source.count("def deep(x):") == 1
     assert source.count("def rms(x, g):") == 1
-    # Another number in the place of a parameter makes another function.
+    # Another number for a parameter makes another function.
     assert source.count("def rms_2(x, g):") == 1
     assert "+ 0.001" in source
     assert "m = deep(h)" in source

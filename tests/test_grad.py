@@ -114,7 +114,7 @@ def test_no_sum_that_differentiation_asks_for_is_said_to_be_the_compilers(layout
     lowered = (tmp_path / "stablehlo_shard_map.txt").read_text()
     assert bool(module.found) == bool(re.search(r"stablehlo\.(all_|reduce_scatter|collective_)", lowered))
     if not check_vma:
-        # What w is replicated over, w's cotangents are summed over, in no line of the program.
+        # w's cotangents are summed over the axes over which w is replicated, in no line of the program.
         assert any(one.gradient for one in module.found)
 
 
@@ -318,7 +318,7 @@ def test_the_record_says_which_oracle_and_what_confirms_it(tmp_path):
     assert told.apart["graph"]["grad.w"] < 0.01
 
 
-# What is wrong is found.
+# Mistakes are found.
 
 
 def planted(monkeypatch, program, old, new):
@@ -431,7 +431,7 @@ def test_differences_confirm_no_gradient_that_is_wrong_in_one_element():
 
 @pytest.mark.parametrize("order", ["rows", "columns", "both"])
 def test_differences_confirm_no_gradient_whose_elements_stand_elsewhere(order):
-    # Along a direction that is alike in all elements, their order would make no difference.
+    # In a direction with equal components, the order of the elements would make no difference.
     def edit(gradients):
         axis = {"rows": 0, "columns": 1, "both": (0, 1)}[order]
         return [np.flip(gradients[0], axis)]
@@ -612,7 +612,7 @@ def test_every_fault_of_the_oracles_is_told():
     assert told("vmap", apart={"per_device": {"grad.w": 1.0}}).note is None
 
 
-# What JAX cannot differentiate.
+# Operations that JAX cannot differentiate.
 
 
 def test_a_program_whose_gradient_jax_does_not_have_is_left_out(tmp_path):
@@ -627,7 +627,7 @@ def test_a_program_whose_gradient_jax_does_not_have_is_left_out(tmp_path):
         "for 'pmax' not implemented; the operands are float32[]"
     }
     assert outcome.failures() == []
-    # Who asks for another program is not told of this one.
+    # The message does not appear for other programs.
     assert harness.types(text, program="vmap").unsupported == {}
 
 

@@ -159,7 +159,7 @@ def _deeper(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     )
 
 
-# Of atoms alone: what is repeated in what is repeated has no bounds.
+# Made of atoms alone: nested repetition would be unbounded.
 repeated = st.one_of(
     st.builds(lambda a, n: "(" * n + a + ")" * n, atoms, st.integers(1, 300)),
     st.builds(lambda a, n: "-" * n + a, atoms, st.integers(1, 3000)),
@@ -420,7 +420,7 @@ def test_many_overrides_are_read_or_refused(trap: Trap, folder: Path, given: lis
     _composed(trap, folder, GOOD.encode(), given)
 
 
-# That the traps would notice.
+# The traps work.
 
 
 def test_what_is_executed_is_noticed(trap: Trap) -> None:

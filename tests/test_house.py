@@ -55,7 +55,7 @@ def imports(file: Path) -> Iterator[str]:
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
 def test_a_room_imports_downwards_only(file: Path) -> None:
     mine = file.relative_to(ROOT / "runner").parts[0].removesuffix(".py")
-    # What a room has for the command line begins where every command does.
+    # The modules of the command line start where every command does.
     mine = "__main__" if file.name == "__main__.py" else mine
     if mine == "__init__":
         return

@@ -138,7 +138,7 @@ def test_a_program_that_calls_none_imports_none(tmp_path: Path) -> None:
     assert "transformer" not in (tmp_path / "program_auto.py").read_text()
 
 
-# What the compiler did.
+# Compiled programs.
 
 
 def test_collectives_belong_to_the_lines_of_the_users_file_forward_and_backward(ran: tuple[Record, Path]) -> None:
@@ -207,7 +207,7 @@ def origin(stack: str, *texts: str) -> tuple[OperationOrigin, ...]:
         # The user's own named scope is the name of another line.
         ("jit(test)/jvp(loss)/while/body/closed_call/logits/dot_general", [Q, "h, _ ="], "q", "dot_general", False),
         ("jit(test)/jvp(loss)/loss_logits/dot_general", [Q], "q", "dot_general", False),
-        # What a loop does with its slices.
+        # The slices of a loop.
         ("jit(test)/jvp(loss)/while/body/dynamic_slice", ["h, _ ="], "scan", None, False),
     ],
 )
@@ -228,7 +228,7 @@ def test_a_frame_counts_within_the_call_alone() -> None:
     assert origin("jit(test)/jvp(other)/mul", Q) == ()
 
 
-# What cannot be.
+# Refusals.
 
 
 @pytest.mark.parametrize("key", ["constraints", "outputs"])

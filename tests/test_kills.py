@@ -80,7 +80,7 @@ def test_a_signal_leaves_nothing_behind(tmp_path: Path, case: int) -> None:
         time.sleep(0.02)
     assert not left
     if number == signal.SIGINT and "KeyboardInterrupt" in err and "__main__.py" not in err:
-        # Python had not come to the runner yet, and says so in its own way.
+        # Python had not started the runner yet, and prints its own message.
         return
     assert "Traceback" not in err, err
     assert "bug in shardproof" not in out + err, err

@@ -82,7 +82,7 @@ def test_a_check_is_one_file(tmp_path: Path) -> None:
     small = found.compiled["auto"].checks.small
     assert (small.status, small.reason, small.largest) == ("failed", "there is a value of 700", 700.0)
     assert found.compiled["constraint"].checks.small is None
-    # The record, and what is read of it.
+    # The record, and reading it back.
     plain = json.loads((tmp_path / "run" / "result.json").read_text(encoding="utf-8"))
     assert plain["programs"]["auto"]["checks"]["small"]["largest"] == 700.0
     assert runner.read(tmp_path / "run") == found

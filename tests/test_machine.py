@@ -158,7 +158,7 @@ def test_a_name_that_cannot_be_a_folders_leads_nowhere(tmp_path: Path, name: str
 
 def test_an_interrupted_sweep_shows_what_is_done(tmp_path: Path) -> None:
     sweep = ("-m", *RUN, "dims.J=4,8,12,16,20,24,28,32", "hydra.sweep.dir=sweep")
-    # Python's own os.walk leaves an iterator open where it is interrupted, and warns of it.
+    # Python's own os.walk leaves an iterator open when it is interrupted, and warns about it.
     process = started(*sweep, folder=tmp_path, strict=False)
     second = tmp_path / "sweep" / "1" / "result.json"
     while not second.exists() and process.poll() is None:

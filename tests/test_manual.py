@@ -102,7 +102,7 @@ def test_the_program_names_the_manual_axes_alone(tmp_path: Path) -> None:
     assert 'out_specs=(P("y", None), P(None), P("y", None)),' in source
     assert 'axis_names={"y"},' in source
     assert "# each device along y: a[4, 16], b[4, 16], c[16, 16]" in source
-    # What the graph lays out over y as well is sharded over y already.
+    # Values that the graph also shards over y are sharded over y already.
     assert 's = jax.lax.with_sharding_constraint(s, P(None, "x"))' in source
     assert 'u = jax.lax.with_sharding_constraint(u, P("x", "z"))' in source
     assert '    NamedSharding(mesh, P("y", ("z", "x"))),' in source

@@ -111,7 +111,7 @@ UNCHECKED_ON_CPUS = [
     written("all-reduce", "hidden", "data", WEIGHTS, gradient=True, nodes=["hidden", "out"]),
 ]
 
-# A quarter of A, [128, 64], goes around.
+# A quarter of A, [128, 64], passes around the ring.
 BACK = {"axes": ["x"], "groups": ring(4, -1)}
 CHUNK = 128 * 64 * 4
 RING = [
@@ -151,7 +151,7 @@ EXPECTED: dict[str, list[Any]] = {
     f"every_collective/shard_map.cpu.{NEW}": EVERY_ON_CPUS,
     f"every_collective/shard_map.v5e_2x4.{NEW}": [
         *ON_BOTH,
-        # TPU's compiler makes an all-reduce of so small a reduce-scatter.
+        # The TPU compiler replaces such a small reduce-scatter by an all-reduce.
         written("all-reduce", "scattered", "y", 256),
         written("collective-permute", "shifted", SHIFTED, 256, **meanwhile("total")),
         written("all-reduce", "halves", "y", 8, dtype="bfloat16"),
@@ -169,7 +169,7 @@ EXPECTED: dict[str, list[Any]] = {
         *UNCHECKED_ON_CPUS,
         inserted("all-gather", "hidden", *GATHERED, moves=["hidden"], to=[], gradient=True),
     ],
-    # The loss of the forward pass goes with the weights' gradients; that of the backward pass has gone ahead.
+    # The loss of the forward pass is merged with the weights' gradients; that of the backward pass was reduced before.
     f"unchecked_gradient/shard_map.v5e_2x2.{NEW}": [
         *UNCHECKED,
         written("all-reduce", "loss", "data", 4, gradient=True),
@@ -182,7 +182,7 @@ EXPECTED: dict[str, list[Any]] = {
         inserted("all-gather", "C", "x", CHUNK, 4 * CHUNK, moves=["A"], to=["C"]),
     ],
     f"gathered_weights/constraint.cpu.{OLD}": [FIRST, SECOND],
-    # An async collective fusion: the second gather begins in one fusion, goes on beside the product, ends in another.
+    # An async collective fusion: the second gather starts in one fusion, overlaps with the product, ends in another.
     f"gathered_weights/constraint.v5e_2x2.{NEW}": [FIRST, SECOND | meanwhile("hidden")],
     f"gathered_weights/shard_map.v5e_2x2.{OLD}": [
         written("all-gather", "w1_full", "data", 4096, 16384),
@@ -245,7 +245,7 @@ EXPECTED: dict[str, list[Any]] = {
     ],
     "by_hand/auto.gpu": [
         inserted("all-reduce", "product", "y", 128, moves=["product"], to=["shifted"], **meanwhile()),
-        # Nothing names it, and nobody takes what it gathers.
+        # It has no name, and its result is not used.
         inserted("all-gather", "A", "x", 32, 128, moves=["A"], to=[], **meanwhile()),
     ],
 }  # fmt: skip
@@ -261,7 +261,7 @@ def in_order(collectives: list[Any]) -> list[Any]:
 def spelt_out(expected: Any, mesh: Mesh) -> Any:
     """Return a collective with its groups in full, the bytes sent on a ring, and the sum of a reduction."""
     groups = mesh.groups(expected["axes"]) if expected["groups"] is ... else expected["groups"]
-    # Of many devices no group is listed, and of a permute each is a pair.
+    # With many devices no groups are listed, and the groups of a permute are pairs.
     size = len(groups[0]) if groups else mesh.axis_size(expected["axes"])
     sent = sent_on_a_ring(expected["kind"], size, expected["bytes_in"], expected["bytes_out"])
     told = {"reduction": "sum"} if expected["kind"] in ("all-reduce", "reduce-scatter") else {}
@@ -281,7 +281,7 @@ def test_all_that_a_module_communicates_is_read(name):
     assert in_order([replace(one, parts=[]) for one in module.found]) == in_order(expected)
     assert module.unknown == []
     for one in module.found:
-        # What was merged has a part for each operand, and nothing else.
+        # Only a merged collective has parts, one for each operand.
         assert not one.parts or sum(part.bytes or 0 for part in one.parts) == one.bytes_in
 
 

@@ -30,7 +30,7 @@ PLAIN = (-3.5, -2.0, -1.5, -1.0, -0.75, -0.5, -0.25, -0.125, 0.125, 0.25, 0.5, 0
 EDGE = (*PLAIN, float("nan"), float("inf"), float("-inf"), -0.0)
 UNIT = (-0.875, -0.5, -0.25, 0.0, 0.125, 0.25, 0.75)
 POSITIVE = (0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.5, 6.25)
-# Few shapes: nearly all the time is XLA's, which compiles anew for each shape and dtype.
+# Few shapes: nearly all the time goes into XLA's compilation for each shape and dtype.
 Strategy = st.SearchStrategy[Any]
 SHAPES: Strategy = st.just((2, 3))
 RANKS: Strategy = st.sampled_from(((3,), (2, 3, 2)))
@@ -399,7 +399,7 @@ def updating(draw, method):
         given = abs(given) + 1
     if method == "power":
         given = abs(given) if isinstance(given, int) else np.abs(given.round()).astype(given.dtype)
-    # Of several values for one element `set` leaves open which it takes: all of them are one.
+    # `set` leaves open which of several values for one element it takes, so all are equal.
     return (x, index, 2 if method == "set" and draw(st.booleans()) else given), options
 
 
@@ -850,7 +850,7 @@ def by_jax(name, function, arguments, named, wide):
         arrays = [jnp.asarray(a, a.dtype if wide else narrow.get(a.dtype.kind, a.dtype)) for a in arrays]
         key = (name, repr(call), wide)
         if key not in COMPILED:
-            # Compiling is nearly all of the time that these tests take.
+            # Compilation takes nearly all of the time of these tests.
             COMPILED[key] = jax.jit(
                 lambda arrays: function(*filled(call[0], arrays), **filled(call[1], arrays)),
                 compiler_options={"xla_backend_optimization_level": "0"},
@@ -877,7 +877,7 @@ def assert_agrees(expected, actual, wide, coarsest=0.0):
     expected = np.asarray(expected)
     assert expected.shape == found.shape
     if found.dtype.kind in "biu":
-        # With x64 JAX's default integer is another one; the oracle's is the one without.
+        # With x64 JAX's default integer is int64; the oracle's stays int32.
         assert wide or expected.dtype == found.dtype
         np.testing.assert_array_equal(expected, found)
         return
@@ -906,11 +906,11 @@ def test_a_counterpart_agrees_with_its_jax_function(name, data):
         return
     actual = by_jax(name, jax_function(name), arguments, named, wide)
     if name == "eigh":
-        # The sign of a vector is nobody's; where two values are one, so is the choice of the vectors.
+        # The sign of a vector is arbitrary; for equal values, so is the choice of the vectors.
         pairs = (map(np.asarray, each) for each in (expected, actual))
         expected, actual = ((w, v * w[..., None, :] @ np.swapaxes(v, -1, -2)) for w, v in pairs)
     if name == "svd":
-        # Nor is the sign of a column and its row.
+        # So is the sign of a column and its row.
         parts = (map(np.asarray, each) for each in (expected, actual))
         expected, actual = (
             (d, u[..., : d.shape[-1]] * d[..., None, :] @ vh[..., : d.shape[-1], :]) for u, d, vh in parts
@@ -1042,7 +1042,7 @@ def kinds_of(signature):
 def test_a_row_names_its_arguments_as_jax_does(name):
     ours = ROWS[name].signature
     if (method := ROWS[name].method) is not None:
-        # The array and the index stand before the method's own.
+        # The array and the index precede the method's own arguments.
         theirs = inspect.signature(getattr(jnp.zeros(1).at[0], method)).parameters
         own = list(ours.parameters.values())[2:]
         assert {each.name: each.default for each in own} == {each.name: theirs[each.name].default for each in own}
@@ -1052,7 +1052,7 @@ def test_a_row_names_its_arguments_as_jax_does(name):
         next(iter(theirs.parameters.values())).kind is inspect.Parameter.VAR_POSITIONAL
         and "xi" not in theirs.parameters
     ):
-        # A `jnp.ufunc` and the like: JAX says only how many.
+        # For a `jnp.ufunc` and similar functions JAX only gives the number of operands.
         assert set(kinds_of(ours).values()) <= {
             inspect.Parameter.POSITIONAL_ONLY,
             inspect.Parameter.VAR_POSITIONAL,
@@ -1069,7 +1069,7 @@ def test_a_row_names_its_arguments_as_jax_does(name):
         if kind is inspect.Parameter.POSITIONAL_OR_KEYWORD:
             assert other.kind is kind
         default = ours.parameters[argument].default
-        # The language may ask for what JAX leaves open, as `where` does for its choices.
+        # The language may require arguments that JAX leaves optional, as `where` does for its choices.
         assert default in (inspect.Parameter.empty, other.default)
 
 
@@ -1080,7 +1080,7 @@ def test_a_counterpart_takes_arguments_by_jaxs_names():
     np.testing.assert_array_equal(OPERATIONS["clip"].numpy(x, max=2), np.minimum(x, 2))
 
 
-# What the oracle promises of dtypes, beside the values.
+# The dtypes of the oracle.
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "float64"])
@@ -1187,7 +1187,7 @@ def test_a_subscript_of_a_tuple_is_pythons():
     assert getitem((2, 3, 4), slice(1, None)) == (3, 4)
 
 
-# What a program leaves for JAX to find out cannot be traced; the oracle finds it out as JAX does outside `jit`.
+# Values that JAX computes outside `jit` cannot be traced; the oracle computes them likewise.
 
 
 @pytest.mark.parametrize("minlength", [0, 7])

@@ -419,7 +419,7 @@ LINES = [
             evidence.collective(node="C", inserted=True, between={"from": ["A", "B"], "to": ["C"]}),
             "at C: all-reduce over x, 64 B · inserted by the compiler",
         ),
-        # What a device adds up it computes itself, of the whole of what it reads.
+        # A device computes the terms of its sum itself, from everything that it reads.
         (
             evidence.collective(node="P", inserted=True, between={"from": ["B"], "to": ["P"]}),
             "at P: all-reduce over x, 64 B · inserted by the compiler",

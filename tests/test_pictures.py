@@ -195,7 +195,7 @@ def test_the_index_range_and_the_shape_of_every_shard_can_be_read(axes, shape, s
     shown = f"shard {list(array.addressable_shards[0].data.shape)}"
     assert any(line.startswith(shown) for line in lines)
     assert shown in image
-    # What is written at the edges, for who cannot point.
+    # The headings at the edges, for readers without a pointer.
     written = set(re.findall(r'<text [^>]*class="r [em]"[^>]*>([\d:]+)</text>', image))
     titles = set(RANGE.findall(" ".join(re.findall(r">slice \[([^\]]*)\]</text>", image))))
     assert {part for ranges in theirs.values() for part in ranges} <= written | titles

@@ -86,11 +86,11 @@ def mlp(batch: int, mesh: Mapping[str, int], *, x: Any = "auto", loss: bool = Fa
     return experiment(mesh, {"B": batch, "D": 8, "F": 64}, arrays, graph, outputs, **grad, **keys)
 
 
-# What theory says.
+# Known results.
 
 
 def test_the_weights_of_a_small_batch_are_split_by_columns_and_then_by_rows() -> None:
-    # Megatron-LM, Shoeybi et al., 2019, section 3. Three rows are not divided over four devices.
+    # Megatron-LM, Shoeybi et al., 2019, section 3. Three rows cannot be sharded over four devices.
     found = planned(mlp(3, {"model": 4}, x=[]))
     assert layouts(found) == {"w1": [None, "model"], "w2": ["model", None]}
     assert [(each.kind, each.axes, each.count) for each in found.axes] == [("all-reduce", ("model",), 1)]
@@ -134,7 +134,7 @@ def test_with_a_large_batch_weights_are_held_in_parts_since_that_sends_no_more()
 
 
 def attention(**keys: Any) -> dict[str, Any]:
-    # Sequence and batch are not divided over four devices; the heads are.
+    # Sequence and batch cannot be sharded over four devices; the heads can.
     weights = {name: (["D", "H", "K"], "auto") for name in ("wq", "wk", "wv")}
     arrays = {"x": (["B", "S", "D"], []), **weights, "wo": (["H", "K", "D"], "auto")}
     graph = {
@@ -187,7 +187,7 @@ def test_of_gathered_weights_and_gathered_activations_the_smaller_are_sent() -> 
 
 
 def test_of_a_small_batch_on_many_devices_weights_stay_and_are_split_by_rows_and_by_columns() -> None:
-    # Pope et al., 2022, section 3.2.2: weights that are split both ways make activations travel less far.
+    # Pope et al., 2022, section 3.2.2: weights that are sharded both ways reduce the traffic of activations.
     x = [None, "a"]
     arrays = {"x": (["B", "D"], x), "w1": (["D", "F"], "auto"), "w2": (["F", "D"], "auto")}
     graph = {"h": "gelu(x @ w1)", "y": "h @ w2"}
@@ -247,7 +247,7 @@ def test_experts_are_divided_and_tokens_go_to_them() -> None:
     assert found.parallelism == ("expert parallelism over model: each device has experts of its own in 'h' and 'y'",)
 
 
-# What is exact.
+# Exact plans.
 
 
 def network(rng: np.random.Generator, variables: int, choices: int, edges: int) -> Network:
@@ -565,7 +565,7 @@ def test_the_shape_of_the_mesh_is_found_too(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     written = json.loads((tmp_path / "run" / "plan.json").read_text(encoding="utf-8"))
     shapes = {tuple(one["shape"]): one["cost"] for one in written["shapes"]}
-    # x names data alone, so that the two axes are not alike.
+    # x is sharded over data alone, so that the two axes are not interchangeable.
     assert set(shapes) == {(1, 4), (2, 2), (4, 1)}
     for shape, cost in shapes.items():
         one = mlp(64, dict(zip(("data", "model"), shape, strict=True)), x=["data", None], loss=True)

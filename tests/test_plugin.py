@@ -51,7 +51,7 @@ from runner.flow import run
 from runner.record.model import Record
 
 def told(config, folder, sources, overrides=(), workers=None):
-    # What there is in records.json instead of a run: by experiment and target.
+    # The records in records.json that replace runs, by experiment and target.
     with open("runs.txt", "a") as runs:
         runs.write(config["name"] + "\\n")
     target = next((o.split("=")[1] for o in overrides if o.startswith("target=")), "cpu")
@@ -147,7 +147,7 @@ def told(project: Project) -> Project:
     return project
 
 
-# What a golden is for, with real runs.
+# Goldens of real runs.
 
 
 @pytest.fixture(scope="module")
@@ -229,7 +229,7 @@ def test_a_golden_that_was_doctored_is_named(ran: Callable[[Path], Project], tmp
     assert (kept / "program_auto.py").is_file()
 
 
-# The same with records of a test's own.
+# The same with synthetic records.
 
 
 def test_a_collective_that_disappeared_is_named(told: Project) -> None:
@@ -312,7 +312,7 @@ def test_experiments_on_the_command_line_are_all_that_runs_and_in_addopts_what_n
     named = project.pytest("tests/test_own.py", "--collect-only", "-q", status=0)
     assert "test_own" in named
     assert "mine.yaml" not in named
-    # What a project's configuration says is relative to the project.
+    # Paths in a project's configuration are relative to the project.
     below = project.pytest("--rootdir", "..", "-c", "../pytest.ini", "--collect-only", "-q", folder="tests", status=0)
     assert "mine.yaml" in below
 
@@ -447,7 +447,7 @@ def test_goldens_that_nothing_uses_are_reported(told: Project) -> None:
     said = told.pytest("--experiments", "my_conf", status=0)
     assert [line for line in said.splitlines() if line.startswith("unused")] == unused
     assert told.pytest("--experiments", "my_conf", "-n", "2", status=0).count("unused: ") == 3
-    # A part of the folder says nothing of the rest.
+    # A run of a part of the folder does not concern the rest.
     told.write("my_conf/experiment/second.yaml", MINE.replace("name: mine", "name: second"))
     assert told.pytest("my_conf/experiment/mine.yaml::auto", status=0).count("unused: ") == 2
 
@@ -606,7 +606,7 @@ def test_what_a_session_that_was_killed_leaves_goes_with_the_next(
     monkeypatch.setenv("TMPDIR", str(scratch))
     project.tell()
     project.pin()
-    # A run folder of a failure is for its user to look into, one of a session that goes on is in use.
+    # The run folder of a failure is kept for inspection; one of a running session is in use.
     for name in ("abandoned", "failed", "used", "new"):
         (scratch / f"shardproof-run-{name}" / "run").mkdir(parents=True)
         if name != "new":
@@ -635,7 +635,7 @@ def test_without_experiments_a_session_is_as_if_the_plugin_were_not_there(projec
         "import sys\ndef pytest_unconfigure():\n"
         "    print('loaded:', sorted(m for m in sys.modules if m.split('.')[0] in ('runner', 'numpy')))\n",
     )
-    # Hydra brings a plugin of its own.
+    # Hydra has a plugin of its own.
     said = project.process("test_own.py", "-s", "-p", "no:hydra_pytest")
     ours = ("config", "config.folders", "fixtures", "testing", "testing.plugin", "testing.session", "version")
     assert f"loaded: {['runner', *(f'runner.{name}' for name in ours)]}" in said

@@ -108,7 +108,7 @@ def same(name: str, folder: Path, workers: Workers, processes: int, **changes: A
 
 def test_two_processes_of_two_devices_have_the_record_of_one_of_four(tmp_path: Path, workers: Workers) -> None:
     found = same("case3_allreduce", tmp_path, workers, 2, program=["shard_map", "vmap"], trace=True)
-    # Its numbers are whole.
+    # Its values are integers.
     assert values(found)[0][1][0].tolist() == [152, 158, 164, 170]
     assert found["status"] == "passed"
     assert list(found["programs"]) == ["shard_map", "vmap"]
@@ -139,7 +139,7 @@ def coordinators() -> set[str]:
             port = int(command[-2].rpartition(":")[2])
     lines = [line.split() for name in ("tcp", "tcp6") for line in (me / "net" / name).read_text().splitlines()[1:]]
     heard = [line[1].split(":") for line in lines if line[3] == "0A" and line[9] in sockets]
-    # One that stands for IPv6 ends in the same.
+    # An IPv6-mapped address has the same ending.
     return {where[-8:] for where, at in heard if int(at, 16) == port}
 
 
@@ -151,7 +151,7 @@ def test_the_documents_have_the_same_record_over_several_processes(name: str, tm
         assert ran(name, tmp_path, workers, 2)["status"] == "invalid"
         return
     processes = next(n for n in range(2, devices + 1) if devices % n == 0)
-    # What no array enters `auto` computes on one device, which then is one of each process.
+    # `auto` computes values that depend on no array on one device of each process.
     changes = {} if given(name, 1)["arrays"] else {"program": ["explicit", "derived", "shard_map", "vmap"]}
     assert same(name, tmp_path, workers, processes, **changes)["status"] == "passed"
 

@@ -290,7 +290,7 @@ ENTRY %main (A: f32[8], k0: s32[]) -> f32[2] {
     assert found.unknown == ["the time of reduce is also that of other, computed in the same fusion"]
 
 
-# What profilers record. The planes of GPUs and TPUs are synthetic: made as XLA names lines and events, not recorded.
+# Recorded profiles. The planes of GPUs and TPUs are synthetic: made with XLA's names of lines and events, not recorded.
 
 
 @dataclass
@@ -410,7 +410,7 @@ def test_the_events_reach_the_parent_as_they_are(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-# The whole way.
+# End to end.
 
 
 def ran(text: str, folder: Path, **changes: Any) -> Any:
@@ -437,7 +437,7 @@ def test_the_profile_of_every_program_adds_up_and_its_trace_can_be_opened(tmp_pa
         with gzip.open(trace / "perfetto_trace.json.gz", "rt", encoding="utf-8") as file:
             shown = json.load(file)["traceEvents"]
         executed = [one["dur"] for one in shown if "hlo_op" in one.get("args", {})]
-        # The events say when their threads went on, which may be before they were done.
+        # The events have the times at which their threads continued, possibly before the operations were done.
         assert taken.seconds.total * 1e6 >= math.fsum(executed) * 0.999
     assert {node.node for node in found.compiled["shard_map"].profile.nodes} == {"partial"}
     assert list((tmp_path / "profile").glob(".*")) == []

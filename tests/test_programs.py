@@ -85,7 +85,7 @@ def test_a_running_reduction_in_every_program(name, tmp_path):
 
 
 def test_the_value_check_catches_a_convolution_that_xla_partitions_wrongly(tmp_path):
-    # A fault of XLA's partitioner, in jaxlib 0.10 and 0.12. When it is mended, `MISPARTITIONED` can go.
+    # A bug of XLA's partitioner, in jaxlib 0.10 and 0.12. When it is fixed, `MISPARTITIONED` can go.
     outcome = harness.run(
         ARRAYS % SPECS[0], tmp_path, graph={"out": MISPARTITIONED}, outputs={"out": ["x"]}, program="auto"
     )
@@ -136,7 +136,7 @@ COLLECTIVES = [
     "A * axis_size('x') + axis_size(('x', 'y'))",
     "pcast(R, 'x', to='varying')",
 ]
-# What JAX's vmap does not have.
+# Features that JAX's vmap lacks.
 SHARD_MAP_ONLY = [
     "all_gather(A, ('x', 'y'))",
     "all_gather(A, ('y', 'x'), axis=1, tiled=True)",
@@ -463,7 +463,7 @@ outputs: {{C: [x, y], D: [x], E: [y]}}
     assert outcome.value("shard_map", "C").dtype == dtype
 
 
-# What JAX cannot express, and what it says of it.
+# Programs that JAX cannot express, and the messages.
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,7 @@ def ran(folder: Path, config: dict[str, Any], into: Path) -> Record:
     return record
 
 
-# What a file says.
+# Valid files.
 
 
 def specs_of(definition: dict[str, Any]) -> dict[str, Any]:
@@ -355,7 +355,7 @@ def test_a_tree_that_is_given_has_a_line_for_each_leaf(folder: Path) -> None:
     assert read(definition).outputs["y_low"].yaml() == "[data]"
 
 
-# What is wrong with it.
+# Invalid files.
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def calls(draw: st.DrawFn, each: int) -> Call:
     for to in range(DEVICES):
         slices = [(s, to * each + k) for s in range(DEVICES) for k in range(each)]
         received[to] = [sizes[s, j] for s, j in slices]
-        # What is left of the room is spread before the slices, which come in any order.
+        # The remaining space is distributed in front of the slices, which are in any order.
         total = int(received[to].sum())
         sizes_here = [min(int(gap), 2) for gap in rng.integers(0, 3, len(slices))]
         at = 0
@@ -113,7 +113,7 @@ def test_it_is_what_jax_documents():
 def test_groups_are_apart(data):
     half = [argument[:2] for argument in data.draw(calls(2))]
     half[2:] = [[each[:4] for each in argument] for argument in half[2:]]
-    # A device may be told of more by the two that are left out.
+    # The two omitted arguments may give a device more slices.
     half[5] = [np.concatenate([half[3][s][2 * to : 2 * to + 2] for s in range(2)]) for to in range(2)]
     alone = collectives.ragged_all_to_all(Mesh(("x",), (2,)), *half, axis_name="x")
     twice = [[argument[0], argument[0], argument[1], argument[1]] for argument in half]
@@ -280,7 +280,7 @@ def test_how_much_a_compiled_one_sends_is_not_known():
     found = evidence.read(hlo.read(COMPILED), Origins(experiment, "per_device"), experiment.mesh)
     (one,) = found.found
     assert (one.kind, one.node, one.axes, one.inserted) == ("ragged-all-to-all", "C", ["x"], False)
-    # What it moves, not where to.
+    # Only the moved values are checked, not their positions.
     assert (one.bytes_in, one.bytes_out, one.bytes_sent) == (32, 64, None)
     assert found.missing == []
 

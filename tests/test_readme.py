@@ -33,7 +33,7 @@ def settled(text: str) -> str:
 def printed(command: str, folder: Path) -> str:
     """Return the output of a command of the README, with `python` as this interpreter."""
     command = re.sub(r"^python ", f"{sys.executable} ", command)
-    # A script that makes arrays of JAX's looks for a TPU where libtpu is installed, as it is for these tests.
+    # A script that makes JAX arrays looks for a TPU if libtpu is installed, as for these tests.
     env = os.environ | {"JAX_PLATFORMS": "cpu"}
     result = subprocess.run(command, shell=True, cwd=folder, capture_output=True, text=True, check=False, env=env)
     return result.stdout + result.stderr

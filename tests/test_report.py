@@ -191,7 +191,7 @@ def test_a_weak_check_says_what_it_would_not_notice(capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("outputs", "cells"),
     [
-        # The error of what failed, though another is further from its oracle in numbers.
+        # The error of the failed output, although another output has a larger one.
         ({"C": output(max_abs_error=9.0), "D": output(status="failed", wrong=1)}, "1.0e-07 in D   3.0e-06 rms"),
         ({"C": output(max_abs_error=9.0), "D": output(status="weak")}, "1.0e-07 in D   3.0e-06 rms"),
         ({"C": output(max_abs_error=9.0), "D": output(share=0.9)}, "1.0e-07 in D   3.0e-06 rms"),

@@ -89,12 +89,12 @@ def test_floor_divide_rounds_where_jaxs_does() -> None:
     every = every[np.isfinite(every) & (np.abs(every.astype(np.float32)) > 0.1)]
     x, y = np.meshgrid(every, every)
     ours = OPERATIONS["floor_divide"].numpy(*(rounded(each, "float8_e4m3fn", NEAREST) for each in (x, y)))
-    # Row by row: jaxlib 0.12 takes nine seconds to compile it for all at once.
+    # Row by row: jaxlib 0.12 needs nine seconds to compile it for all rows at once.
     theirs = jax.jit(lambda x, y: jax.lax.map(lambda row: jnp.floor_divide(*row), (x, y)))(x, y)
     np.testing.assert_array_equal(plain(ours), np.asarray(theirs).astype(np.float32))
 
 
-# What rounding may decide otherwise.
+# Decisions that rounding may change.
 
 TEXT = """
 arrays:

@@ -312,7 +312,7 @@ def test_what_an_earlier_version_wrote_is_listed_and_stays(capsys: pytest.Captur
     assert (run / "result.json").is_file()
 
 
-# By names alone nothing is a run's.
+# Names alone do not make a file a run's.
 
 
 LIKE_OURS = ("program_mine.py", "results.csv", "runner.log", "trace_of_me.py", ".hydra/config.yaml", "plan_b.json")

@@ -99,10 +99,10 @@ def test_it_runs_in_every_program(unrolled: bool, tmp_path: Path) -> None:
     assert set(outcome.runs) == {"auto", "constraint", "explicit", "derived", "shard_map", "vmap"}
     source = outcome.sources["constraint"]
     assert source.count("jax.lax.scan(") == (1 if unrolled else 2)
-    # The result, and what each step ends with.
+    # The result, and the final value of each step.
     assert source.count('constraint(g, NamedSharding(mesh, P("x", None)))') == 1
     assert "layer = jax.checkpoint(layer, policy=jax.checkpoint_policies.dots_saveable)" in source
-    # Without a gradient nothing is computed once more.
+    # Without a gradient nothing is recomputed.
     assert not any(compiled.keeping_all for compiled in outcome.record.compiled.values())
 
 

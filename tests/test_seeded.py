@@ -26,11 +26,11 @@ from tests.seeded import SEEDS, Seed
 SECONDS = 20.0
 
 ELSEWHERE = {
-    # A mean over devices of sums mends it too.
+    # A mean of sums over devices fixes it too.
     "loss_by_rows": "seeded.py:101 ",
     # The line only gives an array another name, which JAX does not see.
     "embedding_unshifted": "seeded.py:200 ",
-    # With the right axis JAX's types want to know that the copies are equal.
+    # With the right axis, JAX's types require a proof that the copies are equal.
     "gathered_over_other_axis": "seeded.py:246 ",
 }
 """The mistakes of which another line is told than the one in which they were planted."""

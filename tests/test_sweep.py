@@ -40,7 +40,7 @@ from runner.worker import __main__ as worker
 run = job.run
 
 def faulty(told, emit):
-    # The first time that it is asked for one of these it does what that is called.
+    # At its first request for one of these, the worker does what the name says.
     name = told["definition"]["name"]
     with open("served.txt", "a") as served:
         served.write(f"{os.getpid()} {name}\\n")
@@ -225,7 +225,7 @@ def test_all_stands_for_every_layout_and_what_is_one_by_symmetry_is_run_once(tmp
     done = run_command("-m", *CASE, *words, f"hydra.sweep.dir={tmp_path}")
     assert done.returncode == 0, done.stdout + done.stderr
     found = rows(tmp_path)
-    # A[4, 4] on 4×1 and 1×4: whole, or cut by the axis of four along either dimension; on 2×2 eleven ways.
+    # A[4, 4] on 4×1 and 1×4: replicated, or sharded over the axis of four along either dimension; on 2×2 eleven ways.
     assert [row["mesh.shape"] for row in found] == ["[4,1]"] * 3 + ["[2,2]"] * 11 + ["[1,4]"] * 3
     assert len({(row["mesh.shape"], row["arrays.A.spec"]) for row in found}) == 17
     same = {int(row["point"]): int(row["same_as"]) for row in found if row["same_as"]}
@@ -309,7 +309,7 @@ from hydra.core.plugins import Plugins
 from hydra.plugins.sweeper import Sweeper
 
 class Asking(Sweeper):
-    # As optuna's sweeper does: a point at a time, the next one by what the last one returned.
+    # As optuna's sweeper: one point at a time, each chosen by the last result.
     def __init__(self):
         self.launcher = None
 

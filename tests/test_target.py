@@ -389,7 +389,7 @@ def test_jobs_of_another_kind_have_a_process_of_their_own() -> None:
     assert len(workers.started) == 2
 
 
-# What a program leaves.
+# The output of a program.
 
 
 def ran(*ranges: Ranges | None) -> Ran:

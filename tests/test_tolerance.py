@@ -254,7 +254,7 @@ def test_a_cast_of_numbers_as_coarse_as_it_rounds_and_decides_nothing() -> None:
     assert fine.rounding["C"].error < 2**-12
 
 
-# What may be otherwise.
+# Measured rounding.
 
 FEW = Beside(low=np.array([1.0, 3, 5, 7]), high=np.array([1.0, 3, 9, 9]), alternatives=(np.array([1, 3, 9, 8]),))
 SEVERAL = replace(FEW, alternatives=tuple(np.array([1, 3, other, 8]) for other in (9, 5, 7, 9, 8, 5)))
@@ -341,7 +341,7 @@ def apart_beside(actual: Any, expected: Any, beside: Beside) -> Difference:
     return difference(np.asarray(actual, np.float32), np.asarray(expected), "float32", LOOSE, beside)
 
 
-# What averages out of rounding, and not of mistakes.
+# Rounding averages out, mistakes do not.
 
 
 def whole_of(dtype: str, mistake: Callable[[np.ndarray], np.ndarray], exact: np.ndarray | None = None) -> Whole:

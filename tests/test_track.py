@@ -188,7 +188,7 @@ def test_a_name_that_can_name_no_folder_leads_tensorboard_nowhere_else(tmp_path:
     assert [path.name for path in (tmp_path / "board").iterdir()] == ["unnamed"]
 
 
-# Its own libraries warn of each other.
+# Its libraries warn about each other.
 @pytest.mark.filterwarnings("ignore")
 def test_mlflow_has_a_failed_run_with_parameters_metrics_and_verdict(tmp_path: Path) -> None:
     needed("sqlalchemy", "mlflow")

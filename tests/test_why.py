@@ -191,7 +191,7 @@ def test_shipped_experiments_are_explained(name: str, tmp_path: Path) -> None:
         assert each.why.by is not None, (program, each.why.text)
 
 
-# What a reason is.
+# The form of a reason.
 
 BATCHED = """
 dims: {B: 8, D: 4, F: 16}
@@ -423,7 +423,7 @@ program: constraint
 """
     found = listed(harness.run(text, tmp_path).record)
     moved = [each for each in found if each.why and each.between and each.between.source == ["spectrum"]]
-    # The XLA of JAX 0.12 takes the all-to-all that is planned.
+    # The XLA of JAX 0.12 uses the planned all-to-all.
     keys = {"all-gather": ["arrays.signal.spec", "outputs.spectrum"], "all-to-all": ["arrays.signal.spec"]}
     assert [each.why and each.why.keys for each in moved] == [keys[each.kind] for each in moved]
     assert len(moved) == 1
@@ -571,6 +571,6 @@ def test_the_notation_names_what_each_line_reads_where_it_stands(tmp_path: Path)
 
 
 def test_places_are_told_of_the_keys_that_reasons_name(mlp: harness.Outcome) -> None:
-    # There is no file here: what reasons name is told all the same.
+    # There is no file here: the keys of reasons are printed nevertheless.
     lines = shown.reasons(mlp.record)
     assert any(line.startswith("constraint: all-reduce of out over y: ") for line in lines)

@@ -203,7 +203,7 @@ def test_copies_that_differ_are_known_where_their_output_is() -> None:
     checks = judged(given, run(given, "auto", C=on_one_device))
     assert (checks.replicas.status, checks.value.status) == ("known", "known")
     assert judged(given, run(given, "auto", C=on_one_device, D=on_one_device)).replicas.status == "failed"
-    # That they are equal says nothing: the value is judged.
+    # Equality of the programs proves nothing: the value decides.
     assert judged(given, run(given, "auto", C=shifted)).replicas.status == "passed"
 
 

@@ -113,7 +113,7 @@ def test_it_is_what_jax_documents():
 def test_groups_are_apart(data):
     half = [argument[:2] for argument in data.draw(calls(2))]
     half[2:] = [[each[:4] for each in argument] for argument in half[2:]]
-    # The two omitted arguments may give a device more slices.
+    # The received sizes are recomputed without the two omitted devices.
     half[5] = [np.concatenate([half[3][s][2 * to : 2 * to + 2] for s in range(2)]) for to in range(2)]
     alone = collectives.ragged_all_to_all(Mesh(("x",), (2,)), *half, axis_name="x")
     twice = [[argument[0], argument[0], argument[1], argument[1]] for argument in half]
@@ -280,7 +280,7 @@ def test_how_much_a_compiled_one_sends_is_not_known():
     found = evidence.read(hlo.read(COMPILED), Origins(experiment, "per_device"), experiment.mesh)
     (one,) = found.found
     assert (one.kind, one.node, one.axes, one.inserted) == ("ragged-all-to-all", "C", ["x"], False)
-    # Only the moved values are checked, not their positions.
+    # The bytes are those of the moved values, without the offsets and sizes.
     assert (one.bytes_in, one.bytes_out, one.bytes_sent) == (32, 64, None)
     assert found.missing == []
 

@@ -33,7 +33,7 @@ ELSEWHERE = {
     # With the right axis, JAX's types require a proof that the copies are equal.
     "gathered_over_other_axis": "seeded.py:246 ",
 }
-"""The mistakes of which another line is told than the one in which they were planted."""
+"""The mistakes that are reported at another line than the one in which they were planted."""
 
 
 def read_seed(seed: Seed, folder: Path) -> Experiment:

@@ -147,7 +147,7 @@ def test_those_of_another_kind_of_job_do_not_stay_when_they_have_none() -> None:
         workers.close()
 
 
-# Results.
+# The outputs of several processes.
 
 
 ROWS: tuple[Ranges, ...] = (((0, 2), (0, 2)), ((2, 4), (0, 2)))

@@ -85,7 +85,7 @@ def test_a_function_may_have_lines_on_both_sides_of_a_gradient(tmp_path: Path) -
         carried = ((np.tanh(w) + 1) * 2 + 1) * 2
         step = carried - (loss + 1) * 2 * (gradient + 1) * 2
         np.testing.assert_allclose(outcome.value(program, "new"), step, rtol=1e-5, atol=1e-5)
-    # One side of the assignment still is a function.
+    # Lines on only one side of the gradient remain a function.
     assert "h_base = base(w)" in outcome.sources["shard_map"]
     assert "def step(" not in outcome.sources["shard_map"]
 

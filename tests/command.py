@@ -14,7 +14,7 @@ from tests.server import Done, command
 ROOT = Path(__file__).parent.parent
 EXPERIMENTS = sorted(path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml"))
 REFUSED = [n for n in EXPERIMENTS if "\n  invalid: " in (ROOT / "conf" / "experiment" / f"{n}.yaml").read_text("utf-8")]
-"""Those that have to be refused: none of their programs runs."""
+"""The experiments that expect a refusal: none of their programs runs."""
 LARGE = [n for n in EXPERIMENTS if (n.startswith("collective_") and "matmul" in n) or n == "matrix_layouts"]
 """The notebook's matmuls at 16384×1024×2048 (`benchmarks/large.py` runs them as they are), and MinText's matrix."""
 SMALLER = ("++dims.M=512", "++dims.K=64", "++dims.N=128")

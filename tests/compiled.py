@@ -12,7 +12,7 @@ from runner.experiment.program import Program
 from tests import harness
 
 MODULES = Path(__file__).parent / "modules"
-"""Texts that compilers wrote, and some that are written by hand: see its README."""
+"""Modules written by compilers, and some written by hand: see its README."""
 
 
 def stored(name: str) -> Collectives:

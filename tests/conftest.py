@@ -43,15 +43,15 @@ LARGE = (
     "tensor_parallel_attention",
     "ulysses_attention",
 )
-"""Experiments whose programs take longest to compile; what is in them is in smaller ones too, or in other tests."""
+"""Experiments whose programs take longest to compile; smaller experiments or other tests cover the same features."""
 
 _MINOR = sys.version_info.minor
-"""Each minor version of Python tries other cases of what is sampled, so that two of them try more than one does."""
+"""Each minor version of Python samples other cases, so that two versions cover more than one."""
 
 FOLDER = Path(__file__).parents[1] / "conf" / "experiment"
 TRIED = frozenset(file.name for file in sorted(FOLDER.glob("*.yaml"))[_MINOR % 9 :: 9] if file.stem not in LARGE)
 HARDWARE = ("collective_allgather_matmul.yaml",)
-"""The experiments that these sessions try, here and compiled for hardware."""
+"""The experiments of these sessions, run here and compiled for hardware."""
 
 
 @pytest.hookimpl(tryfirst=True)

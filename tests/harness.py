@@ -40,7 +40,7 @@ from runner.worker.types import infer
 from tests.here import Here
 
 Text: TypeAlias = str | Mapping[str, Any]
-"""An experiment as YAML or as what YAML says."""
+"""An experiment as YAML text or as its data."""
 
 
 class Telling(Here):
@@ -161,7 +161,7 @@ def run(text: Text, folder: Path, **changes: Any) -> Outcome:
 
 
 _TREES = tempfile.TemporaryDirectory()
-"""Where the leaves of trees are left."""
+"""The folder for the leaves of trees."""
 
 
 def shipped(name: str, folder: Path) -> tuple[Experiment, Mapping[str, str]]:

@@ -18,7 +18,7 @@ from runner.worker import jaxprs
 from tests import harness
 
 FOLDER = Path(__file__).parent / "user_functions"
-"""Where the users' files are, which programs import."""
+"""The folder of the users' files, which programs import."""
 
 
 def functions(

@@ -24,7 +24,7 @@ SPECS = (
     {"A": "[[x, y]]", "W": "[null, y]", "B": "[[y, x]]", "S": "[[x, y]]", "V": "[]", "T": "[null, y, x]",
      "Q": "[x, null, y]", "J": "[]"},
 )  # fmt: skip
-"""Layouts of the arrays: different ones for different operands, tuples of axes, an axis on every kind of dimension."""
+"""Layouts of the arrays: different for different operands, with tuples of axes, an axis on every kind of dimension."""
 
 
 def _each(operations: str, *expressions: str) -> dict[str, list[str]]:
@@ -369,4 +369,4 @@ SAMPLES: dict[str, list[str]] = {
         "A + V[:, None].T",
     ],
 }
-"""The expressions of each operation; the last two are of subscripts and operators."""
+"""The expressions of each operation; the last two entries are those of subscripts and operators."""

@@ -30,7 +30,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 TIMED = "computed seconds"
-"""The property of a test's report that says how long its command line computed."""
+"""The property of a test's report with the computing time of its command line."""
 
 
 @dataclass(frozen=True)

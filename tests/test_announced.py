@@ -79,10 +79,10 @@ def test_a_worker_imports_jax_for_a_valid_announcement_alone() -> None:
 
 
 ELSEWHERE = {"checks", "derivation", "planning", "programs", "reference", "testing", "track", "worker"}
-"""The rooms of which an invalid input needs nothing."""
+"""The rooms that invalid input does not need."""
 
 TOLD_WITH = {"console", "progress", "refused", "report", "status", "table", "values"}
-"""The modules of `show` that tell a user that it is invalid."""
+"""The modules of `show` that report invalid input."""
 
 
 def test_an_invalid_experiment_imports_what_it_is_read_and_told_with(tmp_path: Path) -> None:

@@ -18,10 +18,10 @@ from runner.record import record
 from tests.server import command
 
 EVERY = 4
-"""Of the cases of two records so many-th are tried in `make faults`: more than a thousand."""
+"""`make faults` tries every case of this stride of two records: more than a thousand."""
 
 SAMPLE = 211
-"""And so many-th in every session."""
+"""The stride of the cases in every session."""
 
 
 @pytest.fixture(scope="module")

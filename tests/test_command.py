@@ -29,7 +29,7 @@ SAMPLE = (
 """The experiments that are tried as a sweep's points and as scripts in every session; `make whole` tries all."""
 
 SAME_WORKER = pytest.mark.xdist_group("runs")
-"""The sweeps of `runs` and of `all_runs` are for all tests that read them."""
+"""All tests that read the sweeps of `runs` and `all_runs` share them."""
 
 
 def swept(names: Collection[str], folder: Callable[[str], Path]) -> dict[str, Path]:

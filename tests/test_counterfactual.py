@@ -19,7 +19,7 @@ from tests.command import ROOT
 NAMES = sorted(path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml"))
 
 LEAST = 0.97
-"""The share of the reasons that were tried which have to be true."""
+"""The share of tested reasons that must be true."""
 
 SAMPLE = ("case3_allreduce", "case4b_allgather_a", "tensor_parallel_mlp", "data_parallel")
 

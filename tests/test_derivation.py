@@ -42,10 +42,10 @@ MESHES = {
 }
 UNCHECKED = Typing(invarying=False, casts=False, check_vma=False)
 FEW = 4
-"""How many layouts of each expression are tried where not all are."""
+"""The number of layouts of each expression in a sample."""
 
 MOST = 500
-"""Where an expression and its result have more layouts, the result gets one for each of the operands'.
+"""If an expression and its result have more layouts, the result gets one for each of the operands'.
 
 Where the operands alone have more, so many of them are drawn.
 """
@@ -235,7 +235,7 @@ SAMPLES = {
     text: samples.ARRAYS % dict.fromkeys("AUWBSVTQJ", "[]") for each in samples.SAMPLES.values() for text in each
 }
 EVERY = dict.fromkeys(EXPRESSIONS.values(), ARRAYS) | SAMPLES
-"""Expressions, and the arrays that they are of."""
+"""Expressions, and their arrays."""
 
 
 class Case:
@@ -389,7 +389,7 @@ MUTANTS = {
     ),
     "noise of another distribution": ("categorical(key(0), A)", draws, "_noise", lambda site, *_: site.x),
 }  # fmt: skip
-"""Rules that are wrong: an expression that needs the rule, and what is put in whose place."""
+"""Wrong rules: an expression that needs the rule, and the replaced and replacing parts."""
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)

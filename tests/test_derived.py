@@ -35,7 +35,7 @@ SHIPPED = {
     for path in (ROOT / "conf" / "experiment").glob("*.yaml")
 }
 GRAPHS = sorted(name for name, config in SHIPPED.items() if "graph" in config and not expect.refusal(config))
-"""The experiments with a graph that is not to be refused."""
+"""The experiments with a graph that do not expect a refusal."""
 
 MODELS = yaml.safe_load((ROOT / "tests" / "models.yaml").read_text(encoding="utf-8"))
 """Programs as their users would write them."""

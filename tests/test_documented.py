@@ -24,9 +24,9 @@ from tests.server import Done, command
 from tests.test_readme import settled
 
 PAGES = sorted(set((ROOT / "docs").glob("*.md")) - {ROOT / "docs" / "quickstart.md"})
-"""All but the quickstart, whose commands go on from each other: `tests/test_quickstart.py` runs them."""
+"""All pages but the quickstart, whose commands depend on each other: `tests/test_quickstart.py` runs them."""
 SAMPLE = 6
-"""Of the commands whose output no page shows, one of so many is run in every session."""
+"""Every session runs one in this many commands whose output no page shows."""
 
 BEGINNINGS = ("python -m ", "pytest ", "make ", "srun ", "mpirun ", "gcloud ", "pip ")
 
@@ -103,13 +103,13 @@ def excused(line: str) -> str | None:
 RUN = [each for each in COMMANDS if excused(each.line) is None]
 
 RUNS = {"outputs/mine/2026-11-21_01-30-43-685693": "8", "outputs/mine/2026-11-22_09-12-01-120034": "16"}
-"""The runs that pages compare, and the size that each had."""
+"""The runs that pages compare, and the size of each."""
 
 SWEEP = "outputs/case3_allreduce/2026-01-31_12-00-00-000000"
 
 
 _OF_ITS_OWN = ("target.processes", "target=v", "topology", "hydra/launcher", "runner measure", "runner.measure")
-"""What starts processes that a fork of the server's cannot, or wants libtpu to itself."""
+"""The commands that start processes which a fork of the server cannot start, or need libtpu exclusively."""
 
 
 @pytest.fixture

@@ -36,11 +36,11 @@ from tests import harness
 from tests.test_derivation import EVERY
 
 Groups = frozenset[frozenset[tuple[str, int]]]
-"""The dimensions of arguments and of the result (`out`) that are split together."""
+"""The dimensions of arguments and of the result (`out`) that are sharded together."""
 
 
 MADE = ("stablehlo.constant", "stablehlo.iota")
-"""What no array enters has no rule: any device can make any part of it."""
+"""Operations without array operands have no rule: any device can make any part of the result."""
 
 
 class Factors(Walk):
@@ -249,10 +249,10 @@ DIFFERENT = {
     "full_like": ("full_like(A, 3)", MADE_OF_NOTHING),
     "ones_like": ("ones_like(A)", MADE_OF_NOTHING),
 }
-"""The operations of which some calls have other factors than Shardy's: one of these calls, and why."""
+"""The operations for which some calls have other factors than Shardy's: one such call, and why."""
 
 DIAGONAL = "einsum('ii->i', S)"
-"""A letter that stands twice is whole; Shardy splits one of the two dimensions, and gathers the other."""
+"""A repeated letter is replicated; Shardy shards one of the two dimensions, and gathers the other."""
 
 
 def _case(text: str) -> Experiment | None:

@@ -117,7 +117,7 @@ ONCE_WRONG = {
     "what is beyond the dtype": "cosh(mean(I) * 100 * ones((16,)) + 0.1 * F[0, 0]) * (arange(16) < 1)",
     "attention of matrices": "dot_product_attention(F, F, F)",
 }
-"""What once ended the run, or was taken for wrong: a line, by what is said of it."""
+"""Lines that once crashed the run, or were judged wrong, by a description."""
 
 
 @pytest.mark.parametrize("said", ONCE_WRONG)

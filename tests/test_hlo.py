@@ -600,7 +600,7 @@ ENTRY %main (A: f32[2,4]) -> (s32[], f32[2,4], s32[], s32[]) {{
   ROOT %while.1 = (s32[], f32[2,4], s32[], s32[]) while(%init), condition=%condition, body=%body
 }}
 """
-"""A loop from 1 to 8 by 2, whose end and step are carried."""
+"""A loop from 1 to 8 by 2, whose bound and increment are carried."""
 
 
 def test_a_loop_may_carry_its_end_and_its_step(experiment):

@@ -29,7 +29,7 @@ FLOORS = (
     ("__main__", "api", "conf"),
     ("fixtures",),
 )
-"""The rooms from the ground up; those of one floor do not know of each other. Each command is on the last."""
+"""The rooms from the ground up; rooms of one floor do not import each other. Commands are on the top floor."""
 
 FILES = sorted((ROOT / "runner").rglob("*.py"))
 COMMANDS = [file.stem for file in FILES if file.parent == ROOT / "runner" and "cli.command import" in file.read_text()]
@@ -118,7 +118,7 @@ def test_every_room_says_what_goes_in_and_what_comes_out() -> None:
 
 
 PRIVATE = {"runner/cli/composing.py": {"hydra._internal.callbacks"}}
-"""What is taken from Hydra that it calls its own; its sweeper is a base class besides."""
+"""The private names of Hydra that are used; its sweeper is a base class, too."""
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))

@@ -54,7 +54,7 @@ STEPS = """ {s: A + 1, unused: B * 2, t: s * 2,
    inner: {repeat: 3, index: j, carry: {b: A}, body: {c: b + first + j, b: c + i}},
    A: inner.b + t}},
  C: r.A + A}"""
-"""Names that stand for something else inside of a loop, that start one, and that nobody reads."""
+"""Names that a loop shadows, that start one, and that no line reads."""
 
 
 @pytest.mark.parametrize("section", ["graph", "per_device"])

@@ -19,14 +19,14 @@ from tests.test_machine import started
 
 CASES = 200
 SAMPLE = 70
-"""One of so many is tried in every session."""
+"""Every session tries one in this many moments."""
 
 _MARK = "SHARDPROOF_TEST"
 _LONGEST = 4.0
-"""Seconds; by then a sweep of three has begun its second point or its third."""
+"""Seconds until a sweep of three has begun its second or third point."""
 
 _GRACE = 2.0
-"""Seconds after which nothing may be left."""
+"""Seconds after which no process may be left."""
 
 ONE = ("+experiment=tensor_parallel_mlp", "hydra.run.dir=out")
 SWEEP = ("-m", "+experiment=case3_allreduce", "dims.J=4,8,12", "hydra.sweep.dir=out")

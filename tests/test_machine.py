@@ -27,7 +27,7 @@ signal.signal(signal.SIGINT, signal.SIG_DFL)
 exec(sys.argv[1])
 os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
 """
-"""What begins a process as a terminal does, which has interrupts, after something else was done to it."""
+"""Code that starts a process as a terminal does, with interrupts enabled, after some preparation."""
 
 
 def started(

@@ -59,7 +59,7 @@ def told(config, folder, sources, overrides=(), workers=None):
 
 run.run = told
 """
-"""A conftest.py whose sessions find out what a test says, not what JAX does."""
+"""A conftest.py whose sessions use a test's records instead of running JAX."""
 
 
 # The entry point is there where the project is installed as it stands; a test must not depend on that.

@@ -26,7 +26,7 @@ from runner.link.workers import Workers
 from tests.command import EXPERIMENTS, LARGE, ROOT, SMALLER, recorded
 
 TIMES = ("time", "timing", "environment", "overrides")
-"""What two runs of the same need not have in common."""
+"""The fields that may differ between two equal runs."""
 
 
 def documented() -> list[str]:

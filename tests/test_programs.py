@@ -29,7 +29,7 @@ NOT_CAST = {"sinc"}
 NOT_UNDER_VMAP = {"ragged_dot"}
 
 PACK = 70
-"""Expressions per experiment: nearly all the time is XLA's, which compiles each program anew."""
+"""Expressions per experiment: nearly all the time goes into XLA's compilation of each program."""
 
 
 def expressions(*without, first=10):

@@ -21,7 +21,7 @@ from runner.worker.types import infer
 from tests.harness import experiment
 
 EVERY = 60
-"""Of so many expressions one is computed in each dtype; `benchmarks/operations_rounding.py` computes them all."""
+"""One in this many expressions is computed in each dtype; `benchmarks/operations_rounding.py` computes all."""
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

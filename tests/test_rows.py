@@ -42,7 +42,7 @@ CONTRACTIONS = {
     "einsum": [("ij,jk->ik", (3, 4), (4, 5)), ("ij,jk", (3, 4), (4, 5)), ("...ij,jk", (2, 3, 4), (4, 5)),
                ("...ij,...jk->...ik", (6, 2, 3, 4), (2, 4, 5)), ("ki,ki->", (4, 3), (4, 3)), ("ij->j", (4, 3))],
 }  # fmt: skip
-"""For each row with a `contraction`, calls; a shape stands for an array."""
+"""Calls for each row with a `contraction`; a shape stands for an array."""
 
 CALLS = [(name, call) for name, calls in CONTRACTIONS.items() for call in calls]
 
@@ -160,7 +160,7 @@ OTHERWISE = {
     "pshuffle": "x, 'x', perm=(1, 0)", "pbroadcast": "x, 'x', source=0",
     "ragged_all_to_all": "x, x, n, n, n, n, axis_name='x'",
 }  # fmt: skip
-"""How the collectives are called with which nothing is mended."""
+"""The calls of the collectives that no repair uses."""
 
 
 def calls(row: Operation) -> list[Apply]:

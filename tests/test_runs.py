@@ -101,7 +101,7 @@ def test_what_cannot_be_asked_is_one_message_and_status_2(
 # Deleting.
 
 TRACED = ("+experiment=case3_allreduce", "program=shard_map", "trace=true", "profile=true")
-"""A run that leaves whatever a run can leave."""
+"""A run that writes every kind of file that a run can write."""
 
 
 def test_a_run_and_a_sweep_are_deleted_with_all_that_is_ours(capsys: pytest.CaptureFixture[str]) -> None:

@@ -36,7 +36,7 @@ except KeyboardInterrupt:
 """
 
 BUSY = "import hashlib; hashlib.pbkdf2_hmac('sha256', b'', b'', 10**9)"
-"""C code that lets other threads run, and Python's handlers not."""
+"""C code that lets other threads run, but not Python's signal handlers."""
 
 
 def ended(body: str, *numbers: int, before: str = "", after: str = "pass") -> tuple[int, str]:

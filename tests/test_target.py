@@ -60,7 +60,7 @@ job = json.loads(sys.stdin.readline())
 steps = job["steps"]
 """
 TYPES = "types()\n"
-"""What a worker says first."""
+"""The first message of a worker."""
 
 
 def asked(*steps: Step) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from tests.test_target import ALL, JOB, SCRIPT, TYPES, assert_gone, errors, told
 
 COUNT = 2
 NUMBER = "number = int(sys.argv[-3])\n"
-"""Which process a script is."""
+"""Reads the number of the script's process."""
 EACH = "\nsay('done', log=os.fstat(2).st_size, resident=1 + number); sys.stdin.read()"
 
 

@@ -22,7 +22,7 @@ class ShardproofLauncher(BasicLauncher):
     """Launches points here; if a job asks for something that only Hydra's own launcher does, it uses that one."""
 
     _running: Sweep | None = None
-    """What runs the points: made once, since another sweeper asks for a few at a time."""
+    """The runner of the points, made once, since another sweeper launches a few points at a time."""
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         """Run the points."""

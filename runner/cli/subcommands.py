@@ -23,7 +23,7 @@ class Subcommand(NamedTuple):
     statuses: str
 
     experiment: bool = False
-    """Whether it takes an experiment and overrides, as a run does, and no flags of its own."""
+    """Whether it takes an experiment and overrides, as a run does, and has no flags of its own."""
 
 
 SUBCOMMANDS = {

@@ -58,9 +58,9 @@ class Results:
     rows: dict[int, list[Row]] = field(default_factory=dict[int, "list[Row]"])
     statuses: dict[int, Status] = field(default_factory=dict[int, "Status"])
     waiting: dict[int, tuple[int, Sequence[str]]] = field(default_factory=dict[int, "tuple[int, Sequence[str]]"])
-    """For each point that is the same as another: that other, and the point's overrides."""
+    """For each point that equals another one: the other one, and the point's overrides."""
     kept: set[int] = field(default_factory=set[int])
-    """The points that were there already, where a sweep is resumed."""
+    """In a resumed sweep, the points that earlier commands ran."""
 
     def add(self, number: int, record: Record, overrides: Sequence[str]) -> None:
         """Add the record of a point, and of the points that it stands for."""

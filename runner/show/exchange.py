@@ -76,9 +76,9 @@ class Exchange:
     combined: str | None
     devices: tuple[DeviceExchange, ...]
     sent: int | None = None
-    """The bytes that a device sends, on a ring; None where that is not known."""
+    """The bytes that a device sends, on a ring; None if unknown."""
     kept: str = "zeros"
-    """What stands where nobody sent anything."""
+    """The label of a block for which no device sent anything."""
 
     def label(self, origin: BlockOrigin) -> str:
         """Return the origin as text: `0`, `0[2:4]`, `(0+2)[1]`, `max 0-7`; `kept` if no device sent anything."""

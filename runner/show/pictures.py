@@ -70,7 +70,7 @@ class ArrayPicture:
     platform: str
     programs: tuple[str, ...] = ()
     told: tuple[str, ...] = ()
-    """Of several arrays that lie alike, which of them are whose outputs; `name` has all their names."""
+    """The programs of each output among several arrays with one layout; `name` has all their names."""
 
     @property
     def shard_shapes(self) -> tuple[tuple[int, ...], ...]:

@@ -122,7 +122,7 @@ class SweepProgress(_Line):
         self.running = 0
         self.failed = 0
         self.ready = 0
-        """Done points that cost no time here."""
+        """The done points that took no time in this run."""
         self.best = ""
 
     def news(self) -> object:

@@ -50,7 +50,7 @@ outputs:
 _HERE = "@@@"
 
 NOT_PINNED = "?"
-"""The place of an input of which only the words are pinned."""
+"""The place of an input of which only the message is pinned."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,13 +16,13 @@ from tests import faults
 
 FILE = Path(__file__).parent / "inputs.jsonl"
 WORDS = 110
-"""Of about so many inputs the words are pinned."""
+"""The approximate number of inputs whose message is pinned."""
 
 THEIRS = (
     "not YAML", "not a Python expression", "no viable alternative", "Interpolation", "Merge error", "Cannot convert",
     "token recognition", "mismatched input", "extraneous input", "missing EQUAL", "could not",
 )  # fmt: skip
-"""Beginnings of what YAML, Python, Hydra and OmegaConf say."""
+"""The beginnings of messages of YAML, Python, Hydra and OmegaConf."""
 
 
 def kind(says: str) -> str:

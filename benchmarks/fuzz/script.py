@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 _MAIN = '''WANTED = {wanted}
-"""The values that NumPy computes in float64."""
+"""What NumPy computes in float64."""
 
 
 def main():

@@ -1,4 +1,4 @@
-"""How long case 3 takes, as a whole process, compiled for hardware that is not here. Needs libtpu.
+"""The time of case 3 as a whole process, compiled for absent hardware. Needs libtpu.
 
     python benchmarks/absent.py [--size 1024]
 

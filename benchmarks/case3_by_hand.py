@@ -1,4 +1,4 @@
-"""Case 3 as somebody writes it by hand, the yardstick of `overhead.py`: jit of shard_map, checked with NumPy."""
+"""Case 3 written by hand, the yardstick of `overhead.py`: jit of shard_map, checked with NumPy."""
 
 import jax
 import numpy as np

@@ -1,4 +1,4 @@
-"""Case 3 by `runner.check`, as a script: `python benchmarks/case3_check.py FOLDER`, the run folder."""
+"""Case 3 through `runner.check`, as a script: `python benchmarks/case3_check.py FOLDER`, the run folder."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Case 3 of `jit` as somebody tries it by hand, the yardstick of `case3_check.py`: run, compared, printed."""
+"""Case 3 with `jit`, written by hand, the yardstick of `case3_check.py`: run, compared, printed."""
 
 import jax
 import numpy as np

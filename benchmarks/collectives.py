@@ -1,9 +1,9 @@
-"""How long it takes to read what a module communicates, against how long the module takes to compile.
+"""The time to read a module's communication, against the time to compile the module.
 
     python benchmarks/collectives.py [--count 2000] [--devices 8]
 
-Runs an experiment with an unrolled loop of that many collective-permutes on that many simulated devices, and reads its
-compiled module again; leaves with 1 where the reader takes longer than the compiler.
+Runs an experiment with an unrolled loop of `--count` collective-permutes on `--devices` simulated devices, and reads
+its compiled module again; exits with 1 if the reader takes longer than the compiler.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from runner.experiment.reader import read
 
 ROOT = Path(__file__).parent.parent
 LIMIT = 1.0
-"""How long the reader may take, in times of the compiler."""
+"""The largest allowed time of the reader, as a multiple of the compiler's."""
 
 EXPERIMENT = """
 name: collectives
@@ -72,7 +72,7 @@ def main() -> int:
 
 
 def _compile(text: str, folder: Path) -> float:
-    """Run the experiment; the seconds that its compilation took."""
+    """Run the experiment; return the seconds of its compilation."""
     (folder / "experiment").mkdir()
     (folder / "experiment" / "collectives.yaml").write_text(f"# @package _global_\n{text}", encoding="utf-8")
     command = [sys.executable, "-m", "runner", "--config-dir", str(folder), "+experiment=collectives"]

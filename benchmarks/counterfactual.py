@@ -1,12 +1,12 @@
-"""How many of the reasons of collectives that a compiler inserted are true, by taking away what they name.
+"""How many reasons of collectives that a compiler inserted are true, tested by removing what they name.
 
     python benchmarks/counterfactual.py [NAME …] [--folder FOLDER] [--all]
 
-A reason names keys of the file that shard a dimension over the collective's axes. The axes are taken out of these keys,
-of all of them together, the program is written and compiled again, and the collective must be gone: there are fewer of
-its kind, over its axes, in its lines and direction; of one that was merged of several, fewer or smaller ones. A key by
-way of whose own dimension another one is sharded has to matter: without the axes in the other keys alone the collective
-must be there still. What cannot be tried so is counted, with why.
+A reason names keys of the file that shard a dimension over the collective's axes. The axes are removed from all these
+keys, the program is written and compiled again, and the collective must be gone: there must be fewer of its kind, over
+its axes, in its lines and direction; for a merged collective, fewer or smaller ones. If a key takes part through the
+dimension of another array, that dimension has to matter: with the axes removed from the other keys only, the collective
+must remain. Reasons that cannot be tested in this way are counted, with the cause.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ TRUE, FALSE, UNTRIED, UNEXPLAINED = "true", "false", "not tried", "not explained
 
 @dataclass(frozen=True)
 class Trial:
-    """What became of one reason: one of the verdicts, and of those that are not true why."""
+    """The verdict on one reason, and for one that is not true the evidence."""
 
     program: Program
     collective: Collective
@@ -59,7 +59,7 @@ class Trial:
 
 
 def trials(name: str, folder: Path, overrides: Sequence[str] = (), config: Path | None = None) -> Iterator[Trial]:
-    """Every reason of an inserted collective of an experiment, tried."""
+    """Test every reason of an inserted collective of an experiment."""
     plain = compose(name, config or ROOT / "conf", overrides).plain
     try:
         experiment = read(plain)
@@ -75,7 +75,7 @@ def trials(name: str, folder: Path, overrides: Sequence[str] = (), config: Path 
 
 
 class _Tries:
-    """The collectives of one program as the file is, and without some axes in some keys."""
+    """The collectives of one program, as written and with axes removed from keys."""
 
     def __init__(self, plain: Mapping[str, Any], program: Program, folder: Path) -> None:
         self._plain, self._program, self._folder = plain, program, folder
@@ -84,7 +84,7 @@ class _Tries:
         self.original = [one for _, one in compiled_collectives(self.experiment, folder)]
 
     def without(self, keys: frozenset[str], axes: frozenset[str]) -> list[Collective] | str:
-        """Those that there are where `keys` do not have `axes`; the reason where that cannot be compiled."""
+        """Return the collectives with `axes` removed from `keys`; the message if that cannot be compiled."""
         known = self._known.get((keys, axes))
         if known is None:
             known = self._known[keys, axes] = self._compiled(keys, axes)
@@ -92,12 +92,12 @@ class _Tries:
 
     def _compiled(self, keys: frozenset[str], axes: frozenset[str]) -> list[Collective] | str:
         plain = _only(self._plain, self._program)
-        # A key that asks for a whole dimension has none of the axes: what shards it elsewhere is what is taken away.
+        # A key that asks for a replicated dimension has no axes: only the axes that shard it elsewhere are removed.
         dropped = [_dropped(plain, self.experiment, key, axes) for key in sorted(keys)]
         if not any(dropped):
             return f"none of {', '.join(sorted(keys))} has {' and '.join(sorted(axes))}"
         refused = ""
-        # The lines of one device hold for the layouts as they are.
+        # The lines of `per_device` are only valid for the original layouts.
         for lines in [plain["per_device"], {}] if self._program.whole else [plain["per_device"]]:
             try:
                 experiment = read({**plain, "per_device": lines})
@@ -114,7 +114,7 @@ def _only(plain: Mapping[str, Any], program: Program) -> dict[str, Any]:
 
 
 def _spec(experiment: Experiment, key: str) -> Spec:
-    """The spec that a key has."""
+    """Return the spec of a key."""
     section, _, rest = key.partition(".")
     if section == "arrays":
         return experiment.array(rest.removesuffix(".spec")).layout.spec
@@ -122,13 +122,13 @@ def _spec(experiment: Experiment, key: str) -> Spec:
 
 
 def _dropped(plain: dict[str, Any], experiment: Experiment, key: str, axes: frozenset[str]) -> bool:
-    """Take axes out of the spec that a key has; False where it has none of them."""
+    """Remove axes from the spec of a key; return False if it has none of them."""
     section, _, rest = key.partition(".")
     name = rest.removesuffix(".spec") if section == "arrays" else rest
     spec = _spec(experiment, key)
-    # A spec with logical names is written with those of the mesh.
+    # A spec with logical names is rewritten with mesh axes.
     left = [[axis for axis in entry if axis not in axes] for entry in spec]
-    # What is said of a name alone counts over what is said of several, `q, k: {…}`.
+    # A key of a single name overrides a key of several, `q, k: {…}`.
     if section == "arrays":
         plain[section][name] = {**plain[section].get(name, {}), "spec": left}
     else:
@@ -146,7 +146,7 @@ def _trial(experiment: Experiment, program: Program, one: Collective, tried: _Tr
     if one.axes is None:
         return Trial(program, one, UNTRIED, "its groups are of no axis")
     keys = frozenset(why.keys)
-    # What stands in the place of something else may be over other axes than that.
+    # A collective that replaces another one may be over other axes.
     named = frozenset(axis for key in keys for axis in _spec(experiment, key).axes)
     axes = frozenset(one.axes) & named or named
     others: set[str] = set()
@@ -169,9 +169,9 @@ def _trial(experiment: Experiment, program: Program, one: Collective, tried: _Tr
 
 
 def _misfit(experiment: Experiment, key: str, axes: frozenset[str], dims: Sequence[str]) -> tuple[str, set[str]]:
-    """What is wrong with a key by itself, and the dimensions that it shards.
+    """Return what is wrong with a key by itself, and the dimensions that it shards.
 
-    Its spec has to have an axis, its array the dimension, where it is named.
+    Its spec must have an axis, and its array the named dimension.
     """
     section, _, rest = key.partition(".")
     if section != "arrays":
@@ -202,25 +202,25 @@ def _alike(one: Collective) -> tuple[Any, ...]:
 
 
 def _simulated() -> None:
-    """Prepare a process to compile for simulated devices, quickly and without XLA's warnings: none of these is run."""
+    """Prepare a process to compile for simulated devices, quickly and without XLA's warnings; nothing is run."""
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_llvm_disable_expensive_passes=true"
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", DEVICES)
-    # What Python raises is told.
+    # Python's exceptions are reported instead.
     sys.stderr = os.fdopen(os.dup(2), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
 def _told(name: str, config: Path | None) -> list[tuple[str, str]]:
-    """The verdict on each reason of an experiment, and what is to be said of it."""
+    """Return the verdict on each reason of an experiment, with a sentence."""
     with tempfile.TemporaryDirectory() as folder:
         return [(trial.verdict, f"{name} {trial}") for trial in trials(name, Path(folder), config=config)]
 
 
 def verdicts(names: Sequence[str], config: Path | None = None, jobs: int | None = None) -> Iterator[tuple[str, str]]:
-    """The verdict on each reason of some experiments, and what is to be said of it, as the experiments are done.
+    """Yield the verdicts on the reasons of experiments as they are done, with a sentence each.
 
-    In `jobs` processes; in as many as there are cores.
+    Runs in `jobs` processes, by default one per core.
     """
     spawning = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=spawning, initializer=_simulated) as pool:
@@ -229,7 +229,7 @@ def verdicts(names: Sequence[str], config: Path | None = None, jobs: int | None 
 
 
 def main() -> None:
-    """Try and count."""
+    """Test and count the reasons."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--folder", type=Path, help="a folder of experiments besides those of conf")

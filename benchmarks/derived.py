@@ -1,10 +1,11 @@
-"""Random graphs, derived, interpreted and held to the graph: `python -m benchmarks.derived [--count 2000]`
+"""Random graphs, derived, interpreted and compared with the graph: `python -m benchmarks.derived [--count 2000]`
 
 Three to eight lines of the whole language on meshes of one to three axes of sizes 1 to 4, under random specs. Nothing
-is compiled or run: what JAX does here is to evaluate abstractly and to lower for Shardy's plan. The folder (`--out`)
-holds `cases.jsonl`, one line a case, from which a later call goes on, and for each case that is wrong its YAML, shrunk:
-`python -m runner derive --config-dir FOLDER +experiment=wrong_I`. Case I of seed S is the same whenever it is drawn,
-under one version of JAX. The exit status is 1 if anything was wrong.
+is compiled or run: JAX only evaluates abstractly and lowers for Shardy's plan. The folder (`--out`) holds
+`cases.jsonl`,
+one line per case, from which a later call continues, and the shrunk YAML of each wrong case:
+`python -m runner derive --config-dir FOLDER +experiment=wrong_I`. Case I of seed S is always the same under one version
+of JAX. The exit status is 1 if a case was wrong.
 """
 
 from __future__ import annotations
@@ -42,24 +43,25 @@ PATIENCE = 60.0
 """Seconds for shrinking one case."""
 
 DEVICES = 64
-"""As many as the largest mesh has."""
+"""The size of the largest mesh."""
 
 FORGET = 25
-"""After so many cases what JAX keeps of them is let go."""
+"""The number of cases after which JAX's caches are cleared."""
 
 Judgement = dict[str, Any]
 
 
 def drawn(seed: int, number: int) -> Config:
-    """One case: a graph, its specs and its mesh."""
+    """Draw one case: a graph, its specs and its mesh."""
     return cases.case(seed, number, meshes=MESHES, lengths=LENGTHS, whole_only=True)[0]
 
 
 def judged(config: Config) -> Judgement:
-    """What became of a case: `right`, `wrong`, `left out`, `invalid`, or `bug`; and why.
+    """Judge a case: return `right`, `wrong`, `left out`, `invalid`, or `bug`; and the reason.
 
-    `notes` are how many of the collectives that were written are ours and not the plan's; `types` those of its values;
-    `sent` is how many bytes a device sends.
+    `notes` counts the written collectives that are not in Shardy's plan; `types` are the types of the values; `sent` is
+    the
+    number of bytes that a device sends.
     """
     try:
         return _judged(config)
@@ -90,7 +92,7 @@ def _judged(config: Config) -> Judgement:
 
 
 def smallest(config: Config, verdict: Judgement) -> Config:
-    """The case, as small as it is while the same goes wrong."""
+    """Shrink a case while it fails in the same way."""
     end = time.monotonic() + PATIENCE
     mark = _mark(verdict)
 
@@ -113,21 +115,21 @@ def _mark(verdict: Judgement) -> tuple[str, str]:
 
 
 class Folder:
-    """One folder of cases."""
+    """A folder of cases."""
 
     def __init__(self, path: Path, seed: int) -> None:
         self._path, self._seed, self._log = path, seed, path / "cases.jsonl"
         (path / "experiment").mkdir(parents=True, exist_ok=True)
 
     def records(self) -> list[dict[str, Any]]:
-        """What became of each case so far."""
+        """Return the results of the cases so far."""
         if not self._log.is_file():
             return []
         lines = [json.loads(line) for line in self._log.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
         return [line for line in lines if line["seed"] == self._seed]
 
     def run(self, numbers: range) -> None:
-        """Judge the cases that have not been."""
+        """Judge the remaining cases."""
         done = {record["case"] for record in self.records()}
         for number in numbers:
             if number not in done:
@@ -136,7 +138,7 @@ class Folder:
                 jax.clear_caches()
 
     def take(self, number: int) -> None:
-        """Judge one case, shrink it if it is wrong, and write down what became of it."""
+        """Judge one case, shrink it if it is wrong, and record the result."""
         start = time.monotonic()
         config = drawn(self._seed, number)
         verdict = judged(config)
@@ -153,7 +155,7 @@ class Folder:
             log.write(json.dumps(record) + "\n")
 
     def summary(self) -> str:
-        """How many cases there were, and what became of them."""
+        """Return the number of cases with each result."""
         records = self.records()
         seconds = sum(record["seconds"] for record in records)
         told = [
@@ -169,7 +171,7 @@ class Folder:
 
 
 def main() -> None:
-    """Judge the cases, and say what became of them."""
+    """Judge the cases, and print the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)

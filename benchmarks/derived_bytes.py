@@ -1,9 +1,9 @@
-"""What a device sends under `derived` and under the `per_device` of the file: `python -m benchmarks.derived_bytes`
+"""The bytes that a device sends under `derived` and under the file's `per_device`: `python -m benchmarks.derived_bytes`
 
-Of every shipped experiment that has both, as the programs ask for it before any compiler, gradients included: the
-collectives of the traced programs, each as often as its loops run, by the ring formulas (n - 1)/n of the whole for a
-gather, a scatter and an exchange, twice that for a reduction, a block for a permutation. Prints a table; the exit
-status is 1 where `derived` sends more in an experiment that `MORE` does not name.
+Covers every shipped experiment that has both, as the programs request it before compilation, including gradients: the
+collectives of the traced programs, multiplied by the iterations of their loops, by the ring formulas: (n - 1)/n of the
+whole for a gather, a scatter and an exchange, twice that for a reduction, a block for a permutation. Prints a table;
+the exit status is 1 if `derived` sends more in an experiment that `MORE` does not name.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ KINDS = {
     "pmin": "all-reduce", "all_gather": "all-gather", "all_gather_invariant": "all-gather",
     "reduce_scatter": "reduce-scatter", "all_to_all": "all-to-all", "ppermute": "collective-permute",
 }  # fmt: skip
-"""JAX's primitives that communicate, and what XLA calls them."""
+"""JAX's communicating primitives, with XLA's names."""
 
 MORE = frozenset({"expert_parallel_moe", "vocab_parallel_cross_entropy"})
-"""The experiments in which `derived` sends more; docs/testing.md says why."""
+"""The experiments in which `derived` sends more; docs/testing.md explains why."""
 
 
 def asked(program: Any, operands: Any, sizes: dict[str, int]) -> tuple[float, Counter[str]]:
-    """The bytes that a device sends for a program, and how many collectives of each kind."""
+    """Return the bytes that a device sends for a program, and the number of collectives of each kind."""
     sent, counts = 0.0, Counter[str]()
     for equation, times in _equations(jax.make_jaxpr(program)(*operands).jaxpr, 1):
         kind = KINDS.get(equation.primitive.name)
@@ -74,7 +74,7 @@ def _bytes(operand: Any) -> float:
 
 
 def _equations(jaxpr: Any, times: int) -> Iterator[tuple[Any, int]]:
-    """Every equation, and how often it runs."""
+    """Yield every equation with the number of its executions."""
     for equation in jaxpr.eqns:
         yield equation, times
         more = times * equation.params.get("length", 1) if equation.primitive.name == "scan" else times
@@ -86,7 +86,7 @@ def _equations(jaxpr: Any, times: int) -> Iterator[tuple[Any, int]]:
 
 
 def both(experiment: Experiment, folder: Path) -> dict[Program, tuple[float, Counter[str]]] | str:
-    """What each of the two programs asks for; or why there is one only."""
+    """Return what each of the two programs requests; or why there is only one."""
     experiment = replace(experiment, programs=PROGRAMS)
     found: dict[Program, tuple[float, Counter[str]]] = {}
     with harness.configured(experiment):
@@ -99,7 +99,7 @@ def both(experiment: Experiment, folder: Path) -> dict[Program, tuple[float, Cou
 
 
 def sent_by(experiment: Experiment, program: Program, types: Types, folder: Path) -> tuple[float, Counter[str]]:
-    """What one program asks for, as `asked` has it; under the configuration that the experiment has of JAX."""
+    """Return what one program requests, as in `asked`, under the experiment's JAX configuration."""
     module: dict[str, Any] = {"__name__": "written"}
     source = WRITERS[program](experiment, folder, types)
     exec(compile("\n".join(_without_settings(source)), str(program), "exec"), module)
@@ -111,7 +111,7 @@ def sent_by(experiment: Experiment, program: Program, types: Types, folder: Path
 
 
 def _without_settings(source: str) -> Iterator[str]:
-    """A program without what it says of the process, which is configured already."""
+    """Return a program without its process settings, since the process is configured already."""
     yield from (line for line in source.splitlines() if not line.startswith("jax.config.update("))
 
 

@@ -1,9 +1,10 @@
-"""What reading a function's jaxpr as lines takes, beside tracing it: seconds by the number of equations.
+"""The time to read a function's jaxpr as lines, beside the time to trace it, by the number of equations.
 
     python benchmarks/functions.py [LAYERS …]
 
-The function is a step of gradient descent through so many blocks of a transformer that are written out, not scanned.
-Reading includes a tracing of its own, which JAX has cached. At most 0.3 s for 900 equations is the aim.
+The function is a step of gradient descent through LAYERS transformer blocks, unrolled. Reading includes its own
+tracing,
+which JAX has cached. The goal is at most 0.3 s for 900 equations.
 """
 
 from __future__ import annotations
@@ -49,13 +50,13 @@ def main() -> None:
 
 
 def step(x: Any, *weights: Any) -> Any:
-    """Weights after a step of gradient descent."""
+    """Return the weights after a step of gradient descent."""
     grads = jax.grad(loss, argnums=1)(x, weights)
     return [w - 0.1 * g for w, g in zip(weights, grads, strict=True)]
 
 
 def loss(x: Any, weights: Any) -> Any:
-    """The mean square of what the blocks give."""
+    """Return the mean square of the blocks' result."""
     for at in range(0, len(weights), len(WEIGHTS)):
         wq, wk, wv, wo, w1, w2 = weights[at : at + len(WEIGHTS)]
         h = x * jax.lax.rsqrt((x**2).mean(-1, keepdims=True) + 1e-6)
@@ -67,7 +68,7 @@ def loss(x: Any, weights: Any) -> Any:
 
 
 def equations(jaxpr: Any) -> int:
-    """The number of equations, those of inner jaxprs too."""
+    """Count the equations, including those of inner jaxprs."""
     inner = (getattr(each, "jaxpr", each) for equation in jaxpr.eqns for each in equation.params.values())
     return len(jaxpr.eqns) + sum(equations(each) for each in inner if hasattr(each, "eqns"))
 

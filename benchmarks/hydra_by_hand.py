@@ -1,4 +1,4 @@
-"""Hydra's own start, the yardstick of `overhead.py` for what is wrong: the same files and types, an empty main."""
+"""Hydra's own start, the yardstick of `overhead.py` for invalid input: the same files and types, an empty main."""
 
 import sys
 from pathlib import Path

@@ -1,10 +1,10 @@
-"""What the notebook's matmuls at 16384×1024×2048 take to run and verify: time, and memory by process.
+"""Time and memory by process to run and verify the notebook's matmuls at 16384×1024×2048.
 
     python benchmarks/large.py [NAME …]
 
 Each in all its programs, as whole processes. `wall` and `cpu` (user and system, of all processes) are seconds; `parent`
 and `worker` are the peaks of the two processes' resident memory, `together` the peak of their sum, sampled every 20 ms
-from Linux's /proc. At most 60 seconds on two cores and 4 GiB together is the aim.
+from Linux's /proc. The goal is at most 60 seconds on two cores and 4 GiB together.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 EXPERIMENTS = sorted(path.stem for path in (ROOT / "conf" / "experiment").glob("collective_*matmul*.yaml"))
 SAMPLED = 0.02
-"""Seconds between two looks at the processes' memory."""
+"""Seconds between two samples of the processes' memory."""
 
 
 @dataclass
 class Taken:
-    """What one run took: seconds, and GiB."""
+    """The seconds and GiB of one run."""
 
     wall: float
     cpu: float
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def measure(name: str) -> Taken:
-    """Run one experiment, which must pass, and watch its processes."""
+    """Run one experiment, which must pass, and sample its processes."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "runner", f"+experiment={name}", f"hydra.run.dir={folder}"]
         before, start = _cpu(), time.perf_counter()
@@ -69,7 +69,7 @@ def measure(name: str) -> Taken:
 
 
 def _cpu() -> float:
-    """The seconds of processor time of all processes that have ended."""
+    """Return the processor seconds of all ended processes."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
@@ -82,7 +82,7 @@ def _children(pid: int) -> list[int]:
 
 
 def _resident(pid: int) -> float:
-    """The resident memory of a process in GiB; 0 of one that has ended."""
+    """Return the resident memory of a process in GiB; 0 if it has ended."""
     try:
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     except OSError:

@@ -1,7 +1,8 @@
-"""One training step of a Llama block in plain JAX, as people write it: beside it stands `llama_block_adamw`, in YAML.
+"""One training step of a Llama block in plain JAX, the counterpart of `llama_block_adamw` in YAML.
 
-`python -m benchmarks.llama_block` runs it. It is what `conf/experiment/llama_block_adamw.yaml` says of program
-`shard_map`, without its oracle, its checks and its other programs; `tests/test_llama_block.py` holds the two together.
+`python -m benchmarks.llama_block` runs it. It equals the program `shard_map` of
+`conf/experiment/llama_block_adamw.yaml`, without the oracle, the checks and the other programs;
+`tests/test_llama_block.py` compares the two.
 """
 
 import jax

@@ -1,7 +1,7 @@
-"""Every experiment broken in every way: what notices it, and is it named? `python benchmarks/mutants.py [NAME …]`
+"""Every experiment with every mutation: what notices it, and is it located? `python benchmarks/mutants.py [NAME …]`
 
-Says of each experiment how many mutants were noticed, refused and equivalent and which survived; and of a sample of
-those whose values differ, how many the diagnosis named at the right line, at another one, or did not find.
+Prints for each experiment how many mutants were noticed, refused and equivalent and which survived; and for a sample of
+those with wrong values, how many the diagnosis located at the right line, at another one, or not at all.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.harness import consulted, shipped
 
 
 def main() -> None:
-    """Break the experiments that are named, or all, and say what became of it."""
+    """Mutate the named experiments, or all, and print the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--diagnosed", type=int, default=10, help="how many mutants of each experiment are diagnosed")
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def diagnosed(context: Context, mutant: Mutant) -> tuple[str, str]:
-    """Whether the diagnosis of a mutant names its line: `right`, `elsewhere` or `not found`; and its sentence."""
+    """Return whether the diagnosis locates a mutant's line (`right`, `elsewhere`, `not found`), and its sentence."""
     assert context.per_device is not None
     experiment = replace(context.experiment, per_device=mutant.edit.statements)
     exact = Arithmetic(context.floats.get("per_device", {}))

@@ -1,11 +1,11 @@
-"""Every operation in every dtype: does JAX's result lie within the tolerance that is made of the measured rounding?
+"""Every operation in every dtype: is JAX's result within the tolerance that follows from the measured rounding?
 
 `python -m benchmarks.operations_rounding [--dtypes float32 …] [--seeds 2] [OPERATION …]`, from the root of the
 repository.
 
-The expressions are those of the tests (`tests/samples.py`), of whole arrays on one device, where nothing but rounding
-makes a difference. Prints every expression that uses more than `--share` of its tolerance, with the largest error, the
-rounding that was measured and how many elements are undecided; the exit status is 1 if one is outside.
+The expressions are those of the tests (`tests/samples.py`), on whole arrays on one device, where only rounding makes a
+difference. Prints every expression that uses more than `--share` of its tolerance, with the largest error, the measured
+rounding and the number of undecided elements; the exit status is 1 if one is outside.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from tests.samples import ARRAYS, SAMPLES
 DTYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn")
 
 PACK = 70
-"""Expressions per experiment: nearly all the time is XLA's, which compiles each function anew."""
+"""Expressions per experiment: nearly all the time goes into XLA's compilation of each function."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """What was found of one expression: how far JAX is from the oracle, and what rounding was measured to do."""
+    """The result for one expression: JAX's distance from the oracle, and the measured rounding."""
 
     dtype: str
     expression: str
@@ -51,7 +51,7 @@ class Row:
 
     @property
     def outside(self) -> bool:
-        """Whether the check `value` would fail, by its elements."""
+        """Whether the check `value` would fail on its elements."""
         return bool(self.apart.wrong) or self.apart.excused > EXCUSED * self.apart.size
 
     def __str__(self) -> str:
@@ -65,14 +65,14 @@ class Row:
 
 
 def expressions(names: Sequence[str] = ()) -> list[str]:
-    """The expressions of some operations, or of all."""
+    """Return the expressions of some operations, or of all."""
     return [each for name in names or SAMPLES for each in SAMPLES[name]]
 
 
 def compared(
     dtype: str, given: Sequence[str], seeds: int = 1, refused: list[str] | None = None, pack: int = PACK
 ) -> Iterator[Row]:
-    """Compute expressions of arrays of `dtype` by JAX and by the oracle; `refused` gets those that either has not."""
+    """Compute expressions on arrays of `dtype` by JAX and by the oracle; `refused` collects the unsupported ones."""
     refused = [] if refused is None else refused
     allowed = []
     for expression in given:
@@ -90,7 +90,7 @@ def _compared(dtype: str, pack: list[str], seeds: int, refused: list[str]) -> It
         found = _by_jax(dtype, pack, seeds)
         told = [_by_oracle(dtype, pack, seed) for seed in range(seeds)]
     except (NotImplementedError, ValueError, jax.errors.JaxRuntimeError) as error:
-        # LAPACK has no half precision, XLA not every product in float16 and not every function of 8-bit floats.
+        # LAPACK has no half precision; XLA lacks some products in float16 and some functions of 8-bit floats.
         if len(pack) == 1:
             refused.append(f"{pack[0]} ({str(error).splitlines()[0][:80]})")
             return
@@ -134,13 +134,13 @@ def _named(pack: Sequence[str]) -> dict[str, str]:
 def _experiment(dtype: str, pack: Sequence[str], seed: int) -> Experiment:
     nodes = _named(pack)
     whole = re.sub(r"%\(\w+\)s", "[]", ARRAYS)
-    # The arrays of floats are those whose dtype is not said.
+    # Arrays without a dtype are floats.
     text = re.sub(r"(shape: \[[\d, ]+\]), init", rf"\1, dtype: {dtype}, init", whole)
     return harness.experiment(text, graph=nodes, outputs={name: [] for name in nodes}, seed=seed, program="auto")
 
 
 def main() -> None:
-    """Run what is asked for, and say what lies outside."""
+    """Run the requested expressions, and print those outside the tolerance."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("operations", nargs="*")
     parser.add_argument("--dtypes", nargs="*", default=DTYPES)

@@ -1,11 +1,11 @@
-"""How long a run takes as a whole process, against the script that somebody would write by hand.
+"""The time of a run as a whole process, against a script written by hand.
 
     python benchmarks/overhead.py [--rounds 7] [--only "runner.check"]
 
 Runs `case3_by_hand.py`, the runner with `program=shard_map` and with `program=all`; `case3_jit_by_hand.py` and
 `case3_check.py`, the same by `jit` and by `runner.check`; then `hydra_by_hand.py`, which composes the same experiment
-and does nothing, and the runner with a spec that is wrong. All are run in turn, so that a
-slow moment of the machine falls on all alike. Prints medians, minima, and the ratio of either to the script's.
+and does nothing, and the runner with an invalid spec. All run in turn, so that a slow moment of the machine affects all
+alike. Prints medians, minima, and the ratio of either to the script's.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ RUNNER = ("-m", "runner", "+experiment=case3_allreduce")
 
 @dataclass(frozen=True)
 class Command:
-    """A process that is timed: the arguments of Python, and its exit status.
+    """A timed process: Python's arguments, and the expected exit status.
 
-    - `yardstick`: which command it is held to, and `limit`: how many times as long it may take.
-    - `folder`: how it is told its run folder; None: it has none.
+    - `yardstick`: the command that it is compared with, and `limit`: the largest allowed ratio.
+    - `folder`: the argument that names its run folder; None if it has none.
     """
 
     arguments: tuple[str, ...]
@@ -52,8 +52,8 @@ COMMANDS = {
 
 
 def seconds(command: Command, folder: Path, bytecode: Path) -> float:
-    """The wall time of one process, with the modules compiled that an earlier one left compiled."""
-    # As an installed package is: pip compiles it, and by hand nothing is imported that was not installed.
+    """Return the wall time of one process; earlier rounds have left byte code."""
+    # As in an installed package, which pip compiles; the script by hand only imports installed modules.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     environment["PYTHONPYCACHEPREFIX"] = str(bytecode)
     line = [sys.executable, *command.arguments, *([command.folder.format(folder)] if command.folder else [])]
@@ -78,7 +78,7 @@ def main() -> None:
         for turn in range(rounds + 1):
             for number, (name, command) in enumerate(commands.items()):
                 measured = seconds(command, Path(scratch) / f"{turn}-{number}", Path(scratch) / "bytecode")
-                # In the first turn the modules were compiled.
+                # The first round compiled the modules.
                 if turn:
                     times[name].append(measured)
     print(f"{'whole process':<18} {'median':>8} {'min':>8} {'max':>8} {'ratio':>7} {'of min':>7}  at most")

@@ -1,19 +1,19 @@
-"""Features of the runner two by two: experiment, target, program, option and mode, as users put them together.
+"""All pairs of the runner's features: experiment, target, program, option and mode, combined as users combine them.
 
     python -m benchmarks.pairs --out FOLDER [--seed 0] [--cases 320] [--python PYTHON ...]
 
-Every two values of two of these stand together in some case, as far as the number of cases goes, chosen by the seed;
-each runs as a command of its own, with the interpreters in turn (one for each series of JAX). What is done stands in
-FOLDER/pairs.jsonl, and another call goes on from there. At the end stands
+Every two values of two features are together in some case, as far as the number of cases allows, chosen by the seed;
+each case runs as a command, with the interpreters in turn (one for each series of JAX). Results are in
+FOLDER/pairs.jsonl, from which another call continues. The report has
 
 - each run to look at, with its commands: it ended in an `error`, with a traceback or without a message, or values or
-  layouts of a shipped experiment were found wrong, which no option may do;
+  layouts of a shipped experiment were wrong, which no option may cause;
 - each that took more than a minute;
 - what failed only by the file's `expect`, which is made for the file's own options, by the names of the checks;
-- what was refused, by its message: one of each kind, with how many there are;
+- what was refused, by its message: one of each kind, with their number;
 - how many pairs were run, and how many were only refused.
 
-Exits with 1 where a run is to be looked at.
+Exits with 1 if there is a run to look at.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 LONG = 60.0
-"""Seconds after which a run is looked at."""
+"""Seconds after which a run is reported."""
 
 LIMIT = 600.0
 
 JUDGED = ("sections", "value", "layout", "replicas", "agreement", "gradient", "derivation")
-"""The checks that no option may make fail: the others hold a program to what the file expects of its own options."""
+"""The checks that no option may break: the others compare with `expect`, which is made for the file's own options."""
 
 _TRIED = 40
-"""Of so many random cases the one is taken that has the most new pairs."""
+"""The number of random cases of which the one with the most new pairs is taken."""
 
 _SLOW = ("collective_", "matrix_layouts", "llama_block", "latent_attention")
-"""Experiments of full size, which take minutes of their own."""
+"""Experiments of full size, which take minutes each."""
 
 TARGETS = {
     "cpu": [],
@@ -56,7 +56,7 @@ TARGETS = {
     "v5p": ["target.topology=v5p:{cube}"],
     "hardware h100": ["hardware=h100"],
 }
-"""What is put on the command line for each; a topology is one of as many chips as the mesh has devices."""
+"""The command-line arguments of each; a topology has as many chips as the mesh has devices."""
 
 CHIPS = {1: "1x1", 4: "2x2", 8: "2x4", 16: "4x4"}
 CUBES = {4: "2x2x1", 8: "2x2x2", 16: "2x2x4"}
@@ -104,7 +104,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def values() -> dict[str, list[str]]:
-    """What each of the features can be."""
+    """Return the values of each feature."""
     files = sorted((ROOT / "conf" / "experiment").glob("*.yaml"))
     names = [file.stem for file in files if not file.stem.startswith(_SLOW)]
     return {
@@ -117,7 +117,7 @@ def values() -> dict[str, list[str]]:
 
 
 def cases(seed: int) -> Iterator[dict[str, str]]:
-    """Cases of which each has as many pairs as can be found that none before has."""
+    """Choose cases so that each covers as many new pairs as can be found."""
     rng, known = random.Random(seed), values()
     seen: set[tuple[tuple[str, str], tuple[str, str]]] = set()
     while True:
@@ -128,7 +128,7 @@ def cases(seed: int) -> Iterator[dict[str, str]]:
 
 
 def overrides(case: Mapping[str, str]) -> list[str]:
-    """The command line of a case, but for its mode."""
+    """Return the command line of a case without its mode."""
     devices = _devices(case["experiment"])
     placed = {"chips": CHIPS.get(devices, f"1x{devices}"), "cube": CUBES.get(devices, f"1x1x{devices}")}
     target = [each.format(**placed) for each in TARGETS[case["target"]]]
@@ -150,7 +150,7 @@ def _devices(experiment: str) -> int:
 
 
 def commands(case: Mapping[str, str], python: str, folder: Path) -> list[list[str]]:
-    """The commands of a case, in their order; what it leaves lies in the folder."""
+    """Return the commands of a case in order; they write into the folder."""
     words, here = overrides(case), [f"hydra.run.dir={folder}/run"]
     swept = [f"hydra.sweep.dir={folder}/sweep"]
     runner = [python, "-m", "runner"]
@@ -181,7 +181,7 @@ def commands(case: Mapping[str, str], python: str, folder: Path) -> list[list[st
 
 
 def tried(case: Mapping[str, str], python: str, out: Path) -> dict[str, Any]:
-    """What became of a case: the status of its commands, the seconds, and why it is to be looked at."""
+    """Run a case: return the status of its commands, the seconds, and why it has to be looked at."""
     folder = (out / "now").resolve()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -218,7 +218,7 @@ def tried(case: Mapping[str, str], python: str, out: Path) -> dict[str, Any]:
 
 
 def _failed(folder: Path) -> list[str]:
-    """The checks that failed in the records that lie in a folder, each with its program: `shard_map: value`."""
+    """Return the failed checks in the records of a folder with their programs: `shard_map: value`."""
     found: list[str] = []
     for file in sorted(folder.rglob("result.json")):
         record = json.loads(file.read_text(encoding="utf-8"))
@@ -233,7 +233,7 @@ def _failed(folder: Path) -> list[str]:
 
 
 def _why(status: int, told: str) -> str | None:
-    """Why a command is to be looked at: what it said that none should, or that it ended in an error."""
+    """Say why a command has to be looked at: its unexpected output, or that it ended in an error."""
     if "bug in shardproof" in told or "Traceback" in told:
         return _last(told, "Traceback")
     if status not in (0, 1, 2):
@@ -242,30 +242,30 @@ def _why(status: int, told: str) -> str | None:
 
 
 _ROW = re.compile(r" invalid( +–)* +(?P<message>\S.*)")
-"""What the table of a sweep says of a point that was refused."""
+"""The table entry of a sweep for a refused point."""
 
 
 def _refusal(told: str) -> str:
-    """Why a command was refused, in a line: the message, without its place."""
+    """Return the reason of a refusal in a line: the message without its place."""
     rows = _ROW.search(told)
     return rows["message"] if rows else (told.strip().splitlines() or [""])[-1].strip()
 
 
 def kind(refusal: str) -> str:
-    """What is alike in refusals of one kind: no names, numbers or files."""
+    """Return a message without names, numbers or files, equal for refusals of one kind."""
     words = re.sub(r"^command line: \S+(  \S+)? |'[^']*'|\S*[./=]\S*|\d+", "…", refusal)
     return " ".join(words.split()[:8])
 
 
 def _last(told: str, word: str) -> str:
-    """The end of what a command said, from where it says the word, on a line."""
+    """Return the end of a command's output from the last occurrence of a word, on one line."""
     lines = told.strip().splitlines()
     found = [i for i, line in enumerate(lines) if word in line]
     return " ⏎ ".join(line.strip() for line in lines[found[-1] if found else -6 :][-12:])[:600]
 
 
 def report(done: Sequence[Mapping[str, Any]]) -> int:
-    """Print what is to be looked at, and how all ended."""
+    """Print the runs to look at, and how all ended."""
     wrong = [each for each in done if each["why"]]
     long = [each for each in done if not each["why"] and each["seconds"] > LONG]
     for each in (*wrong, *long):
@@ -294,7 +294,7 @@ def _print(
     kind: Callable[[Mapping[str, Any]], str],
     text: Callable[[Mapping[str, Any]], str] | None = None,
 ) -> None:
-    """One case of each kind with its first command, most frequent kinds first."""
+    """Print one case of each kind with its first command, most frequent kinds first."""
     kinds: dict[str, list[Mapping[str, Any]]] = {}
     for case in cases:
         kinds.setdefault(kind(case), []).append(case)
@@ -307,7 +307,7 @@ def _check(name: str) -> str:
 
 
 def _pairs(cases: Sequence[Mapping[str, Any]]) -> set[tuple[tuple[str, str], tuple[str, str]]]:
-    """The pairs of features that stand together in some of the cases."""
+    """Return the pairs of features that some of the cases combine."""
     return {pair for each in cases for pair in itertools.combinations(sorted(each["case"].items()), 2)}
 
 

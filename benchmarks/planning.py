@@ -1,8 +1,8 @@
-"""How good plans are, and how long they take: `python -m benchmarks.planning`
+"""The quality of plans, and the time to make them: `python -m benchmarks.planning`
 
-A hundred small graphs are compiled in every layout of their open arrays. The regret of a plan is what its layouts send
-more, as compiled, than the best of these; Kendall's tau is that of the bytes by the plan's model and as compiled.
-`--llama` plans a Llama layer's step, which is not compiled, at a real size.
+A hundred small graphs are compiled in every layout of their open arrays. The regret of a plan is how much more its
+layouts send, as compiled, than the best ones; Kendall's tau compares the bytes in the plan's model with the compiled
+ones. `--llama` plans a Llama layer's step, which is not compiled, at a real size.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from runner.worker.types import infer
 from tests.here import configurable
 
 ROWS, WHOLE = ["model", None], [None, None]
-"""How the rows of an operand lie: over the devices, or whole."""
+"""The layout of an operand's rows: sharded over the devices, or replicated."""
 
 MLP = {"x": ["B", "D"], "w1": ["D", "F"], "w2": ["F", "D"]}
 GATED = {"x": ["B", "D"], "w1": ["D", "F"], "w3": ["D", "F"], "w2": ["F", "D"]}
@@ -65,13 +65,13 @@ KINDS: Mapping[str, tuple[Mapping[str, Sequence[str]], Mapping[str, str], Sequen
     "vocabulary": ({"x": ["B", "D"], "w": ["D", "F"]}, {"l": "x @ w", "y": "mean(logsumexp(l, axis=-1))"}, ["w"], "y"),
     "backward": (MLP, {"y": "gelu(x @ w1) @ w2", "loss": "mean(y ** 2)"}, ["w1", "w2"], "loss"),
 }  # fmt: skip
-"""Small graphs by their kinds: arrays, lines, the arrays whose layouts are open, and the output."""
+"""Small graphs by kind: arrays, lines, the arrays whose layouts are open, and the output."""
 
 SIZES = ({"B": 4, "F": 32}, {"B": 16, "F": 32}, {"B": 64, "F": 32}, {"B": 256, "F": 32}, {"B": 16, "F": 128})
 
 
 def cases() -> Iterator[tuple[str, dict[str, Any]]]:
-    """A hundred of them: ten kinds, five sizes, with rows divided and whole; the sizes slowest."""
+    """Return a hundred cases: ten kinds, five sizes, with sharded and replicated rows; the sizes vary slowest."""
     for sizes, rows, (kind, (arrays, graph, opened, output)) in itertools.product(SIZES, (ROWS, WHOLE), KINDS.items()):
         rank = len(arrays["x"])
         given = (*rows, *[None] * (rank - 2))
@@ -97,9 +97,9 @@ LLAMA = ("B=256", "S=4096", "D=4096", "Q=32", "K=8", "H=128", "F=14336")
 
 @dataclass(frozen=True)
 class Compared:
-    """Of a case, for each of its layouts: what the plan says that a device sends, and what it does as compiled.
+    """For each layout of a case, the bytes that a device sends by the plan's model and as compiled.
 
-    - `planned`: the place of the plan's layouts; `flops`: what a device computes, by the compiler.
+    - `planned`: the index of the plan's layout; `flops`: the operations of a device, from the compiler.
     """
 
     planned: int
@@ -109,9 +109,9 @@ class Compared:
 
     @property
     def regret(self) -> float:
-        """What the plan sends more than the best of the layouts in which a device computes no more than with it.
+        """The excess of the plan over the best layout in which a device computes no more than in the plan.
 
-        Nothing is sent where every device computes everything, which is no plan.
+        A layout in which every device computes everything sends nothing, but is no competitor.
         """
         most = self.flops[self.planned] * 1.05
         least = min(sent for sent, flops in zip(self.sent, self.flops, strict=True) if flops <= most)
@@ -120,7 +120,7 @@ class Compared:
 
     @property
     def tau(self) -> float | None:
-        """Kendall's tau-b between what is predicted and what is sent; None where either is always the same."""
+        """Kendall's tau-b between predicted and sent bytes; None if either is constant."""
         if len(set(self.predicted)) < 2 or len(set(self.sent)) < 2:
             return None
         from scipy.stats import kendalltau
@@ -151,7 +151,7 @@ def compared(config: Mapping[str, Any], folder: Path) -> Compared:
 
 
 def compiled(experiment: Experiment, folder: Path) -> tuple[int, float]:
-    """What a device sends, and the operations that it does, of the program `auto` as compiled."""
+    """Return the bytes that a device sends and its operations, from the compiled program `auto`."""
     path = folder / "program_auto.py"
     with configurable():
         path.write_text(WRITERS[Program.AUTO](experiment, folder, infer(experiment)), encoding="utf-8")
@@ -167,7 +167,7 @@ def compiled(experiment: Experiment, folder: Path) -> tuple[int, float]:
 
 
 def llama(mesh: Mapping[str, int], least: str, *target: str, seconds: float = SECONDS) -> dict[str, Any]:
-    """How long the plan of a layer's step takes: forward, backward and AdamW, all layouts open."""
+    """Time the plan of a layer's step: forward, backward and AdamW, all layouts open."""
     overrides = [*(target or ("hardware=v5p",)), *(f"dims.{size}" for size in LLAMA)]
     config = compose("llama_block_adamw", conf_folder(), overrides).plain
     graph = {key: _of_graph(config[key]) for key in ("both", "functions")}
@@ -200,7 +200,7 @@ def llama(mesh: Mapping[str, int], least: str, *target: str, seconds: float = SE
 
 
 def _of_graph(lines: Any) -> Any:
-    """Lines of which those of `graph` are taken where the sections differ."""
+    """Return lines, with those of `graph` where the sections differ."""
     if not isinstance(lines, Mapping):
         return lines
     return lines["graph"] if "graph" in lines else {name: _of_graph(line) for name, line in lines.items()}

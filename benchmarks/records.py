@@ -1,8 +1,8 @@
-"""Records that nobody should have written, in every command that reads records: `python -m benchmarks.records`.
+"""Corrupted records, in every command that reads records: `python -m benchmarks.records`.
 
-A point of a sweep of three is replaced by a real record in which one text, number or key is something else. Whatever
-it is may cost that point, and no more: nothing raises, the other points are there, and what cannot be read is named
-with its file. `tests/test_bad_records.py` tries a sample.
+One of a sweep's three points is replaced by a real record with one text, number or key changed. This may cost that
+point, and no more: nothing raises, the other points are shown, and the unreadable file is named.
+`tests/test_bad_records.py` tries a sample.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ HOSTILE = (
     *("null", "true", "[]", "{}", "[[[]]]", '{"a": 1}', "-1", "0", "1.5", "7", "1e999", "-1e999", "NaN", "Infinity"),
     *("1e308", "1" * 400, "9" * 5000, "[" * 100_000 + "]" * 100_000, '{"a":' * 100_000 + "1" + "}" * 100_000),
 )
-"""What stands there instead, as JSON or as what Python takes for JSON."""
+"""The replacements, as JSON or as what Python accepts as JSON."""
 
 POINTS = 3
 
@@ -42,14 +42,14 @@ _HERE = "@@@here@@@"
 
 @dataclass(frozen=True)
 class Case:
-    """A record's text, and what was done to it."""
+    """A record's text, and the change to it."""
 
     name: str
     text: str
 
 
 def places(data: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
-    """Where in plain data a value stands, and where a mapping or a list does."""
+    """Return the paths of all values in plain data, and of all mappings and lists."""
     if path:
         yield path
     if isinstance(data, dict):
@@ -61,7 +61,7 @@ def places(data: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | 
 
 
 def cases(data: Any, first: int = 0) -> Iterator[Case]:
-    """One for each value, which is the next of `HOSTILE` instead; two for each key: without it, and misspelt."""
+    """Return one case for each value, replaced by the next of `HOSTILE`; two for each key: removed, and misspelt."""
     turn = itertools.count(first)
     for path in places(data):
         told = ".".join(map(str, path))
@@ -97,7 +97,7 @@ def _at(data: Any, path: tuple[str | int, ...]) -> Any:
     return data
 
 
-# What reads records.
+# The readers of records.
 
 
 def _compared(home: Path) -> None:
@@ -156,7 +156,7 @@ READERS: dict[str, Callable[[Path], None]] = {
 
 @dataclass
 class Tried:
-    """What came of a case: what was `raised`, and where a reader did not say which file it cannot read, `silent`."""
+    """The result of a case: the exceptions `raised`, and the readers that did not name the bad file, `silent`."""
 
     raised: list[str]
     silent: list[str]
@@ -164,7 +164,7 @@ class Tried:
 
 
 class Home:
-    """A folder with a sweep of three points, the second of which is to be hostile, and another sweep like it."""
+    """A folder with a sweep of three points, the second of which becomes hostile, and another sweep like it."""
 
     def __init__(self, folder: Path, records: tuple[Any, Any, Any]) -> None:
         self.folder = folder
@@ -174,7 +174,7 @@ class Home:
             (home / "result.json").write_text(json.dumps(records[point]), encoding="utf-8")
 
     def tried(self, case: Case) -> Tried:
-        """What the readers do with it."""
+        """Return the result of each reader."""
         bad = self.folder / "sweep" / "1"
         (bad / "result.json").write_text(case.text, encoding="utf-8")
         try:
@@ -197,7 +197,7 @@ class Home:
 
 
 def real(run: Path, sweep: Path) -> tuple[Any, Any, Any]:
-    """The records of a run and of the first two points of a sweep: what is before and after the bad one, and it."""
+    """Return the records of a run and of the first two points of a sweep."""
     return tuple(json.loads((folder / "result.json").read_text("utf-8")) for folder in (sweep / "0", run, sweep / "1"))  # type: ignore[return-value]
 
 

@@ -1,8 +1,8 @@
 """Every experiment at many seeds: does a check fail that should not? `python benchmarks/seeds.py [--seeds 40] [NAME …]`
 
 Each program is compiled once and run on the data of every seed; oracles, tolerances and checks are the runner's own.
-Says of each experiment how many verdicts there were, which of them were not `passed`, and the largest share of a
-tolerance that was used; the exit status is 1 if there was any. An experiment that has `verify_dims` is run at these.
+Prints for each experiment the number of verdicts, those that were not `passed`, and the largest share of a tolerance
+that was used; the exit status is 1 if a verdict was not `passed`. An experiment with `verify_dims` is run at these.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ DEVICES = 16
 
 
 def main() -> None:
-    """Run the experiments that are named, or all, and say what failed."""
+    """Run the named experiments, or all, and print the failures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--seeds", type=int, default=40)
@@ -125,7 +125,7 @@ def _why(verdict: Verdict) -> str:
 def written(
     program: Program, experiment: Experiment, types: Types, where: Path
 ) -> contextlib.AbstractContextManager[ModuleType]:
-    """A program, written into `where` and imported, while JAX is configured as its header says."""
+    """Write a program into `where` and import it with the JAX configuration of its header."""
     path = where / f"program_{program}.py"
     path.write_text(WRITERS[program](experiment, where, types), encoding="utf-8")
     return loaded(path)

@@ -1,11 +1,11 @@
-"""How long what is large takes as a whole process, here and in another checkout: whether a change made it slower.
+"""The time of large inputs as whole processes, here and in another checkout: whether a change made it slower.
 
     python benchmarks/sizes.py [NAME …] [--against FOLDER] [--rounds 3]
 
-`lines` is a graph of 400 lines, from which all programs are written and run; `chips` the lines of one device that are
-derived for a mesh of 64×64 from a graph alone; `sweep` 100 points of case 3; `llama` the experiment
-`llama_block_adamw` with all its programs. The two checkouts run in turn, so that a slow moment of the machine falls on
-both alike.
+`lines` is a graph of 400 lines, from which all programs are written and run; `chips` derives the lines of one device
+for
+a mesh of 64×64 from a graph alone; `sweep` is 100 points of case 3; `llama` the experiment `llama_block_adamw` with all
+its programs. The two checkouts run in turn, so that a slow moment of the machine affects both alike.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LINES = 400
 HEAD = "# @package _global_\n"
 MESH = "mesh: {{axes: [x, y], shape: [{side}, {side}]}}\n"
 STEPS = ("{h} @ W", "tanh({h})", "{h} + b", "{h} - mean({h}, axis=-1, keepdims=True)")
-"""What the lines of a long graph compute, in turn."""
+"""The expressions of a long graph's lines, in turn."""
 
 CHIPS = """dims: {B: 8192, D: 4096, F: 16384}
 arrays:
@@ -50,7 +50,7 @@ SWEEP = (
 
 
 def long_graph() -> str:
-    """An experiment whose graph has many lines, each of which reads the one before it."""
+    """Return an experiment whose graph has many lines, each of which reads the one before it."""
     lines = [f"  h{n}: {STEPS[n % len(STEPS)].format(h=f'h{n - 1}' if n else 'X')}" for n in range(LINES)]
     arrays = (
         "  X: {shape: [8, 8], init: 'normal(0, 1)', spec: [x, null]}",
@@ -62,7 +62,7 @@ def long_graph() -> str:
 
 
 def commands(folder: Path) -> dict[str, list[str]]:
-    """What is run, by its name; the experiments of our own are written into `folder`."""
+    """Return the commands by name; experiments that only this benchmark has are written into `folder`."""
     (folder / "experiment").mkdir()
     for name, side, text in (("lines", 2, long_graph()), ("chips", 64, CHIPS)):
         content = f"{HEAD}name: {name}\n{MESH.format(side=side)}{text}"
@@ -77,7 +77,7 @@ def commands(folder: Path) -> dict[str, list[str]]:
 
 
 def seconds(command: list[str], root: Path, out: Path) -> float:
-    """The wall time of one process, which must succeed."""
+    """Return the wall time of one process, which must succeed."""
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(out.parent / root.name)}
     where = f"hydra.{'sweep' if '-m' in command else 'run'}.dir={out}"
     start = time.perf_counter()
@@ -104,7 +104,7 @@ def main() -> None:
             for turn in range(given.rounds + 1):
                 for number, root in enumerate(roots):
                     taken = seconds(known[name], root, Path(scratch) / f"{name}-{turn}-{number}")
-                    # In the first turn modules are compiled.
+                    # The first round compiles the modules.
                     if turn:
                         times[number].append(taken)
             row = [f"{statistics.median(each):.2f} s, least {min(each):.2f} s" for each in times]

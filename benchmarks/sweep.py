@@ -1,11 +1,11 @@
-"""What a point of a sweep costs, against the loop that somebody would write by hand; and all experiments in one sweep.
+"""The cost of a point of a sweep, against a loop written by hand; and all experiments in one sweep.
 
     python benchmarks/sweep.py [--rounds 3] [--all]
 
 Runs the 200 points of case 3 (10 meshes of 8 devices, 5 layouts of the rows, 2 sizes, `auto` and `shard_map`) by
-`sweep_by_hand.py` and by the runner, each as a whole process, in turn; prints the medians, their ratio, and the memory
-that the worker held after each quarter of its points; and the processor time of the loop, the worker and the process
-beside it, which says more than the clock where others use the machine. `--all` runs `+experiment=glob(*)` once.
+`sweep_by_hand.py` and by the runner, each as a whole process, in turn. Prints the medians, their ratio, the memory of
+the worker after each quarter of its points, and the processor time of the loop, the worker and the parent process,
+which is more reliable than wall time on a shared machine. `--all` runs `+experiment=glob(*)` once.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ TICK = os.sysconf("SC_CLK_TCK")
 class Told:
     """A sweep by the runner.
 
-    - `seconds`: by the clock; `busy`, `worker`: processor seconds of all its processes, and of its worker until the
-      last look at it.
-    - `held`: the bytes that the worker held each half second; `text`: what was printed.
+    - `seconds`: wall time; `busy`, `worker`: processor seconds of all its processes, and of its worker until its last
+      sample.
+    - `held`: the bytes that the worker held each half second; `text`: the output.
     """
 
     seconds: float
@@ -56,26 +56,26 @@ class Told:
 
 
 def look(process: int) -> tuple[int, float] | None:
-    """The bytes that the worker of a process holds in memory, and its processor seconds so far."""
+    """Return the bytes that the worker of a process holds in memory, and its processor seconds so far."""
     for status in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = status.read_text().rsplit(")", 1)[1].split()
             if int(fields[1]) == process and b"runner.worker" in (status.parent / "cmdline").read_bytes():
                 return int(fields[21]) * 4096, (int(fields[11]) + int(fields[12])) / TICK
         except (FileNotFoundError, ProcessLookupError):
-            # It has ended meanwhile.
+            # The process has ended meanwhile.
             continue
     return None
 
 
 def of_children() -> float:
-    """The processor seconds of the processes that this one has waited for, and of theirs."""
+    """Return the processor seconds of the processes that this one has waited for, with their children."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def by_hand() -> tuple[float, float]:
-    """Seconds of the loop by hand: by the clock, and of the processor."""
+    """Return the seconds of the loop by hand: wall time, and processor time."""
     start, busy = time.perf_counter(), of_children()
     script = str(ROOT / "benchmarks" / "sweep_by_hand.py")
     told = subprocess.run([sys.executable, script], check=True, capture_output=True, text=True)

@@ -1,7 +1,7 @@
-"""The points of `sweep.py` as somebody writes the loop by hand: JAX, compiled, run, and checked for the same.
+"""The points of `sweep.py` as a loop written by hand: JAX, compiled, run, with the same checks.
 
-Each point is compiled once, run as often as the runner runs it, and held against NumPy in float64; every device's
-layout and its replicas are looked at; collectives, memory and cost are read off the compiled module.
+Each point is compiled once, run as often as the runner runs it, and compared with NumPy in float64; every device's
+layout and its replicas are checked; collectives, memory and cost are read from the compiled module.
 """
 
 import itertools

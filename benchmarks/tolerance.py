@@ -1,10 +1,10 @@
 """What a green `value` and a green `sections` prove: `python benchmarks/tolerance.py [--seeds 40] [--markdown FILE]`
 
-Six programs in four dtypes, with contractions of 64 to 8,192 terms. Of each, the right program runs at many seeds and
+Six programs in four dtypes, with contractions of 64 to 8,192 terms. For each, the right program runs at many seeds and
 has to pass, and every mistake has to fail: in `value`, where JAX runs the program with the mistake and the oracle is
-that of the right one; in `sections`, where `per_device` has the mistake and `graph` does not. Prints the tolerance,
-what of it was used, what the check says that it would notice, and what it missed; the exit status is 1 if it missed
-anything.
+that of the right one; in `sections`, where `per_device` has the mistake and `graph` does not. Prints the tolerance, the
+share of it that was used, the error that the check claims to notice, and the mistakes that it missed; the exit status
+is 1 if it missed any.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from runner.worker.types import infer
 from tests.harness import configured
 
 DTYPES = {"float32": 1.0001, "bfloat16": 1.05, "float16": 1.05, "float8_e4m3fn": 1.1}
-"""The dtypes, and the factor that has to be noticed in each."""
+"""The dtypes, and the factor by which a wrong result must be noticed in each."""
 
 STORED = "float8_e4m3fn stored"
-"""8-bit floats as they are used: the arrays and the result have them, and bfloat16 computes."""
+"""8-bit floats as in practice: for the arrays and the result, with computation in bfloat16."""
 
 LENGTHS = (64, 512, 8192)
 ROWS, COLUMNS, DEVICES = 64, 32, 8
@@ -45,10 +45,11 @@ ROWS, COLUMNS, DEVICES = 64, 32, 8
 
 @dataclass(frozen=True)
 class Program:
-    """One computation: its arrays, what it is, how each device computes it, and the mistakes that can be made in it.
+    """One computation: its arrays, its graph, its per-device lines, and possible mistakes in these.
 
-    `mistakes` maps what is wrong to the line that is wrong and how it reads then; `subtle` are those that rounding may
-    hide, and only `sections` has to notice.
+    `mistakes` maps a description to the wrong line and its text; rounding may hide those in `subtle`, which only
+    `sections`
+    has to notice.
     """
 
     arrays: dict[str, dict[str, Any]]
@@ -230,7 +231,7 @@ PROGRAMS = {
 
 
 def main() -> None:
-    """Run every program in every dtype and length, and say what was missed."""
+    """Run every program in every dtype and length, and print the missed mistakes."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=40)
     parser.add_argument("--programs", nargs="*", default=list(PROGRAMS))
@@ -267,7 +268,7 @@ def _row(name: str, dtype: str, length: int, seeds: int) -> tuple[str, ...]:
             failed += verdict.status != "passed"
             out = verdict.compared["out"]
             if out.nan or out.power is None:
-                # No mistake is to be seen in what is no number: the verdict should be weak, and is shown.
+                # A mistake is invisible among NaNs: the verdict should be weak, and is printed.
                 return name, dtype, str(length), "", "", "", "", "", f"JAX gives NaN: {verdict.status}"
             used, power = max(used, out.share), max(power, out.power)
             rounding, allowed = max(rounding, out.rounding), max(allowed, out.atol)
@@ -309,7 +310,7 @@ def _experiment(program: Program, dtype: str, length: int, per_device: dict[str,
     }
     graph: dict[str, Any] = program.graph
     if stored:
-        # What has the standard deviation 8,192 ** 0.5 is beyond 448, their largest.
+        # Values with standard deviation 8,192 ** 0.5 exceed 448, the largest of these dtypes.
         within = f"normal(0, {length} ** 0.46)"
         arrays = {
             name: {**array, "init": array["init"].replace(f"normal(0, {length} ** 0.5)", within)}
@@ -335,18 +336,18 @@ def _experiment(program: Program, dtype: str, length: int, per_device: dict[str,
 
 
 def _context(experiment: Experiment, types: Types, where: Path) -> oracles.Context:
-    """The oracles of the sections that the experiment has."""
+    """Return the oracles of the sections that the experiment has."""
     return oracles.consult(experiment, data.make(experiment, where), types.outputs, types.floats)
 
 
 def _verdicts(right: Experiment, ran: Experiment, where: Path, seeds: int) -> Iterator[ValueVerdict]:
-    """The verdict on what JAX does with the `shard_map` of `ran`, by the oracle of `right`, seed by seed."""
+    """Yield the verdict on JAX's result for the `shard_map` of `ran`, by the oracle of `right`, seed by seed."""
     functions: dict[str, Any] = {}
     with configured(ran):
         types = infer(right)
         with written(Way.SHARD_MAP, ran, infer(ran), where) as module:
             for seed in range(seeds):
-                # What JAX does with the `shard_map` is held to `per_device` alone.
+                # JAX's result for the `shard_map` is compared with `per_device` alone.
                 context = _context(replace(right, seed=seed, graph=()), types, where)
                 yield value.check(context, execute(context, Way.SHARD_MAP, module, functions, where))
 

@@ -3,7 +3,7 @@
     python benchmarks/why.py [NAME …] [--all]
 
 Compiles every program of every experiment of `conf/experiment` on simulated devices, without running any, and counts
-the collectives that are explained; those that are not are printed, with --all every one.
+the explained collectives; prints the unexplained ones, with --all every one.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from runner.worker.types import infer  # noqa: E402
 from tests.here import configurable  # noqa: E402
 
 DEVICES = 64
-"""As many as the largest mesh of an experiment has."""
+"""The size of the largest mesh of an experiment."""
 
 
 def collectives(name: str, folder: Path) -> Iterator[tuple[Program, Collective]]:
-    """The collectives of the programs of an experiment, each with its reason; none of one that is to be refused."""
+    """Return the collectives of an experiment's programs with their reasons; none if it is expected to be refused."""
     try:
         experiment = read(compose(name, folder).plain)
     except InvalidExperiment:
@@ -54,9 +54,9 @@ def collectives(name: str, folder: Path) -> Iterator[tuple[Program, Collective]]
 def compiled_collectives(
     experiment: Experiment, folder: Path, *, refused: bool = False, reasons: bool = True
 ) -> Iterator[tuple[Program, Collective]]:
-    """The collectives of an experiment's programs, each with its reason, where `reasons` are asked for.
+    """Return the collectives of an experiment's programs, with their reasons if `reasons` is set.
 
-    None of what JAX's types refuse; where `refused` that is raised, as an `InvalidExperiment`.
+    A program that JAX's types refuse has none; if `refused` is set, that raises `InvalidExperiment`.
     """
     try:
         with configurable():
@@ -79,7 +79,7 @@ def compiled_collectives(
         with configurable():
             module = _load(path)
             mesh = module.make_mesh()
-            # The gradients that lines read are the program's own.
+            # The program computes the gradients that its lines read.
             operands = structs(experiment, mesh)[: len(experiment.arrays)]
             try:
                 compiled = compile_program(program, module.program(mesh), operands)
@@ -107,7 +107,7 @@ def main() -> None:
     arguments = parser.parse_args()
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", DEVICES)
-    # XLA's own warnings are none of this.
+    # Hide XLA's own warnings.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     counts: Counter[str | None] = Counter()
     names = arguments.names or sorted(path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml"))

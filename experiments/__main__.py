@@ -1,9 +1,8 @@
-"""`python -m experiments [NAME …]`: every study is run again; whether its answer still holds, out.
+"""`python -m experiments [NAME …]`: studies in; each is run again, and whether its answer still holds out.
 
-The answer of a sweep (`study/NAME.yaml`) is in the tables of `results/NAME/README.md`, of one that is timed the bounds
-that stand there. That of a wrong answer is its row in
-`wrong_answers/README.md`, and `expect.wrong` of its experiment. Exit status: 0, every answer holds; 1, one does not;
-2, there is no such study.
+The answer of a sweep (`study/NAME.yaml`) is the tables of `results/NAME/README.md`, or for a timed one the bounds that
+are stated there. The answer of a wrong-answer script is its row in `wrong_answers/README.md`, and `expect.wrong` of its
+experiment. Exit status: 0, every answer holds; 1, one does not; 2, there is no such study.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ WRONG = HERE / "wrong_answers"
 
 @dataclass(frozen=True)
 class Study:
-    """`ask` runs it and returns what is otherwise than its answer says, in words: nothing where the answer holds."""
+    """A study: `ask` runs it and returns the differences from its answer, in words; none if the answer holds."""
 
     name: str
     ask: Callable[[], list[str]]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the studies that are named, or all."""
+    """Run the named studies, or all."""
     known = {study.name: study for study in studies()}
     parser = argparse.ArgumentParser(
         prog="python -m experiments", description="Whether the studies' answers still hold."
@@ -61,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def studies() -> list[Study]:
-    """All studies: the sweeps, the wrong answers, the crashes."""
+    """Return all studies: the sweeps, the wrong answers, the crashes."""
     sweeps = [Study(file.stem, partial(_sweep, file.stem)) for file in sorted((HERE / "study").glob("*.yaml"))]
     names = sorted({file.stem for file in (*WRONG.glob("experiment/*.yaml"), *WRONG.glob("*.py"))})
     wrong = [Study(name, partial(_wrong_answer, name)) for name in names]
@@ -96,7 +95,7 @@ def _sweep(name: str) -> list[str]:
 
 
 def beyond(page: str, found: dict[str, Ranked]) -> list[str]:
-    """Which bounds that the page of an answer states do not hold: clocks differ, so the numbers themselves may."""
+    """Return the stated bounds that do not hold; measured times are only compared with bounds."""
     stated = re.search(r"by (.+?), τ is at least (\S+) and the regret at most (\d+) %", page)
     if stated is None:
         raise ValueError("the page does not say between which bounds its answer holds")
@@ -108,7 +107,7 @@ def beyond(page: str, found: dict[str, Ranked]) -> list[str]:
 
 
 def differences(answer: str, found: str) -> list[str]:
-    """What a table says otherwise than the one in the page of an answer, cell by cell."""
+    """Return the differences of a table from the one in the answer's page, cell by cell."""
     before, now = cells(answer), cells(found)
     told = []
     for row, column in dict.fromkeys([*before, *now]):
@@ -145,7 +144,7 @@ def _script(script: Path) -> list[str]:
 
 
 def expected_wrong(name: str, jax: str, page: str) -> bool:
-    """Whether a page has a script wrong with a version of JAX; versions since the last that was tried are as that."""
+    """Return whether a page calls a script wrong with a JAX version; newer versions count as the last one tried."""
     spans = dict(re.findall(r"^\| \[(\w+)\]\(.*\| (\d[\d.]* to \d[\d.]*)[ ,|]", page, re.MULTILINE))
     tried = max(Version(span.split(" to ")[1]) for span in spans.values())
     first, last = map(Version, spans[name].split(" to "))

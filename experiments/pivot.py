@@ -3,7 +3,8 @@
     python experiments/pivot.py SWEEP_FOLDER ROWS COLUMNS MEASURE
 
 For example `… outputs/mine/2026-… dims.B rules estimate_s`: a row for each size B, a column for each set of rules, in
-the cells the estimate to two digits, and at the end which columns have the least. Reads `results.csv`, not the devices.
+the cells the estimate to two digits, and in the last column the rules with the least. Reads `results.csv`; needs no
+devices.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 
 
 def table(folder: Path, rows: str, columns: str, measure: str) -> str:
-    """The table of a sweep. A point that did not pass is shown by its status."""
+    """Return the table of a sweep. A point that did not pass is shown by its status."""
     measured: dict[tuple[str, str], float] = {}
     cells: dict[tuple[str, str], str] = {}
     with (folder / "results.csv").open(encoding="utf-8", newline="") as file:

@@ -1,11 +1,11 @@
-"""Whether a measure orders the points of a sweep as the clock does, as a Markdown table.
+"""Whether a measure orders the points of a sweep as measured time does, as a Markdown table.
 
     python experiments/rank.py SWEEP_FOLDER [THE_SAME_SWEEP_AGAIN]
 
-For the estimate, and for what one may look at instead of it (bytes sent, flops, memory): Kendall's τ-b with
-the time of a run, in which 1 is the same order, 0 none and -1 the opposite; and the regret, by how much the run of the
-point that the measure picks takes longer than the fastest, of several that it calls equal their mean. Of a point picked
-by lot the regret is the mean of all. Reads `results.csv`, not the devices.
+For the estimate, and for simpler measures (bytes sent, flops, memory): Kendall's τ-b with the run time (1: the same
+order, 0: none, -1: the opposite); and the regret, by how much longer the point that the measure picks runs than the
+fastest point; the mean if the measure ranks several first. For a random pick, the regret is the mean of all points.
+Reads `results.csv`; needs no devices.
 
 Source: Kendall, "The Treatment of Ties in Ranking Problems", Biometrika 33, 1945.
 """
@@ -27,14 +27,14 @@ MEASURES = {"estimate_s": "the estimate", "bytes_sent": "bytes sent", "flops": "
 
 @dataclass(frozen=True)
 class Ranked:
-    """How a measure orders points: `tau` with the clock, and the `regret` of its pick, as a share of the least time."""
+    """How a measure orders points: `tau` with the run time, and the `regret` of its pick as a share of the least."""
 
     tau: float
     regret: float
 
 
 def ranked(measured: Sequence[float], seconds: Sequence[float]) -> Ranked:
-    """How a measure orders points that took so many `seconds`."""
+    """Compare a measure's order of points with their run times in `seconds`."""
     least = min(measured)
     picked = [time for value, time in zip(measured, seconds, strict=True) if value == least]
     found: Any = stats.kendalltau(measured, seconds)
@@ -42,7 +42,7 @@ def ranked(measured: Sequence[float], seconds: Sequence[float]) -> Ranked:
 
 
 def rows(folder: Path) -> list[dict[str, str]]:
-    """The points of a sweep that passed and were timed. Raises `ValueError` where one did not pass."""
+    """Return the passed and timed points of a sweep. Raises `ValueError` if one did not pass."""
     with (folder / "results.csv").open(encoding="utf-8", newline="") as file:
         found = list(csv.DictReader(file))
     failed = [row["point"] for row in found if row["status"] != "passed"]
@@ -52,9 +52,9 @@ def rows(folder: Path) -> list[dict[str, str]]:
 
 
 def answers(folder: Path, again: Path | None = None) -> dict[str, Ranked]:
-    """How each measure orders the points of a sweep as the clock did when it was run, or when it was run `again`.
+    """Compare each measure's order of the points with the run times of the sweep, or of the sweep run `again`.
 
-    Raises `ValueError` where both have not the same points.
+    Raises `ValueError` if the two sweeps have different points.
     """
     points, timed = rows(folder), rows(again or folder)
     if [row["point"] for row in points] != [row["point"] for row in timed]:
@@ -66,7 +66,7 @@ def answers(folder: Path, again: Path | None = None) -> dict[str, Ranked]:
 
 
 def table(found: dict[str, Ranked]) -> str:
-    """The answers as Markdown."""
+    """Return the answers as Markdown."""
     lines = ["| by | τ | regret |", "|---|---|---|"]
     lines += [f"| {name} | {one.tau:.2f} | {one.regret:.0%} |" for name, one in found.items()]
     return "\n".join(lines)

@@ -1,9 +1,9 @@
-"""What one array's or output's layout was at every point of a sweep, as a Markdown table.
+"""The layout of one array or output at every point of a sweep, as a Markdown table.
 
     python experiments/tabulate.py SWEEP_FOLDER ROWS COLUMNS OUTPUT PROGRAM
 
 For example `… outputs/matmul_layouts/2026-… A B C auto`: a row for each spec of the array A, a column for each spec of
-the array B, and in the cells the spec of the output C in the program `auto`. Reads the records, not the devices.
+the array B, and in the cells the spec of the output C in the program `auto`. Reads the records; needs no devices.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from runner.show.table import Table, markdown
 
 
 def shown(spec: Spec | None) -> str:
-    """A spec as the YAML spells it."""
+    """Return a spec in YAML syntax."""
     return "no PartitionSpec" if spec is None else spec.yaml()
 
 
 def table(folder: Path, rows: str, columns: str, output: str, program: str) -> str:
-    """The table of a sweep. A point that did not pass is shown by its status."""
+    """Return the table of a sweep. A point that did not pass is shown by its status."""
     cells: dict[tuple[str, str], str] = {}
     for run in sorted((path for path in folder.iterdir() if path.name.isdigit()), key=lambda path: int(path.name)):
         found = record.read(run)
@@ -36,7 +36,7 @@ def table(folder: Path, rows: str, columns: str, output: str, program: str) -> s
 
 
 def cells(page: str) -> dict[tuple[str, str], str]:
-    """The cells of the tables in a Markdown page, by row and column: `("A [x, null]", "B [y, null]")`."""
+    """Return the cells of the tables in a Markdown page, by row and column: `("A [x, null]", "B [y, null]")`."""
     found: dict[tuple[str, str], str] = {}
     down, across, head = "", "", [""]
     for line in page.splitlines():

@@ -1,4 +1,4 @@
-"""A headless Chromium, driven over a pipe by its own protocol, so that nothing but the browser need be installed."""
+"""A headless Chromium, driven over a pipe with the DevTools protocol, so that only the browser must be installed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 
 
 def found() -> str | None:
-    """The browser: that of `$CHROMIUM`, or the first on the path."""
+    """Return the browser of `$CHROMIUM`, or the first on the path."""
     return os.environ.get("CHROMIUM") or next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
@@ -36,7 +36,7 @@ class Browser:
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Call a method; its result."""
+        """Call a method; return its result."""
         self._number += 1
         message: dict[str, Any] = {"id": self._number, "method": method, "params": parameters}
         if self._session is not None:
@@ -57,7 +57,7 @@ class Browser:
             self.events.append(self._hear())
 
     def evaluate(self, expression: str) -> Any:
-        """The value of an expression of JavaScript."""
+        """Return the value of a JavaScript expression."""
         result = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in result, result["exceptionDetails"]
         return result["result"].get("value")
@@ -72,12 +72,12 @@ class Browser:
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, text=text)
 
     def complaints(self) -> list[Any]:
-        """Errors and warnings of the console, exceptions, and what was logged, since the page was opened."""
+        """Return console errors and warnings, exceptions, and log entries since the page was opened."""
         kinds = ("Runtime.exceptionThrown", "Log.entryAdded", "Runtime.consoleAPICalled")
         return [event["params"] for event in self.events if event.get("method") in kinds]
 
     def requests(self) -> list[str]:
-        """The addresses that were asked for since the page was opened, itself the first."""
+        """Return the addresses that were requested since the page was opened; the page itself is the first."""
         sent = (event for event in self.events if event.get("method") == "Network.requestWillBeSent")
         return [event["params"]["request"]["url"] for event in sent]
 
@@ -92,7 +92,7 @@ class Browser:
 
 @contextmanager
 def browsing(executable: str) -> Iterator[Browser]:
-    """A browser with a profile of its own, which is gone afterwards."""
+    """Start a browser with a temporary profile."""
     ours, theirs = os.pipe(), os.pipe()
     with tempfile.TemporaryDirectory(prefix="chromium-", ignore_cleanup_errors=True) as profile:
         flags = [

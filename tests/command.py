@@ -1,4 +1,4 @@
-"""How the tests run the command: from the checkout, warnings as errors."""
+"""Runs the command for tests: from the checkout, with warnings as errors."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from tests.server import Done, command
 ROOT = Path(__file__).parent.parent
 EXPERIMENTS = sorted(path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml"))
 REFUSED = [n for n in EXPERIMENTS if "\n  invalid: " in (ROOT / "conf" / "experiment" / f"{n}.yaml").read_text("utf-8")]
-"""Those that have to be refused: none of their programs runs."""
+"""The experiments that expect a refusal: none of their programs runs."""
 LARGE = [n for n in EXPERIMENTS if (n.startswith("collective_") and "matmul" in n) or n == "matrix_layouts"]
 """The notebook's matmuls at 16384×1024×2048 (`benchmarks/large.py` runs them as they are), and MinText's matrix."""
 SMALLER = ("++dims.M=512", "++dims.K=64", "++dims.N=128")
 
 
 def run_command(*arguments: str, folder: Path = ROOT) -> Done:
-    """Do `python -m runner` with `arguments` from `folder`: all that it does but to start Python and to end it."""
+    """Run `python -m runner` with `arguments` from `folder`, except for the start and the exit of Python."""
     return command(folder, *arguments, limit=600)
 
 
 def run_whole(*arguments: str, folder: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Do the same in a process of its own, under `environment` variables added to this one's."""
+    """Run the command in a new process, with `environment` variables added to this one's."""
     return subprocess.run(
         [sys.executable, "-W", "error", "-m", "runner", *arguments],
         cwd=folder,
@@ -39,7 +39,7 @@ def run_whole(*arguments: str, folder: Path = ROOT, **environment: str) -> subpr
 
 
 def alone(folder: Path, *arguments: str) -> str:
-    """What Python prints where neither the runner nor, for a script, the current folder can be imported from."""
+    """Return what Python prints where neither the runner nor, for a script, the current folder is importable."""
     result = subprocess.run(
         [sys.executable, "-I", "-W", "error", *arguments],
         cwd=folder,
@@ -53,5 +53,5 @@ def alone(folder: Path, *arguments: str) -> str:
 
 
 def recorded(folder: Path) -> Any:
-    """What `result.json` of a run folder says, as any tool reads it."""
+    """Return the contents of `result.json` of a run folder, as any tool reads it."""
     return json.loads((folder / "result.json").read_text(encoding="utf-8"))

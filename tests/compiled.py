@@ -1,4 +1,4 @@
-"""The text of a compiled module and its experiment in; what the reader finds in it out."""
+"""The text of a compiled module and its experiment in; the collectives that the reader finds in it out."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from runner.experiment.program import Program
 from tests import harness
 
 MODULES = Path(__file__).parent / "modules"
-"""Texts that compilers wrote, and some that are written by hand: see its README."""
+"""Modules written by compilers, and some written by hand: see its README."""
 
 
 def stored(name: str) -> Collectives:
-    """What a stored module holds; `gradient_step/constraint.cpu.jax-0.10.2`."""
+    """Return the contents of a stored module; `gradient_step/constraint.cpu.jax-0.10.2`."""
     path = MODULES / f"{name}.txt"
     return found(path.read_text(), experiment(path.parent.name), path.name.split(".")[0])
 
 
 def experiment(folder: str) -> Experiment:
-    """The experiment that the modules of a folder were compiled from."""
+    """Return the experiment that the modules of a folder were compiled from."""
     return harness.experiment((MODULES / folder / "experiment.yaml").read_text())
 
 
 def found(text: str, experiment: Experiment, program: str = "shard_map") -> Collectives:
-    """What a module's text holds."""
+    """Return what the reader finds in a module's text."""
     origins = Origins(experiment, Program(program).section)
     return collectives.read(hlo.read(text), origins, experiment.mesh)

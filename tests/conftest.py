@@ -17,15 +17,15 @@ jax.config.update("jax_num_cpu_devices", 9)
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Where xdist deals out the tests, those that share what a module makes for them go to one worker.
+    """Under xdist, group the tests that share a module's fixtures on one worker.
 
-    A worker hears of no option that the command line did not name.
+    A worker only gets options that the command line names.
     """
     if getattr(config.option, "dist", None) == "load":
         config.option.dist = "loadgroup"
     if hasattr(config, "workerinput"):
         config.option.loadgroup = True
-    # Sessions that try the whole, and every command line, compile as users do.
+    # Sessions with the `whole` tests, and every command line, compile with the users' settings.
     here.OPTIMIZED = config.option.markexpr != "not whole"
 
 
@@ -43,20 +43,20 @@ LARGE = (
     "tensor_parallel_attention",
     "ulysses_attention",
 )
-"""Experiments whose programs take longest to compile; what is in them is in smaller ones too, or in other tests."""
+"""Experiments whose programs take longest to compile; smaller experiments or other tests cover the same features."""
 
 _MINOR = sys.version_info.minor
-"""Each minor version of Python tries other cases of what is sampled, so that two of them try more than one does."""
+"""Each minor version of Python samples other cases, so that two versions cover more than one."""
 
 FOLDER = Path(__file__).parents[1] / "conf" / "experiment"
 TRIED = frozenset(file.name for file in sorted(FOLDER.glob("*.yaml"))[_MINOR % 9 :: 9] if file.stem not in LARGE)
 HARDWARE = ("collective_allgather_matmul.yaml",)
-"""The experiments that these sessions try, here and compiled for hardware."""
+"""The experiments of these sessions, run here and compiled for hardware."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of the cases of a test that is marked `sample(n)`, leave all but every n-th to the sessions that run all of them.
+    """Keep every n-th case of a test marked `sample(n)`, unless the session runs all of them.
 
     Of the small experiments every ninth is run, and one that is compiled for hardware: `make experiments` runs all.
     """
@@ -75,7 +75,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _test(item: pytest.Item) -> str:
-    """The test of which an item is a case."""
+    """Return the test of which an item is a case."""
     return item.nodeid.split("[")[0]
 
 
@@ -83,14 +83,14 @@ _SLOWEST = 10
 
 
 def pytest_collection_finish() -> None:
-    """What is there by now stays, and need not be gone through again whenever JAX has made new objects."""
+    """Freeze the existing objects, so that garbage collections skip them when JAX makes new ones."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Say which command lines computed longest, where many were timed: waiting for others is not theirs."""
+    """Print the command lines with the longest computing time, if many were timed; waiting does not count."""
     reports = [
         report for each in terminalreporter.stats.values() for report in each if getattr(report, "when", "") == "call"
     ]

@@ -1,4 +1,4 @@
-"""What a record says of a program's collectives, memory and outputs, for tests that need it to be just so."""
+"""Records with given collectives, memory and outputs, for tests that need exact ones."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from runner.record.verdicts import (
 
 
 def as_json(value: Any) -> Any:
-    """What is read of it in `result.json`."""
+    """Return the fields in `result.json`."""
     return json.loads(json.dumps(codec.plain(value)))
 
 
@@ -43,7 +43,7 @@ def collective(
     between: dict[str, list[str]] | None = None,
     **more: Any,
 ) -> Collective:
-    """A collective as `docs/record.md` describes it."""
+    """Return a collective as `docs/record.md` describes it."""
     plain = Collective(
         kind=kind,
         node=node,
@@ -67,7 +67,7 @@ def collective(
 
 
 def output(**more: Any) -> OutputRecord:
-    """An output as a record describes it."""
+    """Return an output as a record describes it."""
     plain = OutputRecord(
         shape=[4, 4],
         dtype="float32",
@@ -82,7 +82,7 @@ def output(**more: Any) -> OutputRecord:
 
 
 def compared(**more: Any) -> ValueOutput:
-    """The verdict of `value` on an output."""
+    """Return the verdict of `value` on an output."""
     plain = ValueOutput(
         status="passed",
         oracle="graph",
@@ -101,7 +101,7 @@ def compared(**more: Any) -> ValueOutput:
 
 
 def value(**more: Any) -> ValueVerdict:
-    """The verdict of `value` on a program."""
+    """Return the verdict of `value` on a program."""
     plain = ValueVerdict(
         status="passed",
         max_abs_error=1e-7,
@@ -124,18 +124,18 @@ CHECKS = Checks(
 
 
 def timing(compile_s: float = 0.05, run_s: float = 0.0002) -> Timing:
-    """How long a program took."""
+    """Return the times of a program."""
     runs = RunTimes(median=run_s, min=run_s, max=run_s, n=10)
     return Timing(place_s=0.001, compile_s=compile_s, run_s=runs)
 
 
 def memory(arguments: int = 64, outputs: int = 64, temps: int = 64, peak: int | None = None) -> Memory:
-    """What a program needs on each device."""
+    """Return a program's memory on each device."""
     return Memory.of(arguments, outputs, temps, 0, peak)
 
 
 def program(*collectives: Collective, **more: Any) -> CompiledProgram:
-    """A program that passed."""
+    """Return a program that passed."""
     plain = CompiledProgram(
         status="passed",
         error=None,
@@ -154,23 +154,23 @@ def program(*collectives: Collective, **more: Any) -> CompiledProgram:
 
 
 def ran(device_ids: list[int], **more: Any) -> Ran:
-    """What a worker tells of a program whose compiler says nothing."""
+    """Return a worker's result for a program without compiler messages."""
     compilation = Compilation(memory=None, cost=None, timing=timing())
     return replace(Ran(device_ids=device_ids, outputs={}, operands={}, said="", compilation=compilation), **more)
 
 
 def died(error: str) -> ProgramRecord:
-    """A program that ended with an error."""
+    """Return a program that ended with an error."""
     return ProgramRecord(status="error", error=error, checks=Checks())
 
 
 def on(jax: str) -> Environment:
-    """What a run with this JAX runs on."""
+    """Return the devices and versions of a run with this JAX."""
     return Environment(jax=jax, jaxlib=jax, python="3.11.7", runner="0.1.0", git=None)
 
 
 def record(programs: dict[str, Any] | None = None, **more: Any) -> Record:
-    """A record of `case`, by default of a `shard_map` with one all-reduce."""
+    """Return a record of `case`, by default of a `shard_map` with one all-reduce."""
     array = ArrayRecord(
         shape=[4, 4], dtype="float32", spec=Spec(((), ("x",))), shard_shape=[4, 2], shards_from="spec", shards=None
     )

@@ -1,4 +1,4 @@
-"""An experiment as YAML text in; what the tool's own flow makes of it, in this process and on its devices, out."""
+"""An experiment as YAML text in; the result of the tool's own flow, in this process and on its devices, out."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ from runner.worker.types import infer
 from tests.here import Here
 
 Text: TypeAlias = str | Mapping[str, Any]
-"""An experiment as YAML or as what YAML says."""
+"""An experiment as YAML text or as its data."""
 
 
 class Telling(Here):
-    """A worker of which can be asked what types it told."""
+    """A worker that keeps the types that it computed."""
 
     types: events.Types | None = None
 
@@ -56,10 +56,10 @@ class Telling(Here):
 
 @dataclass
 class Outcome:
-    """What the programs of one experiment did: the record, and what it does not keep.
+    """The result of the programs of one experiment: the record, and what it does not keep.
 
     That is the types, the programs' sources, and their runs with every value whole. `sections` is the verdict on the
-    two oracles, where there are two.
+    two oracles, if there are two.
     """
 
     experiment: Experiment
@@ -89,7 +89,7 @@ class Outcome:
         ]
 
     def value(self, program: str, name: str) -> Any:
-        """A whole output."""
+        """Return a whole output."""
         return self.runs[program].outputs[name].whole()
 
 
@@ -109,12 +109,12 @@ def _why(verdict: Verdict) -> str:
 
 
 def experiment(text: Text, **changes: Any) -> Experiment:
-    """The experiment that a YAML text describes; its name and its mesh (2 by 2) may be left out."""
+    """Return the experiment that a YAML text describes; its name and its mesh (2 by 2) may be left out."""
     return read(config(text, **changes))
 
 
 def refusal(reading: Callable[[str], object], text: str, file: Path) -> str:
-    """The message, with its place, about a file of that text which `reading` does not accept."""
+    """Return the message, with its place, with which `reading` refuses a file of that text."""
     file.write_text(text, encoding="utf-8")
     with pytest.raises(InvalidExperiment) as error:
         reading(text)
@@ -122,7 +122,7 @@ def refusal(reading: Callable[[str], object], text: str, file: Path) -> str:
 
 
 def config(text: Text, **changes: Any) -> dict[str, Any]:
-    """The resolved configuration of such an experiment."""
+    """Return the resolved configuration of such an experiment."""
     given = {**(yaml.safe_load(text) if isinstance(text, str) else text), **changes}
     config = {"name": "test", "mesh": {"axes": ["x", "y"], "shape": [2, 2]}} | given
     merged = OmegaConf.merge(OmegaConf.structured(ExperimentConfig), config)
@@ -133,21 +133,21 @@ def config(text: Text, **changes: Any) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def configured(experiment: Experiment):
-    """JAX's configuration as a program's header sets it."""
+    """Configure JAX as a program's header does."""
     precision = None if experiment.precision == "default" else experiment.precision
     with jax.enable_x64(experiment.x64), jax.default_matmul_precision(precision):
         yield
 
 
 def types(text: Text, **changes: Any) -> Types:
-    """What JAX's abstract evaluation finds."""
+    """Return the types from JAX's abstract evaluation."""
     checked = experiment(text, **changes)
     with configured(checked):
         return infer(checked)
 
 
 def run(text: Text, folder: Path, **changes: Any) -> Outcome:
-    """Run every program that an experiment supports; each has to come to its end."""
+    """Run every program that an experiment supports; none may end early."""
     given = config(text, **changes)
     worker = Telling()
     record, findings = flow.examine(given, folder, Sources, workers=Workers(worker))
@@ -161,11 +161,11 @@ def run(text: Text, folder: Path, **changes: Any) -> Outcome:
 
 
 _TREES = tempfile.TemporaryDirectory()
-"""Where the leaves of trees are left."""
+"""The folder for the leaves of trees."""
 
 
 def shipped(name: str, folder: Path) -> tuple[Experiment, Mapping[str, str]]:
-    """The experiment of that name, at `verify_dims` where it names these, and why its pins then do not bind it."""
+    """Return an experiment by name, at its `verify_dims` if it has any, and then why its goldens do not apply."""
     config: Mapping[str, Any] = compose(name, folder).plain
     if imports(config):
         config = functions.traced(schema.completed(config), conf_folder() / "experiment", Path(_TREES.name) / name)
@@ -178,7 +178,7 @@ def shipped(name: str, folder: Path) -> tuple[Experiment, Mapping[str, str]]:
 
 
 def consulted(checked: Experiment, folder: Path, released: Mapping[str, str] | None = None) -> Context:
-    """The oracles of an experiment; `load` looks in `folder`."""
+    """Return the oracles of an experiment; `load` looks in `folder`."""
     arrays = data.make(checked, folder)
     with configured(checked):
         types = infer(checked)

@@ -1,7 +1,7 @@
-"""A worker that is this process: the tool's own flow, run without starting another one.
+"""A worker that is this process: the tool's own flow, without starting another process.
 
-JAX's number of devices and its platform are those of the process, which reads them once: what a program's header says
-of them changes nothing here. Everything else that it says of JAX holds, until the job is done.
+JAX's number of devices and its platform are those of this process, which reads them once: a program's header cannot
+change them here. All other JAX settings of the header hold until the job is done.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ takes a third of the time; `conftest.py` says which sessions leave it out."""
 
 @contextlib.contextmanager
 def configurable() -> Iterator[None]:
-    """Let programs and the worker configure JAX as they do in a process of their own; undo it afterwards."""
+    """Let programs and the worker configure JAX as they do in their own process; undo it afterwards."""
     genuine = jax.config.update
-    # What a test plants in the compiler's place is asked, whatever was compiled before.
+    # A planted compiler must be called even if the program was compiled before.
     shared.forget()
     before: dict[str, Any] = {}
     bytecode = sys.dont_write_bytecode
@@ -62,15 +62,15 @@ def configurable() -> Iterator[None]:
 
 @contextlib.contextmanager
 def loaded(path: Path) -> Iterator[ModuleType]:
-    """A program's module, as the worker imports it, while JAX is configured as its header says."""
+    """Import a program's module as the worker does, with the JAX configuration of its header."""
     with configurable():
         yield jobs._load(path)
 
 
 class Here(Worker):
-    """Runs its job as soon as it is submitted; what it tells crosses as the lines that a process would write.
+    """Runs its job as soon as it is submitted; its events pass through the same lines that a process would write.
 
-    What the worker itself raises, which would end its process, is raised by `submit`.
+    Exceptions of the worker itself, which would end its process, are raised by `submit`.
     """
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class Here(Worker):
             jobs.run(json.loads(job), self.emit)
 
     def emit(self, event: Said) -> None:
-        """Take in what the worker tells."""
+        """Receive an event of the worker."""
         self._lines.append(said(event))
 
     def next(self, timeout: float) -> Said | None:
@@ -91,10 +91,10 @@ class Here(Worker):
         return f"{name} ended with status 0"
 
     def kill(self) -> None:
-        """There is no process to end."""
+        """Do nothing: there is no process."""
 
     def close(self) -> None:
-        """There is nothing to let go of."""
+        """Do nothing: there is nothing to release."""
 
     def log(self) -> str:
         return ""

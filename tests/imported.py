@@ -18,17 +18,17 @@ from runner.worker import jaxprs
 from tests import harness
 
 FOLDER = Path(__file__).parent / "user_functions"
-"""Where the users' files are, which programs import."""
+"""The folder of the users' files, which programs import."""
 
 
 def functions(
     module: str, texts: Mapping[str, str], operands: Mapping[str, Mapping[str, Sequence[Any]]], axes: Any = None
 ) -> dict[str, Any]:
-    """The keys of a definition that calls functions of a module of the `user_functions`.
+    """Return the keys of a definition that calls functions of a module of the `user_functions`.
 
-    - `texts`: for each function of the experiment what it calls, in Python: `{"loss": "mlp.loss({'w': w}, x)"}`.
-    - `operands`: for each the shapes of what it is called with; the last entry may be a dtype.
-    - `axes`: the sizes of mesh axes, where the functions are those of a device.
+    - `texts`: the Python call of each function of the experiment: `{"loss": "mlp.loss({'w': w}, x)"}`.
+    - `operands`: the operand shapes of each; the last entry may be a dtype.
+    - `axes`: the sizes of mesh axes, for functions that run on one device.
     """
     preamble = ("import sys", f"sys.path.append({str(FOLDER)!r})", f"import {module}")
     space: dict[str, Any] = {}
@@ -51,7 +51,7 @@ def functions(
 
 
 def _filled(text: str, operand: str) -> str:
-    """A text of Python with `$name` in the place of a name."""
+    """Replace each `$name` in a Python text by a name."""
     return re.sub(rf"(?<![\w'\".$]){operand}(?![\w'\"(=])", f"${operand}", text)
 
 
@@ -61,11 +61,11 @@ def _struct(shape: Sequence[Any]) -> jax.ShapeDtypeStruct:
 
 
 def definition(text: harness.Text, imports: Mapping[str, Any]) -> dict[str, Any]:
-    """The definition of an experiment that calls imported functions."""
+    """Return the definition of an experiment that calls imported functions."""
     config = harness.config(text, functions=imports["functions"])
     return {**config, KEY: imports[KEY]}
 
 
 def experiment(text: harness.Text, imports: Mapping[str, Any]) -> Experiment:
-    """The same, read."""
+    """Return such an experiment."""
     return read(definition(text, imports))

@@ -1,4 +1,4 @@
-"""Every operation of the table on sharded operands: the expressions that the tests of the programs evaluate."""
+"""Sample expressions for every operation of the table on sharded operands, which the tests of the programs evaluate."""
 
 ARRAYS = """
 arrays:
@@ -24,11 +24,11 @@ SPECS = (
     {"A": "[[x, y]]", "W": "[null, y]", "B": "[[y, x]]", "S": "[[x, y]]", "V": "[]", "T": "[null, y, x]",
      "Q": "[x, null, y]", "J": "[]"},
 )  # fmt: skip
-"""Layouts of the arrays: different ones for different operands, tuples of axes, an axis on every kind of dimension."""
+"""Layouts of the arrays: different for different operands, with tuples of axes, an axis on every kind of dimension."""
 
 
 def _each(operations: str, *expressions: str) -> dict[str, list[str]]:
-    """For each operation, the expressions with its name in the place of `f`."""
+    """Return the expressions for each operation, with its name in place of `f`."""
     return {name: [e.replace("f(", f"{name}(", 1) for e in expressions] for name in operations.split()}
 
 
@@ -369,4 +369,4 @@ SAMPLES: dict[str, list[str]] = {
         "A + V[:, None].T",
     ],
 }
-"""The expressions of each operation; the last two are of subscripts and operators."""
+"""The expressions of each operation; the last two entries are those of subscripts and operators."""

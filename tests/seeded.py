@@ -1,4 +1,4 @@
-"""Device code with a mistake in a line of it, which `user_functions/seeded.py` has; experiments that import it."""
+"""Device code with a mistake in one line, from `user_functions/seeded.py`; experiments that import it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOSS = {"w": FULL, "x": X, "y": X}
 
 @dataclass(frozen=True)
 class Seed:
-    """A function with a mistake: what it is meant to compute, its operands, how its result lies, on which mesh."""
+    """A function with a mistake: the intended computation, its operands, the layout of its result, its mesh."""
 
     name: str
     whole: str
@@ -34,7 +34,7 @@ class Seed:
 
     @property
     def definition(self) -> dict[str, Any]:
-        """The experiment, as a file has it."""
+        """Return the experiment's definition."""
         arguments = ", ".join(self.operands)
         return {
             "mesh": self.mesh or {"axes": ["data", "model"], "shape": [2, 2]},
@@ -55,12 +55,12 @@ class Seed:
 
     @property
     def place(self) -> str:
-        """What readers know the line by."""
+        """The readers' name of the line."""
         return f"{FILE.name}:{self.line} "
 
 
 def of(whole: str, names: str, operands: dict[str, Any], result: list[Any], mesh: Any = None) -> list[Seed]:
-    """Several functions that are meant to compute the same."""
+    """Return seeds of several functions with the same intended computation."""
     return [Seed(name, whole, operands, result, mesh) for name in names.split()]
 
 

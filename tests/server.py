@@ -1,7 +1,7 @@
-"""A command line in; what `python -m runner` or `pytest` does with it, in a process that was forked, out.
+"""A command line in; the result of `python -m runner` or `pytest`, in a forked process, out.
 
-Python, Hydra, pytest, the runner and JAX are imported once. A worker is there only where a job comes, since most bad
-input is refused before: the first of a command is forked, and has JAX; the command's own process does not see it.
+Python, Hydra, pytest, the runner and JAX are imported once. A worker only exists once a job comes, since most bad input
+is refused before: the first worker of a command is forked, and has JAX; the command's own process does not have it.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 TIMED = "computed seconds"
-"""The property of a test's report that says how long its command line computed."""
+"""The property of a test's report with the computing time of its command line."""
 
 
 @dataclass(frozen=True)
 class Done:
-    """What a command line did: its exit status, what it wrote, how long it took; `jax`: whether it imported JAX.
+    """The result of a command line: its exit status, its output, its duration; `jax`: whether it imported JAX.
 
-    - `cpu`: the seconds that it computed, with the processes that it started and saw end.
+    - `cpu`: its computing seconds, including those of child processes that it waited for.
 
     A status below 0 is the signal that ended it.
     """
@@ -51,9 +51,9 @@ class Done:
 
 
 def command(folder: Path, *arguments: str, module: str = "runner", limit: float = 120.0, **environment: str) -> Done:
-    """Do a command line from `folder`, under `environment` variables added to this process's; ended after `limit` s.
+    """Run a command line from `folder`, with `environment` variables added; it is killed after `limit` s.
 
-    - `module`: whose: `runner`, the runner's with a subcommand (`runner derive`), or `pytest`.
+    - `module`: `runner`, the runner with a subcommand (`runner derive`), or `pytest`.
     """
     server = _server()
     assert server.stdin is not None
@@ -87,7 +87,7 @@ def _serve() -> None:
 
     process.Worker = _Late  # pyright: ignore[reportAttributeAccessIssue]
 
-    # What every command line imports before it is judged.
+    # The imports of every command line.
     import hydra.main  # noqa: F401  # isort: skip
     import runner.config.compose
     import runner.config.composition
@@ -101,9 +101,9 @@ def _serve() -> None:
     there = set(sys.modules)
     import runner.worker.job
 
-    # Where a command's own process imports JAX after all it does so anew, and is found out.
+    # If a command's own process imports JAX, it does so again, which the tests detect.
     _WORKERS_OWN.update({name: sys.modules.pop(name) for name in set(sys.modules) - there if name.startswith(_HIDDEN)})
-    # What is there is not gone through again in every process, nor copied to it.
+    # Garbage collections then skip the existing objects, which stay shared between the processes.
     gc.collect()
     gc.freeze()
     for line in sys.stdin:
@@ -117,14 +117,14 @@ _WORKERS_OWN: dict[str, ModuleType] = {}
 
 
 class _Late:
-    """A worker that is started where its job comes, or where it is to say which of several it is."""
+    """A worker that starts when its job comes, or when it learns which of several workers it is."""
 
     def __init__(self, membership: Sequence[str] = ()) -> None:
         self._membership = membership
         self._worker: Any = None
 
     def announce(self, announcement: str) -> None:
-        """Nothing: the process that will be it has imported JAX."""
+        """Do nothing: the forked process has imported JAX already."""
 
     def dismiss(self) -> None:
         """End it, if it was started."""
@@ -132,13 +132,13 @@ class _Late:
             self._worker.dismiss()
 
     def submit(self, job: dict[str, Any]) -> None:
-        """Start it, if it is not there, and hand it the job."""
+        """Start it if necessary, and hand it the job."""
         if self._worker is None:
             self._worker = _WORKER() if _Spare.waiting is None else _Forked()
         self._worker.submit(job)
 
     def listen(self) -> None:
-        """Start it, and hear what it says first."""
+        """Start it, and wait for its first message."""
         self._worker = _WORKER(membership=self._membership)
         self._worker.listen()
 
@@ -152,9 +152,9 @@ class _Late:
 
 
 class _Spare:
-    """A process with all that a worker imports, which is one when it is told to; forked while there are no threads.
+    """A process with everything imported that a worker needs, forked early while there are no threads.
 
-    To whoever started it, it is what `subprocess.Popen` gives.
+    It has the interface of `subprocess.Popen`.
     """
 
     waiting: ClassVar[_Spare | None] = None
@@ -180,7 +180,7 @@ class _Spare:
 
     @classmethod
     def taken(cls, stderr: IO[bytes], scratch: Path) -> _Spare:
-        """That of this command, which writes its errors to a file from now on, and has its own temporary folder."""
+        """Return this command's spare, with its errors in a file and a temporary folder of its own."""
         spare, cls.waiting = cls.waiting, None
         assert spare is not None
         with spare._ours as ours:
@@ -188,7 +188,7 @@ class _Spare:
         return spare
 
     def wait(self, timeout: float | None = None) -> int:
-        """Its exit status, below 0 for a signal. Raises `subprocess.TimeoutExpired`."""
+        """Return its exit status, below 0 for a signal. Raises `subprocess.TimeoutExpired`."""
         until = None if timeout is None else time.monotonic() + timeout
         while self._status is None:
             done, status = os.waitpid(self.pid, 0 if until is None else os.WNOHANG)
@@ -207,7 +207,7 @@ class _Spare:
 
 
 def _be_worker(parent: int, stdin: int, stdout: int, asked: socket.socket) -> None:
-    """Wait until a worker is wanted, and be it. Never returns."""
+    """Wait until a worker is needed, then become it. Never returns."""
     from runner.link import lifeline
 
     try:
@@ -218,7 +218,7 @@ def _be_worker(parent: int, stdin: int, stdout: int, asked: socket.socket) -> No
         os.environ["TMPDIR"] = os.fsdecode(message)
         tempfile.tempdir = None
         sys.modules.update(_WORKERS_OWN)
-        # As in a process of its own: the strictness of the command is not its worker's.
+        # As in a separate process: the command's strict warnings do not apply to its worker.
         cast("Any", warnings).filters[:] = _FILTERS
         sys.warnoptions.clear()
         for held, number in ((stdin, 0), (stdout, 1), (descriptors[0], 2)):
@@ -264,13 +264,13 @@ def _be(
     err: IO[bytes],
     told: int,
 ) -> None:
-    """Be the process of one command line. Never returns."""
+    """Become the process of one command line. Never returns."""
     status = 3
     try:
         os.setpgid(0, 0)
         os.chdir(folder)
         os.environ.update(environment)
-        # JAX has read its variables where it was imported before.
+        # JAX read its environment variables when it was imported.
         _Spare.waiting = None if environment else _Spare()
         warnings.simplefilter("error")
         sys.warnoptions.append("error")
@@ -280,7 +280,7 @@ def _be(
         sys.argv = list(arguments)
         module = arguments[0]
         if module == "pytest":
-            # It would rewrite assertions in modules that have been imported already.
+            # pytest would rewrite assertions in modules that are imported already.
             sys.exit(pytest.main(["--assert=plain", *arguments[1:]]))
         runpy.run_module(module, run_name="__main__")
     except SystemExit as left:
@@ -295,7 +295,7 @@ def _be(
 
 
 def _ended(child: int, limit: float) -> tuple[int, float]:
-    """The exit status and the computing time of a process, killed with all that it started after the limit."""
+    """Return the exit status and the computing time of a process; after the limit it is killed with its children."""
 
     def late(number: int, frame: FrameType | None) -> None:
         os.killpg(child, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Records of sweeps that nobody ran: as many points as asked for, what each is known by what it overrides."""
+"""Synthetic records of sweeps: any number of points, each identified by its overrides."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SPECS = ("[null,null]", "[x,null]", "[y,null]", "[null,x]", "[x,y]")
 
 
 def point(number: int, a: str, b: str, size: int, program: str) -> Record:
-    """One point of a sweep of two specs, a size and the program; every eleventh is invalid."""
+    """Return one point of a sweep of two specs, a size and the program; every eleventh is invalid."""
     overrides = [
         "+experiment=case", f"arrays.A.spec={a}", f"arrays.B.spec={b}", f"dims.I={size}", f"program={program}",
     ]  # fmt: skip
@@ -32,7 +32,7 @@ def point(number: int, a: str, b: str, size: int, program: str) -> Record:
 
 
 def write(folder: Path, count: int) -> list[Path]:
-    """So many points in `folder/0`, `folder/1`, …, no two alike."""
+    """Write `count` distinct points in `folder/0`, `folder/1`, …"""
     base = list(itertools.product(SPECS, SPECS, (64, 256, 1024, 4096, 16384), ("auto", "shard_map")))
     made: list[Path] = []
     for number in range(count):

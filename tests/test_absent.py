@@ -1,4 +1,4 @@
-"""Targets that are not here: programs are compiled for a topology, nothing runs, no data is made."""
+"""Absent targets: programs are compiled for a topology, nothing runs, no data is made."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ outputs: {C: [null, null]}
 
 
 def target(name: str, axes: int = 2, **more: Any) -> dict[str, Any]:
-    """The changes to an experiment that compile it for a topology."""
+    """Return the changes to an experiment that compile it for a topology."""
     shape = list(topology.parse(name, "cpu").mesh_shape(axes))
     return {"target": {"topology": name}, "mesh": {"axes": ["x", "y", "z"][:axes], "shape": shape}, **more}
 
@@ -155,7 +155,7 @@ def test_sizes_at_which_the_experiment_cannot_be_verified():
 
 
 def only_compiled(sections: SectionsVerdict | NotRun | None = None, **more: Any) -> Record:
-    """The record of an experiment that was compiled for hardware that is not here."""
+    """Return the record of an experiment that was compiled for absent hardware."""
     absent = NotRun(reason="v5e:4x4 is not here")
     return evidence.record({}, checks=FileChecks(sections=sections or absent), **more)
 

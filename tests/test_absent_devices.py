@@ -1,4 +1,4 @@
-"""Programs for devices that are not here: in the order that the mesh has them in, whatever an argument says of them."""
+"""Programs for absent devices use the device order of the mesh, whatever an argument says."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_program_without_arguments_is_compiled_for_the_devices_that_are_not_he
     done = _run(tmp_path, "target=v5e_2x2", "target.slices=2", f"program={program}")
     assert done.returncode == 0, done.stdout + done.stderr
     for file in (tmp_path / "run").glob("hlo_*.txt"):
-        # Tiles are a TPU's.
+        # Only TPUs have tiles.
         assert "T(" in file.read_text(encoding="utf-8").split("\n")[0], file.name
     alone = next((tmp_path / "run").glob("program_auto.py" if program == "all" else "program_vmap.py"))
     told = subprocess.run([sys.executable, alone], capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""What is imported before an input is known to be valid: by a worker, to which it is announced, and by the command."""
+"""The imports before an input is known to be valid: of a worker, to which modules are announced, and of the command."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_an_announcement_that_is_no_experiment_imports_no_jax() -> None:
 
 
 def modules(*command: str, lines: Sequence[str] = (), status: int = 0) -> set[str]:
-    """The modules that a Python process imports which gets these lines and then no more."""
+    """Return the modules that a Python process imports which reads these lines and then no more."""
     process = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", *command],
         input="".join(f"{line}\n" for line in lines),
@@ -65,7 +65,7 @@ def modules(*command: str, lines: Sequence[str] = (), status: int = 0) -> set[st
 
 
 def imported(*lines: str) -> set[str]:
-    """The modules that a worker imports which gets these lines."""
+    """Return the modules that a worker imports which reads these lines."""
     return modules("runner.worker", str(os.getpid()), lines=lines)
 
 
@@ -79,10 +79,10 @@ def test_a_worker_imports_jax_for_a_valid_announcement_alone() -> None:
 
 
 ELSEWHERE = {"checks", "derivation", "planning", "programs", "reference", "testing", "track", "worker"}
-"""The rooms of which an invalid input needs nothing."""
+"""The rooms that invalid input does not need."""
 
 TOLD_WITH = {"console", "progress", "refused", "report", "status", "table", "values"}
-"""The modules of `show` that tell a user that it is invalid."""
+"""The modules of `show` that report invalid input."""
 
 
 def test_an_invalid_experiment_imports_what_it_is_read_and_told_with(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_a_process_that_is_dismissed_ends_and_is_closed_later() -> None:
 
 
 class Listener(Worker):
-    """A worker that keeps what is announced to it."""
+    """A worker that keeps the announced modules."""
 
     def __init__(self) -> None:
         super().__init__((sys.executable, "-c", "import sys; sys.stdin.read()"))

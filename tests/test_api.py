@@ -1,4 +1,4 @@
-"""What `runner` offers to Python: it costs nothing to import, and does what the command does."""
+"""The Python interface of `runner`: cheap to import, with the same results as the command."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
 def script(text: str, folder: Path) -> str:
-    """What a script prints that is run in a process of its own, which looks for no TPU though libtpu is here."""
+    """Return the output of a script in its own process, which does not look for TPUs although libtpu is installed."""
     (folder / "script.py").write_text(text, encoding="utf-8")
     command = [sys.executable, "-W", "error", "script.py"]
     ran = subprocess.run(
@@ -93,7 +93,7 @@ def test_what_cannot_be_composed_is_said(
     with pytest.raises(runner.InvalidConfiguration) as raised:
         runner.compose(experiment, config_dir=config_dir)
     assert str(raised.value) == message
-    # `run` says it in the record, and leaves no worker behind.
+    # `run` reports it in the record, and leaves no worker behind.
     found = runner.run(experiment, config_dir=config_dir, folder="run")
     assert (found.status, found.error) == ("invalid", message)
     assert runner.read("run") == found
@@ -147,7 +147,7 @@ def test_a_record_prints_what_its_run_printed(name: str, graph: str, show: str, 
     ran = run_command("--config-dir", str(tmp_path), f"+experiment={name}", f"hydra.run.dir={tmp_path}/out")
     found = runner.read(tmp_path / "out")
     assert found.config_folders == [str(tmp_path)]
-    # A stream of its own has what is wrong.
+    # Errors are on a separate stream.
     assert sorted(str(found).splitlines()) == sorted([*ran.stdout.splitlines(), *ran.stderr.splitlines()])
     assert runner.run(name, config_dir=tmp_path, folder=tmp_path / "again").config_folders == [str(tmp_path)]
 
@@ -157,7 +157,7 @@ def test_a_notebook_shows_verdicts_faults_and_pictures() -> None:
     program = evidence.program(evidence.collective(), status="failed", checks=evidence.CHECKS.but(value=failed))
     found = shown(status="failed", programs={"auto": program}, warnings=["a & b"])
     fragment = found._repr_html_()
-    # It is well-formed, and escapes what is text.
+    # It is well-formed, and escapes text.
     tree = ElementTree.fromstring(fragment)
     assert [cell.text for cell in tree.findall(".//table[1]/thead/tr/th")][:3] == ["program", "status", "value"]
     assert [pre.text for pre in tree.findall("pre")] == ["auto: value failed\n  <who>"]

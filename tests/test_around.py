@@ -1,6 +1,6 @@
-"""What stands around an experiment: Hydra's own settings, other files in its folder, the variables of the environment.
+"""The surroundings of an experiment: Hydra's own settings, other files in its folder, environment variables.
 
-Whatever is wrong there is one message, in no words but ours, Hydra's or JAX's, and no traceback.
+Every fault there gives one message, in the words of the runner, Hydra or JAX, and no traceback.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _folder(home: Path) -> Path:
 
 
 def _unread(folder: Path) -> dict[str, str]:
-    """Put files that cannot be read beside the good one; what is said of each."""
+    """Put unreadable files beside the good one; return the expected message for each."""
     inside = folder / "experiment"
     (inside / "latin.yaml").write_bytes(b"# @package _global_\nsummary: caf\xe9\n")
     (inside / "wide.yaml").write_bytes(GOOD.encode("utf-16"))

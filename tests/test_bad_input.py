@@ -1,4 +1,4 @@
-"""Bad input gets one message: where, what, what instead; status 2; and JAX is not imported for what needs none."""
+"""Bad input gets one message: where, what, what instead; status 2; JAX is only imported if it is needed."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def run(folder: Path, text: str, *overrides: str) -> Done:
 
 
 def edited(old: str, new: str) -> str:
-    """The good experiment with one mistake in it."""
+    """Return the good experiment with one mistake in it."""
     assert GOOD.count(old) >= 1, old
     return GOOD.replace(old, new, 1)
 
 
 def expect(result: Done, message: str) -> None:
-    """The one message, whole; status 2; no traceback; and this process never imported JAX."""
+    """Expect the whole message, status 2, no traceback, and no import of JAX in this process."""
     assert result.returncode == 2, result.stdout + result.stderr
     assert result.stderr == message + "\n"
     assert "Traceback" not in result.stdout + result.stderr
@@ -441,7 +441,7 @@ def test_a_name_that_no_document_has_lists_the_experiments(tmp_path: Path) -> No
     result = command(tmp_path, "+experiment=zzz")
     assert result.returncode == 2
     assert "no experiment 'zzz'; there are allreduce_as_scatter_gather, block_matmul, " in result.stderr
-    # What several experiments have in their source is the name of none.
+    # A source that several experiments share does not name one of them.
     assert "did you mean" not in command(tmp_path, "+experiment=MinText").stderr
 
 

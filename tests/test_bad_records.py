@@ -1,6 +1,6 @@
-"""A record that nobody should have written costs its own point, in every command that reads records.
+"""A corrupted record costs only its own point, in every command that reads records.
 
-A session tries a few of the places at which something hostile may stand; `make faults` tries a thousand.
+A session tries a few corruptions; `make faults` tries a thousand.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from runner.record import record
 from tests.server import command
 
 EVERY = 4
-"""Of the cases of two records so many-th are tried in `make faults`: more than a thousand."""
+"""`make faults` tries every case of this stride of two records: more than a thousand."""
 
 SAMPLE = 211
-"""And so many-th in every session."""
+"""The stride of the cases in every session."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""A sweep is counted before any of its points is made, and refused where it is more than `sweep.most`."""
+"""A sweep's points are counted before any is made, and the sweep is refused if there are more than `sweep.most`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often what stands in branches runs: an honest range, through every room that counts."""
+"""Operations in branches have a correct range of executions, in every part of the tool that counts."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def programs() -> st.SearchStrategy[tuple[Any, ...]]:
 
 
 def outcomes(program: tuple[Any, ...]) -> set[int]:
-    """What can be sent in all: every choice taken every way, each time anew."""
+    """Return all possible totals: every choice taken every way, independently each time."""
     sums = {0}
     for part in program:
         if isinstance(part, Sends):
@@ -166,12 +166,12 @@ def test_a_choice_in_a_loop_is_made_in_every_step_and_a_choice_in_it_where_it_is
         "rc": (Range(min=0, max=9), 1),
     }  # fmt: skip
     assert not any("how often" in sentence for sentence in module.unknown)
-    # In every step one of the branches; the second has an all-reduce in one of its own.
+    # One of the branches in every step; the second has an all-reduce in a branch of its own.
     assert executions.by_kind((one.kind, one.count, one.branches) for one in module.found) == {
         "all-reduce": Range(min=0, max=9),
         "all-gather": Range(min=0, max=9),
     }
-    # Where that has it in both, all have one: nine, whatever is taken.
+    # If both of these have it, every path has one: nine in all cases.
     reduced = "ROOT %re = f32[2,4]{1,0} all-reduce(%p.5), channel_id=5, replica_groups=[1,4]<=[4], to_apply=%add"
     always = read(NINE.replace("ROOT %n.5 = f32[2,4]{1,0} negate(%p.5)", reduced), experiment(PLAIN), "auto")
     assert executions.by_kind((one.kind, one.count, one.branches) for one in always.found) == {
@@ -186,7 +186,7 @@ def test_a_loop_of_unknown_length_around_a_branch_is_not_known() -> None:
     assert "how often rc runs is not known" in module.unknown
 
 
-# What is expected of it.
+# Expectations.
 
 MAYBE = InBranch(choice="c", branch=0, of=2, times=1)
 ONE = collective(count=Range(min=0, max=1), branches=[MAYBE])
@@ -243,7 +243,7 @@ def test_a_range_is_told_in_words() -> None:
     )
 
 
-# What shows it.
+# Reports.
 
 
 def test_tables_goldens_and_sweeps_show_the_range() -> None:
@@ -254,7 +254,7 @@ def test_tables_goldens_and_sweeps_show_the_range() -> None:
         ("all-reduce", "0 to 1", "in a branch, as written"),
         ("all-gather", "1", "as written"),
     ]
-    # Two that are alike and exclude each other are one.
+    # Two equal collectives in alternative branches count as one.
     (row,) = collectives.rows(record({"shard_map": evidence.program(ONE, replace(OTHER, node="C", nodes=["C"]))}))
     assert row[3] == "1"
     (one,) = measures.rows(0, found, [])
@@ -324,6 +324,6 @@ def test_a_program_is_held_to_a_range(tmp_path: Path) -> None:
     mode = next(one for one in outcome.record.modes or () if one.program == "shard_map")
     assert (mode.bytes_sent, mode.bytes_sent_min) == (672, 96)
     assert modes.rows(replace(outcome.record, modes=[mode, mode]))[0][4] == "at most 672 B"
-    # What is not in the file: an exact number, which the branch does not promise, and one gather less.
+    # Two false expectations: an exact number, which the branch does not guarantee, and one gather less.
     outcome = run(STEP.replace("{max: 3}, all-reduce: 1}", "3, all-reduce: 1}"), tmp_path, program="shard_map")
     assert [line.split(": ", 1)[1] for line in outcome.failures() if "collectives" in line]

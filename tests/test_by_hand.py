@@ -1,4 +1,4 @@
-"""A backward pass that one section has written by hand, held to the gradient that the other reads."""
+"""A backward pass written by hand in one section is compared with the gradient that the other section reads."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_a_gradient_written_by_hand_is_held_to_jax_s(name: str, tmp_path: Path) 
     assert outcome.failures() == []
     assert list(outcome.runs) == PROGRAMS
     for program, run in outcome.runs.items():
-        # JAX's own is not computed beside what is written in its place.
+        # JAX's own backward pass is not computed beside the one written by hand.
         own = of_per_device if program in ("shard_map", "vmap") else of_graph
         assert sorted(run.outputs) == sorted(own), program
         assert (outcome.checks[program].gradient is not None) == any(output.startswith("grad.") for output in own)

@@ -1,4 +1,4 @@
-"""What compiled programs move, against the formulas of the textbooks, at several sizes and meshes.
+"""The bytes that compiled programs move, against textbook formulas, at several sizes and meshes.
 
 V is counted as in "How to Scale Your Model": per device the operands and the results of all collectives of a kind over
 the same axes, since XLA may merge some into one.
@@ -25,7 +25,7 @@ FLOAT = 4
 
 
 def shipped(name: str, program: str, mesh: Mapping[str, int], dims: Mapping[str, int]) -> Any:
-    """An experiment that comes with the runner, at other sizes."""
+    """Return a shipped experiment at other sizes."""
     given = yaml.safe_load((ROOT / "conf" / "experiment" / f"{name}.yaml").read_text())
     for key in ("defaults", "expect", "hydra"):
         given.pop(key, None)
@@ -39,7 +39,7 @@ def shipped(name: str, program: str, mesh: Mapping[str, int], dims: Mapping[str,
 
 
 def volumes(evidence: Any) -> Moved:
-    """What the collectives of a record move in all."""
+    """Return the total bytes that the collectives of a record move."""
     moved: Moved = {}
     for one in evidence.collectives:
         key = one.kind, " ".join(one.axes)
@@ -54,22 +54,22 @@ def case3(I: int, K: int, **_: int) -> Moved:  # noqa: E741
 
 
 def all_gathered(M: int, K: int, x: int, **_: int) -> Moved:
-    """[M_x, K] times [K, N]: a shard goes in, the whole comes out."""
+    """[M_x, K] times [K, N]: the input is a shard, the output is whole."""
     return {("all-gather", "x"): (M * K * FLOAT // x, M * K * FLOAT)}
 
 
 def scattered(M: int, N: int, x: int, **_: int) -> Moved:
-    """[M, K_x] times [K_x, N] to [M_x, N]: the whole partial product goes in, a shard comes out."""
+    """[M, K_x] times [K_x, N] to [M_x, N]: the input is the whole partial product, the output is a shard."""
     return {("reduce-scatter", "x"): (M * N * FLOAT, M * N * FLOAT // x)}
 
 
 def gathered_in_a_ring(M: int, K: int, x: int, **_: int) -> Moved:
-    """Each shard of the first operand passes every device but its own."""
+    """Each shard of the first operand visits all other devices."""
     return {("collective-permute", "x"): ((x - 1) * M * K * FLOAT // x,) * 2}
 
 
 def scattered_in_a_ring(M: int, N: int, x: int, **_: int) -> Moved:
-    """Each shard of the result is summed up on its way around."""
+    """Each shard of the result is summed along the ring."""
     return {("collective-permute", "x"): ((x - 1) * M * N * FLOAT // x,) * 2}
 
 
@@ -79,7 +79,7 @@ def data_parallel(D: int, F: int, O: int, **_: int) -> Moved:  # noqa: E741
 
 
 def fsdp(D: int, F: int, data: int, **_: int) -> Moved:
-    """Forward both weights are gathered, backward their gradients are scattered; the loss is reduced."""
+    """The forward pass gathers both weights, the backward pass scatters their gradients; the loss is reduced."""
     shards, weights = 2 * D * F * FLOAT // data, 2 * D * F * FLOAT
     return {
         ("all-gather", "data"): (shards, weights),
@@ -89,12 +89,12 @@ def fsdp(D: int, F: int, data: int, **_: int) -> Moved:
 
 
 def megatron(T: int, D: int, model: int, **_: int) -> Moved:
-    """The block's output forward, the gradient of its input backward."""
+    """The block's output in the forward pass, the gradient of its input in the backward pass."""
     return {("all-reduce", "model"): (2 * T * D * FLOAT,) * 2}
 
 
 def megatron_on_parts(B: int, D: int, F: int, data: int, model: int, **_: int) -> Moved:
-    """The same of a part of the batch; over data what each device has of the weights' gradients, and the loss."""
+    """The same for a part of the batch; over data each device's parts of the weights' gradients, and the loss."""
     weights = (D * F + F + F * D) // model + D
     return {
         ("all-reduce", "model"): (2 * B * D * FLOAT // data,) * 2,
@@ -103,7 +103,7 @@ def megatron_on_parts(B: int, D: int, F: int, data: int, model: int, **_: int) -
 
 
 def ulysses(B: int, H: int, S: int, K: int, seq: int, **_: int) -> Moved:
-    """q, k, v and the heads are exchanged forward, their gradients backward; each stays as large as it was."""
+    """q, k, v and the heads are exchanged forward, their gradients backward; sizes do not change."""
     return {
         ("all-to-all", "seq"): (8 * B * H * S * K * FLOAT // seq,) * 2,
         ("all-reduce", "seq"): (FLOAT, FLOAT),
@@ -111,7 +111,7 @@ def ulysses(B: int, H: int, S: int, K: int, seq: int, **_: int) -> Moved:
 
 
 def hierarchical(N: int, node: int, device: int, **_: int) -> Moved:
-    """Within a node the gradient is scattered and gathered; only a part of it crosses to the others."""
+    """Within a node the gradient is scattered and gathered; only a part of it crosses between nodes."""
     part, whole = N * FLOAT // device, N * FLOAT
     return {
         ("reduce-scatter", "device"): (whole, part),

@@ -1,4 +1,4 @@
-"""`runner.check` of functions as scripts have them: what they close over, are called with and give; what is refused."""
+"""`runner.check` of functions from scripts: their closures, arguments and results; what is refused."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def check(folder: Path, function: Any, *operands: Any, **more: Any) -> runner.Re
 
 
 def message(folder: Path, function: Any, *operands: Any, **more: Any) -> str:
-    """What is wrong with a call, without its place and the line that is quoted."""
+    """Return the error message of a call, without its place and the quoted line."""
     record = check(folder, function, *operands, **more)
     assert record.status == "invalid", record
     assert record.error is not None
@@ -48,7 +48,7 @@ class Config:
 
 
 def local_classes() -> tuple[Any, Any]:
-    """A pytree whose classes no module has by their names, as those of a script; the function that takes it."""
+    """Return a pytree of classes that no module exports by name, as in a script; and a function that takes it."""
 
     @jax.tree_util.register_dataclass
     @dataclasses.dataclass
@@ -144,7 +144,7 @@ def test_hardware_is_a_file_of_its_group_or_numbers(tmp_path: Path) -> None:
     estimate = check(tmp_path / "a", loss, X, W, hardware="h100", **more).compiled["auto"].estimate
     assert estimate is not None
     assert estimate.seconds
-    # Without links a collective takes a time that nobody knows.
+    # Without links the time of a collective is unknown.
     known = check(tmp_path / "b", loss, X, W, hardware={"name": "mine", "flops": {"float32": 1e12}}, **more)
     assert known.status == "passed", known
     estimate = known.compiled["auto"].estimate
@@ -220,7 +220,7 @@ def test_what_no_other_process_can_have_raises(tmp_path: Path) -> None:
         check(tmp_path / "none", 3, X, in_specs=P())
 
 
-# What XLA gets wrong on simulated CPU devices, as plain functions.
+# XLA's wrong results on simulated CPU devices, as plain functions.
 
 CONV = np.random.default_rng(0).normal(size=(4, 16, 3)).astype("f")
 KERNEL = np.random.default_rng(1).normal(size=(3, 3, 5)).astype("f")

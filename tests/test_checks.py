@@ -1,4 +1,4 @@
-"""Each check can fail, says where, and passes what is right: on runs made by hand, without JAX."""
+"""Each check can fail, says where, and passes correct results: on synthetic runs, without JAX."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def context(text: str = TEXT, **keys: Any) -> Context:
 
 
 def run(of: Context, program: str = "shard_map", **changes: Any) -> ProgramRun:
-    """What a program that does everything right leaves; `changes` maps a position to another value that it holds."""
+    """Return the result of a correct program; `changes` maps a position to another value that it holds."""
     promised = of.layout("C")
     right = of.arrays["A"].astype(np.float64) @ of.arrays["B"].astype(np.float64)
     held, copies = [], {}
@@ -459,17 +459,17 @@ def test_a_whole_output_is_put_together_from_its_parts() -> None:
     assert run(given).outputs["C"].whole().tolist() == (given.arrays["A"] @ given.arrays["B"]).tolist()
 
 
-# What nobody is seen to be wrong in.
+# Weak checks: no mistake would be visible.
 
 
 def undecided(given: Context, program: str, change: Any = None) -> tuple[ProgramRun, Any]:
-    """A run, and its verdict: all elements of C hang on decisions, which were seen to lead to twice what they are."""
+    """Return a run and its verdict: all elements of C depend on decisions, which were seen to double them."""
     ran = run(given, program, **({f"at{position}": change for position in range(4)} if change else {}))
     return ran, value.check(given, ran)
 
 
 def twice(given: Context) -> Context:
-    """Where every element may be twice what it is, by a flip."""
+    """Mark every element as one that a decision may double."""
     for oracle in (given.graph, given.per_device):
         assert oracle is not None
         exact, rounding = oracle.values["C"], oracle.rounding["C"]

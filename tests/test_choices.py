@@ -1,4 +1,4 @@
-"""`cond` and `switch`: what they become, what the programs have, what is computed, and what is refused."""
+"""`cond` and `switch`: the lines that they become, the programs, the results, and the refusals."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_every_program_and_its_gradients_are_right(tmp_path: Path) -> None:
     derivation = outcome.types.derivation
     assert derivation is not None
     assert "every branch of 'y' is computed: these lines have no functions to choose between" in derivation.notes
-    # Which branch is taken is known when the program runs, and the record says no more.
+    # The branch is only known when the program runs, so the record cannot say more.
     mine = outcome.record.programs["shard_map"]
     assert isinstance(mine, CompiledProgram)
     assert mine.collectives is not None
@@ -126,7 +126,7 @@ grad: {of: l, wrt: [s]}
 """
     outcome = run(text, tmp_path, program=["auto", "explicit"])
     assert outcome.failures() == []
-    # Both branches computed, as a `where` does, the gradient is NaN: 0 times an infinite one.
+    # If both branches are computed, as in a `where`, the gradient is NaN: 0 times infinity.
     both = text.replace('"cond(s > 0, root, lambda s: 0.5 * s, s)"', "where(s > 0, root(s), 0.5 * s)")
     assert run(both, tmp_path, program="auto").failures() != []
 
@@ -209,7 +209,7 @@ def test_a_branch_that_is_broken_is_noticed(tmp_path: Path) -> None:
     found = mutants.mutants(consulted(experiment(only), tmp_path))
     swapped = [mutant for mutant in found if mutant.edit.after == "where(y_on, y_scaled, y_dense)"]
     assert [mutant.outcome for mutant in swapped] == ["noticed"]
-    # The branch that is not taken: whatever it gives, nothing changes.
+    # The value of the branch that is not taken makes no difference.
     assert {mutant.outcome for mutant in found if str(mutant.edit.line) == "y_scaled"} <= {
         "equivalent",
         "refused",

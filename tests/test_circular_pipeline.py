@@ -1,4 +1,4 @@
-"""The shipped circular pipeline is the layers one after the other, whatever the number of microbatches."""
+"""The shipped circular pipeline equals its layers in sequence, for any number of microbatches."""
 
 from __future__ import annotations
 

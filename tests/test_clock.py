@@ -1,4 +1,4 @@
-"""The time of a run: what takes longer is cut off, and what nobody can cut off is not claimed to be."""
+"""Time limits of a run: a step that takes too long is interrupted, and one that cannot be is not claimed to be."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ outputs: {C: [x]}
 
 
 def test_a_reference_without_end_ends_the_run_and_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The worker needs its time.
+    # The worker's start takes time.
     monkeypatch.setattr(clock, "limit", lambda seconds, what: limit(0.5 if what == "the reference" else seconds, what))
     found = run.run(config(SLOW), tmp_path, lambda: Sources((), ()))
     assert found.status == "error"

@@ -1,4 +1,4 @@
-"""Commands that a cluster starts, one for each process, are one run; what ends one of them ends all, with a message.
+"""Processes that a cluster starts for one command form one run; the end of one ends all, with a message.
 
 The cluster is this machine, with the environment variables that Slurm and Open MPI set.
 """
@@ -85,7 +85,7 @@ def started(
 
 
 def commands(folder: Path, *overrides: str, variables: Variables = of_slurm) -> list[subprocess.Popen[str]]:
-    """Two processes that run case 3; the first one's folder is `0`."""
+    """Return two processes that run case 3; the first one's folder is `0`."""
     port = free_port()
     case = ("-m", "runner", "+experiment=case3_allreduce", "target.cluster=true")
     return [
@@ -95,7 +95,7 @@ def commands(folder: Path, *overrides: str, variables: Variables = of_slurm) -> 
 
 
 def ended(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
-    """Of each its exit status and what it wrote."""
+    """Return the exit status and the output of each."""
     told: list[tuple[int, str, str]] = []
     try:
         for process in processes:
@@ -230,12 +230,12 @@ def test_a_sweep_does_not_run_over_a_cluster(tmp_path: Path) -> None:
     assert "a cluster runs one experiment, whose command it starts once for each process: srun -n 2" in found["error"]
 
 
-# How they meet, with workers that do nothing.
+# How processes meet, with workers that do nothing.
 
 
 @pytest.fixture
 def idle() -> Iterator[Callable[[], Worker]]:
-    """Makes processes that stand for workers."""
+    """Return a factory of processes that stand in for workers."""
     made: list[Worker] = []
 
     def make() -> Worker:
@@ -252,13 +252,13 @@ KEY = b"what all processes of the run have"
 
 @pytest.fixture
 def keyed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All processes have the key in their environment."""
+    """Give all processes the key in their environment."""
     monkeypatch.setenv(key.VARIABLE, KEY.decode())
 
 
 @dataclass
 class Meeting:
-    """Some processes at one address."""
+    """Several processes at one address."""
 
     idle: Callable[[], Worker]
     count: int = 2
@@ -268,7 +268,7 @@ class Meeting:
         return Member(number, self.count, self.address, None, jax, self.idle())
 
     def comes(self, number: int, config: Mapping[str, Any], jax: str = "0.12.0") -> tuple[threading.Thread, list[Any]]:
-        """A process other than the first one; in the end the list has what it was told."""
+        """Connect another process; return its thread, and a list that receives the answer."""
         told: list[Any] = []
 
         def come() -> None:
@@ -338,7 +338,7 @@ def saying(words: bytes) -> Callable[[socket.socket], None]:
 
 
 def drop_by_drop(stranger: socket.socket) -> None:
-    """One byte of a proof now and then, for ever."""
+    """Send a proof byte by byte, slowly, without end."""
     stranger.sendall(struct.pack("!i", 200))
     while True:
         stranger.sendall(b"a")
@@ -351,7 +351,7 @@ def with_another_key(stranger: socket.socket) -> None:
 
 
 def midway(stranger: socket.socket) -> None:
-    """Leave when half of the proof is there."""
+    """Disconnect after half of the proof."""
     stranger.sendall(struct.pack("!i", 64) + b"ab")
     stranger.close()
 
@@ -362,7 +362,7 @@ def drained(stranger: socket.socket) -> None:
 
 
 def proved(*messages: bytes) -> Callable[[socket.socket], None]:
-    """Who has the key, and then says what no process says."""
+    """Prove the key, and then send `messages`."""
 
     def say(stranger: socket.socket) -> None:
         ours = Wire(stranger, 5.0)
@@ -403,7 +403,7 @@ STRANGERS: dict[str, Callable[[socket.socket], None]] = {
 
 
 def visit(address: str, stranger: Callable[[socket.socket], None]) -> threading.Thread:
-    """Have a stranger come to an address as soon as somebody listens."""
+    """Connect a stranger to an address as soon as a process listens there."""
 
     def come() -> None:
         host, _, port = address.rpartition(":")
@@ -468,7 +468,7 @@ def test_strangers_alone_keep_process_0_no_longer_than_its_timeout(stranger: str
 
 
 class Impostor:
-    """Listens where process 0 is to, and says what it likes to who connects."""
+    """Listens at the address of process 0, and sends arbitrary messages to whoever connects."""
 
     def __init__(self, says: Callable[[socket.socket], None]) -> None:
         self.server = socket.create_server(("localhost", 0))
@@ -484,7 +484,7 @@ class Impostor:
 
 
 def bidding(message: object) -> Callable[[socket.socket], None]:
-    """Process 0, which asks what no process 0 does."""
+    """Act as process 0, and answer with `message`."""
 
     def bid(end: socket.socket) -> None:
         ours = Wire(end, 5.0)

@@ -53,7 +53,7 @@ def compiled(mesh, name, arguments, keywords):
 
 
 def by_jax(mesh, name, values, *arguments, **keywords):
-    """What every device, by row-major position, holds after `jax.lax.name`."""
+    """Return what every device, by row-major position, holds after `jax.lax.name`."""
     blocks = np.stack(values).reshape(*mesh.shape, *values[0].shape)
     operand = jax.device_put(blocks, NamedSharding(jax_mesh(mesh), P(*mesh.axes)))
     # Collectives that are launched without waiting for each other can abort JAX 0.10 on CPU.
@@ -81,12 +81,12 @@ def assert_agreement(mesh, name, values, *arguments, **keywords):
     return ours
 
 
-# What to compare on.
+# The drawn inputs.
 
 
 @st.composite
 def places(draw, ordered=False):
-    """A mesh and one or several of its axes, in any order unless `ordered`."""
+    """Draw a mesh and one or several of its axes, in any order unless `ordered`."""
     mesh = draw(st.sampled_from(MESHES))
     count = draw(st.integers(1, len(mesh.axes)))
     choices = list((itertools.combinations if ordered else itertools.permutations)(mesh.axes, count))
@@ -96,7 +96,7 @@ def places(draw, ordered=False):
 
 @st.composite
 def values_on(draw, mesh, shape, dtypes=("float32", "int32")):
-    """Different values on every device, small enough for every sum of them to be exact."""
+    """Return different values for every device, small enough for every sum of them to be exact."""
     dtype = draw(st.sampled_from(dtypes))
     rng = np.random.default_rng(draw(st.integers(0, 9)))
     return [rng.integers(-999, 999, shape).astype(dtype) for _ in range(mesh.size)]
@@ -104,7 +104,7 @@ def values_on(draw, mesh, shape, dtypes=("float32", "int32")):
 
 @st.composite
 def groups_of(draw, size, equal):
-    """A partition of range(size) into lists in any order, or None."""
+    """Draw a partition of range(size) into lists in any order, or None."""
     if draw(st.booleans()):
         return None
     indices = draw(st.permutations(range(size)))
@@ -130,7 +130,7 @@ def test_reductions(data, place, name):
     groups = data.draw(groups_of(mesh.axis_size(axes), equal=name == "pmean"))
     dtypes = ("int32", "bool") if name == "psum" else ("float32", "int32", "bool")
     if name == "pmean":
-        # Powers of two divide exactly; what is left is one rounding to float32.
+        # Division by powers of two is exact; only one rounding to float32 remains.
         dtypes = ("float32",)
     shape = data.draw(st.sampled_from([(), (3,), (2, 3)]))
     values = data.draw(values_on(mesh, shape, dtypes))
@@ -144,7 +144,7 @@ def test_reductions(data, place, name):
         assert_same(ours, theirs)
 
 
-# Groups that are a part of their axes, in any order, and devices that communicate with nobody but themselves.
+# Groups over a part of their axes, in any order, and devices alone in their group.
 PARTS = [
     (LINE, "x", ((0, 1), (2, 3))),
     (LINE, "x", ((3, 1), (0, 2))),
@@ -343,7 +343,7 @@ def test_all_to_all_of_four_rows():
     assert as_lists(collectives.all_to_all(LINE, ROWS, "x", 0, 0, tiled=True)) == expected
 
 
-# What the interpreter relies on.
+# The interpreter's assumptions.
 
 
 @pytest.mark.parametrize("name", ["psum", "pmean", "pmax", "pmin", "all_gather"])

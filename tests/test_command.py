@@ -1,4 +1,4 @@
-"""The command as its users run it: whole processes, the run folder, the exit statuses, sweeps, the list."""
+"""The command in whole processes: the run folder, the exit statuses, sweeps, the list."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ SAMPLE = (
 """The experiments that are tried as a sweep's points and as scripts in every session; `make whole` tries all."""
 
 SAME_WORKER = pytest.mark.xdist_group("runs")
-"""The sweeps of `runs` and of `all_runs` are for all tests that read them."""
+"""All tests that read the sweeps of `runs` and `all_runs` share them."""
 
 
 def swept(names: Collection[str], folder: Callable[[str], Path]) -> dict[str, Path]:
-    """Experiments in every program that they support, in two sweeps: the run folder of each."""
+    """Run experiments in every program that they support, in two sweeps; return the run folder of each."""
     folders: dict[str, Path] = {}
     small, large = [name for name in names if name not in LARGE], [name for name in names if name in LARGE]
     for names, overrides in ((small, ()), (large, SMALLER)):
@@ -47,13 +47,13 @@ def swept(names: Collection[str], folder: Callable[[str], Path]) -> dict[str, Pa
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The run folders of the sample."""
+    """Return the run folders of the sample."""
     return swept(SAMPLE, tmp_path_factory.mktemp)
 
 
 @pytest.fixture(scope="module")
 def all_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The run folders of all experiments."""
+    """Return the run folders of all experiments."""
     return swept(EXPERIMENTS, tmp_path_factory.mktemp)
 
 
@@ -66,7 +66,7 @@ WARNINGS = {
         "program vmap is left out: per_device.received: ragged_all_to_all(sorted, room, starts, sends, there, comes, "
         "axis_name='x'): jax.vmap has no ragged_all_to_all over the axis that it maps",
     ],
-    # The documents' examples of what a device knows of itself.
+    # The documents' examples of a device's own index.
     "distributed_axis_index": _NO_ARRAY,
     "distributed_fold_rng": _NO_ARRAY,
     # One permute over both axes.
@@ -360,7 +360,7 @@ def test_a_worker_that_is_silent_too_long_is_ended_and_recorded(tmp_path: Path) 
         (
             "no result after the timeout of 0.001 s, while ",
             "making the arrays took longer than the timeout of 0.001 s",
-            # What the worker told while the parent was busy has come in time.
+            # Events that the worker sent while the parent was busy arrived in time.
             "the reference took longer than the timeout of 0.001 s",
         )
     )

@@ -1,4 +1,4 @@
-"""`python -m runner compare`: what it takes, what it says, and its exit status."""
+"""`python -m runner compare`: its arguments, its output, and its exit status."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GATHER = collective("all-gather", "w", bytes_out=2097152, bytes_sent=1048576)
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Every test in a folder of its own, so that paths are short."""
+    """Run every test in a temporary folder, so that paths are short."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -37,25 +37,25 @@ PINNED = PinnedVerdict(status="passed", max_abs_error=0.0, outputs={})
 
 
 def array(shape: list[int], dtype: str, spec: list[Any]) -> ArrayRecord:
-    """An array whose shards are of no account."""
+    """Return an array whose shards do not matter."""
     return ArrayRecord(shape=shape, dtype=dtype, spec=Spec.of(spec), shard_shape=shape, shards_from="spec", shards=None)
 
 
 def write(folder: str, **more: Any) -> str:
-    """A run folder with a record."""
+    """Write a run folder with a record."""
     Path(folder).mkdir(parents=True)
     record.write(found(**more), Path(folder))
     return folder
 
 
 def pin(file: str, series: str, *collectives: Any, target: str = "cpu") -> str:
-    """A golden file with a `shard_map` of these collectives."""
+    """Write a golden file with a `shard_map` of these collectives."""
     golden.pin(Path(file), (series, target, "shard_map"), golden.pinned(program(*collectives)))
     return file
 
 
 def said(capsys: pytest.CaptureFixture[str], *arguments: str, status: int) -> list[str]:
-    """The lines that a comparison prints."""
+    """Return the lines that a comparison prints."""
     assert compare.main(arguments) == status
     told = capsys.readouterr()
     return (told.err if status == 2 else told.out).splitlines()

@@ -1,4 +1,4 @@
-"""Control characters in whatever users, files, compilers and records say: spelled out wherever it is shown."""
+"""Control characters in texts of users, files, compilers and records are escaped wherever they are shown."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_each_is_spelled_as_python_does() -> None:
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with an experiment that says such things wherever a text is free, and a sweep of it."""
+    """Return a folder with an experiment that has control characters in every free text, and a sweep of it."""
     folder = tmp_path_factory.mktemp("hostile")
     (folder / "conf" / "experiment").mkdir(parents=True)
     said = json.dumps(f"a {BAD} b")
@@ -172,7 +172,7 @@ def test_a_record_that_somebody_wrote_shows_none(hostile: Path, tmp_path: Path) 
 
 
 def _everywhere(value: Any, at: str = "") -> Any:
-    """A record that says it in every text that may say anything."""
+    """Return a record with the text in every field that allows any."""
     if isinstance(value, dict):
         return {key: _everywhere(each, key) for key, each in value.items()}
     if isinstance(value, list):
@@ -184,7 +184,7 @@ def _everywhere(value: Any, at: str = "") -> Any:
     )
 
 
-# A terminal, on which colours are ours.
+# A terminal, on which only the runner's own colours are allowed.
 
 
 def test_on_a_terminal_the_colours_are_ours_alone(hostile: Path) -> None:

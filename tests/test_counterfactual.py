@@ -1,4 +1,4 @@
-"""What reasons name is taken away, and the collectives go: the share of reasons that are true."""
+"""Removing what a reason names removes the collective: the share of reasons that are true."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.command import ROOT
 NAMES = sorted(path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml"))
 
 LEAST = 0.97
-"""The share of the reasons that were tried which have to be true."""
+"""The share of tested reasons that must be true."""
 
 SAMPLE = ("case3_allreduce", "case4b_allgather_a", "tensor_parallel_mlp", "data_parallel")
 
@@ -36,7 +36,7 @@ def test_without_what_its_reason_names_a_collective_is_gone(name: str, tmp_path:
 
 
 def _saying(monkeypatch: pytest.MonkeyPatch, more: str, *keys: str) -> None:
-    """Have every reason name other keys."""
+    """Make every reason name other keys."""
     tell = counterfactual.compiled_collectives
 
     def told(*arguments: Any, **named: Any) -> Iterator[tuple[Program, Collective]]:
@@ -48,7 +48,7 @@ def _saying(monkeypatch: pytest.MonkeyPatch, more: str, *keys: str) -> None:
 
 
 def test_a_reason_that_names_another_spec_is_false(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is true of A is told of B, which has no I: the check has to notice."""
+    """A true reason about A is attributed to B, which has no I: the check has to notice."""
     _saying(monkeypatch, "", "arrays.B.spec")
     found = [trial for trial in _tried("case4b_allgather_a", tmp_path) if "all of I" in str(trial)]
     assert found
@@ -56,7 +56,7 @@ def test_a_reason_that_names_another_spec_is_false(tmp_path: Path, monkeypatch: 
 
 
 def test_a_key_by_way_of_another_dimension_has_to_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without A's axis the gather of A is gone: that B shards K is no part of it."""
+    """Without A's axis the gather of A is gone: B's sharding of K plays no role."""
     _saying(monkeypatch, " and arrays.B.spec by way of K", "arrays.A.spec", "arrays.B.spec")
     found = [trial for trial in _tried("case4b_allgather_a", tmp_path) if "all of I" in str(trial)]
     assert found

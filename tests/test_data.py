@@ -1,4 +1,4 @@
-"""The arrays' first values: the numbers that a NumPy script gives, made by the very text that a program prints."""
+"""The arrays' initial values: the numbers of a NumPy script, made by the exact text that a program prints."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.harness import experiment
 
 
 def of(init: Any, shape: Any = (4, 4), dtype: str = "float32", **more: Any) -> Experiment:
-    """An experiment with one array `A`."""
+    """Return an experiment with one array `A`."""
     arrays = {"A": {"shape": list(shape), "dtype": dtype, "init": init}}
     return experiment("{dims: {K: 3}, graph: {C: A}, outputs: {C: []}}", arrays=arrays, **more)
 

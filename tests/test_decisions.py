@@ -1,4 +1,4 @@
-"""Programs that decide (round, compare, choose, order): right ones do not fail, whatever ties; wrong ones do."""
+"""Programs that decide (round, compare, choose, order): right ones pass despite ties; wrong ones fail."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MESH: dict[str, Any] = {"axes": ["d"], "shape": [4]}
 
 @dataclass(frozen=True)
 class Case:
-    """A right program, and `wrong` lines of `per_device`, each of which makes it another."""
+    """A right program, and `wrong` lines of `per_device`, each of which changes the program."""
 
     arrays: dict[str, Any]
     graph: dict[str, str]

@@ -1,4 +1,4 @@
-"""An experiment at other sizes, on another mesh and in other layouts is the one that its file would describe so."""
+"""An experiment at other sizes, meshes and layouts equals the one that a file with these would describe."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ expect: {values: {}}
 
 
 def described(given: Experiment) -> dict[str, Any]:
-    """All that an experiment says, its trees as text."""
+    """Return everything that an experiment contains, its trees as text."""
     names = {each.name for each in dataclasses.fields(given)} - {"graph", "per_device", "arrays", "reader"}
     return {
         **{name: getattr(given, name) for name in names},

@@ -1,7 +1,7 @@
-"""Every operation of the language under every layout of its operands: what is derived and interpreted is the graph's.
+"""Every operation under every layout of its operands: the derived lines, interpreted, equal the graph.
 
 An operation may run on shards along a factor exactly if it commutes with splitting and joining. So each expression is
-derived for each layout, interpreted device by device, and compared with what it is on whole arrays.
+derived for each layout, interpreted device by device, and compared with its value on whole arrays.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ MESHES = {
 }
 UNCHECKED = Typing(invarying=False, casts=False, check_vma=False)
 FEW = 4
-"""How many layouts of each expression are tried where not all are."""
+"""The number of layouts of each expression in a sample."""
 
 MOST = 500
-"""Where an expression and its result have more layouts, the result gets one for each of the operands'.
+"""If an expression and its result have more layouts, the result gets one for each of the operands'.
 
 Where the operands alone have more, so many of them are drawn.
 """
@@ -235,11 +235,11 @@ SAMPLES = {
     text: samples.ARRAYS % dict.fromkeys("AUWBSVTQJ", "[]") for each in samples.SAMPLES.values() for text in each
 }
 EVERY = dict.fromkeys(EXPRESSIONS.values(), ARRAYS) | SAMPLES
-"""Expressions, and the arrays that they are of."""
+"""Expressions, and their arrays."""
 
 
 class Case:
-    """One expression on one mesh: what JAX and Shardy say of it, and what it is on whole arrays."""
+    """One expression on one mesh: JAX's types, Shardy's plan, and its value on whole arrays."""
 
     def __init__(self, expression: str, mesh: str, arrays: str | None = None) -> None:
         text = f'{arrays or EVERY[expression]}\ngraph:\n  out: "{expression}"\noutputs: {{out: []}}'
@@ -253,7 +253,7 @@ class Case:
         self.whole = np.asarray(interpret(self.experiment, "graph", self.arrays, keep=["out"]).values["out"][0])
 
     def layouts(self) -> Iterator[tuple[Spec, ...]]:
-        """Every layout of the arrays, with every one of the result, or, where these are too many, with one."""
+        """Return every layout of the arrays with every layout of the result or, if these are too many, with one."""
         mesh, choose = self.experiment.mesh, random.Random(0)
         operands = [_specs(mesh, array.shape) for array in self.experiment.arrays]
         results = _specs(mesh, self.whole.shape)
@@ -265,13 +265,13 @@ class Case:
             yield from ((*specs, choose.choice(results)) for specs in itertools.product(*operands))
 
     def few(self, count: int) -> Iterator[tuple[Spec, ...]]:
-        """Some of them."""
+        """Return a sample of the layouts."""
         mesh, choose = self.experiment.mesh, random.Random(0)
         each = [_specs(mesh, shape) for shape in (*(a.shape for a in self.experiment.arrays), self.whole.shape)]
         yield from (tuple(map(choose.choice, each)) for _ in range(count))
 
     def check(self, specs: tuple[Spec, ...], *, misled: bool) -> None:
-        """Derive, interpret and compare; `misled` gives the plan of another layout, which may only cost more."""
+        """Derive, interpret and compare; `misled` uses the plan of another layout, which may only cost more."""
         mesh = self.experiment.mesh
         arrays = tuple(
             replace(array, layout=Layout(mesh, array.shape, spec))
@@ -295,7 +295,7 @@ class Case:
 
 @cache
 def _specs(mesh: Mesh, shape: tuple[int, ...]) -> list[Spec]:
-    """Every layout of an array."""
+    """Return every layout of an array."""
     found = []
     for places in itertools.product((None, *range(len(shape))), repeat=len(mesh.axes)):
         for order in (mesh.axes, mesh.axes[::-1]):
@@ -330,7 +330,7 @@ def test_every_operation_of_the_language_is_tried() -> None:
 
 
 def test_every_operation_has_a_rule_or_a_reason() -> None:
-    """Those without one get whole operands."""
+    """An operation without a rule gets replicated operands."""
     assert WHOLE.keys().isdisjoint(WAYS)
     arrays = {row.key for row in OPERATIONS.values() if row.kind == "array"}
     assert arrays | {INDEX} == WHOLE.keys() | WAYS.keys()
@@ -338,7 +338,7 @@ def test_every_operation_has_a_rule_or_a_reason() -> None:
 
 
 def test_a_rule_is_data_and_knows_what_it_costs_without_a_program() -> None:
-    """An assignment of mesh axes says what it asks of the operands and what a device sends; nothing is written."""
+    """An assignment of mesh axes gives the operands' layouts and the bytes sent, without writing lines."""
     mesh = Mesh(("x", "y"), (2, 4))
     (way, _) = WAYS["softmax"]
     x = Argument("x", Typed((8, 16), "float32"))
@@ -389,7 +389,7 @@ MUTANTS = {
     ),
     "noise of another distribution": ("categorical(key(0), A)", draws, "_noise", lambda site, *_: site.x),
 }  # fmt: skip
-"""Rules that are wrong: an expression that needs the rule, and what is put in whose place."""
+"""Wrong rules: an expression that needs the rule, and the replaced and replacing parts."""
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)

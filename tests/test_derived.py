@@ -1,4 +1,4 @@
-"""What is derived of experiments: the lines in the language, and what they compute."""
+"""Derivation of whole experiments: the derived lines, and their values."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SHIPPED = {
     for path in (ROOT / "conf" / "experiment").glob("*.yaml")
 }
 GRAPHS = sorted(name for name, config in SHIPPED.items() if "graph" in config and not expect.refusal(config))
-"""The experiments with a graph that is not to be refused."""
+"""The experiments with a graph that do not expect a refusal."""
 
 MODELS = yaml.safe_load((ROOT / "tests" / "models.yaml").read_text(encoding="utf-8"))
 """Programs as their users would write them."""
@@ -58,7 +58,7 @@ def _types(experiment: Experiment) -> Types:
 
 
 def _lines(text: str, **changes: object) -> dict[str, object]:
-    """The lines that are derived of an experiment."""
+    """Return the derived lines of an experiment."""
     types = _types(harness.experiment(text, **changes))
     assert not types.unsupported
     assert types.derivation is not None
@@ -80,7 +80,7 @@ def test_every_shipped_graph_is_derived_and_right(name: str, tmp_path: Path) -> 
 
 
 def _checked(experiment: Experiment, folder: Path) -> Judged | NotRun | str:
-    """What the interpreter says of the lines that are derived of an experiment, or why there are none."""
+    """Return the interpreter's verdict on an experiment's derived lines, or why there are none."""
     types = _types(experiment)
     if types.derived is None or types.derivation is None:
         return types.unsupported[Program.DERIVED]
@@ -373,7 +373,7 @@ def test_what_is_written_into_a_line_does_not_hang_on_the_order_of_a_set() -> No
 
 
 def test_lines_whose_terms_cancel_are_held_to_what_rounding_leaves() -> None:
-    """The sum of standardized rows is nothing but rounding, which falls otherwise where it is taken in parts."""
+    """A sum of standardized rows is only rounding error, which depends on the order of partial sums."""
     text = """
 mesh: {axes: [data], shape: [3]}
 arrays:

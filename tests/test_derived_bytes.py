@@ -1,4 +1,4 @@
-"""What a device sends under `derived`, held to the best program that is known by hand for each graph."""
+"""The bytes that a device sends under `derived`, against the best known program by hand for each graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with a per-device program, in words: each common mistake finds its sentence."""
+"""The diagnosis of a wrong per-device program: each common mistake gets its sentence."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ def test_the_experiment_is_as_it_was_afterwards() -> None:
     assert terms() == before
 
 
-# What is proposed can be written.
+# Proposed edits are valid.
 
 
 LATER = {
@@ -264,7 +264,7 @@ LATER = {
 
 
 def consulted(graph: dict[str, Any], per_device: dict[str, Any], **keys: Any) -> Context:
-    """The oracles of an experiment of one output `C`."""
+    """Return the oracles of an experiment of one output `C`."""
     keys = {"graph": graph, "per_device": per_device, **keys}
     given = experiment(TEXT, **keys)
     arrays = data.make(given, Path())
@@ -280,7 +280,7 @@ def test_no_name_is_proposed_that_stands_later() -> None:
 
 
 def test_what_the_reader_refuses_is_not_proposed() -> None:
-    """`half` is a line of the graph alone; the scale that is left out can be written with what the lines have."""
+    """`half` is a line of the graph alone; the missing scale can be written with the available lines."""
     given = consulted({"half": "sum(R)", "C": "A @ B * half"}, {"C": "psum(A @ B, 'x')"})
     told = diagnosis.diagnose(given, lambda _: None)[0]
     assert told == "no single edit of per_device was found that computes the graph"
@@ -343,7 +343,7 @@ def test_an_edit_beside_a_call_is_written_as_the_file_has_the_call() -> None:
 
 
 def test_an_edit_of_a_functions_argument_is_written_with_the_call_around_it() -> None:
-    """`A @ B` is a line of its own, whose text in the file has the call and all that it is given."""
+    """`A @ B` is a line of its own, whose text in the file is the call with all its arguments."""
     keys: dict[str, Any] = {
         "functions": {"double(u)": "u + u"},
         "graph": {"C": "(A @ B) * 2 + 1"},

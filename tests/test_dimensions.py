@@ -1,4 +1,4 @@
-"""An output's dimensions have the names that they have in the arrays, whatever sizes they happen to have."""
+"""An output's dimensions have the names of the arrays' dimensions, even if sizes coincide."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The documents say what is so."""
+"""The documents agree with the code."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_page_says_what_the_files_say_of_some(tmp_path: Path) -> None:
 
 
 def printed(folder: Path) -> str:
-    """The page of a folder's experiments, made where JAX is not."""
+    """Return the page of a folder's experiments, made in a process without JAX."""
     script = (
         "import sys; from pathlib import Path; from runner.cli.catalogue import markdown; "
         f"print(markdown(Path({str(folder)!r})), end=''); sys.exit('jax' in sys.modules)"
@@ -143,7 +143,7 @@ def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors of a page's titles, as GitHub and the site make them."""
+    """Return the anchors of a page's titles, as GitHub and the site make them."""
     text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
     titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}

@@ -1,7 +1,7 @@
-"""The pages of `docs/` are true: each command in them is run, or stands in the list of those that are not, and why.
+"""The pages of `docs/` are true: each command in them is run, or is listed as not run, with a reason.
 
-`make test` runs those whose output stands on the page and a sample of the others, `make whole` all. They run in a
-folder of their own, in which the names that a page makes up (`my_conf`, a folder of last week) stand for something.
+`make test` runs those whose output is on the page and a sample of the others, `make whole` all. They run in a temporary
+folder, in which the names that pages use as examples (`my_conf`, a folder of last week) exist.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from tests.server import Done, command
 from tests.test_readme import settled
 
 PAGES = sorted(set((ROOT / "docs").glob("*.md")) - {ROOT / "docs" / "quickstart.md"})
-"""All but the quickstart, whose commands go on from each other: `tests/test_quickstart.py` runs them."""
+"""All pages but the quickstart, whose commands depend on each other: `tests/test_quickstart.py` runs them."""
 SAMPLE = 6
-"""Of the commands whose output no page shows, one of so many is run in every session."""
+"""Every session runs one in this many commands whose output no page shows."""
 
 BEGINNINGS = ("python -m ", "pytest ", "make ", "srun ", "mpirun ", "gcloud ", "pip ")
 
 
 @dataclass(frozen=True)
 class Shown:
-    """A command of a page, and what the page says that it prints, if it does."""
+    """A command of a page, and the output that the page shows, if any."""
 
     page: str
     line: str
@@ -45,9 +45,9 @@ class Shown:
 
 
 def shown(page: Path) -> list[Shown]:
-    """The commands of a page: what begins like one in a block of code.
+    """Return the commands of a page: lines in code blocks that begin like one.
 
-    A block of no language that follows in the same section is what the last of them prints, or a part of it.
+    A following code block without a language in the same section is the output of the last command, or a part of it.
     """
     found: list[Shown] = []
     for section in re.split(r"^##+ ", page.read_text(encoding="utf-8"), flags=re.MULTILINE):
@@ -58,7 +58,7 @@ def shown(page: Path) -> list[Shown]:
             found += [Shown(page.name, line, None) for line in commands]
             if commands:
                 last = len(found) - 1
-            # A command may have its answer in its own block; what begins with a plus is an override to add to one.
+            # A command may have its output in its own block; text that begins with a plus is an override to add to one.
             answer = block if not commands else "\n".join(lines[1:]) if block.startswith("$ ") else ""
             if answer and not language and last is not None and not answer.startswith("+"):
                 before = found[last].output
@@ -67,7 +67,7 @@ def shown(page: Path) -> list[Shown]:
 
 
 def blocks(text: str) -> Iterator[tuple[str, str]]:
-    """The blocks of code, with the language that each is marked with, without indentation."""
+    """Return the unindented code blocks with their languages."""
     inside: list[str] | None = None
     language = ""
     for line in text.splitlines():
@@ -86,7 +86,7 @@ COMMANDS = list(dict.fromkeys(each for page in PAGES for each in shown(page)))
 
 
 def not_run() -> dict[str, str]:
-    """The commands that the page of tests says are not run, and why."""
+    """Return the commands that the page on tests lists as not run, with the reasons."""
     page = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")
     table = page.split("## Commands that no test runs")[1].split("\n## ")[0]
     return dict(re.findall(r"^\| `([^`]+)` \| (.+) \|$", table, re.MULTILINE))
@@ -96,25 +96,25 @@ NOT_RUN = not_run()
 
 
 def excused(line: str) -> str | None:
-    """Why a command is not run: that of the entry with which it begins."""
+    """Return why a command is not run, from the entry with which it begins."""
     return next((why for beginning, why in NOT_RUN.items() if line.startswith(beginning)), None)
 
 
 RUN = [each for each in COMMANDS if excused(each.line) is None]
 
 RUNS = {"outputs/mine/2026-11-21_01-30-43-685693": "8", "outputs/mine/2026-11-22_09-12-01-120034": "16"}
-"""The runs that pages compare, and the size that each had."""
+"""The runs that pages compare, and the size of each."""
 
 SWEEP = "outputs/case3_allreduce/2026-01-31_12-00-00-000000"
 
 
 _OF_ITS_OWN = ("target.processes", "target=v", "topology", "hydra/launcher", "runner measure", "runner.measure")
-"""What starts processes that a fork of the server's cannot, or wants libtpu to itself."""
+"""The commands that start processes which a fork of the server cannot start, or need libtpu exclusively."""
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where the commands run: with what a user of the pages has."""
+    """Return the folder in which the commands run, with the files that readers of the pages have."""
     for name in ("conf", "tests/goldens"):
         shutil.copytree(ROOT / name, tmp_path / name)
     (tmp_path / "experiments").symlink_to(ROOT / "experiments")
@@ -127,7 +127,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def run(folder: Path, line: str) -> Done:
-    """Do a command of a page, with what it takes for granted."""
+    """Run a command of a page, with its preconditions met."""
     if SWEEP in line or "FOLDER…" in line:
         at = "hydra.sweep.dir=" + SWEEP
         command(folder, "-m", "+experiment=case3_allreduce", "dims.K=8,16", "program=auto", at, limit=600)
@@ -152,7 +152,7 @@ def run(folder: Path, line: str) -> Done:
 
 
 def _sampled(number: int, line: str) -> bool:
-    """Whether a command without output is run in every session; those that need processes of their own are slow."""
+    """Return whether a command without output runs in every session; those that need their own processes are slow."""
     return number % SAMPLE == 0 and not any(word in line for word in _OF_ITS_OWN)
 
 
@@ -174,17 +174,17 @@ def test_every_command_is_run_or_excused_and_every_excuse_is_needed() -> None:
 def test_a_command_of_a_page_does_what_the_page_says(folder: Path, each: Shown) -> None:
     done = run(folder, each.line)
     told = done.stdout + done.stderr
-    # A page that shows what a command prints may show how it refuses something.
+    # The shown output of a command may be a refusal.
     assert done.returncode in ((0, 1, 2, 3) if each.output else (0, 1)), told
     assert "Traceback" not in told
-    # Where a page leaves something out it says so by an ellipsis; its lines are as wide as the page.
+    # An ellipsis marks an omission; lines are wrapped to the page's width.
     said = flowing(told)
     for part in filter(None, map(flowing, (each.output or "").split("…"))):
         assert part in said, f"{part}\n----\n{told}"
 
 
 def flowing(text: str) -> str:
-    """A text without what changes from run to run, as one line."""
+    """Return a text on one line without the parts that change between runs."""
     return " ".join(settled(text).split())
 
 
@@ -196,7 +196,7 @@ def test_the_number_of_operations_is_what_the_readme_says() -> None:
 
 
 def test_the_readme_names_commands_that_there_are() -> None:
-    """`runner.mutate` can be run; `runner.cli.mutate` is where it lies."""
+    """`runner.mutate` is the command; `runner.cli.mutate` is its module."""
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
     for page in pages:
         # `python -m benchmarks.` stands for all of them.

@@ -1,4 +1,4 @@
-"""What the experiments have of the source documents is what these have: worked out without the runner."""
+"""The values of the experiments from the source documents equal those of the documents, computed without the runner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The JSON Schema that an editor reads: what it says of a file is what the runner says."""
+"""The JSON Schema for editors accepts and refuses the same files as the runner."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_wrong_file_is_not(mistake: str) -> None:
 
 
 def forms(kind: shape.Kind) -> Iterator[tuple[str, str]]:
-    """The forms that keys name, each with what the type of its key is."""
+    """Return the forms that keys name, each with its key's type."""
     if kind.form is not None:
         yield kind.form, kind.name
     for inner in (*(kind.keys or {}).values(), *([kind.items] if kind.items else [])):

@@ -1,4 +1,4 @@
-"""What ends a command before it has found anything: one sentence, no traceback."""
+"""A command that ends before it has results prints one sentence, no traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lines compute and move, by compilers' modules and by counting; what a run takes at least."""
+"""The work and the traffic of lines, from compiled modules and by counting; the least time of a run."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def flops(found: Work) -> dict[tuple[str, bool], float]:
 
 
 def test_a_layer_and_its_gradient_are_counted_line_by_line() -> None:
-    """16 × 64 by 64 × 32, and 16 × 32 by 32 × 64, on a device: two products forward, and twice as much back."""
+    """16 × 64 by 64 × 32, and 16 × 32 by 32 × 64, on a device: two products forward, and twice as much backward."""
     for name in ("constraint.cpu.jax-0.10.2", "constraint.v5e_2x4.jax-0.10.2", "shard_map.v5e_2x4.jax-0.12.0.1"):
         found = flops(counted(f"gradient_step/{name}"))
         assert found["hidden", False] == found["out", False] == 65536
@@ -56,7 +56,7 @@ def test_a_layer_and_its_gradient_are_counted_line_by_line() -> None:
 
 @pytest.mark.parametrize("name", ["constraint.cpu.jax-0.12.0.1", "constraint.v5e_2x2.jax-0.10.2"])
 def test_the_steps_of_a_loop_are_multiplied_in(name: str) -> None:
-    """Six steps, each 32 × 64 by 64 × 64, whose contracted dimension four devices share."""
+    """Six iterations, each 32 × 64 by 64 × 64, with the contracting dimension over four devices."""
     assert flops(counted(f"loop_of_matmuls/{name}")) == {("layers.h", False): 6 * 2 * 32 * 64 * 64 / 4}
 
 
@@ -65,7 +65,7 @@ def test_the_steps_of_a_loop_are_multiplied_in(name: str) -> None:
     [
         ("gathered_weights/constraint.v5e_2x2.jax-0.12.0.1", 2 * 2 * 64 * 32 * 128 / 4),
         ("gathered_weights/shard_map.v5e_2x2.jax-0.10.2", 2 * 2 * 64 * 32 * 128 / 4),
-        # Every device has the whole product in the end.
+        # The product is replicated in the end.
         ("ring_matmul/shard_map.v5e_2x2.jax-0.12.0.1", 2 * 512 * 64 * 64),
         ("scattered_matmul/constraint.v5e_2x2.jax-0.10.2", 2 * 512 * 128 * 128 / 4),
     ],
@@ -75,7 +75,7 @@ def test_what_a_tpu_fuses_with_a_collective_is_counted_too(name: str, whole: flo
 
 
 def test_memory_is_what_is_read_and_written_once() -> None:
-    """A product of 1,024² bfloat16 reads both and writes a third; a loop over eight slices reads the whole once."""
+    """A product of 1,024² bfloat16 reads both and writes a third; a loop over eight slices reads the array once."""
     module = """HloModule m, is_scheduled=true
 %body (p: (s32[], f32[8,64], f32[64])) -> (s32[], f32[8,64], f32[64]) {
   %p = (s32[], f32[8,64]{1,0}, f32[64]{0}) parameter(0)
@@ -129,7 +129,7 @@ def test_what_lies_on_the_chip_costs_no_memory_and_what_is_copied_there_is_count
     size = 2 * 1024**2
     assert {line.nodes: line.bytes for line in found.lines} == {("partial",): 0, ("C",): size}
     assert found.ahead == size
-    # What no tile says is of a TPU lies in the large memory: on a GPU S(1) is where NCCL wants its operands.
+    # Without TPU tiles, values are in the large memory: on a GPU, S(1) is the memory space of NCCL's operands.
     elsewhere = counted_in(hlo.read(ON_CHIP.replace(":T(8,128)(2,1)", ":")), Origins(given, "per_device"))
     assert {line.nodes: line.bytes for line in elsewhere.lines}["partial",] == 3 * size
 
@@ -317,7 +317,7 @@ def test_each_hardware_that_comes_with_the_runner_says_all(file: Path) -> None:
     assert highest is not None
     assert default is not None
     assert highest < default
-    # It says where the numbers come from.
+    # The file has the source of its numbers.
     assert file.read_text().startswith("# ")
 
 

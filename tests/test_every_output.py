@@ -1,4 +1,4 @@
-"""A check looks at every output, operand, device and number that there is, not at the first or all but the last."""
+"""Each check examines every output, operand, device and number, not only the first or all but the last."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def promised(name: str) -> Layout:
 
 
 def run(program: str = "constraint") -> ProgramRun:
-    """What a program leaves that does everything right; every element is its place in the whole."""
+    """Return the result of a correct program; every element is its index in the whole array."""
     outputs = {}
     for name, shape in SHAPES.items():
         lies, whole = promised(name), np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
@@ -64,7 +64,7 @@ def run(program: str = "constraint") -> ProgramRun:
 
 
 def changed(ran: ProgramRun, name: str, position: int, **fields: Any) -> ProgramRun:
-    """The same but for what one device holds of one output."""
+    """Return the same with another value on one device of one output."""
     held = list(ran.outputs[name].held)
     held[position] = replace(held[position], **fields)
     ran.outputs[name] = replace(ran.outputs[name], held=tuple(held))
@@ -72,7 +72,7 @@ def changed(ran: ProgramRun, name: str, position: int, **fields: Any) -> Program
 
 
 def context(**more: Any) -> Any:
-    """What these checks ask of a run's context."""
+    """Return the parts of a run's context that these checks use."""
     found = {"experiment": given(), "layout": promised, "released": {}, **more}
     return SimpleNamespace(outputs={name: (shape, "float32") for name, shape in SHAPES.items()}, **found)
 
@@ -107,7 +107,7 @@ def test_every_copy_that_differs_is_named() -> None:
 
 
 def copies_of(outputs: int, devices: int) -> ProgramRun:
-    """Outputs of which no device holds what the first one does."""
+    """Return outputs whose values differ between the first device and all others."""
     held = tuple(DeviceShard(i, i, ((0, 2),), i, np.full(2, i)) for i in range(devices))
     return ProgramRun(Program.AUTO, outputs={f"o{n}": Output("float32", (2,), None, held) for n in range(outputs)})
 
@@ -169,7 +169,7 @@ def test_many_that_lie_elsewhere_are_named_in_part_and_counted_in_full() -> None
 
 
 def pins(**values: Any) -> Any:
-    """A context that pins these values."""
+    """Return a context that pins these values."""
     return context(experiment=harness.experiment(TEXT, expect={"values": values}))
 
 

@@ -1,4 +1,4 @@
-"""A drawn collective says whose values each device has after it, and which of them: what it says is what is there."""
+"""A drawn collective shows whose values each device holds afterwards, and which: the drawing matches the values."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ CALLS = [
 
 
 def blocks_of(call: str) -> tuple[list[np.ndarray], list[np.ndarray], str, list[list[origins.Block]]]:
-    """What every device holds before and after, the operation, and the blocks that it is said to be made of."""
+    """Return what every device holds before and after, the operation, and the blocks that the drawing shows."""
     checked = experiment(AXES.replace("CALL", call), check_vma=False)
     whole = (np.arange(64) % 37).reshape(8, 8).astype(np.float32)
     values = interpret(checked, "per_device", {"A": whole}).values
@@ -94,7 +94,7 @@ def test_on_many_devices_and_of_many_blocks_nothing_is_told() -> None:
 
 
 def node_of(call: str) -> TracedNode:
-    """The collective as a trace has it."""
+    """Return the collective as in a trace."""
     before, after, operation, found = blocks_of(call)
     axes = ["x", "y"] if "('" in call else [call.split("'")[1]]
     return TracedNode(

@@ -1,4 +1,4 @@
-"""What an experiment expects of the compiler: how it is read, what passes, what fails and what is said then."""
+"""Expectations of the compiler: how `expect` is read, what passes, what fails, and the messages."""
 
 from __future__ import annotations
 
@@ -54,18 +54,18 @@ TPU = {"target": {"platform": "tpu", "topology": "v5e:2x2"}}
 
 
 def expecting(expectations: str, **changes: Any) -> Experiment:
-    """The experiment that expects this."""
+    """Return an experiment with these expectations."""
     return experiment(TEXT, expect=yaml.safe_load(expectations), **changes)
 
 
 def check(given: Experiment, program: Program, evidence: dict[str, Any]) -> Any:
-    """The checks of one program of which there is this evidence, as they are in `result.json`."""
+    """Return the checks of one program with this evidence, as in `result.json`."""
     compiled = codec.build(CompiledProgram, as_json({**vars(of_program()), "layouts": None, **evidence}))
     return as_json(expectations.check(given, program, compiled))
 
 
 def verdicts(given: str, *collectives: Any, program: str = "auto", on: Any = HERE, **evidence: Any) -> Any:
-    """The checks of one program that has compiled to these collectives."""
+    """Return the checks of one program that compiled to these collectives."""
     found = {
         "collectives": list(collectives),
         "collectives_unknown": [],
@@ -76,7 +76,7 @@ def verdicts(given: str, *collectives: Any, program: str = "auto", on: Any = HER
 
 
 def inserted(kind: str = "all-reduce", moves: str = "C", to: str | None = "D", **more: Any) -> Any:
-    """A collective that the compiler put in."""
+    """Return a collective that the compiler inserted."""
     between = {"from": [moves], "to": [to] if to else []}
     return collective(kind, inserted=True, between=between, **more)
 
@@ -511,7 +511,7 @@ def test_memory_that_the_backend_does_not_tell():
 
 
 def behind(*lines: str, **more: Any) -> Any:
-    """An asynchronous collective of C, with these lines computed meanwhile."""
+    """Return an asynchronous collective of C that these lines overlap."""
     return collective(asynchronous=True, overlapped=list(lines), **more)
 
 
@@ -541,7 +541,7 @@ def test_what_overlaps():
         ),
         ("overlapped", [behind("C", node="D")], ["C has no collective"]),
         (
-            # Nobody knows whose this is.
+            # This one could not be attributed.
             "overlapped",
             [behind("D"), behind(node=None)],
             [
@@ -622,7 +622,7 @@ def test_nothing_overlaps_on_cpus(given):
 
 
 def lies(*spec: Any, shape: tuple[int, ...] = (4, 4)) -> dict[str, Any]:
-    """Where the compiler puts C."""
+    """Return the layout that the compiler chose for C."""
     return {"layouts": {"C": {"spec": list(spec), "shape": list(shape), "text": "GSPMDSharding({…})"}}}
 
 
@@ -703,7 +703,7 @@ def test_values_of_per_device_have_no_layout():
     }
 
 
-# What the compiler says.
+# Compiler warnings.
 
 FULL = (
     "[SPMD] Involuntary full rematerialization. The compiler cannot go from sharding {devices=[1,2,2]<=[4] "
@@ -768,7 +768,7 @@ outputs:
 
 
 def run(folder: Path, text: str, *overrides: str) -> tuple[int, str, Any]:
-    """Run an experiment of the user's own; the exit status, what was printed, the record."""
+    """Run an experiment of the user's own; return the exit status, the output, the record."""
     (folder / "experiment").mkdir()
     (folder / "experiment" / "mine.yaml").write_text(text.lstrip())
     command = ["--config-dir", str(folder), "+experiment=mine", f"hydra.run.dir={folder}/run", *overrides]

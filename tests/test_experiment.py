@@ -1,4 +1,4 @@
-"""The resolved configuration becomes one frozen experiment, or one fault at one key."""
+"""A resolved configuration becomes one frozen experiment, or one fault at one key."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ outputs: {C: [x, null]}
 
 
 def given(text: str = "", **keys: Any) -> dict[str, Any]:
-    """The base, with top-level keys replaced by those of `text` and of `keys`; arrays as the schema completes them."""
+    """Return the base with top-level keys replaced by those of `text` and `keys`; arrays get the schema's defaults."""
     config = yaml.safe_load(BASE) | (yaml.safe_load(text) or {}) | keys
     defaults = {"dtype": "float32", "init": "normal()", "spec": []}
     arrays = {name: defaults | array for name, array in (config.get("arrays") or {}).items()}
@@ -42,7 +42,7 @@ def valid(text: str = "", **keys: Any) -> Experiment:
 
 
 def fault(text: str = "", **keys: Any) -> tuple[str, str]:
-    """Key and message of the fault."""
+    """Return the key and the message of the fault."""
     with pytest.raises(InvalidExperiment) as caught:
         read(given(text, **keys))
     return key_text(caught.value.fault.key), caught.value.fault.message
@@ -150,7 +150,7 @@ def test_a_loop_of_no_steps_is_a_loop() -> None:
 
 
 def loop(**changes: Any) -> dict[str, Any]:
-    """A graph with one loop `r` in it."""
+    """Return a graph with one loop `r` in it."""
     whole = {"repeat": 2, "carry": {"a": "A"}, "body": {"a": "a + 1"}} | changes
     return {"graph": {"r": {k: v for k, v in whole.items() if v is not None}, "C": "r.a @ B"}}
 

@@ -1,4 +1,4 @@
-"""What explicit sharding asks for is written as an expert would write it: few reshards, and none of what lies right."""
+"""Programs for explicit sharding have few reshards, and none of a value that has the right layout already."""
 
 import re
 
@@ -25,7 +25,7 @@ arrays:
 
 
 def line(expression, output, tmp_path, arrays=ARRAYS, **changes):
-    """The lines of the node `n` after which `out` uses it, so that no output promises the layout of `n`."""
+    """Return the lines of the node `n` with a use by `out` after it, so that no output fixes the layout of `n`."""
     experiment = harness.experiment(
         arrays, graph={"n": expression, "out": "n"}, outputs={"out": output}, program="explicit", **changes
     )
@@ -49,7 +49,7 @@ def laid(*entries):
         ("A + A", "A + A"),
         ("A * 2 + T", "A * 2 + T"),
         ("sum(A, axis=0)", "jnp.sum(A, axis=0)"),
-        # Of two operands the one that costs less moves; where they cost the same, the second.
+        # The operand that is cheaper to move is moved; of equal ones the second.
         ("A + W", f"A + jax.reshard(W, {laid(X, Y)})"),
         ("A + V", f"A + jax.reshard(V, {laid(Y)})"),
         ("V - A", f"jax.reshard(V, {laid(Y)}) - A"),
@@ -57,12 +57,12 @@ def laid(*entries):
         ("concatenate([A, W], axis=1)", f"jnp.concatenate([A, jax.reshard(W, {laid(X, Y)})], axis=1)"),
         ("clip(A, min=W)", f"jnp.clip(A, min=jax.reshard(W, {laid(X, Y)}))"),
         ("average(A, axis=1, weights=V)", f"jnp.average(A, axis=1, weights=jax.reshard(V, {laid(Y)}))"),
-        # The dimension that is walked along is replicated, the others stay sharded.
+        # The scanned dimension is replicated, the others stay sharded.
         ("cumsum(A, axis=1)", f"jnp.cumsum(jax.reshard(A, {laid(X, N)}), axis=1)"),
         ("sort(A, axis=0)", f"jnp.sort(jax.reshard(A, {laid(N, Y)}), axis=0)"),
         ("A[:, 0]", f"jax.reshard(A, {laid(X, N)})[:, 0]"),
         ("take(A, J, axis=1)", f"jnp.take(jax.reshard(A, {laid(X, N)}), jax.reshard(J, {laid(N)}), axis=1)"),
-        # Where JAX lets the result's sharding be named, it is.
+        # If JAX accepts the result's sharding as an argument, it is given.
         ("A @ B", f"jnp.matmul(A, B, out_sharding={laid(X, N)})"),
         ("einsum('...ij,jk->...ik', T, B)", f'jnp.einsum("...ij,jk->...ik", T, B, out_sharding={laid(N, X, N)})'),
         ("tensordot(A, B, axes=1)", f"jnp.tensordot(A, B, axes=1, out_sharding={laid(X, N)})"),
@@ -155,7 +155,7 @@ def test_carries_that_begin_as_zeros_have_the_mesh(tmp_path, rest):
     outcome = harness.run(RECURRENCE + rest, tmp_path)
     assert outcome.record.status == "passed", outcome.record.error
     told = [warning for warning in outcome.record.warnings if "gathers the carry scan.h at every step" in warning]
-    # Which begins unsharded only where nothing constrains it.
+    # It begins unsharded only if nothing constrains it.
     assert bool(told) == (not rest)
     assert "with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):" in outcome.sources["explicit"]
 
@@ -292,7 +292,7 @@ def test_axes_of_two_types_are_not_interchangeable():
 
 
 def test_what_is_updated_by_a_number_is_of_the_mesh(tmp_path):
-    """JAX 0.12 refuses it outside of one."""
+    """JAX 0.12 refuses an update outside of the mesh."""
     text = "arrays: {A: {shape: [8, 4], spec: [null, y]}}\ngraph: {C: 'A.at[:2].add(1)'}\noutputs: {C: [null, y]}\n"
     outcome = harness.run(text, tmp_path, program="explicit")
     assert outcome.failures() == []

@@ -1,4 +1,4 @@
-"""What would be without bound is counted first, and refused with one message; a user's text stays text everywhere."""
+"""Unbounded work is counted first, and refused with one message; a user's text stays text everywhere."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The factors of our rules are those of Shardy's, for every operation that Shardy has rules for.
+"""The factors of our rules equal Shardy's, for every operation that Shardy has rules for.
 
-A single call is lowered, and Shardy says of each operation of the module which dimensions belong together. Followed
-from the arguments to the result these are groups of dimensions, which have to be those that the call's rule has.
+A single call is lowered, and Shardy gives for each operation of the module which dimensions belong together. Followed
+from the arguments to the result these form groups of dimensions, which must equal those of the call's rule.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from tests import harness
 from tests.test_derivation import EVERY
 
 Groups = frozenset[frozenset[tuple[str, int]]]
-"""The dimensions of arguments and of the result (`out`) that are split together."""
+"""The dimensions of arguments and of the result (`out`) that are sharded together."""
 
 
 MADE = ("stablehlo.constant", "stablehlo.iota")
-"""What no array enters has no rule: any device can make any part of it."""
+"""Operations without array operands have no rule: any device can make any part of the result."""
 
 
 class Factors(Walk):
-    """The factors of the dimensions of all values of a module; `marked` are those that have to be whole."""
+    """The factors of the dimensions of all values of a module; `marked` factors must be replicated."""
 
     def __init__(self, module: Any) -> None:
         super().__init__(module)
@@ -72,7 +72,7 @@ class Factors(Walk):
         return [factor for factor in found if self.sizes[factor] > 1]
 
     def together(self, one: list[int], other: list[int]) -> None:
-        """Say that two lists of factors are the same dimension."""
+        """Merge two lists of factors as the same dimensions."""
         left, right = self.leaves(one), self.leaves(other)
         while left and right:
             a, b = left[0], right[0]
@@ -132,7 +132,7 @@ class Factors(Walk):
 
 
 def _ruled(lowered: Any) -> Any:
-    """A copy of a lowered module in which each operation has Shardy's rule."""
+    """Return a copy of a lowered module in which each operation has Shardy's rule."""
     module = lowered.compiler_ir("stablehlo")
     with module.context:
         copy = ir.Module.parse(module.operation.get_asm(enable_debug_info=True))
@@ -142,7 +142,7 @@ def _ruled(lowered: Any) -> Any:
 
 
 def theirs(experiment: Experiment) -> Groups | set[str]:
-    """The groups that Shardy's rules make, or the operations for which it has none."""
+    """Return the groups of Shardy's rules, or the operations for which it has none."""
 
     def whole(*arrays: Any) -> Any:
         walker = Walker(experiment, dict(zip((array.name for array in experiment.arrays), arrays, strict=True)))
@@ -161,9 +161,9 @@ def theirs(experiment: Experiment) -> Groups | set[str]:
 
 
 def ours(experiment: Experiment) -> tuple[str, Groups | None] | None:
-    """The operation that an experiment's line is, and the groups of its rule, if it has one for the call.
+    """Return the operation of an experiment's line, and the groups of its rule, if it has one for the call.
 
-    None where the operands are no arrays by their names, each by its own.
+    None if the operands are not distinct named arrays.
     """
     equation = experiment.computed("graph").equations[-1]
     if equation.spelled == "name":
@@ -255,14 +255,14 @@ DIFFERENT = {
     "full_like": ("full_like(A, 3)", MADE_OF_NOTHING),
     "ones_like": ("ones_like(A)", MADE_OF_NOTHING),
 }
-"""The operations of which some calls have other factors than Shardy's: one of these calls, and why."""
+"""The operations for which some calls have other factors than Shardy's: one such call, and why."""
 
 DIAGONAL = "einsum('ii->i', S)"
-"""A letter that stands twice is whole; Shardy splits one of the two dimensions, and gathers the other."""
+"""A repeated letter is replicated; Shardy shards one of the two dimensions, and gathers the other."""
 
 
 def _case(text: str) -> Experiment | None:
-    """The experiment of one expression, with the arrays that it reads; None where it reads none."""
+    """Return the experiment of one expression, with the arrays that it reads; None if it reads none."""
     experiment = harness.experiment(f'{EVERY[text]}\ngraph:\n  out: "{text}"\noutputs: {{out: []}}', program="auto")
     read = {part.name for part in within(parse(text).term) if isinstance(part, Name)}
     arrays = tuple(array for array in experiment.arrays if array.name in read)

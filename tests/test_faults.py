@@ -1,4 +1,4 @@
-"""Bad input, all of `tests/faults/inputs.jsonl`: one message and the status that is due, and nothing left behind.
+"""Bad input, all of `tests/faults/inputs.jsonl`: one message, the right status, and no files left.
 
 A session tries a sample of it; `make faults` tries all.
 """
@@ -17,10 +17,10 @@ from tests.server import TIMED
 
 FAULTS = faults.read()
 SAMPLE = 50
-"""One of so many is tried in every session."""
+"""Every session tries one in this many inputs."""
 
 LIMIT = 60.0
-"""Seconds after which a command is hung."""
+"""Seconds after which a command counts as hung."""
 
 
 def test_there_are_two_thousand_of_them_and_none_stands_twice() -> None:

@@ -1,4 +1,4 @@
-"""What the record says each device holds, from what the worker tells and where it tells nothing."""
+"""What each device holds in the record, from the worker's events and without them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ JAX = "0.13.0"
 
 
 def found(folder: Path, *finished: Finished, text: str = TEXT, **changes: Any) -> Any:
-    """The record after a worker told what it `finished`."""
+    """Return the record after a worker reported what it `finished`."""
     given = experiment(text, **changes)
     told = record.started("test", ())
     findings = Findings(given, data.make(given, folder), told)
@@ -57,7 +57,7 @@ def found(folder: Path, *finished: Finished, text: str = TEXT, **changes: Any) -
 
 
 def finished(folder: Path, program: str, devices: list[int], *, vmap: bool = False, off: float = 0) -> Finished:
-    """A program that did everything right, but for `off`: the event, and the file that belongs to it."""
+    """Return a correct program, but for `off`: the event, and its file."""
     rows = [(0, 2), (0, 2), (2, 4), (2, 4)]
     right = np.arange(8, dtype=np.float32).reshape(4, 2) + np.float32(1 + off)
     handover.leave(folder / f"{program}.bin", [right[:2], right[2:]])
@@ -145,7 +145,7 @@ def test_what_is_known_of_one_program_excuses_no_other(tmp_path: Path) -> None:
     assert told.status == "failed"
 
 
-# What proves nothing.
+# Weak checks.
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_what_is_small_or_zero_or_not_finite_in_part_is_no_warning(tmp_path: Pat
     assert found(tmp_path, graph={"C": line}, per_device={"C": line}).warnings == []
 
 
-# What rounding may decide otherwise.
+# Decisions that rounding may change.
 
 EDGE = TEXT.replace("arange(8)", "arange(8) / 10")
 

@@ -1,4 +1,4 @@
-"""What a run says in sum: what each program sends, totals of collectives, each reason once, what mends a weak check."""
+"""The summary of a run: bytes sent by each program, totals of collectives, each reason once, cures of weak checks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests import evidence
 
 
 def sending(**of: int | None) -> Record:
-    """A record of programs that send so many bytes."""
+    """Return a record of programs that send these bytes."""
     return evidence.record({name: evidence.program(bytes_sent=count) for name, count in of.items()})
 
 
@@ -87,7 +87,7 @@ def test_a_reason_is_told_once_with_all_collectives_that_have_it() -> None:
 
 
 def weakly(**more: Any) -> Record:
-    """A record of a program one of whose outputs proves too little."""
+    """Return a record with a weak output."""
     output = evidence.compared(status="weak", **more)
     value = ValueVerdict(
         status="weak", max_abs_error=0.0, max_rel_error=0.0, rtol=0.0, atol=1.0, outputs={"C": output}, power=0.2

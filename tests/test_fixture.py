@@ -1,4 +1,4 @@
-"""The fixture `sharded`: what passes, what a golden pins, and what a failure says."""
+"""The fixture `sharded`: what passes, what a golden pins, and the message of a failure."""
 
 from __future__ import annotations
 

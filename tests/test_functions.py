@@ -1,4 +1,4 @@
-"""Functions of an experiment's own, and lines that both sections share: what they become, and what is refused."""
+"""An experiment's own functions, and lines that both sections share: what they become, and what is refused."""
 
 from __future__ import annotations
 
@@ -302,7 +302,7 @@ def test_what_jax_refuses(old: str, new: str, message: str, tmp_path: Path, monk
 
 
 def written(of: Experiment, program: str = "auto") -> str:
-    """The source of a program for which no types are needed."""
+    """Return the source of a program that needs no types."""
     nothing = Types({}, {}, Repairs(), {})
     return next(write for name, write in WRITERS.items() if name == program)(of, Path(), nothing)
 
@@ -314,7 +314,7 @@ def test_a_program_calls_its_functions_which_stand_once() -> None:
     source = written(experiment(TWICE))
     assert source.count("def deep(x):") == 1
     assert source.count("def rms(x, g):") == 1
-    # Another number in the place of a parameter makes another function.
+    # Another number for a parameter makes another function.
     assert source.count("def rms_2(x, g):") == 1
     assert "+ 0.001" in source
     assert "m = deep(h)" in source

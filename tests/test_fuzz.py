@@ -1,4 +1,4 @@
-"""The fuzzer: its cases are functions of their numbers, what is wrong is found, and shrunk to what matters."""
+"""The fuzzer: cases are determined by their numbers, failures are found and shrunk to the essential lines."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ FOUR_LINES = {
 
 
 def searched(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What the log says of the four lines, and the experiment to which they were shrunk."""
+    """Return the log's entries for the four lines, and the shrunk experiment."""
     child = Here()
     search = Search(folder, child=child)
     verdict = child.ask({"config": FOUR_LINES}, 60) | {"config": cases.complete(FOUR_LINES), "operations": []}
@@ -117,7 +117,7 @@ ONCE_WRONG = {
     "what is beyond the dtype": "cosh(mean(I) * 100 * ones((16,)) + 0.1 * F[0, 0]) * (arange(16) < 1)",
     "attention of matrices": "dot_product_attention(F, F, F)",
 }
-"""What once ended the run, or was taken for wrong: a line, by what is said of it."""
+"""Lines that once crashed the run, or were judged wrong, by a description."""
 
 
 @pytest.mark.parametrize("said", ONCE_WRONG)

@@ -1,4 +1,4 @@
-"""Evidence of a program whose compiled module nobody can read: what is not known is said, and the rest is there."""
+"""Evidence of a program whose compiled module cannot be read: the unknown is reported, and the rest is there."""
 
 from __future__ import annotations
 

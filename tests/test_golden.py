@@ -1,4 +1,4 @@
-"""What is pinned of a record, how its file reads, and what is said where it changes."""
+"""The pinned values of a record, the format of their file, and the messages when they change."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_series_is_the_first_two_numbers_of_the_version() -> None:
     assert [golden.series(v) for v in ("0.10.2", "0.12.0.1", "0.12.0.dev3")] == ["jax 0.10", "jax 0.12", "jax 0.12"]
 
 
-# What is pinned.
+# Pinned values.
 
 
 def test_collectives_bytes_and_layouts_are_pinned_and_nothing_that_varies_from_run_to_run() -> None:
@@ -429,22 +429,22 @@ def test_every_field_that_is_pinned_is_compared(path: tuple[Any, ...]) -> None:
     assert differences.of_program("auto", before, after) != []
 
 
-# What differs, in all its parts.
+# Differences, part by part.
 
 
 def pin(*collectives: Any, **more: Any) -> Any:
-    """A pin as a golden file holds it."""
+    """Return a pin as in a golden file."""
     return {"bytes": {"argument": 64, "output": 64}, "outputs": {}, "collectives": list(collectives), **more}
 
 
 def one(kind: str = "all-reduce", node: str | None = "C", **more: Any) -> Any:
-    """A collective as a golden file holds it."""
+    """Return a collective as in a golden file."""
     found = {"kind": kind, "node": node, "inserted": False, "axes": ["x"], "dtype": "float32", "count": 1}
     return found | {"bytes_in": 64, "bytes_out": 64, "bytes_sent": 64} | more
 
 
 def lying(*spec: Any, **more: Any) -> Any:
-    """An output as a golden file holds it."""
+    """Return an output as in a golden file."""
     return {"shape": [4, 4], "dtype": "float32", "spec": list(spec), "shard_shape": [2, 4], **more}
 
 
@@ -458,7 +458,7 @@ CAME = "all-reduce of C over x appeared in auto: +64 B sent per device"
         # The dims.
         (pin(dims={"M": 1, "N": 2}), pin(), ["auto ran at the dims of its file, before at M=1, N=2"]),
         (pin(dims={"M": 1}), pin(dims={"M": 3, "N": 2}), ["auto ran at M=3, N=2, before at M=1"]),
-        # What is pinned and has no words of its own.
+        # Pinned values without a sentence of their own.
         (pin(flops=1), pin(flops=2), ["flops of auto: 1 → 2"]),
         (pin(b=[], a="old"), pin(b=["x", "y"], a="new"), ["a of auto: old → new", "b of auto: none → x, y"]),
         (pin(), pin(flops=True), ["flops of auto: none → true"]),
@@ -507,7 +507,7 @@ CAME = "all-reduce of C over x appeared in auto: +64 B sent per device"
             pin(outputs={"C": lying(None, "axis", also=2)}),
             ["output C of auto: also none → 2, more 1 → none"],
         ),
-        # Whether all could be read.
+        # Completeness of the reading.
         (
             pin(collectives_incomplete=True),
             pin(),
@@ -557,7 +557,7 @@ CAME = "all-reduce of C over x appeared in auto: +64 B sent per device"
                 "send of G over x appeared in auto: +64 B sent per device",
             ],
         ),
-        # Which of before is which of now.
+        # Matching old and new collectives.
         (
             pin(one(node="B"), one(node="C")),
             pin(one(node="C", count=2), one(node="B", count=3)),
@@ -600,7 +600,7 @@ CAME = "all-reduce of C over x appeared in auto: +64 B sent per device"
             pin(one(node="C", dtype="int32")),
             [GONE.replace("of C", "of B"), CAME],
         ),
-        # What is said of a change.
+        # The sentence for a change.
         (
             pin(one(inserted=True, asynchronous=True, overlapped=["D"])),
             pin(one()),

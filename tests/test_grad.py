@@ -1,4 +1,4 @@
-"""Gradients: in every program, as layouts shard them, held to an oracle that knows nothing of sharding."""
+"""Gradients in every program, sharded by layouts, against an oracle without sharding."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def least_squares(layout, folder, **changes):
 
 
 def by_hand(outcome, folder):
-    """The derivative of 0.5 * sum((x @ w - t) ** 2)."""
+    """Return the derivative of 0.5 * sum((x @ w - t) ** 2)."""
     arrays = {name: a.astype(np.float64) for name, a in data.make(outcome.experiment, folder).items()}
     return arrays["x"].T @ (arrays["x"] @ arrays["w"] - arrays["t"])
 
@@ -114,7 +114,7 @@ def test_no_sum_that_differentiation_asks_for_is_said_to_be_the_compilers(layout
     lowered = (tmp_path / "stablehlo_shard_map.txt").read_text()
     assert bool(module.found) == bool(re.search(r"stablehlo\.(all_|reduce_scatter|collective_)", lowered))
     if not check_vma:
-        # What w is replicated over, w's cotangents are summed over, in no line of the program.
+        # w's cotangents are summed over the axes over which w is replicated, in no line of the program.
         assert any(one.gradient for one in module.found)
 
 
@@ -318,11 +318,11 @@ def test_the_record_says_which_oracle_and_what_confirms_it(tmp_path):
     assert told.apart["graph"]["grad.w"] < 0.01
 
 
-# What is wrong is found.
+# Mistakes are found.
 
 
 def planted(monkeypatch, program, old, new):
-    """Have the writer of a program write something else."""
+    """Plant a mistake in the writer of a program."""
     right = WRITERS[program]
 
     def write(*arguments):
@@ -398,7 +398,7 @@ def test_a_per_device_program_with_the_right_loss_and_another_gradient_is_told_f
 
 @functools.cache
 def differentiated(text):
-    """An experiment that loads nothing, its arrays, and what JAX says of its gradient."""
+    """Return an experiment without loaded data, its arrays, and JAX's value of its gradient."""
     experiment = harness.experiment(text)
     arrays = data.make(experiment, Path())
     with harness.configured(experiment):
@@ -406,7 +406,7 @@ def differentiated(text):
 
 
 def consulted(text, edit=lambda gradients: gradients):
-    """The oracles of an experiment, with JAX's gradient edited."""
+    """Return the oracles of an experiment, with JAX's gradient edited."""
     experiment, arrays, exact, draws = differentiated(text)
     context = oracles.consult(experiment, arrays, {}, {})
     assert experiment.grad is not None
@@ -431,7 +431,7 @@ def test_differences_confirm_no_gradient_that_is_wrong_in_one_element():
 
 @pytest.mark.parametrize("order", ["rows", "columns", "both"])
 def test_differences_confirm_no_gradient_whose_elements_stand_elsewhere(order):
-    # Along a direction that is alike in all elements, their order would make no difference.
+    # In a direction with equal components, the order of the elements would make no difference.
     def edit(gradients):
         axis = {"rows": 0, "columns": 1, "both": (0, 1)}[order]
         return [np.flip(gradients[0], axis)]
@@ -526,7 +526,7 @@ grad: {of: loss, wrt: [w]}
 
 
 def drawn(text):
-    """What rounding does to the one gradient of an experiment, draw by draw; the last is float64's."""
+    """Return the rounded values of an experiment's one gradient, draw by draw; the last is float64's."""
     experiment = harness.experiment(text)
     floats = harness.types(text).floats["graph"]
     with harness.configured(experiment):
@@ -577,7 +577,7 @@ def test_a_gradient_that_is_zero(tmp_path):
 
 
 def told(program, **oracles):
-    """What the check says of a program, of these oracles."""
+    """Return the check's message on a program, by these oracles."""
     context: Any = SimpleNamespace(gradients=Gradients(**oracles))
     return gradient.check(context, ProgramRun(Program(program)))
 
@@ -612,7 +612,7 @@ def test_every_fault_of_the_oracles_is_told():
     assert told("vmap", apart={"per_device": {"grad.w": 1.0}}).note is None
 
 
-# What JAX cannot differentiate.
+# Operations that JAX cannot differentiate.
 
 
 def test_a_program_whose_gradient_jax_does_not_have_is_left_out(tmp_path):
@@ -627,7 +627,7 @@ def test_a_program_whose_gradient_jax_does_not_have_is_left_out(tmp_path):
         "for 'pmax' not implemented; the operands are float32[]"
     }
     assert outcome.failures() == []
-    # Who asks for another program is not told of this one.
+    # The message does not appear for other programs.
     assert harness.types(text, program="vmap").unsupported == {}
 
 

@@ -1,4 +1,4 @@
-"""A section as a graph: the equations of its lines, with the bodies of calls, choices and repeats inside of them."""
+"""A section as a graph: the equations of its lines, with the bodies of calls, choices and repeats inside them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The worker that is this process: what it tells is what one of its own would, and JAX is left as it was."""
+"""The worker in this process: it sends the same events as one in its own process, and leaves JAX unchanged."""
 
 from __future__ import annotations
 

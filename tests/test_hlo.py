@@ -1,4 +1,4 @@
-"""The text of compiled modules: instructions, groups, names, trip counts, and what cannot be read."""
+"""The text of compiled modules: instructions, groups, names, trip counts, and unreadable parts."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def experiment() -> Experiment:
 
 
 def entry(*lines: str) -> str:
-    """A module of `A` and these lines."""
+    """Return a module of `A` and these lines."""
     body = ['%A = f32[2,4]{1,0} parameter(0), metadata={op_name="A"}', *lines]
     return f"{HEADER}{ADD}ENTRY %main (A: f32[2,4]) -> f32[2,4] {{\n" + "".join(f"  {line}\n" for line in body) + "}\n"
 
 
 def one(line: str) -> Instruction:
-    """An instruction, in a module of its own."""
+    """Return an instruction in a module of its own."""
     module = hlo.read(f"{HEADER}ENTRY %main () -> f32[] {{\n  {line}\n}}\n")
     assert module.unread == []
     assert module.entry is not None
@@ -129,7 +129,7 @@ def test_bytes_of_shapes(text, size):
 
 
 def bits(name: str) -> int:
-    """How many bits an element of a dtype has, by NumPy and ml_dtypes."""
+    """Return the bits per element of a dtype, from NumPy and ml_dtypes."""
     if name in ("bool", "complex64", "complex128"):
         return 8 * np.dtype(name).itemsize
     kind = np.dtype(getattr(ml_dtypes, name, name))
@@ -232,14 +232,14 @@ def test_what_runs_no_computation(attributes):
 
 
 def spelt(mesh: Mesh, axes: tuple[str, ...]) -> dict[str, str]:
-    """The groups of devices along `axes`, in each spelling."""
+    """Return the groups of devices along `axes`, in each spelling."""
     last = [mesh.axes.index(axis) for axis in axes]
     order = [*(i for i in range(len(mesh.axes)) if i not in last), *last]
     size = math.prod(mesh.shape[i] for i in last)
     iota = f"[{mesh.size // size},{size}]<=[{','.join(map(str, mesh.shape))}]T({','.join(map(str, order))})"
     names = ",".join(f"'{axis}'={length}" for axis, length in mesh.sizes.items())
     along = ",".join(f"'{axis}'" for axis in axes)
-    # The same mesh with its axes the other way around, and so with its devices in another order.
+    # The same mesh with its axes swapped, and so with its devices in another order.
     around = [f"'{axis}'={length}" for axis, length in reversed(mesh.sizes.items())]
     turned = f"[{','.join(map(str, mesh.shape))}]T({','.join(map(str, reversed(range(len(mesh.axes)))))})"
     return {
@@ -252,7 +252,7 @@ def spelt(mesh: Mesh, axes: tuple[str, ...]) -> dict[str, str]:
 
 @st.composite
 def meshes(draw) -> tuple[Mesh, tuple[str, ...]]:
-    """A mesh and some of its axes, in any order."""
+    """Draw a mesh and some of its axes, in any order."""
     shape = draw(st.lists(st.integers(1, 5), min_size=1, max_size=4))
     names = tuple("xyzw"[: len(shape)])
     axes = draw(st.lists(st.sampled_from(names), unique=True, min_size=1))
@@ -526,7 +526,7 @@ def test_a_loop_of_jax_is_no_line_of_that_name(stack, nodes):
 
 
 def loop(start: str = "0", end: str = "6", step: str = "1", direction: str = "LT", known: str = "") -> str:
-    """A module with an all-reduce in a loop."""
+    """Return a module with an all-reduce in a loop."""
     carried = "(s32[], f32[2,4])"
     return (
         f"{HEADER}{ADD}"
@@ -600,7 +600,7 @@ ENTRY %main (A: f32[2,4]) -> (s32[], f32[2,4], s32[], s32[]) {{
   ROOT %while.1 = (s32[], f32[2,4], s32[], s32[]) while(%init), condition=%condition, body=%body
 }}
 """
-"""A loop from 1 to 8 by 2, whose end and step are carried."""
+"""A loop from 1 to 8 by 2, whose bound and increment are carried."""
 
 
 def test_a_loop_may_carry_its_end_and_its_step(experiment):
@@ -612,13 +612,13 @@ def test_a_loop_may_carry_its_end_and_its_step(experiment):
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        # The number that is stepped is another one than the one that is tested.
+        # The counter that is incremented is not the one that is tested.
         ("%next = s32[] add(%i.copy,", "%other = s32[] negate(%i)\n  %next = s32[] add(%other,"),
         ("add(%i.copy, %step)", "add(%end, %step)"),
         ("add(%i.copy, %step)", "add(%step, %step)"),
         ("add(%i.copy, %step)", "add(%i, %i.copy)"),
         ("add(%i.copy, %step)", "multiply(%i.copy, %step)"),
-        # The end or the step changes in every step.
+        # The bound or the increment changes in every iteration.
         ("tuple(%next, %r, %step, %end)", "tuple(%next, %r, %end, %step)"),
         ("tuple(%next, %r, %step, %end)", "tuple(%next, %r, %step, %next)"),
         ("tuple(%next, %r, %step, %end)", "tuple(%next, %r, %next, %end)"),
@@ -628,7 +628,7 @@ def test_a_loop_may_carry_its_end_and_its_step(experiment):
         ("%two = s32[] constant(2)", "%two = s32[] constant(-2)"),
         ("%eight = s32[] constant(8)", "%eight = s32[] parameter(1)"),
         ("%one = s32[] constant(1)", "%one = s32[] negate(%two)"),
-        # What is not in the module, or not where it is looked for.
+        # Names that are not in the module, or not in the expected place.
         ("condition=%condition", "condition=%lost"),
         ("  ROOT %less", "  %less"),
         ("  ROOT %t", "  %t"),
@@ -692,7 +692,7 @@ def test_a_branch_may_not_be_taken(experiment):
     assert [(one.kind, one.count) for one in module.found] == [("all-reduce", Range(min=0, max=1))]
     assert module.found[0].branches == [InBranch(choice="c", branch=0, of=2, times=1)]
     assert module.unknown == []
-    # Whichever branch is taken, it runs.
+    # It runs in every branch.
     either = text.replace("false_computation=%no", "false_computation=%yes")
     module = found(either.replace(ADD, ADD + yes), experiment)
     assert [(one.kind, one.count, one.branches) for one in module.found] == [("all-reduce", 1, [])]
@@ -712,11 +712,11 @@ def test_a_computation_that_is_called_twice_runs_twice(experiment):
     assert module.unknown == []
 
 
-# What cannot be read is said.
+# Unreadable parts are reported.
 
 
 def all_reduce(groups: str = "replica_groups={{0,2,4,6},{1,3,5,7}}", by: str = BY) -> str:
-    """A module of one all-reduce."""
+    """Return a module of one all-reduce."""
     return entry(f"ROOT %r = f32[2,4]{{1,0}} all-reduce(%A), {groups}, to_apply=%add, {by}")
 
 
@@ -944,7 +944,7 @@ def test_only_what_computes_hides_a_communication(experiment, target, overlapped
 
 @pytest.mark.parametrize("operation", ["copy", "slice", "dynamic-slice", "dynamic-update-slice"])
 def test_what_starts_and_ends_within_a_device_communicates_nothing(experiment, operation):
-    # As TPU's compiler fetches what fits into fast memory, while a permute is on its way.
+    # As the TPU compiler prefetches values into fast memory during a permute.
     text = entry(
         f"%p = (f32[2,4], f32[2,4]) collective-permute-start(%A), source_target_pairs={{{{0,1}}}}, {BY}",
         f"%s = ((f32[2,4]), f32[2,4], s32[]) {operation}-start(%A)",
@@ -963,7 +963,7 @@ def test_what_is_read_in_part_is_not_dropped(experiment):
     assert only.axes is None
     assert only.groups is None
     assert only.bytes == 32
-    # Its operand is what it moves.
+    # It moves its operand.
     assert only.node == "A"
     assert only.between == Between(source=["A"], to=[])
 

@@ -1,7 +1,6 @@
-"""Whatever stands in a file or on the command line: an experiment, or one message with its place, and nothing else.
+"""Any text in a file or on the command line gives an experiment or one message with its place, and nothing else.
 
-Hypothesis makes it of all that somebody may have thought of, and runs none of it. A session tries a few; `make faults`
-tries many.
+Hypothesis generates the inputs; none is run. A session tries a few; `make faults` tries many.
 """
 
 from __future__ import annotations
@@ -39,18 +38,18 @@ FEW_FILES = settings(FEW, max_examples=25)
 MANY_FILES = settings(FEW, max_examples=1_500)
 
 HUNG = 30.0
-"""Seconds of computation after which reading hangs."""
+"""Seconds of computation after which reading counts as hung."""
 
 _PLACE = re.compile(r"\S+:\d+:\d+(  |\n)|command line: |configuration(  |\n)")
 _FORBIDDEN = ("os.system", "os.exec", "os.fork", "os.posix_spawn", "subprocess.Popen", "socket.connect", "os.remove")
 
 
 class Executed(BaseException):
-    """Something was executed that stood in the input."""
+    """Code in the input was executed."""
 
 
 class Trap:
-    """What input may call, calls back while it is armed; what computes too long then is ended."""
+    """Detects calls that input makes while it is armed; a computation that takes too long is interrupted."""
 
     def __init__(self) -> None:
         self.armed = False
@@ -160,7 +159,7 @@ def _deeper(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     )
 
 
-# Of atoms alone: what is repeated in what is repeated has no bounds.
+# Made of atoms alone: nested repetition would be unbounded.
 repeated = st.one_of(
     st.builds(lambda a, n: "(" * n + a + ")" * n, atoms, st.integers(1, 300)),
     st.builds(lambda a, n: "-" * n + a, atoms, st.integers(1, 3000)),
@@ -184,14 +183,14 @@ PLACES = (
 
 
 def experiment() -> dict[str, Any]:
-    """The configuration of the good experiment, for a mistake in it."""
+    """Return the configuration of the good experiment, to plant a mistake in."""
     known: dict[str, Any] = yaml.safe_load(GOOD)
     del known["defaults"]
     return {**known, "mesh": {"axes": ["x", "y"], "shape": [2, 2]}, "expect": {}, "test": {}, "target": {}, "grad": {}}
 
 
 def with_expression(place: tuple[str, ...], text: str) -> dict[str, Any]:
-    """The configuration with a text where an expression stands."""
+    """Return the configuration with a text in place of an expression."""
     config = experiment()
     if place[-1] == "shape":
         config["arrays"]["A"]["shape"] = [text, 4]
@@ -206,7 +205,7 @@ def with_expression(place: tuple[str, ...], text: str) -> dict[str, Any]:
 
 
 def _told(trap: Trap, read: Callable[[], Experiment], sources: Sources) -> str | None:
-    """The message with which an experiment is refused; None where it is one."""
+    """Return the message with which an experiment is refused; None if it is valid."""
     try:
         with trap.reading():
             read()
@@ -216,7 +215,7 @@ def _told(trap: Trap, read: Callable[[], Experiment], sources: Sources) -> str |
 
 
 def _is_one_message(told: str | None) -> None:
-    """It has a place, and says something, in characters that a stream can be given."""
+    """Check that a message has a place and a text, in characters that streams accept."""
     if told is not None:
         assert _PLACE.match(told), told
         assert told.partition("\n")[2].strip(), told
@@ -335,7 +334,7 @@ def _bomb(levels: int, wide: int) -> str:
 
 @st.composite
 def files(draw: st.DrawFn) -> bytes:
-    """The bytes of an experiment's file with something wrong in it, most of the time."""
+    """Draw the bytes of an experiment's file, mostly with a mistake in it."""
     if draw(st.integers(0, 9)) == 0:
         return draw(st.binary(max_size=200) | st.text(max_size=200).map(lambda text: text.encode("utf-8", "replace")))
     data: dict[str, Any] = yaml.safe_load(GOOD)
@@ -421,7 +420,7 @@ def test_many_overrides_are_read_or_refused(trap: Trap, folder: Path, given: lis
     _composed(trap, folder, GOOD.encode(), given)
 
 
-# That the traps would notice.
+# The traps work.
 
 
 def test_what_is_executed_is_noticed(trap: Trap) -> None:

@@ -1,4 +1,4 @@
-"""Each room imports what lies below it, and only the worker's imports JAX."""
+"""Each room imports only lower rooms, and only the worker's room imports JAX."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FLOORS = (
     ("__main__", "api", "conf"),
     ("fixtures",),
 )
-"""The rooms from the ground up; those of one floor do not know of each other. Each command is on the last."""
+"""The rooms from the ground up; rooms of one floor do not import each other. Commands are on the top floor."""
 
 FILES = sorted((ROOT / "runner").rglob("*.py"))
 COMMANDS = [file.stem for file in FILES if file.parent == ROOT / "runner" and "cli.command import" in file.read_text()]
@@ -38,7 +38,7 @@ FLOOR |= dict.fromkeys(COMMANDS, len(FLOORS) - 1)
 
 
 def room(module: str) -> str:
-    """`runner.checks.value` is in `checks`."""
+    """Return the room of a module: `checks` for `runner.checks.value`."""
     return module.split(".")[1] if "." in module else module
 
 
@@ -55,7 +55,7 @@ def imports(file: Path) -> Iterator[str]:
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
 def test_a_room_imports_downwards_only(file: Path) -> None:
     mine = file.relative_to(ROOT / "runner").parts[0].removesuffix(".py")
-    # What a room has for the command line begins where every command does.
+    # The modules of the command line start where every command does.
     mine = "__main__" if file.name == "__main__.py" else mine
     if mine == "__init__":
         return
@@ -65,7 +65,7 @@ def test_a_room_imports_downwards_only(file: Path) -> None:
 
 
 def modules() -> dict[str, set[str]]:
-    """The modules of the tool, and those that each imports by name, where only a type checker does too."""
+    """Return the modules of the tool, and their imports by name, including those only for type checkers."""
     names = {".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): file for file in FILES}
     found: dict[str, set[str]] = {}
     for name, file in names.items():
@@ -80,7 +80,7 @@ def modules() -> dict[str, set[str]]:
 
 
 def circles(imported: dict[str, set[str]]) -> set[frozenset[str]]:
-    """The modules that import each other, each group once."""
+    """Return the import circles, each once."""
     reached = {name: _reached(imported, name) for name in imported}
     together = (frozenset(other for other in others if name in reached[other]) for name, others in reached.items())
     return {group for group in together if group}
@@ -118,7 +118,7 @@ def test_every_room_says_what_goes_in_and_what_comes_out() -> None:
 
 
 PRIVATE = {"runner/cli/composing.py": {"hydra._internal.callbacks"}}
-"""What is taken from Hydra that it calls its own; its sweeper is a base class besides."""
+"""The private names of Hydra that are used; its sweeper is a base class, too."""
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))

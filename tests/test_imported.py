@@ -1,4 +1,4 @@
-"""Functions of the user's own Python: the programs call them, and what the compiler did leads to their lines."""
+"""A user's own Python functions: the programs call them, and collectives are attributed to their lines."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ explain: true
 
 
 def line(text: str) -> int:
-    """The number of the line of the user's file that holds a text."""
+    """Return the number of the line of the user's file that contains a text."""
     (number,) = [i for i, each in enumerate(FILE.read_text().splitlines(), 1) if text in each]
     return number
 
 
 def place(text: str) -> str:
-    """What readers know that line by."""
+    """Return the readers' name of that line."""
     return f"transformer.py:{line(text)} {FILE.read_text().splitlines()[line(text) - 1].strip()}"
 
 
@@ -80,14 +80,14 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Record, Path]:
 
 
 def collectives(record: Record, program: str) -> list[Collective]:
-    """The collectives of a program, told by the user's lines."""
+    """Return the collectives of a program, attributed to the user's lines."""
     listed = told(record).compiled[program].collectives
     assert listed is not None
     return listed
 
 
 def entries(record: Record, program: str, kind: str) -> set[tuple[Any, ...]]:
-    """For each collective what it takes, its lines, whether it is in the backward pass, and how often it runs."""
+    """Return for each collective its operands, its lines, whether it is in the backward pass, and its count."""
     return {
         (*(each.between.source if each.between else ()), "for", *each.nodes, each.gradient, each.count)
         for each in collectives(record, program)
@@ -138,7 +138,7 @@ def test_a_program_that_calls_none_imports_none(tmp_path: Path) -> None:
     assert "transformer" not in (tmp_path / "program_auto.py").read_text()
 
 
-# What the compiler did.
+# Compiled programs.
 
 
 def test_collectives_belong_to_the_lines_of_the_users_file_forward_and_backward(ran: tuple[Record, Path]) -> None:
@@ -207,7 +207,7 @@ def origin(stack: str, *texts: str) -> tuple[OperationOrigin, ...]:
         # The user's own named scope is the name of another line.
         ("jit(test)/jvp(loss)/while/body/closed_call/logits/dot_general", [Q, "h, _ ="], "q", "dot_general", False),
         ("jit(test)/jvp(loss)/loss_logits/dot_general", [Q], "q", "dot_general", False),
-        # What a loop does with its slices.
+        # The slices of a loop.
         ("jit(test)/jvp(loss)/while/body/dynamic_slice", ["h, _ ="], "scan", None, False),
     ],
 )
@@ -228,7 +228,7 @@ def test_a_frame_counts_within_the_call_alone() -> None:
     assert origin("jit(test)/jvp(other)/mul", Q) == ()
 
 
-# What cannot be.
+# Refusals.
 
 
 @pytest.mark.parametrize("key", ["constraints", "outputs"])
@@ -275,7 +275,7 @@ DEVICE = imported.FOLDER / "device.py"
 
 
 def written(function: str, lines: dict[str, str], result: str, of: str) -> tuple[dict[str, Any], Imported]:
-    """A function of `device.py` as a worker reads it; `of` is how its lines begin in the file, by their names."""
+    """Return a function of `device.py` as a worker reads it; `of` maps names to the beginnings of its lines."""
     file = DEVICE.read_text().splitlines()
     start = file.index(f"def {function}(x, w1, w2):")
     frames: dict[str, Frame] = {}

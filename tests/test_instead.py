@@ -1,4 +1,4 @@
-"""What docs/operations.md says to write instead is what JAX computes with what it replaces."""
+"""The replacements in docs/operations.md equal, in JAX, what they replace."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ OTHERWISE = {
     "a and b": "a & b",
     "flax.linen.avg_pool(p, (2,), (2,))": "(p[:, ::2] + p[:, 1::2]) / 2",
 }
-"""What JAX computes with what is no expression of JAX's for arrays."""
+"""For constructs that are not JAX expressions of arrays: equivalent JAX expressions."""
 
 
 def test_it_is_what_jax_computes(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The oracle: what every device holds, in NumPy, each distinct value computed once."""
+"""The oracle: the values of every device, in NumPy, with each distinct value computed once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def oracle(section: str, arrays: str = ARRAYS, outputs: str = "C", **keys: Any) 
 
 
 def whole(text: str, arrays: str = ARRAYS) -> Any:
-    """The value of one expression of `graph`."""
+    """Return the value of one expression of `graph`."""
     return oracle("graph", arrays, graph={"C": text}).values["C"][0]
 
 
@@ -54,7 +54,7 @@ STEPS = """ {s: A + 1, unused: B * 2, t: s * 2,
    inner: {repeat: 3, index: j, carry: {b: A}, body: {c: b + first + j, b: c + i}},
    A: inner.b + t}},
  C: r.A + A}"""
-"""Names that stand for something else inside of a loop, that start one, and that nobody reads."""
+"""Names that a loop shadows, that start one, and that no line reads."""
 
 
 @pytest.mark.parametrize("section", ["graph", "per_device"])
@@ -72,7 +72,7 @@ def test_what_is_kept_does_not_change_what_is_computed(section: str, keep: tuple
 
 @pytest.fixture
 def watch(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], tuple[list[weakref.ref[Any]], list[int]]]:
-    """Watches an operation: its results, and after each one how many of them are still there."""
+    """Watch an operation: its results, and after each one how many of them are still alive."""
 
     def watching(name: str) -> tuple[list[weakref.ref[Any]], list[int]]:
         operation = OPERATIONS[name]
@@ -260,7 +260,7 @@ outputs: {g: []}
 
 
 def test_lines_after_others_know_the_dtypes_of_what_is_given() -> None:
-    """An edited section is interpreted from its first line that differs: a cast to what JAX has anyhow is none."""
+    """An edited section is interpreted from its first changed line: a cast to the dtype that JAX has is none."""
     read = experiment(CAST_LATER)
     arrays = data.make(read, Path())
     arithmetic = Arithmetic(infer(read).floats["graph"])

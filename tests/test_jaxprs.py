@@ -1,4 +1,4 @@
-"""Functions of JAX as people write them, read as lines: the lines compute what the functions do."""
+"""JAX functions as people write them, read as lines: the lines compute what the functions do."""
 
 from __future__ import annotations
 
@@ -421,7 +421,7 @@ def llama(e, wq, wk, wv, wo, w1, w2, w3, g1, g2, tokens):
 
 
 def held(read: jaxprs.FunctionLines, given: dict[str, np.ndarray], called: Callable[..., Any]) -> None:
-    """Hold lines of whole arrays to what JAX computes, and the types that they have to its types."""
+    """Compare lines on whole arrays, and their types, with JAX."""
     results = list(dict.fromkeys(read.results))
     arrays = {**given, **read.arrays}
     config = {
@@ -462,7 +462,7 @@ MESH = Mesh(("x", "y"), (2, 2))
 
 
 def of_device(called: Callable[..., Any], given: dict[str, Any], specs: Sequence[Any], **more: Any) -> Any:
-    """The lines of a device's code, for arrays that lie by these specs."""
+    """Return the lines of a device's code, for arrays with these specs."""
     laid = {
         name: Layout(MESH, each.shape, Spec.of(spec)) for (name, each), spec in zip(given.items(), specs, strict=True)
     }

@@ -1,4 +1,4 @@
-"""A signal at any moment of a run or of a sweep: no process is left, no file is half there, other points are whole.
+"""A signal at any moment of a run or a sweep leaves no process, no partial file, and the other points complete.
 
 The moments are drawn from a seed for each case. A session tries a few; `make faults` tries two hundred.
 """
@@ -19,14 +19,14 @@ from tests.test_machine import started
 
 CASES = 200
 SAMPLE = 70
-"""One of so many is tried in every session."""
+"""Every session tries one in this many moments."""
 
 _MARK = "SHARDPROOF_TEST"
 _LONGEST = 4.0
-"""Seconds; by then a sweep of three has begun its second point or its third."""
+"""Seconds until a sweep of three has begun its second or third point."""
 
 _GRACE = 2.0
-"""Seconds after which nothing may be left."""
+"""Seconds after which no process may be left."""
 
 ONE = ("+experiment=tensor_parallel_mlp", "hydra.run.dir=out")
 SWEEP = ("-m", "+experiment=case3_allreduce", "dims.J=4,8,12", "hydra.sweep.dir=out")
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason=
 
 
 def processes(mark: str) -> dict[int, str]:
-    """The processes that have the mark in their environment, with their command lines."""
+    """Return the processes that have the mark in their environment, with their command lines."""
     found: dict[int, str] = {}
     for folder in Path("/proc").iterdir():
         try:
@@ -80,7 +80,7 @@ def test_a_signal_leaves_nothing_behind(tmp_path: Path, case: int) -> None:
         time.sleep(0.02)
     assert not left
     if number == signal.SIGINT and "KeyboardInterrupt" in err and "__main__.py" not in err:
-        # Python had not come to the runner yet, and says so in its own way.
+        # Python had not started the runner yet, and prints its own message.
         return
     assert "Traceback" not in err, err
     assert "bug in shardproof" not in out + err, err

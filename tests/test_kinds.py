@@ -1,4 +1,4 @@
-"""A kind of check is one file: what that says of it is all that flow, record, terminal, page and pytest need."""
+"""One file defines a kind of check: flow, record, terminal, page and pytest need nothing else."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ EXPERIMENT: dict[str, Any] = {
 
 @pytest.fixture
 def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The registry with one file more."""
+    """Return the registry with one more file."""
     (tmp_path / "planted_small.py").write_text(FILE, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(registry, "FILES", (*registry.FILES, importlib.import_module("planted_small")))
@@ -82,7 +82,7 @@ def test_a_check_is_one_file(tmp_path: Path) -> None:
     small = found.compiled["auto"].checks.small
     assert (small.status, small.reason, small.largest) == ("failed", "there is a value of 700", 700.0)
     assert found.compiled["constraint"].checks.small is None
-    # The record, and what is read of it.
+    # The record, and reading it back.
     plain = json.loads((tmp_path / "run" / "result.json").read_text(encoding="utf-8"))
     assert plain["programs"]["auto"]["checks"]["small"]["largest"] == 700.0
     assert runner.read(tmp_path / "run") == found

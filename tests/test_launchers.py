@@ -1,4 +1,4 @@
-"""A sweep by Hydra's own launchers, each point in a process of its own, ends as one by this project's launcher does."""
+"""A sweep with Hydra's own launchers, each point in its own process, gives the results of this project's launcher."""
 
 from __future__ import annotations
 

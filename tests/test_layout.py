@@ -1,4 +1,4 @@
-"""Which device holds what, from mesh and spec alone, against JAX, which is asked only here."""
+"""The layout of each device, computed from mesh and spec alone, against JAX, which only this test asks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def jax_mesh(mesh: Mesh) -> jax.sharding.Mesh:
 
 @st.composite
 def layouts(draw: st.DrawFn) -> Layout:
-    """Any mesh of up to 8 devices, any rank up to 3, each axis over any dimension or none, in any order."""
+    """Draw a mesh of up to 8 devices and an array of rank up to 3, each axis over any or no dimension, in any order."""
     mesh = draw(st.sampled_from(MESHES))
     rank = draw(st.integers(0, 3))
     entries: list[list[str]] = [[] for _ in range(draw(st.integers(0, rank)))]

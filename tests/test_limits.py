@@ -1,4 +1,4 @@
-"""YAML that is more than an experiment can be is refused before anything expands it."""
+"""YAML that is larger than any experiment is refused before anything expands it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""What collectives take over links, held to published numbers.
+"""Times of collectives over links, against published numbers.
 
-Those are of How to Scale Your Model (jax-ml/scaling-book, sharding.md): the examples of "AllGather" and worked problems
+They are from How to Scale Your Model (jax-ml/scaling-book, sharding.md): the examples of "AllGather" and worked
+problems
 2, 3 and 10.
 """
 
@@ -32,7 +33,7 @@ def named(name: str, mesh: Mesh, **more: object) -> Hardware:
 
 
 def seconds(links: Links, mesh: Mesh, kind: str, axes: str | tuple[str, ...], whole: float) -> float:
-    """What a collective over some axes takes, of an array whose whole is so large along them."""
+    """Return the seconds of a collective over some axes; `whole` is the array's bytes over all of them."""
     group = mesh.groups(axes)[0]
     part = int(whole / len(group))
     sizes = {"all-gather": (part, int(whole)), "reduce-scatter": (int(whole), part), "all-to-all": (part, part)}
@@ -51,7 +52,7 @@ def test_an_all_gather_of_34_mb_on_v5e() -> None:
     v5e, wrapped = Links(named("v5e", mesh), mesh), torus(mesh, ring=4)
     array = 2 * 2048 * 8192
     assert seconds(v5e, mesh, "all-gather", "Y", array) == pytest.approx(560e-6, rel=WITHIN)
-    # The book's 377 µs are V / (2w), what a long ring takes; of four shards a chip has one already.
+    # The book's 377 µs are V / (2w), the time of a long ring; a chip has one of the four shards already.
     assert seconds(wrapped, mesh, "all-gather", "Y", array) == pytest.approx(3 / 4 * 377e-6, rel=WITHIN)
 
 
@@ -66,11 +67,11 @@ def test_worked_problems_2_and_3_on_v4() -> None:
     mesh = Mesh(("X", "Y", "Z"), (4, 4, 4))
     links = Links(named("v4", mesh), mesh)
     array = 2 * 1024 * 4096
-    # The book leaves out that one part of four, or of sixteen, is there already.
+    # The book ignores that a chip has one part of four, or of sixteen, already.
     assert seconds(links, mesh, "all-gather", "X", array / 4) == pytest.approx(3 / 4 * 23e-6, rel=WITHIN)
     assert seconds(links, mesh, "all-gather", "Y", array / 4) == pytest.approx(3 / 4 * 23e-6, rel=WITHIN)
     assert seconds(links, mesh, "all-gather", ("X", "Y"), array) == pytest.approx(15 / 16 * 46e-6, rel=WITHIN)
-    # The book has 5.8 µs for what an all-reduce does twice.
+    # The book has 5.8 µs for one of the two phases of an all-reduce.
     assert seconds(links, mesh, "reduce-scatter", "Z", array / 16) == pytest.approx(3 / 4 * 5.8e-6, rel=WITHIN)
     assert seconds(links, mesh, "all-reduce", "Z", array / 16) == pytest.approx(2 * 3 / 4 * 5.8e-6, rel=WITHIN)
     assert seconds(links, mesh, "all-gather", "X", 256) == pytest.approx(2e-6)
@@ -119,7 +120,7 @@ def test_what_has_two_dimensions_wraps_around_where_one_is_16(
 
 
 def test_an_all_reduce_on_a_v4_without_wrap_around() -> None:
-    """34 MB along the four chips of 2 × 2 × 4: 746 µs by the book's ring, which is not there."""
+    """34 MB along the four chips of 2 × 2 × 4: 746 µs by the book's ring, which does not exist there."""
     mesh = Mesh(("X", "Y", "Z"), (2, 2, 4))
     links = Links(named("v4", mesh), mesh)
     assert seconds(links, mesh, "all-reduce", "Z", 2 * 2048 * 8192) == pytest.approx(1118e-6, rel=1e-3)
@@ -132,7 +133,7 @@ def test_a_node_of_gpus_and_several() -> None:
     assert seconds(links, mesh, "all-gather", "gpu", 1e9) == pytest.approx(7 / 8 * 1e9 / 4.5e11)
     assert seconds(links, mesh, "all-reduce", "gpu", 1e9) == pytest.approx(2 * 7 / 8 * 1e9 / 4.5e11)
     assert seconds(links, mesh, "all-to-all", "gpu", 1e9) == pytest.approx(7 / 64 * 1e9 / 4.5e11)
-    # Both at once: each device brings a part into its node, and the node hands it on.
+    # Both at once: each device receives a part into its node, and the node distributes it.
     everywhere = seconds(links, mesh, "all-gather", ("node", "gpu"), 1e9)
     assert everywhere == pytest.approx(max(3 / 4 * 1e9 / 4e11, 7 / 8 * 1e9 / 4.5e11))
 
@@ -146,7 +147,7 @@ def test_a_permute_by_one_goes_around_a_ring_and_back_along_a_line() -> None:
     mesh = Mesh(("X",), (4,))
     pairs = [(i, (i + 1) % 4) for i in range(4)]
     ring, line = (torus(mesh, ring=closes).permute(pairs, 45_000_000) for closes in (4, None))
-    # Around a ring a part may go the other way, where nothing else does.
+    # On a ring a part may take the other direction, which is idle.
     assert (ring.seconds, ring.over) == (pytest.approx(0.5e-3), "1 hop of the torus")
     assert (line.seconds, line.over) == (pytest.approx(1e-3), "3 hops of the torus")
 
@@ -168,7 +169,7 @@ def test_a_permute_of_which_no_pair_is_listed_goes_one_hop() -> None:
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_no_route_of_a_permute_loads_its_fullest_link_less_than_is_said(data: st.DataObject) -> None:
-    """Any routes, here each message along the dimensions in an order of its own and either way around."""
+    """All routes, here each message along the dimensions in its own order and in either direction."""
     shape = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=3).map(tuple))
     rings = tuple(size > 2 and data.draw(st.booleans()) for size in shape)
     chips = list(itertools.product(*map(range, shape)))
@@ -209,7 +210,7 @@ def test_slices_are_linked_by_the_network() -> None:
     mesh = Mesh(("slice", "X", "Y"), (2, 4, 4))
     links = Links(named("v5e", mesh, slices=2), mesh)
     assert seconds(links, mesh, "all-reduce", "slice", 1e9) == pytest.approx(2 * 1 / 2 * 1e9 / 3.125e9)
-    # Each chip of a slice brings in its part, and the links of the slice hand it on in much less time.
+    # Each chip of a slice receives its part, and the links of the slice distribute it in much less time.
     everywhere = seconds(links, mesh, "all-reduce", ("slice", "X", "Y"), 1e9)
     assert everywhere == pytest.approx(2 * 1 / 2 * 1e9 / 16 / 3.125e9, rel=0.5)
 
@@ -226,7 +227,7 @@ def test_the_halves_of_a_chip_share_its_links() -> None:
 @pytest.mark.parametrize("kind", ["all-gather", "reduce-scatter", "all-reduce", "all-to-all"])
 @pytest.mark.parametrize("ring", [None, 4])
 def test_no_collective_is_quicker_than_its_bytes_come_in(kind: str, ring: int | None) -> None:
-    """Whatever the algorithm, a chip gets what it has not over the links that it has."""
+    """With any algorithm, a chip receives the data that it lacks over its own links."""
     mesh = Mesh(("X", "Y"), (4, 4))
     links, whole = torus(mesh, ring), 1.6e9
     for axes in ("X", "Y", ("X", "Y")):
@@ -238,7 +239,7 @@ def test_no_collective_is_quicker_than_its_bytes_come_in(kind: str, ring: int | 
 
 
 def test_an_all_to_all_on_a_ring_is_what_counting_its_messages_gives() -> None:
-    """Every message of an all-to-all, routed one by one: the fullest link."""
+    """Every message of an all-to-all is routed one by one: the fullest link decides."""
     for size, ring in itertools.product((3, 4, 5, 8), (None, 1)):
         mesh = Mesh(("X",), (size,))
         links = torus(mesh, ring)

@@ -1,4 +1,4 @@
-"""A training step in YAML beside the same in plain JAX: no longer, nothing said twice, the same numbers."""
+"""A training step in YAML against the same in plain JAX: not longer, no repetition, the same numbers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PLAIN = Path(llama_block.__file__)
 
 
 def lines(file: Path) -> list[str]:
-    """The lines of a file that are not empty, a comment or a docstring, without what stands around them."""
+    """Return the code lines of a file, without blank lines, comments, docstrings and the surrounding code."""
     text = file.read_text(encoding="utf-8")
     left_out: set[int] = set()
     for node in ast.walk(ast.parse(text)) if file.suffix == ".py" else ():

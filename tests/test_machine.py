@@ -1,4 +1,4 @@
-"""The machine in the way: no room on the disk, no permission, streams that are closed or know few characters."""
+"""Failures of the machine: a full disk, no permission, streams that are closed or know few characters."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ signal.signal(signal.SIGINT, signal.SIG_DFL)
 exec(sys.argv[1])
 os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
 """
-"""What begins a process as a terminal does, which has interrupts, after something else was done to it."""
+"""Code that starts a process as a terminal does, with interrupts enabled, after some preparation."""
 
 
 def started(
     *arguments: str, folder: Path, before: str = "", strict: bool = True, module: str = "runner", **more: Any
 ) -> subprocess.Popen[str]:
-    """A command in a process of its own, in which something was done `before`; `strict`: warnings are errors."""
+    """Return a command in its own process, in which `before` runs first; `strict`: warnings are errors."""
     return subprocess.Popen(
         [sys.executable, "-c", BEFORE, before, *(("-W", "error") if strict else ()), "-m", *module.split(), *arguments],
         cwd=folder,
@@ -45,7 +45,7 @@ def started(
 
 
 def small_files(limit: int) -> str:
-    """What lets a process write files of at most so many bytes, and hear of it; byte code would be cut too."""
+    """Return code that limits the size of files, with an `OSError`, and disables byte code, which would fail too."""
     return (
         "os.environ['PYTHONDONTWRITEBYTECODE'] = '1'\n"
         f"signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\nresource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))"
@@ -158,7 +158,7 @@ def test_a_name_that_cannot_be_a_folders_leads_nowhere(tmp_path: Path, name: str
 
 def test_an_interrupted_sweep_shows_what_is_done(tmp_path: Path) -> None:
     sweep = ("-m", *RUN, "dims.J=4,8,12,16,20,24,28,32", "hydra.sweep.dir=sweep")
-    # Python's own os.walk leaves an iterator open where it is interrupted, and warns of it.
+    # Python's own os.walk leaves an iterator open when it is interrupted, and warns about it.
     process = started(*sweep, folder=tmp_path, strict=False)
     second = tmp_path / "sweep" / "1" / "result.json"
     while not second.exists() and process.poll() is None:

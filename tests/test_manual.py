@@ -102,7 +102,7 @@ def test_the_program_names_the_manual_axes_alone(tmp_path: Path) -> None:
     assert 'out_specs=(P("y", None), P(None), P("y", None)),' in source
     assert 'axis_names={"y"},' in source
     assert "# each device along y: a[4, 16], b[4, 16], c[16, 16]" in source
-    # What the graph lays out over y as well is sharded over y already.
+    # Values that the graph also shards over y are sharded over y already.
     assert 's = jax.lax.with_sharding_constraint(s, P(None, "x"))' in source
     assert 'u = jax.lax.with_sharding_constraint(u, P("x", "z"))' in source
     assert '    NamedSharding(mesh, P("y", ("z", "x"))),' in source
@@ -123,7 +123,7 @@ WHOLE = {name: {"shape": shape, "spec": ["y"][: name != "c"]} for name, shape in
 
 @pytest.mark.parametrize("check_vma", [True, False])
 def test_a_step_of_training(check_vma: bool, tmp_path: Path) -> None:
-    """`new` is the plain NumPy step; without `check_vma` JAX adds the gradient of shares, of manual devices alone."""
+    """`new` is the plain NumPy step; without `check_vma` JAX adds up gradients over manual devices alone."""
     programs = ["shard_map", "vmap"] if check_vma else ["shard_map"]
     outcome = run(STEP, tmp_path, program=programs, check_vma=check_vma)
     assert outcome.failures() == []
@@ -172,7 +172,7 @@ def test_a_sum_that_is_missing_is_found_over_the_manual_axis(tmp_path: Path) -> 
 
 
 def test_each_device_is_held_to_its_own_part_of_the_block(tmp_path: Path) -> None:
-    """Devices of one block that hold the parts of others are wrong."""
+    """Devices of one block that hold each other's parts are wrong."""
     context = consulted(experiment(GOOD), tmp_path)
     assert context.per_device is not None
     layout, blocks = context.layout("t"), context.blocks("t")
@@ -265,6 +265,6 @@ def test_it_is_refused(name: str, tmp_path: Path) -> None:
 
 
 def test_what_no_block_is_made_of_may_lie_as_it_likes() -> None:
-    """A sweep of layouts for a program of the graph is not held to what `per_device` needs."""
+    """A sweep of layouts for a program of the graph need not satisfy `per_device`."""
     checked = experiment(changed("spec: [[y, x], z]", "spec: [[x, y], z]"), program="auto")
     assert replace(checked, automatic=()).manual == checked.mesh

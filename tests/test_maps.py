@@ -1,4 +1,4 @@
-"""`map`: the repeat that it is, what is computed in every program, and what is refused."""
+"""`map`: the repeat that it becomes, its values in every program, and the refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the devices here take, as a file of hardware."""
+"""Measured times of the local devices, as a hardware file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEVICES = 8
 
 
 def made(bandwidth: float, latency: float, start: float = 20e-6) -> list[Measure]:
-    """What devices that are linked so would take, where each program takes so long to start."""
+    """Return the times of devices with these links, if each program takes this long to start."""
 
     def one(kind: str, size: int, seconds: float, dtype: str = "float32") -> Measure:
         return Measure(kind=kind, dtype=dtype, bytes=size, seconds=seconds, device="a device", devices=DEVICES)

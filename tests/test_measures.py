@@ -1,4 +1,4 @@
-"""What of a sweep is compared: bytes by the ring's formulas, the best of what passed, conditions, flat files."""
+"""The measures of a sweep: bytes by the ring formulas, the best of the passed rows, conditions, flat files."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_the_rows_of_a_point_are_as_bad_as_the_point_and_say_why(
     rows = measures.rows(0, evidence.record(made, checks=checks, status=status, error=error), [])
     assert record.worst([row.status for row in rows]) == status  # type: ignore[misc]
     assert all(row.error for row in rows if row.status != "passed")
-    # What is wrong with the file, or ended the run, no program is better than; another program's fault is its own.
+    # No program is better than a fault of the file or of the run; another program's fault does not count.
     for row in rows if programs else ():
         alone = record.worst([programs[str(row.program)], record.of_checks(checks), "error" if error else "passed"])
         assert row.status in (alone, status)
@@ -275,10 +275,10 @@ def test_a_collective_ties_the_names_of_the_axes_down() -> None:
     assert same(config([2, 2], ["x"], [], **lines)) != same(config([2, 2], ["y"], [], **lines))
     renamed = {**lines, "per_device": {"C": "psum(A @ B, 'y')"}}
     assert same(config([2, 2], ["x"], [], **lines)) == same(config([2, 2], ["y"], [], **renamed))
-    # Of lines that no program is written from nothing is run.
+    # Nothing is run of lines that no program uses.
     unread = {**lines, "program": "auto"}
     assert same(config([2, 2], ["x"], [], **unread)) == same(config([2, 2], ["y"], [], **unread))
-    # An array that is called as an axis is not one.
+    # An array with the name of an axis is not an axis.
     graph = {"graph": {"C": "x @ B"}}
     assert same(config([2, 2], ["x"], [], **graph)) == same(config([2, 2], ["y"], [], **graph))
 

@@ -1,4 +1,4 @@
-"""Meshes: which device stands where in them, and axes of size 1."""
+"""Meshes: the position of each device in them, and axes of size 1."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_an_estimate_takes_devices_to_stand_where_their_numbers_have_them() -> N
         links = Links(hardware, Mesh(("x", "y"), (2, 2), devices))
         return links.permute([(0, 1)], 1000).seconds
 
-    # From device 0 to device 3 there are three links, from 0 to 1 one; what is sent passes each once.
+    # There are three links from device 0 to device 3 and one from 0 to 1; a message passes each once.
     assert seconds(None) == seconds((0, 1, 2, 3)) == 1e-6
     over = Links(hardware, Mesh(("x", "y"), (2, 2), (0, 3, 1, 2))).permute([(0, 1)], 1000).over
     assert over == "3 hops of the torus"
@@ -132,7 +132,7 @@ def test_a_collective_over_axes_of_size_1_counts_as_nothing(tmp_path: Path) -> N
     (asked,) = program.lowered or [None]
     assert asked is not None
     assert (asked.kind, asked.alone, asked.bytes_sent) == ("all-gather", True, 0)
-    # XLA for CPUs keeps a gather of one.
+    # XLA for CPUs keeps a gather over one device.
     (kept,) = program.collectives or [None]
     assert kept is not None
     assert (kept.kind, kept.alone, kept.bytes_sent) == ("all-gather", True, 0)

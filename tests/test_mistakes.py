@@ -1,4 +1,4 @@
-"""The mistakes that people are shown are noticed, and the page says of each what the runner says."""
+"""The mistakes in the documentation are noticed, and the page quotes the runner's messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each program leaves to the compiler: who places, who communicates, how many bytes, how many lines."""
+"""What each program leaves to the compiler: who places values, who communicates, how many bytes, how many lines."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_program_that_failed_is_not_compared(tmp_path: Path) -> None:
         ([collective(inserted=True)], ["compiler"]),
         ([collective(), collective(count=3)], ["program"]),
         ([collective(gradient=True), collective()], ["program", "differentiation"]),
-        # What the compiler put into a backward pass is the compiler's.
+        # Collectives that the compiler inserted into a backward pass count as the compiler's.
         ([collective(gradient=True, inserted=True), collective()], ["program", "compiler"]),
         ([collective(count=None)], ["program"]),
     ],

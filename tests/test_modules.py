@@ -1,6 +1,6 @@
-"""Compiled modules kept as text, by several compilers: everything that each communicates, to the last byte.
+"""Stored compiled modules of several compilers: everything that each communicates, to the last byte.
 
-The numbers follow from the experiments' shapes and meshes, which stand beside the modules.
+The numbers follow from the shapes and meshes of the experiments, which are stored beside the modules.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OLD, NEW = "jax-0.10.2", "jax-0.12.0.1"
 
 
 def written(kind: str, node: str, axes: Any, bytes_in: int, bytes_out: int | None = None, **more: Any) -> Any:
-    """A collective that the line `node` asks for; `axes` are their names, or a dict of `axes` and `groups`."""
+    """Return a collective that the line `node` asks for; `axes` are names, or a dict of `axes` and `groups`."""
     given = {"axes": axes.split(), "groups": ...} if isinstance(axes, str) else axes
     bytes_out = bytes_in if bytes_out is None else bytes_out
     return {
@@ -48,17 +48,17 @@ def written(kind: str, node: str, axes: Any, bytes_in: int, bytes_out: int | Non
 
 
 def inserted(*given: Any, moves: list[str], to: list[str], **more: Any) -> Any:
-    """A collective that the compiler put in."""
+    """Return a collective that the compiler inserted."""
     return written(*given, inserted=True, between={"from": moves, "to": to}, **more)
 
 
 def meanwhile(*lines: str) -> dict[str, Any]:
-    """What is so of an asynchronous collective, behind which these lines compute."""
+    """Return the fields of an asynchronous collective that these lines overlap."""
     return {"asynchronous": True, "overlapped": list(lines)}
 
 
 def ring(size: int, shift: int) -> list[list[int]]:
-    """The pairs of a permute on one axis that shifts everything by that much, by who sends."""
+    """Return the pairs of a permute that shifts by this much along one axis, ordered by sender."""
     return [[i, (i + shift) % size] for i in range(size)]
 
 
@@ -111,7 +111,7 @@ UNCHECKED_ON_CPUS = [
     written("all-reduce", "hidden", "data", WEIGHTS, gradient=True, nodes=["hidden", "out"]),
 ]
 
-# A quarter of A, [128, 64], goes around.
+# A quarter of A, [128, 64], passes around the ring.
 BACK = {"axes": ["x"], "groups": ring(4, -1)}
 CHUNK = 128 * 64 * 4
 RING = [
@@ -151,7 +151,7 @@ EXPECTED: dict[str, list[Any]] = {
     f"every_collective/shard_map.cpu.{NEW}": EVERY_ON_CPUS,
     f"every_collective/shard_map.v5e_2x4.{NEW}": [
         *ON_BOTH,
-        # TPU's compiler makes an all-reduce of so small a reduce-scatter.
+        # The TPU compiler replaces such a small reduce-scatter by an all-reduce.
         written("all-reduce", "scattered", "y", 256),
         written("collective-permute", "shifted", SHIFTED, 256, **meanwhile("total")),
         written("all-reduce", "halves", "y", 8, dtype="bfloat16"),
@@ -169,7 +169,7 @@ EXPECTED: dict[str, list[Any]] = {
         *UNCHECKED_ON_CPUS,
         inserted("all-gather", "hidden", *GATHERED, moves=["hidden"], to=[], gradient=True),
     ],
-    # The loss of the forward pass goes with the weights' gradients; that of the backward pass has gone ahead.
+    # The loss of the forward pass is merged with the weights' gradients; that of the backward pass was reduced before.
     f"unchecked_gradient/shard_map.v5e_2x2.{NEW}": [
         *UNCHECKED,
         written("all-reduce", "loss", "data", 4, gradient=True),
@@ -182,7 +182,7 @@ EXPECTED: dict[str, list[Any]] = {
         inserted("all-gather", "C", "x", CHUNK, 4 * CHUNK, moves=["A"], to=["C"]),
     ],
     f"gathered_weights/constraint.cpu.{OLD}": [FIRST, SECOND],
-    # An async collective fusion: the second gather begins in one fusion, goes on beside the product, ends in another.
+    # An async collective fusion: the second gather starts in one fusion, overlaps with the product, ends in another.
     f"gathered_weights/constraint.v5e_2x2.{NEW}": [FIRST, SECOND | meanwhile("hidden")],
     f"gathered_weights/shard_map.v5e_2x2.{OLD}": [
         written("all-gather", "w1_full", "data", 4096, 16384),
@@ -245,23 +245,23 @@ EXPECTED: dict[str, list[Any]] = {
     ],
     "by_hand/auto.gpu": [
         inserted("all-reduce", "product", "y", 128, moves=["product"], to=["shifted"], **meanwhile()),
-        # Nothing names it, and nobody takes what it gathers.
+        # It has no name, and its result is not used.
         inserted("all-gather", "A", "x", 32, 128, moves=["A"], to=[], **meanwhile()),
     ],
 }  # fmt: skip
 
 
 def in_order(collectives: list[Any]) -> list[Any]:
-    """Schedules differ; what is communicated does not depend on them."""
+    """Sort collectives: schedules differ, but the communication does not depend on them."""
     return sorted(
         ({**as_json(one), "instruction": ""} for one in collectives), key=lambda one: json.dumps(one, sort_keys=True)
     )
 
 
 def spelt_out(expected: Any, mesh: Mesh) -> Any:
-    """With the groups of its axes in the place of an ellipsis, what a ring sends, and the sum that a reduction is."""
+    """Return a collective with its groups in full, the bytes sent on a ring, and the sum of a reduction."""
     groups = mesh.groups(expected["axes"]) if expected["groups"] is ... else expected["groups"]
-    # Of many devices no group is listed, and of a permute each is a pair.
+    # With many devices no groups are listed, and the groups of a permute are pairs.
     size = len(groups[0]) if groups else mesh.axis_size(expected["axes"])
     sent = sent_on_a_ring(expected["kind"], size, expected["bytes_in"], expected["bytes_out"])
     told = {"reduction": "sum"} if expected["kind"] in ("all-reduce", "reduce-scatter") else {}
@@ -281,7 +281,7 @@ def test_all_that_a_module_communicates_is_read(name):
     assert in_order([replace(one, parts=[]) for one in module.found]) == in_order(expected)
     assert module.unknown == []
     for one in module.found:
-        # What was merged has a part for each operand, and nothing else.
+        # Only a merged collective has parts, one for each operand.
         assert not one.parts or sum(part.bytes or 0 for part in one.parts) == one.bytes_in
 
 

@@ -1,4 +1,4 @@
-"""What a green run is worth: each way to break an experiment is noticed, refused, equivalent, or said to survive."""
+"""The worth of a green run: each mutant of an experiment is noticed, refused, equivalent, or reported to survive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What names an experiment on a command line: its name, its file, with and without Hydra's plus."""
+"""The ways to name an experiment on a command line: by name, by file, with and without Hydra's plus."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROW = ("program=auto", "show=none")
 
 
 def spelled(*arguments: str) -> list[str]:
-    """The arguments of a command line, in which an experiment is chosen as Hydra has it."""
+    """Return the arguments of a command line with the experiment chosen in Hydra's syntax."""
     known, overrides = parsed(arguments)
     spelled, left = with_experiment(arguments, known, overrides)
     assert parsed(spelled)[1] == left
@@ -26,7 +26,7 @@ def spelled(*arguments: str) -> list[str]:
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with an experiment in a file of its own, and one in a config folder."""
+    """Return a folder with an experiment in a file, and one in a config folder."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my.yaml").write_text(GOOD, encoding="utf-8")
     (tmp_path / "two words.yaml").write_text(GOOD, encoding="utf-8")

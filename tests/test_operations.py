@@ -1,4 +1,4 @@
-"""Every row of the table of operations is held against its JAX function, on drawn arrays and arguments."""
+"""Every row of the table of operations against its JAX function, on drawn arrays and arguments."""
 
 import functools
 import inspect
@@ -30,7 +30,7 @@ PLAIN = (-3.5, -2.0, -1.5, -1.0, -0.75, -0.5, -0.25, -0.125, 0.125, 0.25, 0.5, 0
 EDGE = (*PLAIN, float("nan"), float("inf"), float("-inf"), -0.0)
 UNIT = (-0.875, -0.5, -0.25, 0.0, 0.125, 0.25, 0.75)
 POSITIVE = (0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.5, 6.25)
-# Few shapes: nearly all the time is XLA's, which compiles anew for each shape and dtype.
+# Few shapes: nearly all the time goes into XLA's compilation for each shape and dtype.
 Strategy = st.SearchStrategy[Any]
 SHAPES: Strategy = st.just((2, 3))
 RANKS: Strategy = st.sampled_from(((3,), (2, 3, 2)))
@@ -77,12 +77,12 @@ def signed(shape: Any = SHAPES, edge: Any = EDGE) -> Strategy:
 
 
 def small(shape: Any = SHAPES) -> Strategy:
-    """Numbers whose products and sums are exact enough to compare."""
+    """Draw numbers whose products and sums are exact enough to compare."""
     return st.one_of(floats(PLAIN, shape), ints(shape=shape), bools(shape))
 
 
 def call(*arguments, **options):
-    """One call: every argument, and any of the options. What is not a strategy stands for itself."""
+    """Draw a call: every argument, and any of the options. A value that is not a strategy is used as it is."""
     positional = st.tuples(*(a if isinstance(a, st.SearchStrategy) else st.just(a) for a in arguments))
     optional = {n: o if isinstance(o, st.SearchStrategy) else st.just(o) for n, o in options.items()}
     return st.tuples(positional, st.fixed_dictionaries({}, optional=optional))
@@ -98,7 +98,7 @@ def some(strategy, low=1, high=3):
 
 @st.composite
 def elementwise(draw, *domains):
-    """Operands that broadcast against each other; one of them may be a Python scalar."""
+    """Draw operands that broadcast against each other; one of them may be a Python scalar."""
     shapes = ((2, 3), (2, 1), (3,))
     operands = [draw(domain(shape)) for domain, shape in zip(domains, shapes, strict=False)]
     if len(operands) == 2 and draw(pick(False, False, True)):
@@ -112,7 +112,7 @@ def axes_of(array):
 
 @st.composite
 def reducing(draw, domain, *options, tuples=True, always=False, negative=True):
-    """An array and an axis, several or none; `options` are names of the other arguments."""
+    """Draw an array and an axis, several or none; `options` are names of the other arguments."""
     a = draw(domain)
     named = {}
     choices: list[Strategy] = [axes_of(a) if negative else st.integers(0, a.ndim - 1)]
@@ -146,7 +146,7 @@ def extremum(draw, domain):
 
 @st.composite
 def contraction(draw, first, second):
-    """Two operands of one kind whose shapes are among those that `jnp.matmul` and the like take."""
+    """Draw two operands of one kind with shapes that `jnp.matmul` and similar functions accept."""
     domain = draw(pick(floats, ints, bools, complexes))
     options = {}
     if domain is ints and draw(st.booleans()):
@@ -178,7 +178,7 @@ def einsums(draw):
 
 @st.composite
 def invertible(draw, *more, **options):
-    """A batch of matrices far from singular, and what `more` draws from their order."""
+    """Draw a batch of matrices far from singular, and arguments from `more`, given their order."""
     shape = draw(pick((3, 3), (2, 2, 2)))
     matrix = draw(floats(UNIT, shape)) + 3 * np.eye(shape[-1])
     (extra, named) = draw(call(**options))
@@ -194,7 +194,7 @@ def segments(draw, domain):
 
 @st.composite
 def sliced(draw, *, update=False, static=False):
-    """An operand, starts that may lie anywhere, and a window (or an update) that fits."""
+    """Draw an operand, starts, also out of range, and a window (or an update) that fits."""
     operand = draw(numbers(pick((3,), (2, 3))))
     sizes = tuple(draw(st.integers(1, length)) for length in operand.shape)
     if static:
@@ -262,7 +262,7 @@ def selected(draw):
 
 
 def recurrence(left, right):
-    """`h = a * h + b` for two steps as one."""
+    """Combine two steps of `h = a * h + b` into one."""
     return left[0] * right[0], right[0] * left[1] + right[1]
 
 
@@ -362,7 +362,7 @@ def windowed(draw):
 
 @st.composite
 def subscripts(draw):
-    """An index of an array of shape (3, 4, 2), in or out of range; what is an array is dynamic."""
+    """Draw an index of an array of shape (3, 4, 2), in or out of range; arrays in it are dynamic."""
     places = ints(-9, 9, ())
     rows = draw(pick((), (3,), (2, 1)))
     part = st.one_of(
@@ -380,7 +380,7 @@ def subscripts(draw):
 
 @st.composite
 def indexed(draw, *, values: bool):
-    """An array of shape (3, 4, 2), an index of it in or out of range, and values that fit."""
+    """Draw an array of shape (3, 4, 2), an index of it in or out of range, and values that fit."""
     index = draw(subscripts())
     x = draw(st.one_of(floats(shape=(3, 4, 2)), ints(shape=(3, 4, 2))))
     places = np.arange(24).reshape(3, 4, 2)
@@ -399,7 +399,7 @@ def updating(draw, method):
         given = abs(given) + 1
     if method == "power":
         given = abs(given) if isinstance(given, int) else np.abs(given.round()).astype(given.dtype)
-    # Of several values for one element `set` leaves open which it takes: all of them are one.
+    # `set` leaves open which of several values for one element it takes, so all are equal.
     return (x, index, 2 if method == "set" and draw(st.booleans()) else given), options
 
 
@@ -796,7 +796,7 @@ def jax_function(name):
 
 
 def with_functions(function, argument):
-    """`function` with the strings that the language has in the place of functions of JAX's."""
+    """Return `function` with the language's strings in place of JAX functions."""
 
     @functools.wraps(function)
     def call(*arguments, **named):
@@ -809,7 +809,7 @@ def with_functions(function, argument):
 
 
 class Placeholder(NamedTuple):
-    """Where an array stands among the arguments: what a compiled function depends on."""
+    """Marks an array among the arguments by what a compiled function depends on."""
 
     place: int
     shape: tuple[int, ...]
@@ -817,7 +817,7 @@ class Placeholder(NamedTuple):
 
 
 def separated(value, arrays):
-    """`value` with a placeholder for each array, which goes to `arrays`."""
+    """Return `value` with a placeholder for each array, which is appended to `arrays`."""
     if isinstance(value, dict):
         return {key: separated(item, arrays) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -842,7 +842,7 @@ COMPILED = {}
 
 
 def by_jax(name, function, arguments, named, wide):
-    """What JAX computes under `jit`, every array traced; compiled once for all calls that differ in numbers only."""
+    """Return JAX's result under `jit`, every array traced; compiled once for all calls that differ in numbers only."""
     arrays = []
     call = separated((arguments, named), arrays)
     with jax.enable_x64(wide):
@@ -850,7 +850,7 @@ def by_jax(name, function, arguments, named, wide):
         arrays = [jnp.asarray(a, a.dtype if wide else narrow.get(a.dtype.kind, a.dtype)) for a in arrays]
         key = (name, repr(call), wide)
         if key not in COMPILED:
-            # Compiling is nearly all of the time that these tests take.
+            # Compilation takes nearly all of the time of these tests.
             COMPILED[key] = jax.jit(
                 lambda arrays: function(*filled(call[0], arrays), **filled(call[1], arrays)),
                 compiler_options={"xla_backend_optimization_level": "0"},
@@ -859,7 +859,7 @@ def by_jax(name, function, arguments, named, wide):
 
 
 def all_floats(value):
-    """Whether float64 changes no integer: JAX's default integer is int64 then, and the oracle's stays int32."""
+    """Return whether float64 changes no integer: JAX's default integer becomes int64, the oracle's stays int32."""
     if isinstance(value, dict):
         return all_floats(tuple(value.values()))
     if isinstance(value, list | tuple):
@@ -877,7 +877,7 @@ def assert_agrees(expected, actual, wide, coarsest=0.0):
     expected = np.asarray(expected)
     assert expected.shape == found.shape
     if found.dtype.kind in "biu":
-        # With x64 JAX's default integer is another one; the oracle's is the one without.
+        # With x64 JAX's default integer is int64; the oracle's stays int32.
         assert wide or expected.dtype == found.dtype
         np.testing.assert_array_equal(expected, found)
         return
@@ -906,11 +906,11 @@ def test_a_counterpart_agrees_with_its_jax_function(name, data):
         return
     actual = by_jax(name, jax_function(name), arguments, named, wide)
     if name == "eigh":
-        # The sign of a vector is nobody's; where two values are one, so is the choice of the vectors.
+        # The sign of a vector is arbitrary; for equal values, so is the choice of the vectors.
         pairs = (map(np.asarray, each) for each in (expected, actual))
         expected, actual = ((w, v * w[..., None, :] @ np.swapaxes(v, -1, -2)) for w, v in pairs)
     if name == "svd":
-        # Nor is the sign of a column and its row.
+        # So is the sign of a column and its row.
         parts = (map(np.asarray, each) for each in (expected, actual))
         expected, actual = (
             (d, u[..., : d.shape[-1]] * d[..., None, :] @ vh[..., : d.shape[-1], :]) for u, d, vh in parts
@@ -979,7 +979,7 @@ def test_a_counterpart_agrees_where_jax_differs_from_numpy(name, arguments, name
 
 
 def signs(values):
-    """Each number with its sign, which -0.0 has too; NaN, whose sign says nothing, without."""
+    """Return each number with its sign, which -0.0 has too; NaN without, since its sign has no meaning."""
     numbers = np.asarray(values, np.float64).ravel()
     return [None if np.isnan(number) else (number, bool(np.signbit(number))) for number in numbers]
 
@@ -1042,7 +1042,7 @@ def kinds_of(signature):
 def test_a_row_names_its_arguments_as_jax_does(name):
     ours = ROWS[name].signature
     if (method := ROWS[name].method) is not None:
-        # The array and the index stand before the method's own.
+        # The array and the index precede the method's own arguments.
         theirs = inspect.signature(getattr(jnp.zeros(1).at[0], method)).parameters
         own = list(ours.parameters.values())[2:]
         assert {each.name: each.default for each in own} == {each.name: theirs[each.name].default for each in own}
@@ -1052,7 +1052,7 @@ def test_a_row_names_its_arguments_as_jax_does(name):
         next(iter(theirs.parameters.values())).kind is inspect.Parameter.VAR_POSITIONAL
         and "xi" not in theirs.parameters
     ):
-        # A `jnp.ufunc` and the like: JAX says only how many.
+        # For a `jnp.ufunc` and similar functions JAX only gives the number of operands.
         assert set(kinds_of(ours).values()) <= {
             inspect.Parameter.POSITIONAL_ONLY,
             inspect.Parameter.VAR_POSITIONAL,
@@ -1069,7 +1069,7 @@ def test_a_row_names_its_arguments_as_jax_does(name):
         if kind is inspect.Parameter.POSITIONAL_OR_KEYWORD:
             assert other.kind is kind
         default = ours.parameters[argument].default
-        # The language may ask for what JAX leaves open, as `where` does for its choices.
+        # The language may require arguments that JAX leaves optional, as `where` does for its choices.
         assert default in (inspect.Parameter.empty, other.default)
 
 
@@ -1080,7 +1080,7 @@ def test_a_counterpart_takes_arguments_by_jaxs_names():
     np.testing.assert_array_equal(OPERATIONS["clip"].numpy(x, max=2), np.minimum(x, 2))
 
 
-# What the oracle promises of dtypes, beside the values.
+# The dtypes of the oracle.
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "float64"])
@@ -1187,7 +1187,7 @@ def test_a_subscript_of_a_tuple_is_pythons():
     assert getitem((2, 3, 4), slice(1, None)) == (3, 4)
 
 
-# What a program leaves for JAX to find out cannot be traced; the oracle finds it out as JAX does outside `jit`.
+# Values that JAX computes outside `jit` cannot be traced; the oracle computes them likewise.
 
 
 @pytest.mark.parametrize("minlength", [0, 7])

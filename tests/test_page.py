@@ -1,4 +1,4 @@
-"""The pages as text: well formed, alone, the same every time, with everything in them and nothing that breaks out."""
+"""The pages as text: well formed, self-contained, deterministic, complete, and safe from injection."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ VOID = {"meta", "link", "input", "br"}
 
 
 class Page(HTMLParser):
-    """A page as a strict reader has it: every element is closed where it has to be."""
+    """A strictly parsed page: every element must be closed in the right place."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ def of_sweep(folder: Path, count: int = 60) -> str:
 
 @pytest.fixture(scope="module")
 def ran_with_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run of every program, with a gradient and a trace, and its page."""
+    """Return the folder of a run of every program, with a gradient and a trace, and its page."""
     folder = tmp_path_factory.mktemp("run")
     text = """
     name: little
@@ -419,7 +419,7 @@ LINES = [
             evidence.collective(node="C", inserted=True, between={"from": ["A", "B"], "to": ["C"]}),
             "at C: all-reduce over x, 64 B · inserted by the compiler",
         ),
-        # What a device adds up it computes itself, of the whole of what it reads.
+        # A device computes the terms of its sum itself, from everything that it reads.
         (
             evidence.collective(node="P", inserted=True, between={"from": ["B"], "to": ["P"]}),
             "at P: all-reduce over x, 64 B · inserted by the compiler",
@@ -488,7 +488,7 @@ def test_a_scale_has_room_for_all_values_and_round_ticks(values: list[float]) ->
 
 
 def swept_points(*overridden: tuple[str, ...]) -> measured.Sweep:
-    """A sweep whose k-th point overrides this, and sends 100 (k + 1) bytes."""
+    """Return a sweep whose k-th point has this override, and sends 100 (k + 1) bytes."""
     made = [
         evidence.program(
             evidence.collective("collective-permute", bytes_sent=100 * (k + 1)), memory=evidence.memory(peak=9)
@@ -552,7 +552,7 @@ def test_the_answer_is_told_for_each_size() -> None:
 
 
 def measured_points(*of: tuple[str, dict[str, Any]]) -> measured.Sweep:
-    """A sweep over `mesh`, each point with one program of a name and what was measured of it."""
+    """Return a sweep over `mesh`, each point with one program's name and measures."""
     records = [
         evidence.record({name: evidence.program(**values)}, overrides=[f"mesh=m{k}", f"program={name}"])
         for k, (name, values) in enumerate(of)

@@ -1,4 +1,4 @@
-"""The pages as a browser has them: no complaint, no request, what is hidden without a script, by keyboard and aloud."""
+"""The pages in a browser: no errors, no requests, usable without a script, by keyboard and with a screen reader."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def of_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The page of a run of every program, with its trace."""
+    """Return the page of a run of every program, with its trace."""
     folder = tmp_path_factory.mktemp("run")
     run(LOOP, folder, trace=True)
     assert report.main([str(folder)]) == 0
@@ -53,7 +53,7 @@ def of_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def of_sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The page of a sweep of 1,000 points."""
+    """Return the page of a sweep of 1,000 points."""
     folder = tmp_path_factory.mktemp("sweep")
     swept.write(folder, 1000)
     assert report.main([str(folder), "--only"]) == 0

@@ -1,4 +1,4 @@
-"""`benchmarks.pairs`: what its cases are, and what its report says of how they ended."""
+"""`benchmarks.pairs`: its cases, and its report."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CASE = {"experiment": "case3_allreduce", "target": "cpu", "program": "all", "opt
 
 
 def ended(number: int, status: int, **more: Any) -> dict[str, Any]:
-    """A case that is done, as a line of `pairs.jsonl` has it."""
+    """Return a finished case, as a line of `pairs.jsonl`."""
     line = f"python -m runner number={number}"
     plain = {"why": None, "failed": [], "refused": None}
     return {"case": CASE, "commands": [line], "statuses": [status], "seconds": 1.0, "cpu": 1.0, **plain, **more}

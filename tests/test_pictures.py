@@ -1,4 +1,4 @@
-"""What the pictures of layouts show, and that they show what `jax.debug.visualize_array_sharding` shows."""
+"""The pictures of layouts, and that they agree with `jax.debug.visualize_array_sharding`."""
 
 import io
 import itertools
@@ -36,7 +36,7 @@ def picture_of(
     platform: str = "cpu",
     programs: Any = (),
 ) -> ArrayPicture:
-    """The picture of a float32 array; `spec` as the YAML spells it."""
+    """Return the picture of a float32 array; `spec` is in YAML syntax."""
     return pictures.from_layout(
         Layout(mesh, shape, Spec.of(spec)),
         name=name,
@@ -59,12 +59,12 @@ def plain(mesh, arrays, width=100):
 
 
 def expanded(label):
-    """`CPU 0-3,6` as JAX writes it: `CPU 0,1,2,3,6`."""
+    """Expand `CPU 0-3,6` as JAX writes it: `CPU 0,1,2,3,6`."""
     return re.sub(r"(\d+)-(\d+)", lambda run: ",".join(map(str, range(int(run[1]), int(run[2]) + 1))), label)
 
 
 def block(text, name):
-    """The lines of one array in a figure, though others may stand beside it."""
+    """Return the lines of one array in a figure, without those beside it."""
     lines = text.splitlines()
     starts = [[m.start(1) for m in re.finditer(r"(?:^| {4})(\w+  \S*\[)", line)] for line in lines]
     for k, columns in enumerate(starts):
@@ -76,7 +76,7 @@ def block(text, name):
 
 
 def boxes(lines):
-    """The labels in a drawing of box lines, by row and column."""
+    """Return the labels in a drawing of box lines, by row and column."""
     rows = []
     for line in lines:
         if re.search("[┌├]", line):
@@ -148,7 +148,7 @@ RANGE = re.compile(r"\d+:\d+")
 
 
 def in_text(lines, rank):
-    """Each device's index range as a reader finds it: the slice's title, the row's and the column's heading."""
+    """Return each device's index range as a reader finds it: the slice's title, the row's and the column's heading."""
     held, lead, columns = {}, (), [""]
     for before, line in itertools.pairwise(["", *lines]):
         if line.startswith("slice"):
@@ -165,7 +165,7 @@ def in_text(lines, rank):
 
 
 def in_svg(image, name):
-    """The same from what a cell of the image says when it is pointed at."""
+    """Return the same from the tooltips of the image's cells."""
     found = re.findall(rf"<title>CPU ([\d,]+): {name}\[([\d:, ]*)\]</title>", expanded(image))
     return {int(d): tuple(RANGE.findall(index)) for devices, index in found for d in devices.split(",")}
 
@@ -195,7 +195,7 @@ def test_the_index_range_and_the_shape_of_every_shard_can_be_read(axes, shape, s
     shown = f"shard {list(array.addressable_shards[0].data.shape)}"
     assert any(line.startswith(shown) for line in lines)
     assert shown in image
-    # What is written at the edges, for who cannot point.
+    # The headings at the edges, for readers without a pointer.
     written = set(re.findall(r'<text [^>]*class="r [em]"[^>]*>([\d:]+)</text>', image))
     titles = set(RANGE.findall(" ".join(re.findall(r">slice \[([^\]]*)\]</text>", image))))
     assert {part for ranges in theirs.values() for part in ranges} <= written | titles
@@ -314,7 +314,7 @@ def test_an_array_without_elements_is_one_cell():
 
 @st.composite
 def layouts(draw):
-    """A mesh of up to 27 devices, and an array of any rank up to 4 whose dimensions its axes are dealt out to."""
+    """Draw a mesh of up to 27 devices, and an array of rank up to 4 whose dimensions its axes shard."""
     sizes = draw(st.lists(st.integers(1, 3), min_size=1, max_size=3))
     mesh = Mesh(tuple("xyz"[: len(sizes)]), tuple(sizes))
     rank = draw(st.integers(0, 4))
@@ -445,7 +445,7 @@ def figure(name, platform="cpu"):
 
 
 def printed(name, system):
-    """A figure as a terminal of 100 columns has it."""
+    """Return a figure on a terminal of 100 columns."""
     mesh, arrays = figure(name)
     file = io.StringIO()
     lines = figures.drawn(mesh, [mesh, *arrays], 100)
@@ -567,7 +567,7 @@ def test_words_can_be_read_on_a_light_and_on_a_dark_page():
 
 
 def sheet_of(specs):
-    """The sheet of points in which A has one spec after the other."""
+    """Return the sheet of points in which A has one spec after the other."""
     return sheet.of_points({k: (mesh_picture(MESH), [picture_of(MESH, (4, 4), s)]) for k, s in enumerate(specs)})
 
 
@@ -640,7 +640,7 @@ def contrast(one, other):
 
 
 def lab(colour, vision):
-    """CIE Lab under D65, as somebody with this vision sees the colour."""
+    """Return the colour in CIE Lab under D65, as seen with this kind of vision."""
     to_xyz = [[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721750], [0.0193339, 0.1191920, 0.9503041]]
     xyz = np.array(to_xyz) @ np.clip(vision @ linear(colour), 0, 1) / [0.95047, 1, 1.08883]
     x, y, z = np.where(xyz > 216 / 24389, np.cbrt(xyz), (24389 / 27 * xyz + 16) / 116)

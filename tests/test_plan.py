@@ -1,4 +1,4 @@
-"""Layouts that are `auto`: the plan is what theory says, and what is compiled; what cannot be planned is refused."""
+"""Layouts that are `auto`: the plan agrees with theory and with compiled programs; refusals if none can be found."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def experiment(
     outputs: Mapping[str, Any],
     **keys: Any,
 ) -> dict[str, Any]:
-    """An experiment's configuration: arrays by their shapes and specs."""
+    """Return an experiment's configuration: arrays with shapes and specs."""
     return {
         "name": "planned",
         "mesh": {"axes": list(mesh), "shape": list(mesh.values())},
@@ -62,7 +62,7 @@ def read_graph(config: Mapping[str, Any]) -> Experiment:
 
 
 def planned(config: Mapping[str, Any]) -> Plan:
-    """The plan of a configuration, by the types that JAX gives its values in this process."""
+    """Return the plan of a configuration, with the types from JAX in this process."""
     request = auto.read_plan(config)
     free = tuple(key_text(key) for key in auto.keys(config))
     whole = read_graph(config)
@@ -78,7 +78,7 @@ def layouts(found: Plan) -> dict[str, Any]:
 
 
 def mlp(batch: int, mesh: Mapping[str, int], *, x: Any = "auto", loss: bool = False, **keys: Any) -> dict[str, Any]:
-    """Two matrix products with something in between; with a `loss`, its gradient."""
+    """Return two matrix products with an operation in between; with a `loss`, its gradient."""
     graph = {"h": "gelu(x @ w1)", "y": "h @ w2"} | ({"loss": "mean(y ** 2)"} if loss else {})
     arrays = {"x": (["B", "D"], x), "w1": (["D", "F"], "auto"), "w2": (["F", "D"], "auto")}
     outputs = {"loss": []} if loss else {"y": []}
@@ -86,11 +86,11 @@ def mlp(batch: int, mesh: Mapping[str, int], *, x: Any = "auto", loss: bool = Fa
     return experiment(mesh, {"B": batch, "D": 8, "F": 64}, arrays, graph, outputs, **grad, **keys)
 
 
-# What theory says.
+# Known results.
 
 
 def test_the_weights_of_a_small_batch_are_split_by_columns_and_then_by_rows() -> None:
-    # Megatron-LM, Shoeybi et al., 2019, section 3. Three rows are not divided over four devices.
+    # Megatron-LM, Shoeybi et al., 2019, section 3. Three rows cannot be sharded over four devices.
     found = planned(mlp(3, {"model": 4}, x=[]))
     assert layouts(found) == {"w1": [None, "model"], "w2": ["model", None]}
     assert [(each.kind, each.axes, each.count) for each in found.axes] == [("all-reduce", ("model",), 1)]
@@ -134,7 +134,7 @@ def test_with_a_large_batch_weights_are_held_in_parts_since_that_sends_no_more()
 
 
 def attention(**keys: Any) -> dict[str, Any]:
-    # Sequence and batch are not divided over four devices; the heads are.
+    # Sequence and batch cannot be sharded over four devices; the heads can.
     weights = {name: (["D", "H", "K"], "auto") for name in ("wq", "wk", "wv")}
     arrays = {"x": (["B", "S", "D"], []), **weights, "wo": (["H", "K", "D"], "auto")}
     graph = {
@@ -156,7 +156,7 @@ def test_attention_is_divided_by_heads() -> None:
 
 
 def test_the_least_time_reads_a_part_of_the_weights_where_the_batch_is_small() -> None:
-    """A token is multiplied by weights that take longer to read than its sum takes to be sent."""
+    """Reading all weights for a token takes longer than sending its partial sum."""
     sizes = {"dims": {"B": 8, "D": 4096, "F": 16384}, "hardware": V5P}
     small = mlp(8, {"model": 4}, x=[]) | sizes
     found = planned(small)
@@ -187,7 +187,7 @@ def test_of_gathered_weights_and_gathered_activations_the_smaller_are_sent() -> 
 
 
 def test_of_a_small_batch_on_many_devices_weights_stay_and_are_split_by_rows_and_by_columns() -> None:
-    # Pope et al., 2022, section 3.2.2: weights that are split both ways make activations travel less far.
+    # Pope et al., 2022, section 3.2.2: weights that are sharded both ways reduce the traffic of activations.
     x = [None, "a"]
     arrays = {"x": (["B", "D"], x), "w1": (["D", "F"], "auto"), "w2": (["F", "D"], "auto")}
     graph = {"h": "gelu(x @ w1)", "y": "h @ w2"}
@@ -247,7 +247,7 @@ def test_experts_are_divided_and_tokens_go_to_them() -> None:
     assert found.parallelism == ("expert parallelism over model: each device has experts of its own in 'h' and 'y'",)
 
 
-# What is exact.
+# Exact plans.
 
 
 def network(rng: np.random.Generator, variables: int, choices: int, edges: int) -> Network:
@@ -289,7 +289,7 @@ def test_messages_bound_what_is_best_and_what_each_choice_costs(
 
 
 def grid(rng: np.random.Generator, side: int, choices: int) -> Network:
-    """A network that has no small tables: each variable shares costs with its neighbours in a square."""
+    """Return a network without small tables: each variable shares costs with its neighbours in a square."""
     numbers = np.arange(side * side).reshape(side, side)
     across = zip(numbers[:, :-1].flat, numbers[:, 1:].flat, strict=True)
     edges = [*across, *zip(numbers[:-1].flat, numbers[1:].flat, strict=True)]
@@ -356,7 +356,7 @@ def test_what_is_second_is_what_another_choice_costs() -> None:
     ],
 )
 def test_the_plan_costs_what_the_best_of_all_layouts_costs(graph: dict[str, str]) -> None:
-    """Each layout of the arrays, the values in between as is best: none is below the plan, and one is as low."""
+    """Over all layouts of the arrays, with the best values in between: none is below the plan, and one equals it."""
     arrays = {"x": (["M", "K"], "auto"), "w": (["K", "N"], "auto")}
     config = experiment({"a": 2, "b": 2}, {"M": 8, "K": 4, "N": 16}, arrays, graph, {"y": ["a", "b"]})
     found = planned(config)
@@ -374,7 +374,7 @@ def test_the_plan_costs_what_the_best_of_all_layouts_costs(graph: dict[str, str]
 
 
 def _specs(rank: int) -> list[list[Any]]:
-    """Every layout over the axes a and b, in their order."""
+    """Return every layout over the axes a and b, in their order."""
     found: list[list[Any]] = []
     for places in itertools.product((None, *range(rank)), repeat=2):
         spec: list[Any] = []
@@ -557,7 +557,7 @@ def test_a_sweep_plans_each_point(tmp_path: Path) -> None:
 
 
 def test_the_shape_of_the_mesh_is_found_too(tmp_path: Path) -> None:
-    """Rows are given over data and columns over model: a short product is best divided by columns alone."""
+    """Rows are sharded over data and columns over model: a short product is best sharded by columns alone."""
     config = mlp(64, {"data": 1, "model": 1}, x=["data", None], loss=True, plan={"candidates": 1}, program="auto")
     config["mesh"]["shape"] = "auto"
     config["target"] = {"devices": 4}
@@ -565,7 +565,7 @@ def test_the_shape_of_the_mesh_is_found_too(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     written = json.loads((tmp_path / "run" / "plan.json").read_text(encoding="utf-8"))
     shapes = {tuple(one["shape"]): one["cost"] for one in written["shapes"]}
-    # x names data alone, so that the two axes are not alike.
+    # x is sharded over data alone, so that the two axes are not interchangeable.
     assert set(shapes) == {(1, 4), (2, 2), (4, 1)}
     for shape, cost in shapes.items():
         one = mlp(64, dict(zip(("data", "model"), shape, strict=True)), x=["data", None], loss=True)
@@ -630,7 +630,7 @@ def test_what_is_wrong_with_a_file_by_hand_is_one_message(written: str, message:
 
 
 def test_a_memory_limit_is_held_as_it_is_compiled(tmp_path: Path) -> None:
-    """What is held by the model is within the limit, and what the compiler needs is not: a plan that holds less is."""
+    """The model's memory is within the limit, but the compiler needs more: a plan that holds less is made."""
     loose = _command(tmp_path, mlp(8, {"model": 4}, x=[], plan={"candidates": 1}, program="auto"))
     assert loose.returncode == 0, loose.stdout + loose.stderr
     (tried,) = json.loads((tmp_path / "run" / "plan.json").read_text(encoding="utf-8"))["tried"]

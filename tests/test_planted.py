@@ -1,4 +1,4 @@
-"""A bug planted in the oracle is caught by the programs, and named as the oracle's."""
+"""A bug planted in the oracle is caught by the programs, and attributed to the oracle."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BLAMED = "JAX computes what graph says; only the SPMD interpreter differs: the i
 
 
 def config(name: str, mesh: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    """The resolved configuration of one of the runner's own experiments."""
+    """Return the resolved configuration of a shipped experiment."""
     content = yaml.safe_load((ROOT / "conf" / "experiment" / f"{name}.yaml").read_text(encoding="utf-8"))
     content.pop("defaults")
     merged = OmegaConf.merge(OmegaConf.structured(ExperimentConfig), content, {"mesh": mesh}, changes)
@@ -86,7 +86,7 @@ def test_rounding_that_a_quotient_carries_far_is_told_from_a_mistake(tmp_path: P
 
 
 def verdicts(error: float, atol: float = 1e-6, **statuses: Any) -> dict[Program, ValueVerdict]:
-    """Verdicts on outputs of which C is off by `error` where it failed."""
+    """Return verdicts on outputs of which C is off by `error` if it failed."""
     off = compared(wrong=1, max_abs_error=error, atol=atol, rtol=0.0)
     return {
         Program(program): verdict(outputs={"C": dataclasses.replace(off, status=status), "D": compared()})

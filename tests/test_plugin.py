@@ -1,4 +1,4 @@
-"""Experiments as pytest items, as users run them: whole sessions of pytest, in folders of their own."""
+"""Experiments as pytest items: whole sessions of pytest, in temporary folders."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from runner.flow import run
 from runner.record.model import Record
 
 def told(config, folder, sources, overrides=(), workers=None):
-    # What there is in records.json instead of a run: by experiment and target.
+    # The records in records.json that replace runs, by experiment and target.
     with open("runs.txt", "a") as runs:
         runs.write(config["name"] + "\\n")
     target = next((o.split("=")[1] for o in overrides if o.startswith("target=")), "cpu")
@@ -59,7 +59,7 @@ def told(config, folder, sources, overrides=(), workers=None):
 
 run.run = told
 """
-"""A conftest.py whose sessions find out what a test says, not what JAX does."""
+"""A conftest.py whose sessions use a test's records instead of running JAX."""
 
 
 # The entry point is there where the project is installed as it stands; a test must not depend on that.
@@ -68,7 +68,7 @@ PLUGIN = () if _INSTALLED else ("-p", "runner.testing.plugin")
 
 
 class Project:
-    """A user's folder: `my_conf/experiment/`, goldens, perhaps records that stand for the runs."""
+    """A user's folder: `my_conf/experiment/`, goldens, and optionally records that replace the runs."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -80,7 +80,7 @@ class Project:
         (self.folder / path).write_text(text, encoding="utf-8")
 
     def tell(self, name: str = "mine", target: str = "cpu", **more: Any) -> None:
-        """Let the run of an experiment find out this record."""
+        """Make the run of an experiment return this record."""
         self.write("conftest.py", FAKE)
         file = self.folder / "records.json"
         records = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
@@ -88,7 +88,7 @@ class Project:
         file.write_text(json.dumps(records), encoding="utf-8")
 
     def pytest(self, *arguments: str, status: int | None = None, folder: str = ".") -> str:
-        """What a session says from a folder of the project; `status` is what its exit status must be."""
+        """Return the output of a session from a folder of the project; `status` is its expected exit status."""
         done = command(
             self.folder / folder, *PLUGIN, "-p", "no:cacheprovider", *arguments, module="pytest", COLUMNS="200"
         )
@@ -97,7 +97,7 @@ class Project:
         return said
 
     def process(self, *arguments: str) -> str:
-        """What a session says that passes, in a process that was started and not forked."""
+        """Return the output of a passing session in a process that was started and not forked."""
         result = subprocess.run(
             [sys.executable, "-W", "error", "-m", "pytest", *PLUGIN, "-p", "no:cacheprovider", *arguments],
             cwd=self.folder,
@@ -111,7 +111,7 @@ class Project:
         return result.stdout
 
     def pin(self) -> None:
-        """Let the goldens be what the records say."""
+        """Write goldens that match the records."""
         for name, targets in json.loads((self.folder / "records.json").read_text(encoding="utf-8")).items():
             for target, told in targets.items():
                 found = codec.build(Record, told)
@@ -120,7 +120,7 @@ class Project:
                     golden.pin(self.goldens / f"{name}.json", place, golden.pinned(result))
 
     def golden(self, name: str = "mine") -> golden.Goldens:
-        """The content of a golden file."""
+        """Return the content of a golden file."""
         return golden.read(self.goldens / f"{name}.json")
 
 
@@ -141,18 +141,18 @@ def project(tmp_path: Path) -> Project:
 
 @pytest.fixture
 def told(project: Project) -> Project:
-    """A project whose experiment finds out `FOUND`, with goldens that say the same."""
+    """Return a project whose experiment has the record `FOUND`, with matching goldens."""
     project.tell()
     project.pin()
     return project
 
 
-# What a golden is for, with real runs.
+# Goldens of real runs.
 
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Project]:
-    """A project whose goldens are those of real runs, again and again."""
+    """Return a project with goldens from repeated real runs."""
     first = Project(tmp_path_factory.mktemp("ran"))
     first.write("my_conf/experiment/mine.yaml", MINE + "check_vma: false\n")
     first.write("my_conf/experiment/steered.yaml", STEERED)
@@ -229,7 +229,7 @@ def test_a_golden_that_was_doctored_is_named(ran: Callable[[Path], Project], tmp
     assert (kept / "program_auto.py").is_file()
 
 
-# The same with records of a test's own.
+# The same with synthetic records.
 
 
 def test_a_collective_that_disappeared_is_named(told: Project) -> None:
@@ -312,7 +312,7 @@ def test_experiments_on_the_command_line_are_all_that_runs_and_in_addopts_what_n
     named = project.pytest("tests/test_own.py", "--collect-only", "-q", status=0)
     assert "test_own" in named
     assert "mine.yaml" not in named
-    # What a project's configuration says is relative to the project.
+    # Paths in a project's configuration are relative to the project.
     below = project.pytest("--rootdir", "..", "-c", "../pytest.ini", "--collect-only", "-q", folder="tests", status=0)
     assert "mine.yaml" in below
 
@@ -447,7 +447,7 @@ def test_goldens_that_nothing_uses_are_reported(told: Project) -> None:
     said = told.pytest("--experiments", "my_conf", status=0)
     assert [line for line in said.splitlines() if line.startswith("unused")] == unused
     assert told.pytest("--experiments", "my_conf", "-n", "2", status=0).count("unused: ") == 3
-    # A part of the folder says nothing of the rest.
+    # A run of a part of the folder does not concern the rest.
     told.write("my_conf/experiment/second.yaml", MINE.replace("name: mine", "name: second"))
     assert told.pytest("my_conf/experiment/mine.yaml::auto", status=0).count("unused: ") == 2
 
@@ -528,7 +528,7 @@ def test_where_there_is_one_section_there_is_no_item_for_two(project: Project) -
 
 
 def checked(status: str, reason: str) -> Any:
-    """The `vmap` of `FOUND`, whose check `value` has this status."""
+    """Return the `vmap` of `FOUND` with this status of the check `value`."""
     return replace(FOUND["vmap"], status=status, checks=CHECKS.but(value=value(status=status, reason=reason)))
 
 
@@ -606,7 +606,7 @@ def test_what_a_session_that_was_killed_leaves_goes_with_the_next(
     monkeypatch.setenv("TMPDIR", str(scratch))
     project.tell()
     project.pin()
-    # A run folder of a failure is for its user to look into, one of a session that goes on is in use.
+    # The run folder of a failure is kept for inspection; one of a running session is in use.
     for name in ("abandoned", "failed", "used", "new"):
         (scratch / f"shardproof-run-{name}" / "run").mkdir(parents=True)
         if name != "new":
@@ -635,7 +635,7 @@ def test_without_experiments_a_session_is_as_if_the_plugin_were_not_there(projec
         "import sys\ndef pytest_unconfigure():\n"
         "    print('loaded:', sorted(m for m in sys.modules if m.split('.')[0] in ('runner', 'numpy')))\n",
     )
-    # Hydra brings a plugin of its own.
+    # Hydra has a plugin of its own.
     said = project.process("test_own.py", "-s", "-p", "no:hydra_pytest")
     ours = ("config", "config.folders", "fixtures", "testing", "testing.plugin", "testing.session", "version")
     assert f"loaded: {['runner', *(f'runner.{name}' for name in ours)]}" in said

@@ -1,4 +1,4 @@
-"""Over several processes of JAX an experiment has the record that it has in one; what ends one of them ends all."""
+"""An experiment over several JAX processes has the record of one process; the end of one process ends all."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from runner.link.workers import Workers
 from tests.command import EXPERIMENTS, LARGE, ROOT, SMALLER, recorded
 
 TIMES = ("time", "timing", "environment", "overrides")
-"""What two runs of the same need not have in common."""
+"""The fields that may differ between two equal runs."""
 
 
 def documented() -> list[str]:
-    """The experiments of the source documents that have a program `shard_map` on several devices."""
+    """Return the experiments of the source documents that have a program `shard_map` on several devices."""
     named = set(re.findall(r"`(\w+)`", (ROOT / "docs" / "sources.md").read_text(encoding="utf-8")))
     text = {name: (ROOT / "conf" / "experiment" / f"{name}.yaml").read_text(encoding="utf-8") for name in EXPERIMENTS}
     return [
@@ -48,13 +48,13 @@ def workers() -> Iterator[Workers]:
 
 
 def given(name: str, processes: int) -> dict[str, Any]:
-    """The configuration of an experiment over so many processes."""
+    """Return the configuration of an experiment over several processes."""
     plain = compose(name, conf_folder(), SMALLER if name in LARGE else ()).plain
     return {**plain, "target": {**plain["target"], "processes": processes}}
 
 
 def ran(name: str, folder: Path, workers: Workers, processes: int, **changes: Any) -> Any:
-    """What the record says of an experiment, but for the times."""
+    """Return the record of an experiment without the times."""
     folder.mkdir(parents=True, exist_ok=True)
     flow.run({**given(name, processes), **changes}, folder, Sources, workers=workers)
     return without_times(recorded(folder))
@@ -67,7 +67,7 @@ def without_times(told: Any) -> Any:
 
 
 def rounded(told: Any, checks: bool = False) -> Any:
-    """A record without what the order of a sum decides: the digits of results, and of how far these are from due."""
+    """Return a record without what depends on the order of a sum: the digits of results and of errors."""
     if isinstance(told, dict):
         kept = {key: value for key, value in told.items() if key not in ("text", "values")}
         return {key: rounded(value, checks or key in ("checks", "trace")) for key, value in kept.items()}
@@ -77,14 +77,14 @@ def rounded(told: Any, checks: bool = False) -> Any:
 
 
 def of_one(told: Any) -> Any:
-    """A record without the processes of its devices."""
+    """Return a record without the processes of its devices."""
     if isinstance(told, dict):
         return {key: of_one(value) for key, value in told.items() if key not in ("process", "processes", "config_hash")}
     return [of_one(value) for value in told] if isinstance(told, list) else told
 
 
 def values(told: Any) -> list[tuple[str, np.ndarray]]:
-    """The values of every output of every program."""
+    """Return the values of every output of every program."""
     return [
         (f"{name} of {program}", np.array(output["values"], np.float64))
         for program, found in told["programs"].items()
@@ -94,7 +94,7 @@ def values(told: Any) -> list[tuple[str, np.ndarray]]:
 
 
 def same(name: str, folder: Path, workers: Workers, processes: int, **changes: Any) -> Any:
-    """The record of several processes, after it was held to that of one.
+    """Return the record of several processes after comparing it with that of one.
 
     Gloo adds in another order than one process does.
     """
@@ -108,7 +108,7 @@ def same(name: str, folder: Path, workers: Workers, processes: int, **changes: A
 
 def test_two_processes_of_two_devices_have_the_record_of_one_of_four(tmp_path: Path, workers: Workers) -> None:
     found = same("case3_allreduce", tmp_path, workers, 2, program=["shard_map", "vmap"], trace=True)
-    # Its numbers are whole.
+    # Its values are integers.
     assert values(found)[0][1][0].tolist() == [152, 158, 164, 170]
     assert found["status"] == "passed"
     assert list(found["programs"]) == ["shard_map", "vmap"]
@@ -126,7 +126,7 @@ def test_two_processes_of_two_devices_have_the_record_of_one_of_four(tmp_path: P
 
 
 def coordinators() -> set[str]:
-    """The addresses at which the first of this process's workers listens that has a coordinator, in hexadecimal."""
+    """Return the hexadecimal addresses at which the first worker of this process with a coordinator listens."""
     me = Path("/proc/self")
     workers = " ".join((each / "children").read_text() for each in (me / "task").iterdir()).split()
     sockets: set[str] = set()
@@ -139,7 +139,7 @@ def coordinators() -> set[str]:
             port = int(command[-2].rpartition(":")[2])
     lines = [line.split() for name in ("tcp", "tcp6") for line in (me / "net" / name).read_text().splitlines()[1:]]
     heard = [line[1].split(":") for line in lines if line[3] == "0A" and line[9] in sockets]
-    # One that stands for IPv6 ends in the same.
+    # An IPv6-mapped address has the same ending.
     return {where[-8:] for where, at in heard if int(at, 16) == port}
 
 
@@ -151,7 +151,7 @@ def test_the_documents_have_the_same_record_over_several_processes(name: str, tm
         assert ran(name, tmp_path, workers, 2)["status"] == "invalid"
         return
     processes = next(n for n in range(2, devices + 1) if devices % n == 0)
-    # What no array enters `auto` computes on one device, which then is one of each process.
+    # `auto` computes values that depend on no array on one device of each process.
     changes = {} if given(name, 1)["arrays"] else {"program": ["explicit", "derived", "shard_map", "vmap"]}
     assert same(name, tmp_path, workers, processes, **changes)["status"] == "passed"
 

@@ -1,4 +1,4 @@
-"""A profile: what a profiler recorded becomes the time of each line and collective, and nothing of it is lost."""
+"""A profiler's recording becomes the time of each line and collective, and no time is lost."""
 
 from __future__ import annotations
 
@@ -98,13 +98,13 @@ ENTRY %main (A: f32[4]) -> f32[4] {
 def event(
     instruction: str, start: int, end: int, *, done: int = 0, line: int = 0, device: int = 0, **more: Any
 ) -> Event:
-    """An event of run 0, in nanoseconds."""
+    """Return an event of run 0, in nanoseconds."""
     given = {"run": 0, "module": "jit_f", "name": instruction, **more}
     return Event(line=line, device=device, start=start, end=end, done=max(end, done), instruction=instruction, **given)
 
 
 def read_profile(*events: Event, runs: int = 1, module: str = MODULE, unknown: Sequence[str] = ()) -> Any:
-    """The profile that these events make with the module above."""
+    """Return the profile of these events with the module above."""
     experiment = harness.experiment(EXPERIMENT, mesh={"axes": ["x"], "shape": [4]})
     parsed, origins = hlo.read(module), Origins(experiment, "per_device")
     run_s = RunTimes(median=1.0, min=1.0, max=1.0, n=runs)
@@ -113,7 +113,7 @@ def read_profile(*events: Event, runs: int = 1, module: str = MODULE, unknown: S
 
 
 def nanoseconds(found: Any) -> dict[str, int]:
-    """The total of each line, collective, and the rest."""
+    """Return the total of each line, collective, and the rest."""
     entries = [("+".join(node.nodes), node.seconds) for node in found.nodes]
     entries += [(entry.instruction, entry.seconds) for entry in found.collectives if entry.seconds]
     entries.append(("unattributed", found.unattributed.seconds))
@@ -121,7 +121,7 @@ def nanoseconds(found: Any) -> dict[str, int]:
 
 
 def parts(found: Profile) -> float:
-    """What the lines, the collectives and the rest take together."""
+    """Return the sums of the lines, of the collectives and of the rest."""
     entries = [*found.nodes, *(entry for entry in found.collectives if entry.seconds), found.unattributed]
     return math.fsum(entry.seconds.total for entry in entries)
 
@@ -290,7 +290,7 @@ ENTRY %main (A: f32[8], k0: s32[]) -> f32[2] {
     assert found.unknown == ["the time of reduce is also that of other, computed in the same fusion"]
 
 
-# What profilers record. The planes of GPUs and TPUs are synthetic: made as XLA names lines and events, not recorded.
+# Recorded profiles. The planes of GPUs and TPUs are synthetic: made with XLA's names of lines and events, not recorded.
 
 
 @dataclass
@@ -410,11 +410,11 @@ def test_the_events_reach_the_parent_as_they_are(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-# The whole way.
+# End to end.
 
 
 def ran(text: str, folder: Path, **changes: Any) -> Any:
-    """The record of a run that takes profiles."""
+    """Return the record of a run that takes profiles."""
     changes = {"program": "all", "trace": False, "profile": True, **changes}
     return run.run(configured(text, **changes), folder, Sources)
 
@@ -437,7 +437,7 @@ def test_the_profile_of_every_program_adds_up_and_its_trace_can_be_opened(tmp_pa
         with gzip.open(trace / "perfetto_trace.json.gz", "rt", encoding="utf-8") as file:
             shown = json.load(file)["traceEvents"]
         executed = [one["dur"] for one in shown if "hlo_op" in one.get("args", {})]
-        # The events say when their threads went on, which may be before they were done.
+        # The events have the times at which their threads continued, possibly before the operations were done.
         assert taken.seconds.total * 1e6 >= math.fsum(executed) * 0.999
     assert {node.node for node in found.compiled["shard_map"].profile.nodes} == {"partial"}
     assert list((tmp_path / "profile").glob(".*")) == []

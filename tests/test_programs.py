@@ -1,4 +1,4 @@
-"""The six programs compute what the oracles say, for every operation and for the ways in which they are combined."""
+"""The six programs compute the oracles' values, for every operation and for combinations of them."""
 
 import ast
 import contextlib
@@ -29,7 +29,7 @@ NOT_CAST = {"sinc"}
 NOT_UNDER_VMAP = {"ragged_dot"}
 
 PACK = 70
-"""Expressions per experiment: nearly all the time is XLA's, which compiles each program anew."""
+"""Expressions per experiment: nearly all the time goes into XLA's compilation of each program."""
 
 
 def expressions(*without, first=10):
@@ -85,7 +85,7 @@ def test_a_running_reduction_in_every_program(name, tmp_path):
 
 
 def test_the_value_check_catches_a_convolution_that_xla_partitions_wrongly(tmp_path):
-    # A fault of XLA's partitioner, in jaxlib 0.10 and 0.12. When it is mended, `MISPARTITIONED` can go.
+    # A bug of XLA's partitioner, in jaxlib 0.10 and 0.12. When it is fixed, `MISPARTITIONED` can go.
     outcome = harness.run(
         ARRAYS % SPECS[0], tmp_path, graph={"out": MISPARTITIONED}, outputs={"out": ["x"]}, program="auto"
     )
@@ -136,7 +136,7 @@ COLLECTIVES = [
     "A * axis_size('x') + axis_size(('x', 'y'))",
     "pcast(R, 'x', to='varying')",
 ]
-# What JAX's vmap does not have.
+# Features that JAX's vmap lacks.
 SHARD_MAP_ONLY = [
     "all_gather(A, ('x', 'y'))",
     "all_gather(A, ('y', 'x'), axis=1, tiled=True)",
@@ -159,7 +159,7 @@ arrays:
 
 
 def on_every_device(expressions, **changes):
-    """The expressions as nodes, and outputs that show them on each device, whichever copies are equal."""
+    """Return the expressions as nodes, and outputs that show them on each device, whichever copies are equal."""
     nodes = {"own": "1 + axis_index(('x', 'y'))"}
     for i, expression in enumerate(expressions):
         nodes |= {f"n{i}": expression, f"out{i}": f"expand_dims(n{i} * own, (0, 1))"}
@@ -463,7 +463,7 @@ outputs: {{C: [x, y], D: [x], E: [y]}}
     assert outcome.value("shard_map", "C").dtype == dtype
 
 
-# What JAX cannot express, and what it says of it.
+# Programs that JAX cannot express, and the messages.
 
 
 @pytest.mark.parametrize(

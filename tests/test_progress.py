@@ -1,4 +1,4 @@
-"""What a run shows of itself on a terminal, of which a pseudo-terminal takes the place."""
+"""The progress of a run on a terminal, here a pseudo-terminal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from runner.show.progress import Progress, SweepProgress
 
 
 def on_terminal(monkeypatch: pytest.MonkeyPatch, seconds: float) -> str:
-    """What is on the terminal after so many seconds of work."""
+    """Return the contents of the terminal after some seconds of work."""
     monkeypatch.setattr(progress, "PATIENCE", 0.1)
     monkeypatch.setattr(progress, "_EVERY", 0.05)
     terminal, end = pty.openpty()

@@ -1,4 +1,4 @@
-"""Files that import functions of Python: trees, specs by patterns, both sections; what is wrong with them, in words."""
+"""Files that import Python functions: trees, specs by patterns, both sections; and the messages for mistakes."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def ran(folder: Path, config: dict[str, Any], into: Path) -> Record:
     return record
 
 
-# What a file says.
+# Valid files.
 
 
 def specs_of(definition: dict[str, Any]) -> dict[str, Any]:
@@ -355,7 +355,7 @@ def test_a_tree_that_is_given_has_a_line_for_each_leaf(folder: Path) -> None:
     assert read(definition).outputs["y_low"].yaml() == "[data]"
 
 
-# What is wrong with it.
+# Invalid files.
 
 
 @pytest.mark.parametrize(
@@ -385,7 +385,7 @@ def fault(folder: Path, config: dict[str, Any]) -> tuple[str, str]:
 
 
 def at(text: str) -> str:
-    """Where the model's file has a line, and the line."""
+    """Return the place of a line in the model's file, and the line."""
     (number,) = [i for i, line in enumerate(MODEL.splitlines(), 1) if line.strip() == text]
     return f"python_model.py:{number} {text}"
 

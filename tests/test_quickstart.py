@@ -1,4 +1,4 @@
-"""The quickstart works: its file is written and its commands are run in order, and print what the page shows."""
+"""The quickstart works: its file is written, its commands run in order, and they print what the page shows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_the_quickstart_leads_to_an_experiment_that_is_tested(tmp_path: Path) ->
             assert done.returncode in (0, 1), done.stdout + done.stderr
             printed = done.stdout + done.stderr
         elif not language and printed is not None:
-            # What the page leaves out it replaces by an ellipsis.
+            # The page marks omissions by an ellipsis.
             for part in map(flowing, block.split("…")):
                 assert part in flowing(printed), f"{part}\n----\n{printed}"
             shown += 1

@@ -1,4 +1,4 @@
-"""The strings of a program's source are in double quotes wherever Python's own tokenizer sees a string that can be."""
+"""Strings in a program's source have double quotes wherever Python's own tokenizer finds a string that can."""
 
 import io
 import tokenize
@@ -11,7 +11,7 @@ from runner.programs import source
 
 
 def by_tokens(text):
-    """The same by the tokenizer, which is what Python reads, and takes ten times as long."""
+    """Return the same from Python's tokenizer, which takes ten times as long."""
     tokens = []
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         string = token.string

@@ -1,4 +1,4 @@
-"""`ragged_all_to_all`: what it gives is what JAX's own collectives make of padded blocks; what XLA lacks is said."""
+"""`ragged_all_to_all` equals JAX's other collectives on padded blocks; what XLA lacks is reported."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Call = list[list[np.ndarray]]
 
 @st.composite
 def calls(draw: st.DrawFn, each: int) -> Call:
-    """A call with `each` slices from every device to every other, some of them empty, at places that do not overlap."""
+    """Draw a call with `each` slices between every two devices, some of them empty, at disjoint offsets."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     count = DEVICES * each
     sizes = rng.integers(0, 4, (DEVICES, count))
@@ -45,7 +45,7 @@ def calls(draw: st.DrawFn, each: int) -> Call:
     for to in range(DEVICES):
         slices = [(s, to * each + k) for s in range(DEVICES) for k in range(each)]
         received[to] = [sizes[s, j] for s, j in slices]
-        # What is left of the room is spread before the slices, which come in any order.
+        # The remaining space is distributed in front of the slices, which are in any order.
         total = int(received[to].sum())
         sizes_here = [min(int(gap), 2) for gap in rng.integers(0, 3, len(slices))]
         at = 0
@@ -61,7 +61,7 @@ def calls(draw: st.DrawFn, each: int) -> Call:
 
 
 def by_dense(each: int):
-    """The same of an `all_to_all` of blocks, each as large as the largest slice may be, and updates of single rows."""
+    """Return the same from an `all_to_all` of blocks of the largest slice's size, and updates of single rows."""
 
     def device(operand: Any, output: Any, starts: Any, sizes: Any, places: Any, _: Any) -> Any:
         offsets = jax.numpy.arange(ROWS)
@@ -113,7 +113,7 @@ def test_it_is_what_jax_documents():
 def test_groups_are_apart(data):
     half = [argument[:2] for argument in data.draw(calls(2))]
     half[2:] = [[each[:4] for each in argument] for argument in half[2:]]
-    # A device may be told of more by the two that are left out.
+    # The received sizes are recomputed without the two omitted devices.
     half[5] = [np.concatenate([half[3][s][2 * to : 2 * to + 2] for s in range(2)]) for to in range(2)]
     alone = collectives.ragged_all_to_all(Mesh(("x",), (2,)), *half, axis_name="x")
     twice = [[argument[0], argument[0], argument[1], argument[1]] for argument in half]
@@ -280,7 +280,7 @@ def test_how_much_a_compiled_one_sends_is_not_known():
     found = evidence.read(hlo.read(COMPILED), Origins(experiment, "per_device"), experiment.mesh)
     (one,) = found.found
     assert (one.kind, one.node, one.axes, one.inserted) == ("ragged-all-to-all", "C", ["x"], False)
-    # What it moves, not where to.
+    # The bytes are those of the moved values, without the offsets and sizes.
     assert (one.bytes_in, one.bytes_out, one.bytes_sent) == (32, 64, None)
     assert found.missing == []
 

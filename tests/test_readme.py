@@ -1,4 +1,4 @@
-"""The README is true: every command in it is run, and prints what stands there."""
+"""The README is true: every command in it is run, and prints what the README shows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHOWN = [(block.removeprefix("$ "), BLOCKS[i + 1]) for i, block in enumerate(BLO
 
 
 def settled(text: str) -> str:
-    """What does not change from run to run, nor from CPU to CPU: without times, dates, versions and rounding errors."""
+    """Return the text without what changes between runs and CPUs: times, dates, versions and rounding errors."""
     text = re.sub(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d-\d{6}", "TIME", text)
     text = re.sub(r"\d+(\.\d+)? ms", "N ms", text)
     text = re.sub(r"jax \d+\.\d+[\d.]*", "jax VERSION", text)
@@ -31,9 +31,9 @@ def settled(text: str) -> str:
 
 
 def printed(command: str, folder: Path) -> str:
-    """What a command of the README prints, the README's `python` being this one."""
+    """Return the output of a command of the README, with `python` as this interpreter."""
     command = re.sub(r"^python ", f"{sys.executable} ", command)
-    # A script that makes arrays of JAX's looks for a TPU where libtpu is installed, as it is for these tests.
+    # A script that makes JAX arrays looks for a TPU if libtpu is installed, as for these tests.
     env = os.environ | {"JAX_PLATFORMS": "cpu"}
     result = subprocess.run(command, shell=True, cwd=folder, capture_output=True, text=True, check=False, env=env)
     return result.stdout + result.stderr
@@ -78,6 +78,6 @@ def test_the_cast_of_a_run_shows_what_the_command_prints() -> None:
 
 
 def words(picture: str) -> list[str]:
-    """The settled text of a picture, without what aligns it."""
+    """Return the settled text of a picture, without alignment."""
     lines = re.findall(r"<text[^>]*>([^<]*)</text>", picture)
     return settled(html.unescape("".join(lines)).replace("\xa0", " ")).split()

@@ -1,4 +1,4 @@
-"""The record on disk: whole or not at all, every number comes back, and the exit status follows from it."""
+"""The record on disk: written atomically, every number is read back, and the exit status follows from it."""
 
 from __future__ import annotations
 
@@ -128,11 +128,11 @@ def test_what_cannot_be_written_leaves_the_old_record(tmp_path: Path) -> None:
     assert record.read(tmp_path) == good
 
 
-# What is read is what was written.
+# Round trips.
 
 
 def some(hint: Any) -> st.SearchStrategy[Any]:
-    """Values of a type as the record's classes have it."""
+    """Draw values of a type in the record's classes."""
     if hint == codec.Numbers:
         return st.none() | st.floats(allow_nan=False) | st.lists(st.integers(), max_size=2)
     if hint is Any:
@@ -175,7 +175,7 @@ def test_what_is_read_is_what_was_written(kind: type[Any]) -> None:
     @given(made=some(kind))
     def same(made: Any) -> None:
         there = codec.build(kind, json.loads(json.dumps(codec.plain(made))))
-        # NaN is not equal to itself: what is written of both is.
+        # NaN is not equal to itself: compare the written text.
         assert there == made or codec.plain(there) == codec.plain(made)
         assert classes(there) == classes(made)
 
@@ -183,7 +183,7 @@ def test_what_is_read_is_what_was_written(kind: type[Any]) -> None:
 
 
 def classes(value: Any) -> Any:
-    """The classes of which a value is made."""
+    """Return the classes that a value contains."""
     if dataclasses.is_dataclass(value):
         return type(value).__name__, [classes(getattr(value, each.name)) for each in fields(value)]
     if isinstance(value, Checks | FileChecks):
@@ -386,7 +386,7 @@ def test_git_is_said_in_a_checkout_only(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     assert record.git() is None
     git(tmp_path, "init")
-    # A repository without a commit has nothing to name.
+    # A repository without a commit has no commit to record.
     assert record.git() is None
     (tmp_path / "a").write_text("1")
     git(tmp_path, "add", "a")

@@ -1,4 +1,4 @@
-"""The lines of a record: what each of them reads, and what of that a collective sends."""
+"""The lines of a record: what each of them reads, and which of these values a collective sends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Experiments that have to be refused pass where they are, with the message that they expect, and fail otherwise."""
+"""Experiments that expect a refusal pass if they are refused with the expected message, and fail otherwise."""
 
 from __future__ import annotations
 

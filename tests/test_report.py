@@ -1,4 +1,4 @@
-"""What a run and a sweep tell their user: plain text where there is no terminal, and never more than they know."""
+"""The report of a run and a sweep: plain text without a terminal, and no claims beyond the record."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FOLDER = Path("/runs/mine/0")
 
 
 def output(**changes: Any) -> dict[str, Any]:
-    """The verdict on one output."""
+    """Return the verdict on one output."""
     return {
         "status": "passed", "oracle": "graph", "max_abs_error": 1e-7, "rtol": 1e-6, "atol": 2e-6, "share": 0.05,
         "wrong": 0, "of": 64, "devices": [], "power": 3e-6,
@@ -30,7 +30,7 @@ def output(**changes: Any) -> dict[str, Any]:
 
 
 def valued(outputs: dict[str, Any], status: str = "passed") -> dict[str, Any]:
-    """A program of which only the check of its values is told."""
+    """Return a program with only the check of its values."""
     return passed(status=status, checks={"value": {"status": status, "outputs": outputs}})
 
 
@@ -80,7 +80,7 @@ FAILED = passed(
 
 
 def built(found: dict[str, Any]) -> Record:
-    """The record that says this, and else what one of a run that passed says."""
+    """Return a record with these fields, otherwise that of a passed run."""
     programs = {name: _program(program) for name, program in found.get("programs", {}).items()}
     checks = {name: _check(name, check) for name, check in found.get("checks", {}).items()}
     nothing = as_json(started(None, ()))
@@ -191,7 +191,7 @@ def test_a_weak_check_says_what_it_would_not_notice(capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("outputs", "cells"),
     [
-        # The error of what failed, though another is further from its oracle in numbers.
+        # The error of the failed output, although another output has a larger one.
         ({"C": output(max_abs_error=9.0), "D": output(status="failed", wrong=1)}, "1.0e-07 in D   3.0e-06 rms"),
         ({"C": output(max_abs_error=9.0), "D": output(status="weak")}, "1.0e-07 in D   3.0e-06 rms"),
         ({"C": output(max_abs_error=9.0), "D": output(share=0.9)}, "1.0e-07 in D   3.0e-06 rms"),
@@ -327,7 +327,7 @@ class Terminal(io.StringIO):
 
 
 def a_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    """A terminal in the place of standard output, which pytest changes between a fixture and its test."""
+    """Replace standard output, which pytest changes between a fixture and its test, by a terminal."""
     stream = Terminal()
     monkeypatch.setattr(sys, "stdout", stream)
     monkeypatch.setenv("COLUMNS", "60")
@@ -387,7 +387,7 @@ def collective(of: str) -> dict[str, Any]:
 
 
 def holding(shape: list[int], values: Any, dtype: str = "float32") -> dict[str, Any]:
-    """A program of which only what it left in C is told."""
+    """Return a program with only its value of C."""
     return passed(outputs={"C": as_json(evidence.output(shape=shape, dtype=dtype, values=values))})
 
 
@@ -408,7 +408,7 @@ def test_values_that_differ_are_told_by_program_and_last_digits_in_words(capsys:
 
 
 def drawn(names: str) -> dict[str, Any]:
-    """A record with the pictures of so many arrays, each of a size of its own, and a last one like the first."""
+    """Return a record with pictures of arrays of distinct sizes, and a last one like the first."""
     mesh = Mesh(("x", "y"), (2, 2))
     arrays = [
         pictures.from_layout(

@@ -1,4 +1,4 @@
-"""What rounding is measured to do: enough for what JAX does in every dtype; and where it may decide otherwise."""
+"""The measured rounding covers JAX's results in every dtype, and finds the decisions that rounding may change."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from runner.worker.types import infer
 from tests.harness import experiment
 
 EVERY = 60
-"""Of so many expressions one is computed in each dtype; `benchmarks/operations_rounding.py` computes them all."""
+"""One in this many expressions is computed in each dtype; `benchmarks/operations_rounding.py` computes all."""
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -89,12 +89,12 @@ def test_floor_divide_rounds_where_jaxs_does() -> None:
     every = every[np.isfinite(every) & (np.abs(every.astype(np.float32)) > 0.1)]
     x, y = np.meshgrid(every, every)
     ours = OPERATIONS["floor_divide"].numpy(*(rounded(each, "float8_e4m3fn", NEAREST) for each in (x, y)))
-    # Row by row: jaxlib 0.12 takes nine seconds to compile it for all at once.
+    # Row by row: jaxlib 0.12 needs nine seconds to compile it for all rows at once.
     theirs = jax.jit(lambda x, y: jax.lax.map(lambda row: jnp.floor_divide(*row), (x, y)))(x, y)
     np.testing.assert_array_equal(plain(ours), np.asarray(theirs).astype(np.float32))
 
 
-# What rounding may decide otherwise.
+# Decisions that rounding may change.
 
 TEXT = """
 arrays:
@@ -170,7 +170,7 @@ CHOSEN = {
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
 @pytest.mark.parametrize("name", CHOSEN)
 def test_what_only_chooses_or_moves_rounds_nothing(name: str, dtype: str, seed: int | None) -> None:
-    """An element that is the largest of its row is equal to the largest, on every machine."""
+    """The largest element of a row equals the largest on every machine."""
     x = rounded(np.random.default_rng(0).normal(size=(4, 8)), dtype, Machine(seed=seed))
     got = plain(CHOSEN[name](x))
     assert np.isin(np.abs(got), np.abs(plain(x))).all()

@@ -1,4 +1,4 @@
-"""What a row of the table of operations says of its operation is so: of JAX's function, and of the counterpart."""
+"""Each row of the table of operations describes its JAX function and its NumPy counterpart correctly."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CONTRACTIONS = {
     "einsum": [("ij,jk->ik", (3, 4), (4, 5)), ("ij,jk", (3, 4), (4, 5)), ("...ij,jk", (2, 3, 4), (4, 5)),
                ("...ij,...jk->...ik", (6, 2, 3, 4), (2, 4, 5)), ("ki,ki->", (4, 3), (4, 3)), ("ij->j", (4, 3))],
 }  # fmt: skip
-"""For each row with a `contraction`, calls; a shape stands for an array."""
+"""Calls for each row with a `contraction`; a shape stands for an array."""
 
 CALLS = [(name, call) for name, calls in CONTRACTIONS.items() for call in calls]
 
@@ -53,14 +53,14 @@ def called_with(call: Any) -> list[Any]:
 
 
 def computed(name: str, operands: list[Any]) -> Any:
-    """What the counterpart gives of operands in which tuples are taken apart."""
+    """Return the counterpart's result for operands with flattened tuples."""
     if name == "dot_general":
         operands = [*operands[:2], operands[2:]]
     return OPERATIONS[name].numpy(*operands)
 
 
 def sums(name: str, call: Any) -> bool:
-    """Whether the result lacks a dimension of the operands."""
+    """Return whether the result lacks a dimension of the operands."""
     contraction = OPERATIONS[name].contraction
     labels = None if contraction is None else contraction(called_with(call))
     return labels is not None and not set("".join(labels[0])) <= set(labels[1])
@@ -160,7 +160,7 @@ OTHERWISE = {
     "pshuffle": "x, 'x', perm=(1, 0)", "pbroadcast": "x, 'x', source=0",
     "ragged_all_to_all": "x, x, n, n, n, n, axis_name='x'",
 }  # fmt: skip
-"""How the collectives are called with which nothing is mended."""
+"""The calls of the collectives that no repair uses."""
 
 
 def calls(row: Operation) -> list[Apply]:

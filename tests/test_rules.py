@@ -1,4 +1,4 @@
-"""Specs by logical names: what the rules make of them, what is refused and where, and what a run says of it."""
+"""Specs by logical names: how the rules resolve them, what is refused and where, and the report of a run."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def composed(at: Path, *overrides: str) -> Experiment:
 
 
 def refused(at: Path, *overrides: str) -> str:
-    """The message of the refusal, with the folder left out of its places."""
+    """Return the message of the refusal, without the folder in its places."""
     found = compose("mine", at, overrides)
     with pytest.raises(InvalidExperiment) as caught:
         read(found.plain)

@@ -1,4 +1,4 @@
-"""`python -m runner runs` and `runner.report`: what they take, what they say, and what they leave alone."""
+"""`python -m runner runs` and `runner.report`: their arguments, their output, and the files that they leave alone."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tests.command import run_whole
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Every test in a folder of its own, so that paths are short."""
+    """Run every test in a temporary folder, so that paths are short."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 def write(folder: str, status: str = "passed", time: str = "2026-01-01T00:00:00+00:00", name: str = "case") -> Path:
-    """A run folder."""
+    """Write a run folder."""
     path = Path(folder)
     manifest.begin(path, "run")
     overrides = [f"+experiment={name}", "dims.I=8"]
@@ -37,7 +37,7 @@ def write(folder: str, status: str = "passed", time: str = "2026-01-01T00:00:00+
 
 
 def said(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -> list[str]:
-    """The lines that a command prints."""
+    """Return the lines that a command prints."""
     assert runs.main(arguments) == status
     told = capsys.readouterr()
     return (told.out + told.err).splitlines()
@@ -101,7 +101,7 @@ def test_what_cannot_be_asked_is_one_message_and_status_2(
 # Deleting.
 
 TRACED = ("+experiment=case3_allreduce", "program=shard_map", "trace=true", "profile=true")
-"""A run that leaves whatever a run can leave."""
+"""A run that writes every kind of file that a run can write."""
 
 
 def test_a_run_and_a_sweep_are_deleted_with_all_that_is_ours(capsys: pytest.CaptureFixture[str]) -> None:
@@ -312,7 +312,7 @@ def test_what_an_earlier_version_wrote_is_listed_and_stays(capsys: pytest.Captur
     assert (run / "result.json").is_file()
 
 
-# By names alone nothing is a run's.
+# Names alone do not make a file a run's.
 
 
 LIKE_OURS = ("program_mine.py", "results.csv", "runner.log", "trace_of_me.py", ".hydra/config.yaml", "plan_b.json")

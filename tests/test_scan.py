@@ -1,4 +1,4 @@
-"""Scans, constraints in repeats and rematerialisation: what they become, what they compute, and what is refused."""
+"""Scans, constraints in repeats and rematerialisation: what they become, their values, and the refusals."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def changed(old: str, new: str, text: str = GOOD) -> str:
 
 
 def expected(h: np.ndarray, w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """What the layers give in the end and in each step, without the runner."""
+    """Return the layers' final and intermediate values, computed without the runner."""
     steps = []
     g = np.tanh(h @ w[0]) + h
     for each in w:
@@ -99,10 +99,10 @@ def test_it_runs_in_every_program(unrolled: bool, tmp_path: Path) -> None:
     assert set(outcome.runs) == {"auto", "constraint", "explicit", "derived", "shard_map", "vmap"}
     source = outcome.sources["constraint"]
     assert source.count("jax.lax.scan(") == (1 if unrolled else 2)
-    # The result, and what each step ends with.
+    # The result, and the final value of each step.
     assert source.count('constraint(g, NamedSharding(mesh, P("x", None)))') == 1
     assert "layer = jax.checkpoint(layer, policy=jax.checkpoint_policies.dots_saveable)" in source
-    # Without a gradient nothing is computed once more.
+    # Without a gradient nothing is recomputed.
     assert not any(compiled.keeping_all for compiled in outcome.record.compiled.values())
 
 
@@ -128,7 +128,7 @@ def test_a_collective_in_a_scan_counts_as_often_as_it_runs(tmp_path: Path) -> No
 
 
 def test_what_is_wrong_in_one_step_is_noticed(tmp_path: Path) -> None:
-    """A `per_device` that takes the slices the other way round is not the graph."""
+    """A `per_device` that takes the slices in reverse order differs from the graph."""
     text = changed("over: {v: w}", 'over: {v: {graph: w, per_device: "w[::-1]"}}')
     text = changed("  n: L\n  layers:", "  n: L\n  turned: {graph: w, per_device: 'w[::-1]'}\n  layers:")
     outcome = run(changed("over: {v: w}", "over: {v: turned}", text.replace(GRAD, "")), tmp_path, program="vmap")
@@ -167,7 +167,7 @@ def test_what_lines_and_constraints_are_called() -> None:
 
 
 def test_the_policies_are_jaxs() -> None:
-    """Those that are left out move values to the host, or are made of two others."""
+    """The omitted policies move values to the host, or combine two others."""
     theirs = {name for name in dir(jax.checkpoint_policies) if not name.startswith("_")}
     left = {"offload_dot_with_no_batch_dims", "save_and_offload_only_these_names", "save_from_both_policies"}
     assert theirs - left == {*POLICIES, *BY_NAMES}

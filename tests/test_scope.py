@@ -1,4 +1,4 @@
-"""What an expression may name where it stands: values, dims, repeats, operations and mesh axes."""
+"""The names that an expression may use at its place: values, dims, repeats, operations and mesh axes."""
 
 from __future__ import annotations
 

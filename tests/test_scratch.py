@@ -1,4 +1,4 @@
-"""Temporary folders: nothing of a run, of libtpu or of a process that was killed stays in the folder of all."""
+"""Temporary folders: no file of a run, of libtpu or of a killed process stays in the shared folder."""
 
 from __future__ import annotations
 

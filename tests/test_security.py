@@ -1,4 +1,4 @@
-"""What docs/security.md says of what is trusted: a file of an experiment is data, whatever is in it."""
+"""docs/security.md is true: the file of an experiment is data, whatever it contains."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ONLY = "an experiment sets hydra.sweeper.params and hydra.verbose; the command l
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of the test's own, to which all paths are relative."""
+    """Return a temporary folder to which all paths are relative."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -251,7 +251,7 @@ def test_an_experiment_reads_environment_variables() -> None:
 
 
 class Calls:
-    """Whose pickle calls something when it is read."""
+    """An object whose pickle makes a call when it is read."""
 
     def __reduce__(self) -> tuple[object, tuple[str, ...]]:
         return Path.touch, (Path("called"),)  # type: ignore[return-value]

@@ -1,4 +1,4 @@
-"""Mistakes planted in device code of a user's Python: each is noticed, most are told with their line."""
+"""Mistakes planted in a user's device code: each is noticed, and most are reported with their line."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from tests.seeded import SEEDS, Seed
 SECONDS = 20.0
 
 ELSEWHERE = {
-    # A mean over devices of sums mends it too.
+    # A mean of sums over devices fixes it too.
     "loss_by_rows": "seeded.py:101 ",
     # The line only gives an array another name, which JAX does not see.
     "embedding_unshifted": "seeded.py:200 ",
-    # With the right axis JAX's types want to know that the copies are equal.
+    # With the right axis, JAX's types require a proof that the copies are equal.
     "gathered_over_other_axis": "seeded.py:246 ",
 }
-"""The mistakes of which another line is told than the one in which they were planted."""
+"""The mistakes that are reported at another line than the one in which they were planted."""
 
 
 def read_seed(seed: Seed, folder: Path) -> Experiment:
@@ -41,7 +41,7 @@ def read_seed(seed: Seed, folder: Path) -> Experiment:
 
 
 def refused(revised: Experiment) -> str | None:
-    """What JAX's types have against an edited experiment."""
+    """Return the error of JAX's types for an edited experiment."""
     try:
         with harness.configured(revised):
             infer(revised)
@@ -51,7 +51,7 @@ def refused(revised: Experiment) -> str | None:
 
 
 def message(experiment: Experiment, folder: Path) -> str:
-    """What a user reads of an experiment that is wrong."""
+    """Return the message for a wrong experiment."""
     try:
         context = harness.consulted(experiment, folder)
     except InvalidExperiment as error:

@@ -1,4 +1,4 @@
-"""What a device sends: the formulas against rings played out, and against what programs ask for."""
+"""The bytes that a device sends: the formulas against simulated rings, and against the programs' collectives."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tests import harness
 
 
 def played(kind: str, devices: int, chunks: list[list[int]]) -> int:
-    """The most bytes that a device sends on a ring, step by step.
+    """Return the most bytes that a device sends on a ring, step by step.
 
-    `chunks` are the sizes of what each device starts with: of a reduction a part of the sum for each device.
+    `chunks` are the sizes of each device's initial data: in a reduction, a part of the sum for each device.
     """
     sent = [0] * devices
     if kind in ("reduce-scatter", "all-reduce"):
@@ -126,7 +126,7 @@ def test_no_part_of_a_module_is_analysed_as_a_schedule(monkeypatch: pytest.Monke
     cost, text = scanned(5)
     assert "is_scheduled=true" in text
     with_loops(cost, text)
-    # XLA's parser ends the process where it takes the order of instructions for none.
+    # XLA's parser aborts the process for an invalid order of instructions.
     assert analysed
     assert not [part for part in analysed if "is_scheduled" in part]
 
@@ -137,7 +137,7 @@ def test_where_jax_has_no_such_analysis_a_sentence_says_so() -> None:
     assert told.startswith("XLA's cost analysis cannot be asked of a part of a module here: ")
 
 
-# What a program asks for, what is planned, what is compiled.
+# Requested, planned and compiled collectives.
 
 RING = """
 arrays:

@@ -1,4 +1,4 @@
-"""`wk, wv: …` among arrays, outputs and constraints: what is the same of several names is said once."""
+"""`wk, wv: …` among arrays, outputs and constraints: one entry for several names."""
 
 from __future__ import annotations
 

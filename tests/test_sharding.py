@@ -1,6 +1,6 @@
-"""Which layouts follow from those of operands, and which repairs are tried in which order: without JAX.
+"""Layouts that follow from those of operands, and the order in which repairs are tried: without JAX.
 
-What JAX says of the repairs is in `test_explicit.py`.
+JAX's acceptance of the repairs is tested in `test_explicit.py`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MESH = Mesh(("x", "y"), (2, 4))
 
 
 def equation(text: str) -> Equation:
-    """The equation that a line is."""
+    """Return the equation of a line."""
     return graph([Node(Line("C"), parse(text))], "ABJ").equations[-1]
 
 
@@ -31,7 +31,7 @@ ALL = slice(None)
 
 
 def spec(text: str) -> Spec:
-    """`x . xy`: three dimensions, sharded over x, replicated, over x and y."""
+    """Parse `x . xy`: three dimensions, sharded over x, replicated, over x and y."""
     return Spec(() if entry == "." else tuple(entry) for entry in text.split())
 
 
@@ -43,7 +43,7 @@ def held(text: str, size: int = 8, itemsize: int = 4) -> OperandLayout:
     ("call", "operands", "result"),
     [
         ("A @ B", [held("x y"), held("y .")], "x ."),
-        # An axis that both claim is the first one's.
+        # An axis in both operands goes to the first one.
         ("A @ B", [held("x ."), held(". x")], "x ."),
         ("A @ B", [held("x . y"), held(". y")], "x . y"),
         ("A @ B", [held("x . ."), held(". y")], "x . y"),
@@ -53,13 +53,13 @@ def held(text: str, size: int = 8, itemsize: int = 4) -> OperandLayout:
         ("einsum('...j,jk', A, B)", ["...j,jk", held("y x ."), held(". .")], "y x ."),
         ("A[J]", [held("x y"), held(".")], ". y"),
         ("A[J]", [held("x y"), held("x")], "x y"),
-        # What the array keeps has an axis before the index arrays have it.
+        # The array's kept dimensions take precedence over the index arrays for an axis.
         ("A[J]", [held("x y"), held("y .")], ". . y"),
         ("A[:, J]", [held("x y"), ALL, held("y")], "x y"),
         ("A[:, J]", [held("x y"), ALL, held("x")], "x ."),
-        # What is cut is replicated; what is new too.
+        # Sliced dimensions are replicated; new ones too.
         ("A[0:2, None, J]", [held("x y"), slice(0, 2), None, held(".")], ". . ."),
-        # Where a slice stands between index arrays, their dimensions come first.
+        # If a slice is between index arrays, their dimensions come first.
         ("A[J, :, J]", [held("x y ."), held("x"), ALL, held(".")], "x y"),
     ],
 )
@@ -71,7 +71,7 @@ def test_a_result_lies_as_its_operands_lie(call: str, operands: list[Any], resul
     ("call", "operands"),
     [
         ("A + B", [held("x"), held("x")]),
-        # JAX lets no layout of its result be named.
+        # JAX does not accept a layout for its result.
         ("inner(A, B)", [held("x ."), held("x .")]),
         ("A[0]", [held("x ."), 0]),
         ("A.T", [held("x .")]),
@@ -92,7 +92,7 @@ def test_what_is_promised_is_tried_first_and_only_where_jax_lets_it_be_named() -
 def test_of_operands_what_leaves_the_fewest_bytes_on_a_device_is_resharded_first() -> None:
     summed = equation("A + B")
     first = next(candidates(summed, [held("x ."), held(". y")], MESH, None))
-    # Over y a device is left with a fourth, over x with half.
+    # Over y a device keeps a quarter, over x half.
     assert first == Repair(operands={0: spec(". y")})
     first = next(candidates(summed, [held(". y"), held(". x")], MESH, None))
     assert first == Repair(operands={1: spec(". y")})

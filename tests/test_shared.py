@@ -1,4 +1,4 @@
-"""The points of a sweep whose programs have the same text, up to their data, share the compilation; and only they."""
+"""Sweep points whose programs have the same text, up to their data, share the compilation; no others do."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def nothing() -> None:
 
 
 def compiled(operand: Any, data: int = 0, factor: str = "* 2") -> Compiled:
-    """The compilation of a program, which is run too."""
+    """Return the compilation of a program, which is run too."""
     text = TEXT.replace("DATA", str(data)).replace("FACTOR", factor)
     function = jax.jit(lambda x: (eval(f"x {factor}"),))
     run, found = shared.compiled(

@@ -1,4 +1,4 @@
-"""Signals: an orderly end where there is time for one, and an end in any case."""
+"""Signals: an orderly exit if time allows, and an exit in any case."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ except KeyboardInterrupt:
 """
 
 BUSY = "import hashlib; hashlib.pbkdf2_hmac('sha256', b'', b'', 10**9)"
-"""C code that lets other threads run, and Python's handlers not."""
+"""C code that lets other threads run, but not Python's signal handlers."""
 
 
 def ended(body: str, *numbers: int, before: str = "", after: str = "pass") -> tuple[int, str]:
-    """What the script wrote, and with what status it ended, at the signals one after the other."""
+    """Return the output and the status of the script after the signals, sent one after the other."""
     command = [sys.executable, "-c", SCRIPT.format(body=body, before=before, after=after)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT) as process:
         assert process.stdout is not None

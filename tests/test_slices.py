@@ -1,4 +1,4 @@
-"""Several slices of TPUs: the mesh over them, and what the compiler sends from one to another."""
+"""Several slices of TPUs: the mesh over them, and what the compiler sends between them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A key finds the file, line and column at which it was written, in the file that had the last word."""
+"""A key has the file, line and column at which it was written, in the file that set it last."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ more:
 
 
 def at(text: str, part: str, occurrence: int = 0) -> tuple[int, int]:
-    """Line and column of a part of a text, counted from 1."""
+    """Return the line and column of a part of a text, counted from 1."""
     index = -1
     for _ in range(occurrence + 1):
         index = text.index(part, index + 1)
@@ -58,11 +58,11 @@ PLACES: dict[Key, tuple[str, int]] = {
     ("arrays", "A", "spec", 1, 1): ("y]", 0),
     ("arrays", "B", "shape", 1): ("J\n", 0),
     ("arrays", "B", "init"): ("|", 0),
-    # What was not written is reported at what was.
+    # A fault in a default is reported at the nearest written key.
     ("arrays", "A", "dtype"): ("A:", 0),
     ("arrays", "A", "shape", 7): ("[I, J]", 0),
     ("arrays", "Z", "shape"): ("arrays", 0),
-    # An alias stands for what was written at its anchor.
+    # An alias has the place of its anchor.
     ("more", "C", "dtype"): ("int8", 0),
     ("more", "D", "spec", 0): ("x]\n", 0),
     ("more", "D", "shape", 0): ("I]\n", 0),

@@ -1,4 +1,4 @@
-"""PartitionSpecs as JAX has them, in files and on the command line: what is read, and what a wrong one is told."""
+"""PartitionSpecs in JAX's syntax, in files and on the command line: what is read, and the messages for wrong ones."""
 
 from __future__ import annotations
 

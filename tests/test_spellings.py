@@ -1,4 +1,4 @@
-"""JAX's own spellings in lines: modules, methods, dtypes; what is read, and the line that is written instead."""
+"""JAX's own spellings in lines: modules, methods, dtypes; what is read, and the suggested line otherwise."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests import harness
 
 
 def written(text: str) -> str:
-    """A line as the language spells it out."""
+    """Return a line as the language spells it."""
     return printing.text(parse(text).term)
 
 

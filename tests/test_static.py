@@ -1,4 +1,4 @@
-"""Sizes: expressions of integers and dims, evaluated before JAX is there."""
+"""Sizes: expressions of integers and dims, evaluated before JAX is imported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The programs, their writers, and the steps of a job that are made of them."""
+"""The programs, their writers, and the steps of a job that they form."""
 
 from __future__ import annotations
 

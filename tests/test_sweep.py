@@ -1,4 +1,4 @@
-"""A sweep: one worker for all points, what goes wrong costs its point only, it is resumed, and it ends in an answer."""
+"""A sweep: one worker for all points, a failure costs only its point, sweeps resume, and end with an answer."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from runner.worker import __main__ as worker
 run = job.run
 
 def faulty(told, emit):
-    # The first time that it is asked for one of these it does what that is called.
+    # At its first request for one of these, the worker does what the name says.
     name = told["definition"]["name"]
     with open("served.txt", "a") as served:
         served.write(f"{os.getpid()} {name}\\n")
@@ -68,7 +68,7 @@ main()
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A config folder, and a command whose worker dies, hangs and crashes when it is first asked for these."""
+    """Return a config folder, and a command whose worker dies, hangs and crashes at its first requests for these."""
     (tmp_path / "conf" / "experiment").mkdir(parents=True)
     (tmp_path / "worker.py").write_text(WORKER)
     (tmp_path / "command.py").write_text(COMMAND)
@@ -100,7 +100,7 @@ def served(folder: Path) -> list[list[str]]:
 
 
 def written(folder: Path, names: Sequence[str]) -> dict[str, int]:
-    """When the record of each point was written."""
+    """Return when the record of each point was written."""
     return {name: (folder / "out" / str(k) / "result.json").stat().st_mtime_ns for k, name in enumerate(names)}
 
 
@@ -225,7 +225,7 @@ def test_all_stands_for_every_layout_and_what_is_one_by_symmetry_is_run_once(tmp
     done = run_command("-m", *CASE, *words, f"hydra.sweep.dir={tmp_path}")
     assert done.returncode == 0, done.stdout + done.stderr
     found = rows(tmp_path)
-    # A[4, 4] on 4×1 and 1×4: whole, or cut by the axis of four along either dimension; on 2×2 eleven ways.
+    # A[4, 4] on 4×1 and 1×4: replicated, or sharded over the axis of four along either dimension; on 2×2 eleven ways.
     assert [row["mesh.shape"] for row in found] == ["[4,1]"] * 3 + ["[2,2]"] * 11 + ["[1,4]"] * 3
     assert len({(row["mesh.shape"], row["arrays.A.spec"]) for row in found}) == 17
     same = {int(row["point"]): int(row["same_as"]) for row in found if row["same_as"]}
@@ -309,7 +309,7 @@ from hydra.core.plugins import Plugins
 from hydra.plugins.sweeper import Sweeper
 
 class Asking(Sweeper):
-    # As optuna's sweeper does: a point at a time, the next one by what the last one returned.
+    # As optuna's sweeper: one point at a time, each chosen by the last result.
     def __init__(self):
         self.launcher = None
 
@@ -368,7 +368,7 @@ def test_a_value_of_a_point_may_be_one_of_hydras_settings(folder: Path) -> None:
 
 
 class _Composer:
-    """Composes one point, whatever is asked for, and knows how often it was."""
+    """Composes the same point for all overrides, and counts the calls."""
 
     def __init__(self) -> None:
         self.asked = 0

@@ -1,4 +1,4 @@
-"""Sweeps from Python: overrides in three forms, the table, and what reads it again."""
+"""Sweeps from Python: overrides in three forms, the table, and reading it back."""
 
 from __future__ import annotations
 

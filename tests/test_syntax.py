@@ -1,4 +1,4 @@
-"""The language: what an expression may be made of, and what is refused, with the span of what is wrong."""
+"""The language: the valid parts of an expression, and the refused ones, with the span of the mistake."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def outcome(text: str) -> Expression | SyntaxFault:
 
 
 def marked(text: str) -> str:
-    """What the carets stand under."""
+    """Return the text above the carets."""
     fault = refusal(text)
     return on_one_line(text)[fault.start : fault.end]
 

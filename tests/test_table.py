@@ -1,4 +1,4 @@
-"""A table keeps to its width: cells continue below, columns move below, and nothing is lost."""
+"""A table fits its width: cells continue below, columns move below, and nothing is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers that crash, hang, babble or never start: each is recorded, and what is left runs in a new one."""
+"""Workers that crash, hang, write garbage or never start: each is recorded, and a new one does the remaining steps."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ job = json.loads(sys.stdin.readline())
 steps = job["steps"]
 """
 TYPES = "types()\n"
-"""What a worker says first."""
+"""The first message of a worker."""
 
 
 def asked(*steps: Step) -> dict[str, Any]:
-    """A job of these steps."""
+    """Return a job of these steps."""
     return {"steps": [step.to_json() for step in steps]}
 
 
@@ -87,7 +87,7 @@ class Workers:
 
 
 def listen(worker: Worker, job: dict[str, Any], timeout: float, start: Workers | None = None) -> Iterator[Event]:
-    """The events of the one job that a worker, and those that take its place, have to do."""
+    """Return the events of the one job of a worker and its replacements."""
     kept = Kept(worker, start=start) if start else Kept(worker)
     try:
         yield from kept.submit(job, "cpu", timeout)
@@ -96,7 +96,7 @@ def listen(worker: Worker, job: dict[str, Any], timeout: float, start: Workers |
 
 
 def hear(*bodies: str, timeout: float = 30.0, job: dict[str, Any] = JOB) -> tuple[list[Event], Workers]:
-    """Every event; afterwards no process is left."""
+    """Return every event; afterwards no process is left."""
     workers = Workers(*bodies)
     events = list(listen(workers(), job, timeout, workers))
     assert_gone(workers)
@@ -111,7 +111,7 @@ def assert_gone(workers: Workers) -> None:
 
 
 def name(step: Step) -> str:
-    """`auto`, `profile auto`."""
+    """Return the name of a step: `auto`, `profile auto`."""
     return step.program if step.work is StepWork.RUN else f"{step.work} {step.program}"
 
 
@@ -341,7 +341,7 @@ while True:
 
 
 def several(jobs: int, body: str, resident: str = "1", ahead: bool = True) -> tuple[list[list[Event]], Workers]:
-    """The events of each of some jobs, of which each is handed over before the one before it has been heard."""
+    """Return the events of several jobs, each handed over before the one before it has been received."""
     workers = Workers(LOOP.replace("RESIDENT", resident).replace("JOB", body))
     kept = Kept(start=workers)
     heard: list[list[Event]] = []
@@ -389,7 +389,7 @@ def test_jobs_of_another_kind_have_a_process_of_their_own() -> None:
     assert len(workers.started) == 2
 
 
-# What a program leaves.
+# The output of a program.
 
 
 def ran(*ranges: Ranges | None) -> Ran:

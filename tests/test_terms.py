@@ -1,4 +1,4 @@
-"""Terms: what a text says as data, its printing, and what stands in the place of its names."""
+"""Terms: an expression as data, its printing, and the substitution of its names."""
 
 from __future__ import annotations
 

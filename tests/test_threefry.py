@@ -25,12 +25,12 @@ dtypes = st.sampled_from(["float32", "bfloat16", "float16", "float8_e4m3fn", "fl
 
 @cache
 def compiled(name, *arguments):
-    """`jax.random.name` of a key, with everything else static."""
+    """Return `jax.random.name` of a key, compiled with everything else static."""
     return jax.jit(lambda key: getattr(jax.random, name)(key, *arguments))
 
 
 def draw(name, seed, *arguments):
-    """The same draw by both: ours, then JAX's."""
+    """Return the same draw from both: ours, then JAX's."""
     ours = getattr(threefry, name)(threefry.key(seed), *arguments)
     theirs = np.asarray(compiled(name, *arguments)(jax.random.PRNGKey(seed)))
     assert ours.shape == theirs.shape

@@ -1,4 +1,4 @@
-"""Processes that do a job together tell one story; where one of them ends, hangs or fails alone, none is left."""
+"""Processes that run a job together give one result; if one of them ends, hangs or fails alone, none is left."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from tests.test_target import ALL, JOB, SCRIPT, TYPES, assert_gone, errors, told
 
 COUNT = 2
 NUMBER = "number = int(sys.argv[-3])\n"
-"""Which process a script is."""
+"""Reads the number of the script's process."""
 EACH = "\nsay('done', log=os.fstat(2).st_size, resident=1 + number); sys.stdin.read()"
 
 
 class Crews:
-    """Processes that run one script after the other, all of them the same, told which they are."""
+    """Processes that run one script after the other, all the same one, each with its number."""
 
     def __init__(self, *bodies: str) -> None:
         self.bodies = list(bodies)
@@ -47,7 +47,7 @@ class Crews:
 
 
 def hear(*bodies: str, timeout: float = 30.0) -> tuple[list[Event], Crews]:
-    """Every event of one job; afterwards no process is left."""
+    """Return every event of one job; afterwards no process is left."""
     crews = Crews(*bodies)
     workers = Workers(start_together=crews)
     try:
@@ -147,14 +147,14 @@ def test_those_of_another_kind_of_job_do_not_stay_when_they_have_none() -> None:
         workers.close()
 
 
-# What they found.
+# The outputs of several processes.
 
 
 ROWS: tuple[Ranges, ...] = (((0, 2), (0, 2)), ((2, 4), (0, 2)))
 
 
 def part(*shards: tuple[int, int]) -> Finished:
-    """What a process tells whose devices hold rows of an output: of each device and the entry in its file."""
+    """Return the events of a process whose devices hold rows of an output: each device and its entry in the file."""
     ran = Ran(
         device_ids=[0, 1, 2, 3],
         outputs={

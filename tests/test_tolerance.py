@@ -1,4 +1,4 @@
-"""How far two arrays are apart, and how far they may be: what is exact is exact, what rounds may round, no more."""
+"""The distance of two arrays, and its tolerance: exact operations must be exact, others may differ by rounding only."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_an_8_bit_float_that_is_one_place_off_is_wrong() -> None:
 def reference(
     graph: str, n: int, dtype: str = "float32", seed: int = 0
 ) -> tuple[dict[str, Any], np.ndarray, Tolerance]:
-    """The arrays, the oracle's result and the tolerance of an expression of A (8 × n) and B (n × 8)."""
+    """Return the arrays, the oracle's result and the tolerance of an expression of A (8 × n) and B (n × 8)."""
     arrays = {"A": {"shape": [8, n], "dtype": dtype}, "B": {"shape": [n, 8], "dtype": dtype}}
     given = experiment("outputs: {C: []}", arrays=arrays, graph={"C": graph}, seed=seed)
     made = data.make(given, Path())
@@ -233,7 +233,7 @@ graph:
 
 
 def oracle_of(line: str) -> Oracle:
-    """What a line makes of a product of bfloat16 numbers, and what rounding does to it."""
+    """Return a line's value on a product of bfloat16 numbers, and its rounding."""
     given = experiment(PRODUCT % line)
     floats = harness.types(PRODUCT % line).floats["graph"]
     return measure(given, "graph", data.make(given, Path()), floats)
@@ -254,7 +254,7 @@ def test_a_cast_of_numbers_as_coarse_as_it_rounds_and_decides_nothing() -> None:
     assert fine.rounding["C"].error < 2**-12
 
 
-# What may be otherwise.
+# Measured rounding.
 
 FEW = Beside(low=np.array([1.0, 3, 5, 7]), high=np.array([1.0, 3, 9, 9]), alternatives=(np.array([1, 3, 9, 8]),))
 SEVERAL = replace(FEW, alternatives=tuple(np.array([1, 3, other, 8]) for other in (9, 5, 7, 9, 8, 5)))
@@ -341,11 +341,11 @@ def apart_beside(actual: Any, expected: Any, beside: Beside) -> Difference:
     return difference(np.asarray(actual, np.float32), np.asarray(expected), "float32", LOOSE, beside)
 
 
-# What averages out of rounding, and not of mistakes.
+# Rounding averages out, mistakes do not.
 
 
 def whole_of(dtype: str, mistake: Callable[[np.ndarray], np.ndarray], exact: np.ndarray | None = None) -> Whole:
-    """The verdict on a result that is rounded to `dtype` after a mistake; of normal numbers, if it is not `exact`."""
+    """Return the verdict on a result rounded to `dtype` after a mistake; of normal numbers, unless `exact`."""
     exact = np.random.default_rng(0).normal(size=(64, 64)) if exact is None else exact
     rounding = Rounding()
     for seed in range(3):
@@ -384,7 +384,7 @@ def test_errors_that_are_larger_than_rounding_everywhere_are_noticed_though_none
 
 
 def columns(seed: int) -> np.ndarray:
-    """Numbers of which some columns are hundreds of times as large as others, as those of a softmax with a bias are."""
+    """Return numbers with some columns hundreds of times as large as others, as in a softmax with a bias."""
     draw = np.random.default_rng(seed)
     return np.exp(draw.normal(size=(16, 256)) + 2 * draw.normal(size=256))
 
@@ -409,7 +409,7 @@ def test_a_few_large_numbers_hide_no_scale_of_the_others() -> None:
 
 
 def normalised(dtype: str, divisor: float) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers, and these divided in `dtype` by 1 as something rounded it to `divisor`."""
+    """Return numbers, and these divided in `dtype` by `divisor`, a 1 that was rounded."""
     exact = np.random.default_rng(0).normal(size=(64, 64))
     return exact, (exact / divisor).astype(dtypes.dtype(dtype).numpy).astype(np.float64)
 
@@ -446,7 +446,7 @@ def test_of_few_elements_nothing_averages_out() -> None:
 
 
 def many(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """What is right but for three elements, one of them NaN where NaN is expected, and what is expected."""
+    """Return a result with two wrong elements and one expected NaN, and the expected values."""
     expected = np.random.default_rng(seed).normal(size=(3, 50, 700))
     expected[1, 2, 3] = math.nan
     actual = expected.astype(np.float32)

@@ -1,4 +1,4 @@
-"""A trace shows every value on every device, as the tutorials print it, and names the first that differs."""
+"""A trace shows every value on every device in the tutorials' format, and names the first that differs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LINE = {"mesh": {"axes": ["i"], "shape": [4]}}
 
 
 def configured(text: str, **changes: Any) -> dict[str, Any]:
-    """The resolved configuration of a YAML text; its name and its mesh (2 by 2) may be left out."""
+    """Return the resolved configuration of a YAML text; its name and its mesh (2 by 2) may be left out."""
     given = yaml.safe_load(text) | changes
     given.pop("defaults", None)
     defaults = {"name": "test", "mesh": {"axes": ["x", "y"], "shape": [2, 2]}, "program": "shard_map", "trace": True}
@@ -45,7 +45,7 @@ def configured(text: str, **changes: Any) -> dict[str, Any]:
 
 
 def ran(text: str, folder: Path, **changes: Any) -> Any:
-    """The record of a run that takes a trace."""
+    """Return the record of a run that takes a trace."""
     return run.run(configured(text, **changes), folder, Sources)
 
 

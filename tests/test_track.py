@@ -1,4 +1,4 @@
-"""What a sweep finds is told to trackers of experiments, point by point, as Hydra's callbacks are told."""
+"""The results of a sweep are reported to experiment trackers, point by point, through Hydra's callbacks."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ FAILED = Entry(
 
 
 def installed(folder: Path) -> None:
-    """A package in the folder that has a tracker, as an installer leaves it."""
+    """Put a package with a tracker into the folder, as an installer does."""
     (folder / "mine.py").write_text(MINE)
     metadata = folder / "mine-1.0.dist-info"
     metadata.mkdir()
@@ -188,7 +188,7 @@ def test_a_name_that_can_name_no_folder_leads_tensorboard_nowhere_else(tmp_path:
     assert [path.name for path in (tmp_path / "board").iterdir()] == ["unnamed"]
 
 
-# Its own libraries warn of each other.
+# Its libraries warn about each other.
 @pytest.mark.filterwarnings("ignore")
 def test_mlflow_has_a_failed_run_with_parameters_metrics_and_verdict(tmp_path: Path) -> None:
     needed("sqlalchemy", "mlflow")

@@ -1,4 +1,4 @@
-"""Gradients in lines: what reads them, in every program, and the oracle that it is held to."""
+"""Gradients in lines: the lines that read them, in every program, and their oracle."""
 
 from __future__ import annotations
 
@@ -86,13 +86,13 @@ def test_a_function_may_have_lines_on_both_sides_of_a_gradient(tmp_path: Path) -
         carried = ((np.tanh(w) + 1) * 2 + 1) * 2
         step = carried - (loss + 1) * 2 * (gradient + 1) * 2
         np.testing.assert_allclose(outcome.value(program, "new"), step, rtol=1e-5, atol=1e-5)
-    # What stands on one side is a function still.
+    # Lines on only one side of the gradient remain a function.
     assert "h_base = base(w)" in outcome.sources["shard_map"]
     assert "def step(" not in outcome.sources["shard_map"]
 
 
 def test_a_gradient_is_read_as_its_output_lies(tmp_path: Path) -> None:
-    """The moments and the update lie over all devices, and what every device has of the weight is gathered."""
+    """The moments and the update are sharded over all devices, and the weight's shards are gathered."""
     text = GOOD.replace(
         'm0: {shape: [D, F], init: "normal(0, 0.03)", spec: [null, y]}',
         'm0: {shape: [D, F], init: "normal(0, 0.03)", spec: [x, y]}',
@@ -150,7 +150,7 @@ def test_the_lines_are_given_the_gradient_that_was_confirmed(tmp_path: Path) -> 
     assert not context.gradients.faults
     (held,) = context.graph.values["m"]
     np.testing.assert_array_equal(held, 0.9 * arrays["m0"].astype(np.float64) + exact[0])
-    # What rounding does to the gradient, it does to what reads it.
+    # Rounding of the gradient propagates to the lines that read it.
     assert context.rounding("graph", "new2").error > 0.1 * context.rounding("graph", "grad.w2").error
     wrong = dict(named[0], w2=named[0]["w2"] * 1.01)
     context = oracles.consult(experiment, arrays, told.outputs, told.floats)
@@ -213,7 +213,7 @@ def test_where_shard_map_does_not_run_the_interpreter_is_given_the_gradients(tmp
 def test_lines_before_and_after_the_gradients() -> None:
     experiment = harness.experiment(GOOD)
     assert [line.name for line in flat(experiment.before("graph"))] == ["rows", "y", "loss"]
-    # What no array enters is computed again.
+    # Values that depend on no array are recomputed.
     assert [line.name for line in flat(experiment.after("graph"))] == ["rows", "m", "new1", "square", "new2", "told"]
     assert experiment.passed("graph") == ("y",)
     assert replace(experiment, grad=None).given == experiment.arrays

@@ -46,14 +46,14 @@ def test_patterns_fit_the_paths_and_no_others() -> None:
 
 
 def array(shape: list[int]) -> ArrayRecord:
-    """An array that is sharded in two along its first dimension, where it has one."""
+    """Return an array that is sharded in two along its first dimension, if it has one."""
     shard = [shape[0] // 2, *shape[1:]] if shape else []
     spec = Spec([("x",), *[()] * (len(shape) - 1)] if shape else [])
     return ArrayRecord(shape=shape, dtype="float32", spec=spec, shard_shape=shard, shards_from="spec", shards=None)
 
 
 def record(shapes: dict[str, list[int]]) -> Record:
-    """A record whose arrays have these paths and shapes, and one that is no leaf."""
+    """Return a record whose arrays have these paths and shapes, and one that is not a leaf."""
     paths = {path.replace("/", "_"): path for path in shapes}
     arrays = {name: array(shapes[path]) for name, path in paths.items()}
     return told(evidence.record(arrays={**arrays, "tokens": array([512, 512])}, paths=paths))

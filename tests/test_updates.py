@@ -82,7 +82,7 @@ def test_a_program_has_them_as_jax_writes_them(tmp_path: Path) -> None:
     experiment = harness.experiment(GRAD, grad=None, graph=lines, outputs={"out": []}, program="auto")
     found = WRITERS[experiment.programs[0]](experiment, tmp_path, harness.infer(experiment))
     assert 'added = a.at[k, 1].add(c[0], mode="drop")' in found
-    # The name of an array is another one inside the lambda.
+    # The lambda shadows the name of an array.
     assert "jax.lax.associative_scan(lambda m_, q: m_ * q, added[::2].T)" in found
 
 

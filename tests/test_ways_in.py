@@ -1,4 +1,4 @@
-"""One way into every command: what streams and signals do to one of them they do to all."""
+"""All commands start in one way: streams and signals affect them all alike."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MODULES = sorted(
     for file in [*(ROOT / "runner").glob("*.py"), *(ROOT / "runner").glob("*/__main__.py")]
     if 'if __name__ == "__main__":' in file.read_text("utf-8") and file.parent.name != "worker"
 )
-"""The files that are commands; the worker is none of the user's."""
+"""The files that are commands of the user, so without the worker."""
 
 
 @pytest.mark.parametrize("file", MODULES, ids=lambda file: str(file.relative_to(ROOT)))
@@ -45,7 +45,7 @@ def test_there_are_as_many_commands_as_the_readers_know() -> None:
 
 
 OLDER = {"compare", "derive", "editor", "measure", "mutate", "plan", "runs", "report", "catalogue"}
-"""The subcommands that were modules of their own, and still are for one release."""
+"""The subcommands that remain available as modules for one release."""
 
 
 @pytest.mark.parametrize("name", SUBCOMMANDS)
@@ -133,10 +133,10 @@ COMMANDS = {
     "runner editor": ("--help",),
     "runner measure": ("--help",),
 }
-"""What prints something soon."""
+"""Commands that print something soon."""
 
 SOON = [pytest.param(name, marks=pytest.mark.whole if name == "runner catalogue" else ()) for name in COMMANDS]
-"""The same; the catalogue, which reads every experiment first, is tried by one test in every session."""
+"""The same without the catalogue, which reads every experiment first and runs in one test per session."""
 
 
 @pytest.mark.sample(4)

@@ -1,4 +1,4 @@
-"""The wheel, installed in an environment that has the dependencies and nothing else, works from any folder."""
+"""The wheel, installed in an environment with only its dependencies, works from any folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a collective is there: the reasons, what they rest on, and that they are not made up."""
+"""The reasons of collectives: what they are, the evidence for them, and that they are not invented."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def listed(found: Record, program: str = "constraint") -> list[Collective]:
 
 
 def one(found: list[Collective], kind: str, node: str) -> Any:
-    """The reason of the only collective of a kind in a line."""
+    """Return the reason of the only collective of a kind in a line."""
     (which,) = [each for each in found if each.kind == kind and each.nodes == [node] and not each.gradient]
     return which.why
 
@@ -79,7 +79,7 @@ def test_every_collective_has_a_reason_or_says_that_it_has_none(mlp: harness.Out
 
 
 def again(mlp: harness.Outcome, *which: Collective, **changes: Any) -> list[Any]:
-    """The reasons of collectives by the plan of the program, changed so."""
+    """Return the reasons of collectives with the program's plan changed in this way."""
     plan = mlp.record.compiled["constraint"].plan
     assert plan is not None
     told = explained(mlp.experiment, Program.CONSTRAINT, which, replace(plan, **changes))
@@ -97,7 +97,7 @@ def test_a_collective_that_nothing_needs_is_not_explained(mlp: harness.Outcome) 
 
 
 def test_shardy_tells_what_cuts_a_value_after_a_reduction_too(tmp_path: Path) -> None:
-    """What a reduction does to two numbers is no operation of the plan: neither module has it among its own."""
+    """The body of a reduction is not an operation of the plan: neither module counts it as its own."""
     text = """
 arrays: {A: {shape: [8, 4], spec: [x]}, B: {shape: [4, 4]}}
 graph: {s: "sum(A, axis=1)", t: A @ B, u: t * 2}
@@ -191,7 +191,7 @@ def test_shipped_experiments_are_explained(name: str, tmp_path: Path) -> None:
         assert each.why.by is not None, (program, each.why.text)
 
 
-# What a reason is.
+# The form of a reason.
 
 BATCHED = """
 dims: {B: 8, D: 4, F: 16}
@@ -208,7 +208,7 @@ program: auto
 
 
 def test_every_key_that_shards_what_is_needed_is_named_and_no_other(tmp_path: Path) -> None:
-    """x and y shard B over x, each enough to do so; w shards F over y, and has no B."""
+    """x and y both shard B over x, and either is enough; w shards F over y, and has no B."""
     found = listed(harness.run(BATCHED, tmp_path).record, "auto")
     keys = {(tuple(each.axes or ()), tuple(each.why.keys)) for each in found if each.why and each.nodes == ["loss"]}
     assert keys <= {
@@ -341,7 +341,7 @@ program: explicit
 
 
 def test_a_key_that_asks_for_what_a_type_says_anyhow_is_named_beside_those_that_made_it_so(tmp_path: Path) -> None:
-    """With types every operation says how its result lies: without `constraints.h` h lies so too."""
+    """With explicit types every operation fixes its result's layout: h has this layout without `constraints.h` too."""
     (why,) = [each.why for each in listed(harness.run(TYPED, tmp_path).record, "explicit")]
     assert why is not None
     assert why.keys == ["arrays.a.spec", "constraints.h"]
@@ -423,7 +423,7 @@ program: constraint
 """
     found = listed(harness.run(text, tmp_path).record)
     moved = [each for each in found if each.why and each.between and each.between.source == ["spectrum"]]
-    # The XLA of JAX 0.12 takes the all-to-all that is planned.
+    # The XLA of JAX 0.12 uses the planned all-to-all.
     keys = {"all-gather": ["arrays.signal.spec", "outputs.spectrum"], "all-to-all": ["arrays.signal.spec"]}
     assert [each.why and each.why.keys for each in moved] == [keys[each.kind] for each in moved]
     assert len(moved) == 1
@@ -554,7 +554,7 @@ program: derived
 
 
 def test_the_notation_names_what_each_line_reads_where_it_stands(tmp_path: Path) -> None:
-    """A parameter is the argument, a text is none of the names in it, and a step has a slice."""
+    """A parameter names its argument, a text contains no names, and a step has a slice."""
     found = harness.run(NOTED, tmp_path).record.derivation
     assert found is not None
     told = {line.text for line in found.notation}
@@ -571,6 +571,6 @@ def test_the_notation_names_what_each_line_reads_where_it_stands(tmp_path: Path)
 
 
 def test_places_are_told_of_the_keys_that_reasons_name(mlp: harness.Outcome) -> None:
-    # There is no file here: what reasons name is told all the same.
+    # There is no file here: the keys of reasons are printed nevertheless.
     lines = shown.reasons(mlp.record)
     assert any(line.startswith("constraint: all-reduce of out over y: ") for line in lines)

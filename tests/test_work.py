@@ -1,4 +1,4 @@
-"""What a convolution multiplies is counted as XLA counts it, which counts no padding."""
+"""The multiplications of a convolution are counted as XLA counts them, without padding."""
 
 from __future__ import annotations
 

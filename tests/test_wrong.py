@@ -1,4 +1,4 @@
-"""What is known to be wrong: how `expect.wrong` is read, what passes as known, and what fails all the same."""
+"""Known failures: how `expect.wrong` is read, what passes as known, and what fails nevertheless."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ WRONG: dict[str, Any] = {"auto": ["C"]}
 
 
 def reading(wrong: str, **changes: Any) -> Any:
-    """Per program the outputs that are known to be wrong, with their versions."""
+    """Return the outputs of each program that are known to be wrong, with their versions."""
     return experiment(TEXT, expect={"wrong": yaml.safe_load(wrong)}, **changes).wrong
 
 
@@ -52,7 +52,7 @@ def context(wrong: Any = WRONG, jax: str = "0.13.0", **expected: Any) -> Context
 
 
 def run(of: Context, program: str, **wrong: Any) -> ProgramRun:
-    """What a program leaves; `wrong` maps an output to what it does to the part that a position holds."""
+    """Return the result of a program; `wrong` maps an output to a change of the part at a position."""
     assert of.graph is not None
     outputs = {}
     for name in of.outputs:
@@ -203,7 +203,7 @@ def test_copies_that_differ_are_known_where_their_output_is() -> None:
     checks = judged(given, run(given, "auto", C=on_one_device))
     assert (checks.replicas.status, checks.value.status) == ("known", "known")
     assert judged(given, run(given, "auto", C=on_one_device, D=on_one_device)).replicas.status == "failed"
-    # That they are equal says nothing: the value is judged.
+    # Equality of the programs proves nothing: the value decides.
     assert judged(given, run(given, "auto", C=shifted)).replicas.status == "passed"
 
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 Functions: TypeAlias = "dict[str, tuple[Callable[..., Any], tuple[tuple[Any, ...], ...]]]"
-"""By their names: functions, and the shapes of their operands; `("i", 5, 8)` is five integers below 8."""
+"""Functions by name, with the shapes of their operands; `("i", 5, 8)` is five integers below 8."""
 
 
 def trying(functions: Functions) -> Callable[..., Callable[[Callable[..., Any]], Callable[..., Any]]]:

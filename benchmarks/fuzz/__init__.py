@@ -1,1 +1,1 @@
-"""Random experiments of the whole language, judged by the runner itself; what fails is shrunk to a few lines."""
+"""Random experiments in the whole language, judged by the runner itself; failures are shrunk to a few lines."""

@@ -1,10 +1,10 @@
-"""Draw experiments, run them, shrink what fails: `python -m benchmarks.fuzz [--seconds 600] [--seed 0] [--out FOLDER]`
+"""Draw experiments, run them, shrink failures: `python -m benchmarks.fuzz [--seconds 600] [--seed 0] [--out FOLDER]`
 
-Case I of seed S is the same whenever it is drawn, under one version of JAX. The folder holds `cases.jsonl`, one line a
-case, from which a later call goes on where this one stopped, and what was found: `experiment/finding_I.yaml`, to be
-run with `python -m runner --config-dir FOLDER +experiment=finding_I`, `finding_I.py`, the program alone against NumPy,
-and `finding_I.txt`, what the checks say. `--seconds` are those of drawing and running; shrinking what is found comes on
-top. The exit status is 1 if anything was found.
+Case I of seed S is always the same under one version of JAX. The folder holds `cases.jsonl`, one line per case, from
+which a later call continues, and the findings: `experiment/finding_I.yaml`, to be run with
+`python -m runner --config-dir FOLDER +experiment=finding_I`, `finding_I.py`, the program alone against NumPy, and
+`finding_I.txt`, the messages of the checks. `--seconds` limits drawing and running, not the shrinking of findings. The
+exit status is 1 if there was a finding.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from benchmarks.fuzz.search import Search
 
 
 def main() -> None:
-    """Search, and say what was found."""
+    """Search, and print the findings."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--seed", type=int, default=0)

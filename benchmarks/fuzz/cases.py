@@ -1,7 +1,7 @@
-"""A seed and a number in; one random experiment out: the same one, whenever and wherever it is asked for again.
+"""A seed and a number in; one random experiment out, always the same one.
 
-The lines are the samples of every operation (`tests/samples.py`), with other names, other sizes and other numbers in
-them. A line that the language or JAX's abstract evaluation refuses is drawn again.
+The lines are the samples of every operation (`tests/samples.py`), with other names, sizes and numbers. A line that the
+language or JAX's abstract evaluation refuses is drawn again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tests.samples import ARRAYS, SAMPLES
 Config = dict[str, Any]
 
 ROLES: dict[str, dict[str, Any]] = yaml.safe_load(ARRAYS % dict.fromkeys("AUWBSVTQJ", "[]"))["arrays"]
-"""The arrays of the samples: what stands for each in a case has its rank and its kind of dtype."""
+"""The arrays of the samples: the value that replaces one in a case has the same rank and kind of dtype."""
 
 MESHES = ((2,), (3,), (4,), (8,), (2, 2), (2, 2), (2, 3), (3, 2), (2, 4), (4, 2), (1, 4), (2, 2, 2), (2, 2, 2))
 LENGTHS = (1, 1, 2, 2, 3, 4, 5, 6)
@@ -46,7 +46,7 @@ DTYPES: dict[str, dict[str, int]] = {
     "bool": {"bool": 1},
     "complex": {"complex64": 1},
 }
-"""The dtypes of each kind, and how often each is drawn; float64 only in cases that have no other floats."""
+"""The dtypes of each kind, repeated by weight; float64 only in cases that have no other floats."""
 
 LARGEST = 4096
 TRIES = 40
@@ -67,7 +67,7 @@ class Typed:
 
 @dataclass
 class Draft:
-    """A case while it is put together."""
+    """A case under construction."""
 
     rng: random.Random
     mesh: dict[str, int]
@@ -89,10 +89,11 @@ def case(
     lengths: Sequence[int] = LENGTHS,
     whole_only: bool = False,
 ) -> tuple[Config, list[str]]:
-    """The configuration of a case, complete, and the operations of which its lines were made.
+    """Return the complete configuration of a case, and the operations in its lines.
 
-    `names` are the dtypes that its arrays may have, `lengths` how many lines, each as often as it stands there;
-    `whole_only` asks for a graph alone.
+    `names` are the dtypes to choose from, `lengths` the numbers of lines, repeated by weight; `whole_only` asks for a
+    graph
+    alone.
     """
     rng = random.Random(f"{seed}/{number}")
     shape = rng.choice(meshes)
@@ -127,12 +128,12 @@ def case(
 
 
 def complete(plain: Config) -> Config:
-    """The resolved configuration of an experiment, as the command composes it."""
+    """Return the resolved configuration of an experiment, as the command composes it."""
     return config(yaml.safe_dump(plain, sort_keys=False))
 
 
 def _sizes(rng: random.Random, mesh: tuple[int, ...]) -> dict[int, int]:
-    """What stands for the samples' sizes 2, 4 and 8: multiples of theirs, or any, mostly such that an axis divides."""
+    """Replace the samples' sizes 2, 4 and 8: by multiples, or by any sizes, mostly such that an axis divides them."""
     if rng.random() < 0.4:
         factor = rng.choice((1, 3 if 3 in mesh else 1, 2, 3))
         return {size: factor * size for size in (2, 4, 8)}
@@ -141,7 +142,7 @@ def _sizes(rng: random.Random, mesh: tuple[int, ...]) -> dict[int, int]:
 
 
 def _spec(draft: Draft, shape: tuple[int, ...]) -> list[Any]:
-    """A PartitionSpec that divides the shape, mostly one that uses some axes."""
+    """Draw a PartitionSpec that divides the shape, mostly one that uses axes."""
     free = list(draft.mesh)
     draft.rng.shuffle(free)
     spec: list[Any] = []
@@ -174,7 +175,7 @@ def _line(draft: Draft, name: str) -> None:
 
 
 def _loop(draft: Draft, name: str) -> None:
-    """Add a repeat whose body is a sample that keeps the type of what is carried."""
+    """Add a repeat whose body is a sample that keeps the type of the carried value."""
     first = draft.rng.choice(list(draft.types))
     carried = draft.types[first]
     for _ in range(TRIES):
@@ -216,7 +217,7 @@ def _type_of(array: dict[str, Any]) -> Typed:
 def _candidate(
     draft: Draft, sample: str, carry: tuple[str, str] | None = None
 ) -> tuple[ast.expr, dict[str, dict[str, Any]]]:
-    """A sample with the names and numbers of the draft, and the arrays that it needs and the draft has not."""
+    """Return a sample with the names and numbers of the draft, and the new arrays that it needs."""
     tree = ast.parse(sample, mode="eval").body
     roles = sorted({node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id in ROLES})
     names: dict[str, str] = {}
@@ -232,7 +233,7 @@ def _candidate(
 
 
 def _operand(draft: Draft, role: str, arrays: dict[str, dict[str, Any]]) -> str:
-    """The name of a value that may stand for a role: one that there is, or a new array."""
+    """Return the name of a value for a role: an existing one, or a new array."""
     given = ROLES[role]
     kind = dtypes.dtype(given.get("dtype", "float32")).kind
     alike = [n for n, t in draft.types.items() if len(t.shape) == len(given["shape"]) and t.kind == kind]
@@ -266,7 +267,7 @@ def _init(role: str, draft: Draft) -> str:
 
 
 class _Renamed(ast.NodeTransformer):
-    """A sample's tree with other names; its sizes as the draft has them where `mapped`, changed where `mutated`."""
+    """A sample's tree with new names; sizes are those of the draft if `mapped`, changed if `mutated`."""
 
     def __init__(self, draft: Draft, names: dict[str, str], *, mapped: bool, mutated: bool) -> None:
         self._draft, self._names, self._mapped, self._mutated = draft, names, mapped, mutated
@@ -287,11 +288,11 @@ class _Renamed(ast.NodeTransformer):
         return node
 
 
-# What JAX says of a line.
+# JAX's abstract evaluation of a line.
 
 
 def _typed(draft: Draft, text: str, arrays: dict[str, dict[str, Any]]) -> Typed | None:
-    """The type of a line over the draft's values and `arrays`; None where it is refused, or too large."""
+    """Return the type of a line over the draft's values and `arrays`; None if it is refused, or too large."""
     types = draft.types | {name: _type_of(given) for name, given in arrays.items()}
     mesh = Mesh(tuple(draft.mesh), tuple(draft.mesh.values()))
     loops = {name.split(".")[0]: ("c",) for name in types if "." in name}
@@ -329,7 +330,7 @@ _ANY = read(config("{arrays: {A: {shape: [1], spec: []}}, graph: {B: A}, outputs
 
 
 def _differentiate(draft: Draft, plain: Config) -> None:
-    """Add a loss that is the sum of the last float of the graph, and its gradients by the arrays that it is made of."""
+    """Add a loss, the sum of the last float of the graph, and its gradients by the arrays that it depends on."""
     smooth = [n for n, t in draft.types.items() if n not in draft.arrays and t.kind == "float" and _smooth(draft, n)]
     of = [name for name in draft.arrays if draft.types[name].kind == "float"]
     if not smooth or not of:
@@ -345,7 +346,7 @@ def _differentiate(draft: Draft, plain: Config) -> None:
 
 
 def _smooth(draft: Draft, name: str) -> bool:
-    """Whether a value comes, all the way, of operations that have a derivative wherever they are defined."""
+    """Return whether a value only depends on operations that are differentiable in their whole domain."""
     above = ancestors(draft.graph, name)
     if any(draft.types[n].kind != "float" for n in above if n in draft.types):
         return False
@@ -354,7 +355,7 @@ def _smooth(draft: Draft, name: str) -> bool:
 
 
 def _calls(text: str) -> set[str]:
-    """The operations that an expression calls, and the operators that are not smooth."""
+    """Return the operations that an expression calls, and its operators that are not smooth."""
     found = set()
     for node in ast.walk(ast.parse(text, mode="eval")):
         match node:
@@ -381,7 +382,7 @@ _SMOOTH = frozenset(_SMOOTH_NAMES.split())
 
 
 def ancestors(section: Config, name: str) -> set[str]:
-    """Every name that the value of `name` depends on."""
+    """Return every name that the value of `name` depends on."""
     found: set[str] = set()
     waiting = [name]
     while waiting:

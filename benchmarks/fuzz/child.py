@@ -1,7 +1,7 @@
-"""Requests on standard input, one JSON a line; verdicts on standard output. It may crash: the parent goes on.
+"""Requests on standard input, one JSON per line; verdicts on standard output. It may crash: the parent continues.
 
-A request holds `seed` and `number`, or a `config`; `programs` are those to run (all where null), `dtypes` those that a
-new case may have. The answers: `case` (the configuration), `program` as each starts, `verdict` at the end.
+A request holds `seed` and `number`, or a `config`; `programs` are those to run (all if null), `dtypes` those of a new
+case. The answers: `case` (the configuration), `program` at the start of each, `verdict` at the end.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def answer(request: dict[str, Any], tell: Callable[..., None]) -> dict[str, Any]:
-    """The verdict on a request; `tell` hears of the case and of each program."""
+    """Return the verdict on a request; `tell` receives the case and each program."""
     config = request.get("config")
     try:
         if config is None:

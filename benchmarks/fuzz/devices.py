@@ -1,7 +1,8 @@
 """A case's graph in; the same computation on shards, with the collectives that it needs, out.
 
-Every value has a PartitionSpec. What is elementwise stays where it is, a sum over a sharded dimension ends in a `psum`,
-a matmul over one too; for everything else the operands are gathered, and the result may be cut into shards again.
+Every value has a PartitionSpec. Elementwise operations keep the layout; sums and matmuls over a sharded dimension end
+in
+a `psum`; for everything else the operands are gathered, and the result may be sharded again.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class _State:
 
 
 def per_device(rng: random.Random, plain: Config, shapes: dict[str, tuple[int, ...]]) -> None:
-    """Give a case a `per_device`, and its outputs the layouts that its values have there.
+    """Add a `per_device` to a case, and the layouts of its values to the outputs.
 
     `shapes` are those of the arrays and of the values of `graph`.
     """
@@ -53,7 +54,7 @@ def per_device(rng: random.Random, plain: Config, shapes: dict[str, tuple[int, .
             _line(state, name, ast.parse(str(line), mode="eval").body)
     plain["per_device"] = state.lines
     plain["outputs"] = {name: state.specs[name].json() for name in plain["outputs"]}
-    # JAX does not know that what was gathered is the same on every device.
+    # JAX does not know that a gathered value is equal on all devices.
     plain["check_vma"] = not state.gathered
 
 
@@ -88,7 +89,7 @@ def _line(state: _State, name: str, tree: ast.expr) -> None:
 
 
 def _loop(state: _State, name: str, line: Config) -> None:
-    """A repeat over whole values."""
+    """Write a repeat over replicated values."""
     carry = {carried: _whole(state, first) for carried, first in line["carry"].items()}
     body = {inner: _on_whole(state, ast.parse(text, mode="eval").body) for inner, text in line["body"].items()}
     state.lines[name] = {**line, "carry": carry, "body": body}
@@ -97,7 +98,7 @@ def _loop(state: _State, name: str, line: Config) -> None:
 
 
 def _cut(state: _State, name: str) -> tuple[int, str] | None:
-    """A dimension and an axis along which to lay out what was computed whole, in one of two cases."""
+    """In half of the cases, return a dimension and an axis over which to shard a replicated result."""
     choices = [
         (d, axis) for d, n in enumerate(state.shapes[name]) for axis, size in state.sizes.items() if n % size == 0
     ]
@@ -105,7 +106,7 @@ def _cut(state: _State, name: str) -> tuple[int, str] | None:
 
 
 def _on_whole(state: _State, tree: ast.expr) -> str:
-    """The expression over gathered operands."""
+    """Return the expression over gathered operands."""
     wholes = {name: _whole(state, name) for name in _names(tree, state)}
 
     class Replaced(ast.NodeTransformer):
@@ -119,13 +120,13 @@ def _on_whole(state: _State, tree: ast.expr) -> str:
 
 
 def _whole(state: _State, name: str) -> str:
-    """The name of a value gathered over every axis that it is sharded over."""
+    """Return the name of a value gathered over every axis that it is sharded over."""
     if not any(state.specs[name]):
         return name
     if name not in state.gathered:
         text = name
         for dimension, axes in enumerate(state.specs[name]):
-            # vmap has no all_gather over several axes at once.
+            # vmap does not support all_gather over several axes at once.
             at_once = state.rng.random() < 0.2
             for over in [axes] * bool(axes) if at_once else [(axis,) for axis in reversed(axes)]:
                 text = f"all_gather({text}, {_axes(over)}, axis={dimension}, tiled=True)"
@@ -139,7 +140,7 @@ def _axes(axes: tuple[str, ...]) -> str:
 
 
 def _elementwise(state: _State, tree: ast.expr) -> Spec | None:
-    """The spec of an expression that computes each element from the same elements of its operands; None of another."""
+    """Return the spec of an elementwise expression; None for any other."""
     for node in ast.walk(tree):
         match node:
             case ast.Call(func=ast.Name(id=called)) if called not in ELEMENTWISE:
@@ -165,7 +166,7 @@ def _elementwise(state: _State, tree: ast.expr) -> Spec | None:
 
 
 def _reduction(state: _State, tree: ast.expr) -> tuple[str, Spec] | None:
-    """A reduction of one value with nothing but an axis and `keepdims`, and the collective over what it reduces."""
+    """Write a reduction of one value with only an axis and `keepdims`, and the collective over the reduced axes."""
     match tree:
         case ast.Call(func=ast.Name(id=called), args=[operand, *rest], keywords=keywords) if called in REDUCTIONS:
             spec = _elementwise(state, operand)
@@ -189,7 +190,7 @@ def _reduction(state: _State, tree: ast.expr) -> tuple[str, Spec] | None:
 
 
 def _matmul(state: _State, tree: ast.expr) -> tuple[str, Spec] | None:
-    """A product of two matrices whose contracting dimensions are sharded alike."""
+    """Write a product of two matrices whose contracting dimensions are sharded alike."""
     match tree:
         case ast.BinOp(left=ast.Name(id=left), op=ast.MatMult(), right=ast.Name(id=right)):
             first, second = state.specs[left], state.specs[right]

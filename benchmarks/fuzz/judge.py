@@ -1,6 +1,6 @@
-"""One configuration in; what the runner's own flow makes of it, in this process, out.
+"""One configuration in; the verdict of the runner's own flow, in this process, out.
 
-Every verdict is the tool's. A process lasts for many experiments, with the devices of the largest.
+A process serves many experiments, with as many devices as the largest needs.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ Judgement = dict[str, Any]
 DEVICES = 8
 
 _REFUSED = re.compile(r"NotImplementedError|UNIMPLEMENTED|Unimplemented|not implemented")
-"""What JAX and XLA say of a dtype or an operation that a backend has not."""
+"""The messages of JAX and XLA for a dtype or an operation that a backend does not support."""
 
 
 class Chosen(Here):
-    """A worker that runs `programs` of its job, all where None, and says which one it runs."""
+    """A worker that runs `programs` of its job, all if None, and reports which one it runs."""
 
     def __init__(self, programs: Sequence[str] | None, tell: Callable[[str], None]) -> None:
         super().__init__()
@@ -66,10 +66,11 @@ class Chosen(Here):
 def judge(
     config: dict[str, Any], programs: Sequence[str] | None = None, tell: Callable[[str], None] = lambda _: None
 ) -> Judgement:
-    """Run an experiment and say what came of it.
+    """Run an experiment and return the verdict.
 
-    `status` is that of the record, or `bug` where the runner itself failed. `found` lists `(kind, program, words)` of
-    all that went wrong. The kinds are `bug`, `error`, `refused` (what a backend has not), names of checks, and `weak`.
+    `status` is that of the record, or `bug` if the runner itself failed. `found` lists `(kind, program, words)` for
+    each
+    failure. The kinds are `bug`, `error`, `refused` (a feature that a backend lacks), names of checks, and `weak`.
     """
     worker = Chosen(programs, tell)
     with tempfile.TemporaryDirectory(prefix="fuzz-") as scratch:
@@ -109,7 +110,7 @@ def _found(record: Record) -> list[list[str]]:
 
 
 def _words(verdict: verdicts.Verdict) -> str:
-    """What a verdict says of the outputs that did not pass."""
+    """Return a verdict's messages on the outputs that did not pass."""
     words = [verdict.reason] if verdict.reason else []
     for name, output in codec.plain(verdict).get("outputs", {}).items():
         if output["status"] in ("failed", "weak"):
@@ -119,7 +120,7 @@ def _words(verdict: verdicts.Verdict) -> str:
 
 
 def prepare() -> None:
-    """Give this process its simulated devices, and the compiler's words a file."""
+    """Give this process its simulated devices, and redirect the compiler's messages to a file."""
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", DEVICES)
     log = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
@@ -127,7 +128,7 @@ def prepare() -> None:
 
 
 def oracle(config: dict[str, Any], folder: Path) -> dict[str, dict[str, Any]]:
-    """What the oracles of the sections say of the outputs, whole: nested lists."""
+    """Return the whole outputs of the sections' oracles as nested lists."""
     experiment = read(config)
     arrays = data.make(experiment, folder)
     found: dict[str, dict[str, Any]] = {}
@@ -150,7 +151,7 @@ _JUDGED = [0]
 
 
 def forget() -> None:
-    """Let go, now and then, of what JAX keeps of programs that will not run again."""
+    """Now and then, clear JAX's caches of programs that will not run again."""
     _JUDGED[0] += 1
     if _JUDGED[0] % 25 == 0:
         jax.clear_caches()

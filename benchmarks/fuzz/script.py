@@ -1,4 +1,4 @@
-"""A verdict and the program that is wrong in; a script of JAX and NumPy alone that says so, out."""
+"""A verdict and the wrong program in; a script with JAX and NumPy alone that reproduces the failure out."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if __name__ == "__main__":
 
 
 def compared(verdict: dict[str, Any], program: str) -> str:
-    """The program's source, whose `main` compares its outputs with the oracle's; for `vmap`, its own `main`."""
+    """Return the program's source with a `main` that compares its outputs with the oracle's; for `vmap`, its own."""
     source = verdict["sources"][program]
     section = "per_device" if program in ("shard_map", "vmap") else "graph"
     wanted = verdict.get("oracle", {}).get(section)
@@ -40,7 +40,7 @@ def compared(verdict: dict[str, Any], program: str) -> str:
 
 
 def _tolerance(verdict: dict[str, Any], program: str) -> float:
-    """A round number above the dtypes' usual rounding, below what is wrong."""
+    """Return a round number above the dtypes' usual rounding error and below the observed error."""
     narrow = any(f"ml_dtypes.{name}" in verdict["sources"][program] for name in ("bfloat16", "float8", "float4"))
     return 0.05 if narrow or "np.float16" in verdict["sources"][program] else 1e-4
 

@@ -1,4 +1,4 @@
-"""Cases in; a folder with what became of each, every finding shrunk, out. They run in a child, which may die."""
+"""Cases in; a folder with the result of each, every finding shrunk, out. They run in a child, which may die."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ ORDER = (
     "replicas",
     "agreement",
 )
-"""What can go wrong, the most telling first: where a value is wrong, the programs disagree as well."""
+"""The kinds of failures, the most informative first: if a value is wrong, the programs disagree as well."""
 
 PATIENCE = 30.0
 """Seconds for shrinking one finding."""
 
 LIFETIME = 150
-"""Cases per child: what JAX keeps of its programs goes with the child."""
+"""Cases per child, which takes JAX's caches with it."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What went wrong: its kind, the programs that it befell, one that it spared, and what tells it from another."""
+    """A failure: its kind, the failing programs, a program that passed, and its distinguishing signature."""
 
     kind: str
     programs: tuple[str, ...]
@@ -56,7 +56,7 @@ class Finding:
 
 
 def finding(verdict: dict[str, Any]) -> Finding | None:
-    """The most telling of what is wrong in a verdict, if anything is."""
+    """Return the most informative failure in a verdict, if there is one."""
     for kind in ORDER:
         here = [(program, words) for what, program, words in verdict["found"] if what == kind]
         if here:
@@ -76,13 +76,13 @@ def _mark(kind: str, words: str) -> str:
 
 
 def template(words: str) -> str:
-    """The first line of a message without what differs from case to case."""
+    """Return the first line of a message without the parts that differ between cases."""
     first = words.strip().splitlines()[0] if words.strip() else ""
     return re.sub(r"\[[^\]]*\]|'[^']*'|\d+", "…", first)[:120]
 
 
 class Child:
-    """A process that judges one request at a time, and is started anew when it has died."""
+    """A process that judges one request at a time, restarted after it dies."""
 
     def __init__(self, command: Sequence[str] = (sys.executable, "-m", "benchmarks.fuzz.child")) -> None:
         self._command = command
@@ -90,7 +90,7 @@ class Child:
         self._served = 0
 
     def ask(self, request: dict[str, Any], limit: float) -> dict[str, Any]:
-        """The verdict on a request; `crash` or `hang` are found where there is none."""
+        """Return the verdict on a request; without one, the finding is `crash` or `hang`."""
         if self._process is None or self._served >= LIFETIME:
             self._start()
         process = self._process
@@ -141,7 +141,7 @@ class Child:
             self._process.stdin.write(line + "\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            # It has died; the reading end says so.
+            # The child has died, which reading its output will show.
             return
 
     def close(self) -> None:
@@ -167,7 +167,7 @@ def _listen(process: subprocess.Popen[str], lines: queue.SimpleQueue[str | None]
 
 
 class Search:
-    """One folder of findings, and the child that makes them."""
+    """A folder of findings, and the child that makes them."""
 
     def __init__(
         self,
@@ -188,7 +188,7 @@ class Search:
         self._child.close()
 
     def run(self, seconds: float, first: int | None = None) -> int:
-        """Judge cases for so long, from `first` on, else from where the log ends; return how many found something."""
+        """Judge cases for some seconds, from `first` or the end of the log; return the number of findings."""
         done = [record["case"] for record in self.records() if record["seed"] == self._seed]
         number = first if first is not None else max(done, default=-1) + 1
         spent, found = 0.0, 0
@@ -211,7 +211,7 @@ class Search:
         return self._child.ask(request, self._limit)
 
     def take(self, number: int, verdict: dict[str, Any], seconds: float) -> bool:
-        """Write down what became of a case, and shrink what is wrong with it."""
+        """Record the result of a case, and shrink a failure."""
         wrong = finding(verdict)
         record: dict[str, Any] = {
             "seed": self._seed,
@@ -279,13 +279,13 @@ class Search:
         return shrink(config, types, test)
 
     def records(self) -> list[dict[str, Any]]:
-        """What the log says of each case so far."""
+        """Return the log's entry for each case so far."""
         if not self._log.is_file():
             return []
         return [json.loads(line) for line in self._log.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
 
     def summary(self) -> str:
-        """How many cases there were, of what, and what became of them."""
+        """Return the numbers of cases, their contents, and their results."""
         records = self.records()
         seconds = sum(record["seconds"] for record in records)
         operations = Counter(operation for record in records for operation in record["operations"])

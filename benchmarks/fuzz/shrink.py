@@ -1,6 +1,6 @@
-"""An experiment that fails and a test of whether a smaller one fails alike, in; the smallest that was found, out.
+"""A failing experiment, and a test of whether a smaller one fails alike, in; the smallest one that was found out.
 
-No JAX here: an edit may make nonsense, which the test then says.
+This does not use JAX: an edit may be invalid, which the test detects.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ Types = dict[str, dict[str, Any]]
 """The shape and dtype of every value, by section."""
 
 Test = Callable[[Config], Types | None]
-"""Whether an experiment still fails: the types of its values, None where it does not."""
+"""Tests whether an experiment still fails: returns the types of its values, or None if it does not."""
 
 KEPT = ("name", "mesh", "arrays", "graph", "per_device", "constraints", "outputs", "grad", "seed", "check_vma")
 SECTIONS = ("graph", "per_device")
 
 
 def pruned(config: Config) -> Config:
-    """The keys of a resolved configuration that say something."""
+    """Return the keys of a resolved configuration that differ from the defaults."""
     plain = {key: copy.deepcopy(config[key]) for key in KEPT if config.get(key)}
     plain["mesh"] = {key: plain["mesh"][key] for key in ("axes", "shape")}
     if not plain.get("grad", {}).get("of"):
@@ -38,7 +38,7 @@ def pruned(config: Config) -> Config:
 
 
 def shrink(config: Config, types: Types, test: Test) -> Config:
-    """Apply the edits that keep the failure, the ones that take most away first, until none does or `test` tires."""
+    """Apply the edits that keep the failure, the largest first, until none does or the `test` budget is spent."""
     tried = {json.dumps(config)}
     found = True
     while found:
@@ -57,12 +57,12 @@ def shrink(config: Config, types: Types, test: Test) -> Config:
 
 
 def edits(config: Config, types: Types) -> Iterator[Config]:
-    """Smaller experiments, each by one step."""
+    """Yield smaller experiments, each by one step."""
     yield from _parsable(_all_edits(config, types))
 
 
 def _parsable(configs: Iterator[Config]) -> Iterator[Config]:
-    """Those whose expressions are Python: a part of a subscript is none."""
+    """Yield the experiments whose expressions are valid Python: a part of a subscript is not."""
     for config in configs:
         lines = [text for section in SECTIONS for line in config.get(section, {}).values() for text in texts(line)]
         try:
@@ -98,7 +98,7 @@ def _without_sections(config: Config, types: Types) -> Iterator[Config]:
 
 
 def _without_aliases(config: Config) -> Iterator[Config]:
-    """A line that only gives another name to a value gone, and the value in its place."""
+    """Remove a line that only renames a value, and use the value directly."""
     section = _section(config)
     for name, line in config[section].items():
         if isinstance(line, dict) or not str(line).isidentifier() or any(s in config for s in SECTIONS if s != section):
@@ -136,7 +136,7 @@ def _with_fewer_outputs(config: Config, types: Types) -> Iterator[Config]:
 
 
 def _with_earlier_outputs(config: Config, types: Types) -> Iterator[Config]:
-    """A value in the middle in the place of the outputs."""
+    """Output an intermediate value instead of the outputs."""
     section = _section(config)
     names = [name for name in types.get(section, {}) if "/" not in name]
     for name in names:
@@ -145,7 +145,7 @@ def _with_earlier_outputs(config: Config, types: Types) -> Iterator[Config]:
 
 
 def _with_values_as_arrays(config: Config, types: Types) -> Iterator[Config]:
-    """An array in the place of a line, and of everything above it that only the line reads."""
+    """Replace a line by an array, and drop everything that only the line reads."""
     section = _section(config)
     if all(name in config for name in SECTIONS):
         return
@@ -163,7 +163,7 @@ def _with_values_as_arrays(config: Config, types: Types) -> Iterator[Config]:
 
 
 def _with_operands(config: Config, types: Types) -> Iterator[Config]:
-    """A part of an expression in the place of the whole."""
+    """Replace an expression by a part of it."""
     for section in SECTIONS:
         for name, line in config.get(section, {}).items():
             if isinstance(line, dict):
@@ -176,7 +176,7 @@ def _with_operands(config: Config, types: Types) -> Iterator[Config]:
 
 
 def _parts(tree: ast.expr) -> Iterator[str]:
-    """The expression with one of its calls, operators or subscripts replaced by an operand of it."""
+    """Yield the expression with one of its calls, operators or subscripts replaced by its operand."""
     kinds = ast.Call | ast.BinOp | ast.UnaryOp | ast.Subscript | ast.Compare
     places = [node for node in ast.walk(tree) if isinstance(node, kinds)]
     for place in places:
@@ -265,7 +265,7 @@ def _without_axis(spec: list[Any], axis: str) -> list[Any]:
 
 
 def _with_smaller_sizes(config: Config) -> Iterator[Config]:
-    """Every size of one number made another one, in shapes and in expressions, or in shapes alone."""
+    """Replace every occurrence of a size, in shapes and expressions, or in shapes alone."""
     sizes = sorted({size for array in config["arrays"].values() for size in array["shape"]}, reverse=True)
     for size in sizes:
         for less in sorted({1, 2, 3, 4, size // 2, size // 3} - {0}):
@@ -303,7 +303,7 @@ def _with_plainer_arrays(config: Config) -> Iterator[Config]:
 
 
 def without_dead_lines(config: Config) -> Config:
-    """The experiment without the lines, arrays and constraints that no output needs."""
+    """Return the experiment without the lines, arrays and constraints that no output needs."""
     config = _copy(config)
     needed = {name.split(".")[0] for name in config["outputs"]}
     grad = config.get("grad")
@@ -332,7 +332,7 @@ def _section(config: Config) -> str:
 
 
 def texts(line: Any) -> Iterator[str]:
-    """The expressions of a line, those of a repeat's carry and body too."""
+    """Return the expressions of a line, including those of a repeat's carry and body."""
     if not isinstance(line, dict):
         yield str(line)
         return
@@ -342,10 +342,10 @@ def texts(line: Any) -> Iterator[str]:
 
 
 def used_names(text: str) -> set[str]:
-    """The names in an expression; of `ring.acc`, `ring`."""
+    """Return the names in an expression; for `ring.acc`, `ring`."""
     return {node.id for node in ast.walk(ast.parse(text, mode="eval")) if isinstance(node, ast.Name)}
 
 
 def lines(config: Config) -> int:
-    """How many lines an experiment computes."""
+    """Count the lines that an experiment computes."""
     return max(len(config.get(section, {})) for section in SECTIONS)

@@ -1,6 +1,6 @@
-"""Hydra's basic launcher, except that one worker process serves all points, and one begins while another is done.
+"""Hydra's basic launcher, except that one worker process serves all points, and points overlap.
 
-Hydra imports this for every command: what only a sweep needs is imported when there is one.
+Hydra imports this for every command, so that imports that only a sweep needs are made when there is one.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class ShardproofLauncher(BasicLauncher):
-    """Launches here what Hydra's own launcher does, and in the same way where a job asks for what only that does."""
+    """Launches points here; if a job asks for something that only Hydra's own launcher does, it uses that one."""
 
     _running: Sweep | None = None
-    """What runs the points: made once, since another sweeper asks for a few at a time."""
+    """The runner of the points, made once, since another sweeper launches a few points at a time."""
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         """Run the points."""
@@ -34,7 +34,7 @@ class ShardproofLauncher(BasicLauncher):
         assert config is not None
         assert isinstance(command, Command)
         if asks_for_more(config):
-            # Hydra would do what a point's files say before the point is ours.
+            # Hydra would act on a point's configuration before the runner has checked it.
             assert self.hydra_context is not None
             for overrides in job_overrides:
                 trust.of_point(self.hydra_context.config_loader, config, overrides)
@@ -65,7 +65,7 @@ class ShardproofLauncher(BasicLauncher):
 
 
 def asks_for_more(config: DictConfig) -> bool:
-    """Whether a job is to have what only Hydra's own way of running one gives it."""
+    """Return whether a job needs a feature that only Hydra's own way of running a job has."""
     hydra = cast("dict[str, Any]", OmegaConf.to_container(config.hydra, resolve=False))
     job: dict[str, Any] = hydra["job"]
     ours = hydra["job_logging"] == _job_logging() and hydra["sweep"]["subdir"] == _NUMBERED
@@ -76,14 +76,14 @@ def asks_for_more(config: DictConfig) -> bool:
 
 @cache
 def _job_logging() -> object:
-    """What the points log to, and how: `runner.cli.sweep` does so itself, and Hydra whatever else is asked for."""
+    """Return the default logging of jobs, which `runner.cli.sweep` implements; Hydra does any other."""
     from runner.config.folders import conf_folder
 
     return OmegaConf.to_container(OmegaConf.load(conf_folder() / "hydra" / "job_logging" / "file.yaml"))
 
 
 _TRACKING = "runner.cli.tracking.Tracking"
-"""A callback that wants nothing but the records of jobs that ended."""
+"""A callback that only needs the records of ended jobs."""
 
 _NUMBERED = "${hydra.job.num}"
-"""The folder of a point, as `conf/config.yaml` has it."""
+"""The folder of a point, from `conf/config.yaml`."""

@@ -1,6 +1,6 @@
 """Hydra's basic sweeper, except that a point that cannot be composed is recorded and the others still run.
 
-Hydra imports this for every command: what only a sweep needs is imported when there is one.
+Hydra imports this for every command, so that imports that only a sweep needs are made when there is one.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 class ShardproofSweeper(BasicSweeper):
-    """Sweeps over the product of the choices, and of what stands for them in a word; a table of all points ends it."""
+    """Sweeps over the product of the choices, with words such as `all` expanded; ends with a table of all points."""
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        """Put a launcher that is not ours behind one that sorts out the points that cannot be composed."""
+        """Wrap a launcher other than the runner's in one that records the points that cannot be composed."""
         from runner.cli.jobs import Command
 
         assert isinstance(task_function, Command)
-        # The folder may name the experiment, which can differ from point to point: it is settled once for all of them.
+        # The folder's name may contain the experiment, which can differ between points: resolve it once for all.
         folder = str(config.hydra.sweep.dir)
         with open_dict(config):
             config.hydra.sweep.dir = folder
@@ -45,7 +45,7 @@ class ShardproofSweeper(BasicSweeper):
             self.launcher = Sorting(self.launcher, hydra_context, config, task_function)
 
     def split_arguments(self, overrides: list[Override], max_batch_size: int | None) -> list[list[list[str]]]:  # type: ignore[override]
-        """The overrides of every point, in batches."""
+        """Return the overrides of every point, in batches."""
         from runner.cli import enumerated, launching, resume
         from runner.config import sweep as limits
         from runner.config.points import Composer
@@ -59,7 +59,7 @@ class ShardproofSweeper(BasicSweeper):
         expanded = enumerated.expanded(points, composer, limit, self._command.workers)
         self._command.symmetric = len(expanded) != len(points)
         launching.opened(self._command, self.config, expanded)
-        # What is refused before this leaves no folder, and without one there is no sweep to finish.
+        # A sweep that was refused earlier has no folder, and nothing to finish.
         try:
             resume.leave(Path(self.config.hydra.sweep.dir), self._command.arguments)
         except BaseException:
@@ -68,7 +68,7 @@ class ShardproofSweeper(BasicSweeper):
         return list(self.split_overrides_to_chunks(expanded, max_batch_size))
 
     def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:
-        """Nothing: the launcher composes each point, and records those that it cannot."""
+        """Do nothing: the launcher composes each point, and records those that it cannot."""
 
     def sweep(self, arguments: list[str]) -> Any:
         """Run all points, then show the table."""

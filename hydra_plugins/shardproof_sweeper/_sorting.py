@@ -1,4 +1,4 @@
-"""The points of a sweep in; those that compose handed to the user's launcher, the others recorded."""
+"""The points of a sweep in; those that compose go to the user's launcher, the others are recorded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from runner.record.model import Record
 
 
 class Sorting(Launcher):
-    """Hands the points that compose to the user's launcher, in runs, so that each keeps its number."""
+    """Hands consecutive points that compose to the user's launcher together, so that each keeps its number."""
 
     def __init__(self, launcher: Launcher, context: HydraContext, config: DictConfig, command: Command) -> None:
         self._command = command
@@ -32,7 +32,7 @@ class Sorting(Launcher):
         self._composer = Composer(context.config_loader, config)
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        """Nothing: the launcher behind this one is set up already."""
+        """Do nothing: the launcher behind this one is set up already."""
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         """Launch the good points and record the bad ones."""
@@ -52,7 +52,7 @@ class Sorting(Launcher):
         return [*results, *self._flush(good, initial_job_idx + len(job_overrides))]
 
     def _keep(self, number: int, overrides: Sequence[str]) -> bool:
-        """Whether a point of a sweep that is resumed has passed before; of one that has not nothing is left."""
+        """Return whether a point of a resumed sweep passed before; otherwise delete its files."""
         folder = Path(self._config.hydra.sweep.dir) / str(number)
         before = passed(folder, overrides)
         if before is None or not self._same_files(before, number, overrides):

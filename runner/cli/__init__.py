@@ -1,1 +1,1 @@
-"""A command line in; an exit status, and what the user reads, out."""
+"""A command line in; an exit status, and output for the user, out."""

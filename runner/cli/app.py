@@ -1,4 +1,4 @@
-"""The command line in; an exit status out. The worker is started before this process imports what it needs itself."""
+"""The command line in; an exit status out. The worker is started before this process's own imports."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str], task: Task | None = None) -> int:
-    """Run the command line `arguments`: compose the configuration and do the `task` with it, which is to run it.
+    """Compose the configuration of the command line and pass it to `task`, which by default runs it.
 
-    Returns 0 when every check passed, 1 when one failed, 2 for invalid input, 3 when a program could not be run.
+    Returns 0 if every check passed, 1 if one failed, 2 for invalid input, 3 if a program could not be run.
     """
-    # A log that cannot be written is no reason for a traceback: the files beside it cannot be written either.
+    # A log that cannot be written needs no traceback: the files beside it cannot be written either and are reported.
     logging.raiseExceptions = False
     try:
         arguments = with_specs(arguments)
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str], task: Task | None = None) -> int:
 
         report.listing(folders(known, overrides))
         return 0
-    # It loads what JAX needs from others meanwhile.
+    # The worker imports JAX's dependencies while this process continues.
     worker = None if known.asks else Worker()
     from runner.cli import composing
 

@@ -1,6 +1,6 @@
-"""The words of a command line in; the flags and overrides that decide what is done before Hydra reads them, out.
+"""Command-line arguments in; the flags and overrides that matter before Hydra parses them out.
 
-Hydra's own parser would need Hydra, whose import takes longer than the worker needs to be started.
+Hydra's own parser needs Hydra, whose import takes longer than starting the worker.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from runner.cli.subcommands import program
 from runner.config.folders import conf_folder
 
 _INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
-"""What Hydra tells of itself."""
+"""The flags with which Hydra prints information about itself."""
 
 _HYDRAS = ("multirun", "config_path", "config_name", "resolve", "package", "experimental_rerun")
-"""The flags of what only Hydra's own command line does."""
+"""The flags that only Hydra's own command implements."""
 
 VALUED = (
     *("--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn", "--cfg", "-c", "--package", "-p"),
     "--experimental-rerun",
 )
-"""The flags that are followed by a value."""
+"""The flags that take a value."""
 
 
 def parsed(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The flags that decide what the command does before Hydra is imported, and the overrides.
+    """Return the flags that matter before Hydra is imported, and the overrides.
 
-    Raises `SystemExit`, after a message, for a flag that there is not, or whose value cannot be.
+    Raises `SystemExit` with a message for an unknown flag or an invalid value.
     """
     parser = argparse.ArgumentParser(
         prog=program(),
@@ -41,7 +41,7 @@ def parsed(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--version", action="store_true")
     parser.add_argument("--config-dir", "-cd")
     parser.add_argument("--multirun", "-m", action="store_true")
-    # Those of Hydra's own.
+    # Hydra's own flags.
     parser.add_argument("--hydra-help", action="store_true")
     parser.add_argument("--config-path", "-cp")
     parser.add_argument("--config-name", "-cn")
@@ -62,14 +62,14 @@ def parsed(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 
 def asks_for_listing(known: argparse.Namespace, overrides: list[str]) -> bool:
-    """Whether nothing is named that could be run."""
+    """Return whether the command line names nothing to run."""
     return not (known.asks or known.config_name) and all(
         override.startswith("hydra.searchpath=") for override in overrides
     )
 
 
 def folders(known: argparse.Namespace, overrides: list[str]) -> list[Path]:
-    """The folders that may hold `experiment/`: the user's first."""
+    """Return the folders that may hold `experiment/`, the user's first."""
     folders = [Path(known.config_dir)] if known.config_dir else []
     for override in overrides:
         if override.startswith("hydra.searchpath="):

@@ -30,7 +30,7 @@ _GROUPS = (
     ("MinText, Tutorial 1", "MinText, Tutorial 1"),
     ("", "Layouts in use"),
 )
-"""What a `source` begins with, and the title of its group: the first one that fits."""
+"""The prefix of a `source`, and the title of its group; the first match counts."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def markdown(folder: Path) -> str:
-    """The experiments in `folder`/experiment, one table per group; links lead there from a folder beside `folder`."""
+    """Return one table per group of experiments in `folder`/experiment, with links from a folder beside `folder`."""
     groups: dict[str, list[tuple[str, ...]]] = {title: [] for _, title in _GROUPS}
     experiments = listing([folder])
     for name, _, file in experiments:
@@ -80,13 +80,13 @@ def _row(link: str, config: Mapping[str, Any], document: str) -> tuple[str, ...]
 
 
 def _programs(experiment: Experiment) -> tuple[str, str]:
-    """The programs that it has, and their collectives."""
+    """Return the programs of an experiment, and their collectives."""
     programs = "all six" if len(experiment.programs) == len(Program) else ", ".join(experiment.programs)
     return programs, _expected(experiment) or _counted(_called(experiment.computed("per_device")))
 
 
 def _expected(experiment: Experiment) -> str | None:
-    """What each program is held to, those that are held to the same sharing an entry; None where none is."""
+    """Return the expected shardings, with one entry for programs that share one; None if none is expected."""
     programs: dict[str, list[str]] = {}
     for program in experiment.programs:
         expected = experiment.expected[program]
@@ -104,7 +104,7 @@ def _counted(counts: Mapping[str, int | Range], nothing: str = "–") -> str:
 
 
 def _called(graph: Graph, times: int = 1) -> Counter[str]:
-    """How often each collective runs on a device."""
+    """Count how often each collective runs on a device."""
     calls: Counter[str] = Counter()
     for equation in graph.equations:
         row = OPERATIONS.get(equation.operation)

@@ -1,6 +1,6 @@
-"""A command that a cluster started once for each process in; whether this one owns the run out, or else its end.
+"""A command that a cluster started once per process in; whether this process owns the run, or its exit status, out.
 
-The others lend their devices to the first, and show nothing but what went wrong with themselves.
+The other processes lend their devices to the first one, and print only errors of their own.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from runner.config.compose import Configuration
 
 _TIMEOUT = 600.0
-"""Seconds that the processes wait for each other where the experiment's own `timeout` is none."""
+"""Seconds that the processes wait for each other if the experiment has no `timeout`."""
 
 
 def joined(command: Command, config: DictConfig) -> bool:
-    """Take this process's place among those of the cluster; whether the run is its own.
+    """Join the processes of the cluster; return whether this process owns the run.
 
-    Then `config` says how many processes there are. Raises `InvalidConfiguration`.
+    If it does, `config` then has the number of processes. Raises `InvalidConfiguration`.
     """
     configuration = _of_task(config)
     sources = configuration.sources
@@ -39,7 +39,7 @@ def joined(command: Command, config: DictConfig) -> bool:
         raise InvalidConfiguration(sources.report(Fault(("target", "cluster"), message)))
     timeout: float = configuration.plain["timeout"]
     timeout = timeout if timeout > 0 else _TIMEOUT
-    # The worker that waits is no member of a cluster.
+    # The worker that was started already is not a member of the cluster.
     command.use(Workers())
     try:
         member = cluster.called(timeout)
@@ -67,12 +67,12 @@ def joined(command: Command, config: DictConfig) -> bool:
 
 
 def _beside(config: DictConfig) -> Path:
-    """The folder that holds the run's, which all processes share where they share a file system."""
+    """Return the parent of the run folder, which processes on a shared file system have in common."""
     return Path(config.hydra.run.dir).absolute().parent
 
 
 def _lend(member: cluster.Member, configuration: Configuration, timeout: float, folder: Path) -> int:
-    """Lend this process's devices to the first; the exit status of all."""
+    """Lend this process's devices to the first one; return the common exit status."""
     from runner.link import lending
 
     def data_folder(definition: Mapping[str, Any]) -> Path:
@@ -82,7 +82,7 @@ def _lend(member: cluster.Member, configuration: Configuration, timeout: float, 
 
 
 def _of_task(config: DictConfig) -> Configuration:
-    """The configuration without Hydra's settings."""
+    """Return the configuration without Hydra's settings."""
     from omegaconf import open_dict
 
     task = config.copy()

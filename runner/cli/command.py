@@ -1,4 +1,4 @@
-"""A command of the runner in; the exit status of its process out, whatever streams, disk and signals do.
+"""A command of the runner in; the exit status of its process out, also after broken streams, full disks and signals.
 
 Every command begins here: `python -m runner`, its subcommands, and the console script.
 """
@@ -13,29 +13,28 @@ import signal
 import sys
 
 _READER_LEFT = 128 + 13
-"""What a shell reports of a program that SIGPIPE ended."""
+"""The exit status that a shell reports after SIGPIPE."""
 
 _INTERRUPTED = 128 + signal.SIGINT
-"""What a shell reports of a program that Ctrl-C ended."""
+"""The exit status that a shell reports after Ctrl-C."""
 
 _YOUNG = (300_000, 2, 2)
-"""After how many new objects Python looks for garbage, and after how many looks it looks further: a command loads
-hundreds of modules, which leave none."""
+"""High thresholds for the garbage collector: a command loads hundreds of modules, which leave no garbage."""
 
 _MACHINE = 3
-"""The exit status where the machine is in the way: a full disk, no permission."""
+"""The exit status for a failure of the machine: a full disk, no permission."""
 
 
 def older(name: str) -> None:
-    """Run the command line of `python -m runner.NAME`, after a line that says how it is spelled now."""
+    """Run the command line of the deprecated `python -m runner.NAME`, after a line with its new spelling."""
     _say(f"python -m runner.{name} is now: python -m runner {name}")
     main(f"runner.cli.{name}")
 
 
 def main(module: str | None = None) -> None:
-    """Run this process's command line by the `main` of a module, by default of the one that the command line names.
+    """Run `main` of a module on this process's arguments; by default of the module that the arguments select.
 
-    Leaves with its exit status.
+    Exits with its status.
     """
     gc.set_threshold(*_YOUNG)
     try:
@@ -44,19 +43,19 @@ def main(module: str | None = None) -> None:
         _say("interrupted")
         status = _INTERRUPTED
     except BrokenPipeError:
-        # `| head` has read enough.
+        # The reader closed the pipe, as `| head` does.
         status = _READER_LEFT
     except OSError as error:
         _say(f"{f'{error.filename}: ' if error.filename else ''}{error.strerror or error}")
         status = _MACHINE
     _let_go()
-    # Python then does not search all that is there for garbage once more before it ends.
+    # Spares Python a last garbage collection over all objects at exit.
     gc.freeze()
     sys.exit(status)
 
 
 def _run(module: str | None) -> int:
-    """The exit status of the command line; what can be interrupted is imported where that is handled."""
+    """Return the exit status of the command line; imports run where an interrupt is handled."""
     from runner.cli import signals
 
     try:
@@ -75,7 +74,7 @@ def _run(module: str | None) -> int:
             try:
                 status = run(arguments)
             except SystemExit as left:
-                # A parser of arguments has printed its help, or what is wrong with them.
+                # An argument parser has printed its help, or an error.
                 status = left.code if isinstance(left.code, int) else int(left.code is not None)
             printable.require_written(sys.stdout)
             return status
@@ -84,14 +83,14 @@ def _run(module: str | None) -> int:
 
 
 def _say(message: str) -> None:
-    """Print on standard error, where anybody can hear it."""
+    """Print on standard error, if it is open."""
     if sys.stderr is not None:
         with contextlib.suppress(OSError):
             print(message, file=sys.stderr)
 
 
 def _let_go() -> None:
-    """See to it that Python, when it leaves, does not try again to write what could not be written."""
+    """Discard unwritable output, so that Python does not try to flush it again on exit."""
     for stream in (sys.stdout, sys.stderr):
         if stream is None:
             continue

@@ -1,7 +1,7 @@
-"""`python -m runner compare A B…`: records, sweeps or goldens in; what differs from the first, in words, out.
+"""`python -m runner compare A B…`: records, sweeps or goldens in; the differences from the first, in words, out.
 
-Differences are in what was decided or found: collectives, bytes, layouts, memory, statuses. Times, estimates, rounding
-and versions are told beside them, for information.
+Differences concern decisions and results: collectives, bytes, layouts, memory, statuses. Times, estimates, rounding
+and versions are reported separately as notes.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from runner.record.verdicts import ValueVerdict, Verdict
 
 
 class InvalidComparison(Exception):
-    """The arguments cannot be compared; the message says which, why, and what can."""
+    """The arguments cannot be compared; the message says which, why, and which can."""
 
 
 @dataclass(frozen=True)
 class ComparedPoint:
     """One run, or what a golden pins for one series of JAX and one target.
 
-    `name` is the experiment and what was overridden, as a command line says it.
+    `name` is the experiment and its overrides, as on a command line.
     """
 
     name: str
@@ -43,21 +43,21 @@ class ComparedPoint:
 
 @dataclass(frozen=True)
 class Side:
-    """The points of one argument by name, and how many of its records are `unread`, since they cannot be."""
+    """The points of one argument by name, and the number of its `unread` records, which are invalid."""
 
     points: dict[str, ComparedPoint]
     unread: int = 0
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command line. Returns 0 where nothing differs, 1 where something does, 2 for bad input."""
+    """Run the command line. Returns 0 if nothing differs, 1 if something does, 2 for bad input."""
     parser = subcommands.parser("compare")
     parser.add_argument("a", metavar="A", type=Path)
     parser.add_argument("b", metavar="B", type=Path, nargs="*", help="left out: A's two series of JAX are compared")
     parser.add_argument("--series", nargs="+", metavar="S", help="of goldens, one for A and one for B: 'jax 0.10'")
     options = parser.parse_args(list(arguments))
     try:
-        # What cannot be read of A is said once.
+        # Unreadable records of A are reported once.
         loaded = {path: _load(path) for path in dict.fromkeys([options.a, *options.b])}
         pairs = {b: _sides(options.a, b, options.series or [], loaded) for b in dict.fromkeys(options.b or [None])}
     except (InvalidComparison, golden.InvalidGolden) as error:
@@ -75,11 +75,11 @@ def main(arguments: Sequence[str]) -> int:
     return min(differing, 1)
 
 
-# What is compared with what.
+# Pairing the two sides.
 
 
 def _sides(a: Path, b: Path | None, series: Sequence[str], loaded: Mapping[Path, Side]) -> tuple[Side, Side]:
-    """Both sides. Raises `InvalidComparison`, `golden.InvalidGolden`."""
+    """Return both sides. Raises `InvalidComparison`, `golden.InvalidGolden`."""
     if len(series) > 2:
         raise InvalidComparison(f"--series: it takes one series or two, not {len(series)}")
     sides = loaded[a], loaded[b or a]
@@ -102,7 +102,7 @@ def _sides(a: Path, b: Path | None, series: Sequence[str], loaded: Mapping[Path,
     elif goldens[1]:
         after = [point for which in sorted({p.series or "" for p in before}) for point in _of_series(b, after, which)]
     if len(before) == len(after) == 1:
-        # Two runs are compared whatever their overrides: that is what was asked for.
+        # Two single runs are compared whatever their overrides.
         before = [replace(before[0], name=after[0].name)]
     sides = Side({p.name: p for p in before}, sides[0].unread), Side({p.name: p for p in after}, sides[1].unread)
     if not set(sides[0].points) & set(sides[1].points):
@@ -112,7 +112,7 @@ def _sides(a: Path, b: Path | None, series: Sequence[str], loaded: Mapping[Path,
 
 
 def _load(path: Path) -> Side:
-    """The points that an argument holds; what it cannot read of a sweep it says. Raises as `_sides` does."""
+    """Read the points of an argument; report unreadable records of a sweep. Raises as `_sides` does."""
     if not path.exists():
         raise InvalidComparison(f"{path}: there is no such file or folder")
     if path.is_file():
@@ -134,14 +134,14 @@ def _load(path: Path) -> Side:
 
 
 def _side(points: Iterable[ComparedPoint], unread: int = 0) -> Side:
-    # Goldens of two series pin under one name.
+    # Goldens of two series use one name.
     return Side({f"{point.name} {point.series}": point for point in points}, unread)
 
 
 def _of_sweep(files: Sequence[Path]) -> tuple[list[ComparedPoint], int]:
-    """The points of a sweep whose records can be read, and how many cannot, which is said.
+    """Return the readable points of a sweep, and the number of unreadable ones, which are reported.
 
-    Raises `InvalidComparison` where none can.
+    Raises `InvalidComparison` if none is readable.
     """
     points: list[ComparedPoint] = []
     unread: list[str] = []
@@ -192,7 +192,7 @@ def _there(points: Iterable[ComparedPoint]) -> str:
 
 
 def _series(points: Iterable[ComparedPoint]) -> list[str]:
-    """The series that there are, the oldest first."""
+    """Return the JAX series of the points, the oldest first."""
     return sorted({p.series for p in points if p.series}, key=folders.natural)
 
 
@@ -205,7 +205,7 @@ def _two_series(path: Path, points: Sequence[ComparedPoint], is_golden: bool) ->
     return series[0], series[1]
 
 
-# What differs.
+# Differences.
 
 
 def _report(before: Side, after: Side) -> int:
@@ -231,13 +231,13 @@ def _report(before: Side, after: Side) -> int:
 
 
 def compared(old: ComparedPoint, new: ComparedPoint) -> tuple[list[str], list[str]]:
-    """What differs between two points, and what is told for information: a sentence each."""
+    """Return the differences between two points, and the notes: a sentence each."""
     lines: list[str] = []
     there, here = (point.record.not_supported if point.record else {} for point in (old, new))
     names: dict[str, Names] = {}
     for point in (old, new):
         for section, known in (names_of(point.record) if point.record else {}).items():
-            # What has a place in both is told by that of now: a line that moved is no other one.
+            # A line with a place in both is named by its new place: a line that moved is the same line.
             names[section] = {**names.get(section, {}), **known}
     for program in dict.fromkeys([*old.pinned, *new.pinned]):
         if program in old.pinned and program in new.pinned:
@@ -256,7 +256,7 @@ def compared(old: ComparedPoint, new: ComparedPoint) -> tuple[list[str], list[st
 
 
 def _of_runs(old: Record, new: Record) -> list[str]:
-    """What differs between two records beside what is pinned."""
+    """Return the differences between two records besides the pinned values."""
     lines: list[str] = []
     for what, was, now in (
         ("experiment", old.experiment, new.experiment),
@@ -301,7 +301,7 @@ T = TypeVar("T")
 
 
 def _named(what: str, old: Mapping[str, T], new: Mapping[str, T], say: Callable[[T], str]) -> list[str]:
-    """What differs between two mappings of names, as `say` says their values."""
+    """Return the differences between two mappings by name; `say` formats a value."""
     lines: list[str] = []
     for name in dict.fromkeys([*old, *new]):
         was, now = (say(side[name]) if name in side else None for side in (old, new))
@@ -335,7 +335,7 @@ def _array(array: ArrayRecord) -> str:
 
 
 def _notes(old: Record, new: Record) -> list[str]:
-    """Versions, times, estimates and rounding: what may differ between two runs that decide alike."""
+    """Return versions, times, estimates and rounding that differ: two runs with equal decisions may differ in these."""
     was, now = old.environment, new.environment
     versions = (
         ("jax", was.jax, now.jax),

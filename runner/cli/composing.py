@@ -1,7 +1,7 @@
-"""The words of a command line in; an exit status out, its jobs done. Hydra runs what `config/compose.py` composes.
+"""Command-line arguments in; an exit status out, after the jobs. Hydra runs what `config/compose.py` composes.
 
-One job is composed and run here, where Hydra's own command composes twice; a sweep, and whatever is asked of Hydra
-itself, is left to that.
+A single job is composed and run here, since Hydra's own command composes twice. Sweeps, and questions to Hydra such as
+`--cfg`, are left to Hydra's command.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def run(arguments: Sequence[str], task: Task | None, worker: Worker | None) -> int:
-    """Compose the configuration of the command line and do the `task` with it, which is to run it, by the `worker`."""
+    """Compose the configuration of the command line and run `task` on it, by default with the `worker`."""
     command = Command(task or run_one, worker)
     status: int | None = None
     try:
@@ -39,7 +39,7 @@ def run(arguments: Sequence[str], task: Task | None, worker: Worker | None) -> i
 
 
 def _resumed(command: Command, arguments: list[str]) -> int:
-    """The exit status of a command line, which may resume a sweep."""
+    """Return the exit status of a command line that may resume a sweep."""
     known, overrides = parsed(arguments)
     try:
         resumed = resume.read(overrides)
@@ -76,12 +76,12 @@ def _run(command: Command, arguments: list[str], known: argparse.Namespace, over
 
 
 def _chosen(overrides: Sequence[str]) -> str:
-    """The override that chooses the experiment."""
+    """Return the override that chooses the experiment."""
     return next((f"command line: {o}" for o in overrides if o.lstrip("+").startswith("experiment=")), "command line")
 
 
 def _claim(folder: Path) -> None:
-    """Make a folder the run folder of this process alone. Raises `InvalidConfiguration` where it is not empty."""
+    """Make a folder the run folder of this process alone. Raises `InvalidConfiguration` if it is not empty."""
     try:
         manifest.begin(folder, "run")
     except manifest.Occupied as occupied:
@@ -89,7 +89,7 @@ def _claim(folder: Path) -> None:
 
 
 def _run_once(command: Command, known: argparse.Namespace, overrides: list[str]) -> bool:
-    """Do one job, composed once, where Hydra's own command composes twice. Returns whether it was one job.
+    """Run a single job, composed once: Hydra's own command composes twice. Returns whether it was a single job.
 
     Raises `InvalidConfiguration`.
     """
@@ -106,7 +106,7 @@ def _run_once(command: Command, known: argparse.Namespace, overrides: list[str])
 
 
 def _done(command: Command, config: DictConfig) -> bool:
-    """Do the one job of a configuration. Returns whether it was one job."""
+    """Run the single job of a configuration. Returns whether it was a single job."""
     from hydra._internal.callbacks import Callbacks
     from hydra.core.global_hydra import GlobalHydra
     from hydra.core.utils import run_job
@@ -130,14 +130,14 @@ def _done(command: Command, config: DictConfig) -> bool:
     done = run_job(command, config, "hydra.run.dir", None, context)
     callbacks.on_run_end(config=config, config_name="config", job_return=done)
     manifest.end(folder)
-    # What Hydra itself raised there, it raises here.
+    # Hydra's own error, raised as Hydra would.
     _ = done.return_value
     return True
 
 
 def _run_by_hydra(command: Command, arguments: list[str], known: argparse.Namespace, overrides: list[str]) -> None:
-    """Leave the command line to Hydra's own: a sweep, or a question. Raises `InvalidConfiguration`."""
-    # Hydra then raises what it finds instead of printing it and leaving with status 1.
+    """Leave a sweep, or a question to Hydra, to Hydra's own command. Raises `InvalidConfiguration`."""
+    # Makes Hydra raise errors instead of printing them and exiting with status 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     import hydra
 
@@ -145,7 +145,7 @@ def _run_by_hydra(command: Command, arguments: list[str], known: argparse.Namesp
 
     register()
     refuse_too_much(overrides, folders(known, overrides))
-    # Hydra's own parser takes no override before a flag.
+    # Hydra's own parser accepts no override before a flag.
     arguments = [*(argument for argument in arguments if argument not in overrides), *overrides]
     run = hydra.main(version_base="1.3", config_path=str(conf_folder()), config_name="config")(command)
     before = sys.argv
@@ -171,15 +171,15 @@ def _run_by_hydra(command: Command, arguments: list[str], known: argparse.Namesp
         raise _refused(error, known, overrides) from error
     finally:
         if command.sweep is not None:
-            # Whatever ended it: what was found is data to go on with.
+            # After any error: the results so far are needed to resume.
             command.sweep.leave()
         sys.argv = before
 
 
 def _look_before(known: argparse.Namespace, overrides: list[str], *, resumed: bool) -> None:
-    """Raise what is wrong with what Hydra is about to compose, and then to do: `Untrusted`, or what Hydra raises.
+    """Check what Hydra is about to compose and run; raise `Untrusted`, or what Hydra raises.
 
-    Raises `InvalidConfiguration` where its folder is not empty, unless a sweep is `resumed` in it.
+    Raises `InvalidConfiguration` if the run folder is not empty, unless a sweep is `resumed` in it.
     """
     folder, home = (Path(path) if path else None for path in (known.config_dir, known.config_path))
     with beforehand(overrides, folder, home, known.config_name) as config:
@@ -196,12 +196,12 @@ def _look_before(known: argparse.Namespace, overrides: list[str], *, resumed: bo
 
 
 def _refused(error: Exception, known: argparse.Namespace, overrides: list[str]) -> InvalidConfiguration:
-    """What Hydra raises of a configuration, in one message."""
-    # A callback of ours says itself what it misses; Hydra says that it raised.
+    """Convert what Hydra raises for a configuration into one message."""
+    # The runner's callbacks have messages of their own; Hydra only says that one raised.
     if isinstance(error.__cause__, InvalidConfiguration):
         return error.__cause__
     from runner.config import composition, quoting
 
-    # Where many points are run, the word `all` was not for Hydra.
+    # In a sweep, the word `all` was not meant for Hydra.
     typed = [override for override in overrides if not (known.multirun and quoting.WORD.match(override))]
     return InvalidConfiguration(composition.report(error, folders(known, overrides), typed))

@@ -1,4 +1,4 @@
-"""`python -m runner derive +experiment=NAME`: an experiment with a graph in; its `per_device`, to be pasted, out.
+"""`python -m runner derive +experiment=NAME`: an experiment with a graph in; its `per_device`, ready to paste, out.
 
 Nothing is compiled or run: the lines are those of the program `derived`.
 """
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command line. Returns 0 where there are lines, 2 for bad input or what cannot be written, 3 for a bug."""
+    """Run the command line. Returns 0 if there are lines, 2 for bad input or an underivable graph, 3 for a bug."""
     return single.main("derive", arguments, _derive, "the lines are those of")
 
 
 def _derive(configuration: Configuration, job: Job, workers: Workers) -> Status:
-    # What is asked for has to be right, too; what is known of it without its program may not hold of this one.
+    # Read as written first, so that its own `program` is valid too; `at` then reads it again for `derived`.
     config = functions.traced(configuration.plain, job.folder / TREES, lambda: configuration.sources, workers)
     experiment = read(config).at(program=Program.DERIVED.value)
     types = types_of(workers, experiment, job.folder, job.folder)
@@ -42,7 +42,7 @@ def _derive(configuration: Configuration, job: Job, workers: Workers) -> Status:
 
 
 def text(derivation: Derivation, *, manual: bool = False) -> str:
-    """The section as the YAML has it, and as comments what there is to say of it; it is manual over all axes."""
+    """Return the section as YAML, with notes as comments; with `manual`, it is manual over all axes."""
     import yaml
 
     from runner.words import bytes_text

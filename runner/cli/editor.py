@@ -1,6 +1,6 @@
-"""`python -m runner editor CONF`: a config folder in; the JSON Schema beside its experiments, which name it, out.
+"""`python -m runner editor CONF`: a config folder in; the JSON Schema beside its experiments, which refer to it, out.
 
-An editor with a YAML language server then completes the keys of an experiment and underlines what cannot stand there.
+An editor with a YAML language server then completes the keys of an experiment and underlines invalid ones.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from runner.experiment.forms import FORMS, PLATFORMS, Form, Inner
 from runner.experiment.program import Program
 
 FILE = "experiment.schema.json"
-"""Where in the config folder the schema lies."""
+"""The file of the schema in the config folder."""
 
 _LINE = re.compile(r"^# yaml-language-server: .*\n", re.MULTILINE)
 
@@ -45,7 +45,7 @@ _INTERPOLATION: Schema = {"$ref": "#/$defs/interpolation"}
 
 
 def json_schema() -> Schema:
-    """The JSON Schema of an experiment's file."""
+    """Return the JSON Schema of an experiment's file."""
     own = _of_kind(shape.root())
     own["properties"] |= {
         "defaults": {
@@ -65,7 +65,7 @@ def json_schema() -> Schema:
 
 
 def _inner_names(form: Form) -> Iterator[str]:
-    """The names of the forms that a form has inside."""
+    """Yield the names of the forms inside a form."""
     for inner in (form.of, *form.parts, *form.keys.values(), *form.forms):
         if isinstance(inner, Form):
             yield from _inner_names(inner)
@@ -76,11 +76,11 @@ def _inner_names(form: Form) -> Iterator[str]:
 _REFERRED = {name for form in FORMS.values() for name in _inner_names(form)} | {
     name for name, form in FORMS.items() if form.by_program
 }
-"""The forms that stand in others, or in themselves: the schema has each of them once."""
+"""The shared and recursive forms, which the schema defines once each."""
 
 
 def _of_kind(kind: Kind) -> Schema:
-    """The schema of what stands at a key of `schema.py`: its form says more than its type, where it has one."""
+    """Return the schema of a key of `schema.py`, from its form if it has one, which is more precise than its type."""
     if kind.form is not None:
         schema = _inside(kind.form)
     elif kind.name != "mapping":
@@ -97,7 +97,7 @@ def _of_kind(kind: Kind) -> Schema:
 
 
 def _inside(form: Inner) -> Schema:
-    """The schema of a form where another one, or a key, has it: what is used in several places, or in itself, once."""
+    """Return the schema of a form inside another form or a key; shared and recursive forms are references."""
     if not isinstance(form, str):
         return _of_form(form)
     return {"$ref": f"#/$defs/{form}"} if form in _REFERRED else _of_form(FORMS[form], form)
@@ -134,7 +134,7 @@ def _plain(form: Form) -> Schema:
 
 
 def _by_program(schema: Schema, again: Schema) -> Schema:
-    """A schema beside whose own keys programs and platforms may stand, each with what says it `again`."""
+    """Extend a schema with keys for programs and platforms, each with the schema `again`."""
     branches = dict.fromkeys((*Program, *PLATFORMS), again)
     if "object" not in schema.get("type", ()):
         return _merged([schema, {"type": "object", "properties": branches, "additionalProperties": False}])
@@ -142,7 +142,7 @@ def _by_program(schema: Schema, again: Schema) -> Schema:
 
 
 def _merged(schemas: Sequence[Schema]) -> Schema:
-    """What is as one of some schemas: of several types one schema, which editors tell better of than of a choice."""
+    """Return a union of schemas: a single schema with several types if possible, since editors explain that better."""
     types = [kind for schema in schemas for kind in _types(schema)]
     if len(set(types)) == len(types) and all(_types(schema) and not schema.keys() & _OF_ALL for schema in schemas):
         return {**{key: value for schema in schemas for key, value in schema.items()}, "type": types}
@@ -150,7 +150,7 @@ def _merged(schemas: Sequence[Schema]) -> Schema:
 
 
 _OF_ALL = {"enum", "anyOf", "$ref"}
-"""What binds a value of whatever type."""
+"""The keywords of a schema that constrain values of every type."""
 
 
 def _types(schema: Schema) -> list[str]:
@@ -163,7 +163,7 @@ def _or_null(schema: Schema) -> Schema:
 
 
 def _or_interpolation(schema: Schema) -> Schema:
-    """A schema of what may be an interpolation as well, which becomes what it leads to."""
+    """Extend a schema to allow an interpolation, which Hydra replaces by its value."""
     several: list[Schema] = schema["anyOf"] if schema.keys() == {"anyOf"} else [schema]
     return schema if any(map(_is_any_text, several)) else {"anyOf": [*several, _INTERPOLATION]}
 
@@ -173,7 +173,7 @@ def _is_any_text(schema: Schema) -> bool:
 
 
 def _documented() -> dict[str, dict[str, Schema]]:
-    """Per class of `schema.py` its keys, each with the text below it as its description: only its source has that."""
+    """Map each class of `schema.py` to its keys, with the docstrings below them, read from the source."""
     properties: dict[str, dict[str, Schema]] = {}
     for node in ast.parse(inspect.getsource(schema)).body:
         if isinstance(node, ast.ClassDef):
@@ -187,12 +187,12 @@ def _documented() -> dict[str, dict[str, Schema]]:
 
 
 def text() -> str:
-    """The schema as its file has it."""
+    """Return the schema as the text of its file."""
     return json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n"
 
 
 def named(file: Path, folder: Path) -> str:
-    """The text of an experiment of `folder` with the line that names the schema, below Hydra's. Raises `Unread`."""
+    """Return an experiment's text with the line that names the schema, below Hydra's line. Raises `Unread`."""
     up = "../" * len(file.relative_to(folder).parts[:-1])
     content = _LINE.sub("", files.text(file))
     first, newline, rest = content.partition("\n")
@@ -202,7 +202,7 @@ def named(file: Path, folder: Path) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the schema into a config folder, and its name into its experiments. Returns the exit status."""
+    """Write the schema into a config folder, and refer to it in its experiments. Returns the exit status."""
     parser = subcommands.parser("editor")
     parser.add_argument("folder", metavar="CONF", type=Path, nargs="?", help="by default the runner's own")
     folder: Path = parser.parse_args(list(arguments)).folder or conf_folder()

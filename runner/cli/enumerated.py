@@ -1,7 +1,7 @@
-"""The overrides of a sweep's points in; the same, with a point for each layout that the word `all` stands for, out.
+"""The overrides of a sweep's points in; the same with one point per layout in place of the word `all` out.
 
-`mesh.shape=all` is every way to make the mesh of its devices; `arrays.A.spec=all` is every PartitionSpec that the
-array may have on the point's mesh, `specs.params.up=all` every one that the leaf `params/up` of a tree may have.
+`mesh.shape=all` stands for every mesh shape of the devices; `arrays.A.spec=all` for every PartitionSpec that the array
+may have on the point's mesh, `specs.params.up=all` for every one that the leaf `params/up` of a tree may have.
 """
 
 from __future__ import annotations
@@ -30,19 +30,20 @@ from runner.link.workers import Workers
 from runner.untyped import is_list
 
 _FEW = 12
-"""So many paths of leaves are named."""
+"""The most paths of leaves that a message names."""
 
 _MOST_DEVICES = 10**9
-"""With more devices, a mesh's shapes are not enumerated: their divisors are."""
+"""The most devices of which mesh shapes are enumerated."""
 
 
 def expanded(
     points: Sequence[Sequence[str]], composer: Composer, limit: int, workers: Callable[[], Workers]
 ) -> list[list[str]]:
-    """The points, in order. The shapes of a tree's leaves are those that `workers` find.
+    """Return the points, in order. The shapes of a tree's leaves are those that `workers` trace.
 
-    Raises `InvalidConfiguration` where there is nothing that `all` could stand for, and where it stands for so many
-    layouts that there would be more points than the limit: they are counted before any is made.
+    Raises `InvalidConfiguration` if `all` has nothing to stand for, or if there would be more points than the limit;
+    they
+    are counted before any is made.
     """
     expanded_points: list[list[str]] = []
     for overrides in points:
@@ -50,7 +51,7 @@ def expanded(
             count = len(expanded_points) + layouts.count
             if count > limit:
                 words = " ".join(override for override in overrides if WORD.match(override))
-                # Of each mesh an array has other layouts.
+                # The layouts of an array depend on the mesh.
                 mine = {kind for o in overrides for kind in ("mesh", "array", "leaf") if _is(o, kind)}
                 words_of_both = "mesh" in mine and len(mine) > 1
                 whole = len(points) == 1 and not words_of_both
@@ -61,7 +62,7 @@ def expanded(
 
 @dataclass(frozen=True)
 class _Layouts:
-    """Points that are made one after the other, and how many there will be."""
+    """Points that are generated one by one, and their number."""
 
     count: int
     points: Iterator[list[str]]
@@ -69,7 +70,7 @@ class _Layouts:
 
 @dataclass(frozen=True)
 class _Reader:
-    """What composes a point without its words, and the workers that trace what it imports."""
+    """Composes a point without the words `all`, and traces its imports in the workers."""
 
     composer: Composer
     workers: Callable[[], Workers]
@@ -125,7 +126,7 @@ def _specs(overrides: list[str], reader: _Reader) -> _Layouts:
 
 
 def _points(overrides: list[str], shapes: dict[str, list[int]], mesh: Mesh) -> Iterator[list[str]]:
-    """The overrides with every combination of specs that arrays of the shapes may have."""
+    """Yield the overrides with every combination of specs that arrays of the shapes may have."""
     for chosen in itertools.product(*(enumeration.specs(shape, mesh) for shape in shapes.values())):
         specs = dict(zip(shapes, chosen, strict=True))
         yield [
@@ -137,7 +138,7 @@ def _points(overrides: list[str], shapes: dict[str, list[int]], mesh: Mesh) -> I
 
 
 def _shape(override: str, config: Any, dims: dict[str, int]) -> list[int]:
-    """The shape of the array of whose layouts an override speaks."""
+    """Return the shape of the array whose layouts an override enumerates."""
     match = WORD.match(override)
     assert match is not None
     arrays: dict[str, dict[str, Any]] = spread(config["arrays"] or {}, ("arrays",))
@@ -150,7 +151,7 @@ def _shape(override: str, config: Any, dims: dict[str, int]) -> list[int]:
 
 
 def _leaves(configuration: Configuration, reader: _Reader) -> dict[str, list[int]]:
-    """The shapes of the leaves of a configuration's trees, by their paths, as tracing finds them."""
+    """Trace the trees of a configuration; return the shapes of their leaves by path."""
     with TemporaryDirectory(prefix="shardproof-") as scratch:
         config = functions.traced(configuration.plain, Path(scratch), lambda: configuration.sources, reader.workers())
     paths = read_imported(config).paths
@@ -158,7 +159,7 @@ def _leaves(configuration: Configuration, reader: _Reader) -> dict[str, list[int
 
 
 def _shape_of_leaf(override: str, leaves: Mapping[str, list[int]]) -> list[int]:
-    """The shape of the leaf of whose layouts an override speaks."""
+    """Return the shape of the leaf whose layouts an override enumerates."""
     match = WORD.match(override)
     assert match is not None
     path = match["leaf"].replace(".", "/")
@@ -169,7 +170,7 @@ def _shape_of_leaf(override: str, leaves: Mapping[str, list[int]]) -> list[int]:
 
 
 def _is(override: str, what: str) -> bool:
-    """Whether it is the word for every `mesh`, or for every layout of an `array` or a `leaf`."""
+    """Return whether an override enumerates every `mesh`, or every layout of an `array` or a `leaf`."""
     match = WORD.match(override)
     return match is not None and match[what] is not None
 

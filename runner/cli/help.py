@@ -1,4 +1,4 @@
-"""`--help`: config folders in; how the command is typed, its subcommands, and how many names each group has, out."""
+"""`--help`: config folders in; the usage, the subcommands, and the number of names in each group, out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _GROUPS = {
     "hardware": "speeds, for estimates of time: hardware=h100",
     "rules": "logical axis rules: rules=fsdp_tensor",
 }
-"""The config groups of an experiment, in the order in which people meet them."""
+"""The config groups of an experiment, in the order in which users need them."""
 
 _TEXT = """\
 Shardproof: one YAML file says what a sharded JAX program means; the runner proves what JAX does with it.
@@ -44,7 +44,7 @@ flags:
 
 
 def text(folders: Sequence[Path]) -> str:
-    """The help, in which the names of the config folders are counted."""
+    """Return the help, with the number of names in the config folders."""
     return _TEXT.format(
         program=program(),
         subcommands=_lines({name: each.summary for name, each in SUBCOMMANDS.items()}),

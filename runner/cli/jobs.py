@@ -1,4 +1,4 @@
-"""A job of Hydra in, alone or one of a sweep; its status out. What is done with it is the command's task."""
+"""A Hydra job in, alone or from a sweep; its status out. The command's task decides what is done with it."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ log = logging.getLogger("runner")
 
 @dataclass(frozen=True)
 class Job:
-    """One job of Hydra: its configuration, whose values may not resolve yet, and its folder.
+    """One Hydra job: its configuration, whose interpolations may not resolve yet, and its folder.
 
-    - `many`: whether it is one of a sweep's.
+    - `many`: whether it belongs to a sweep.
     """
 
     config: DictConfig
@@ -39,47 +39,47 @@ class Job:
     many: bool
 
     def resolved(self) -> Configuration:
-        """The resolved configuration. Raises `InvalidConfiguration`."""
+        """Return the resolved configuration. Raises `InvalidConfiguration`."""
         return resolved(self.config, self.provenance)
 
 
 Task: TypeAlias = "Callable[[Job, Workers], Status]"
-"""What is done with a job; returns its status, and never raises."""
+"""Runs a job; returns its status, and never raises."""
 
 
 class Command:
-    """One command line: what is done with each of its jobs, and how they ended.
+    """One command line: the task of each of its jobs, and their results.
 
-    Hydra calls it with the configuration of a job, here or, with another launcher, in a process of its own.
+    Hydra calls it with the configuration of a job, in this process or, with another launcher, in a new one.
     """
 
     def __init__(self, task: Task, worker: Worker | None = None) -> None:
-        """`worker` is one that was started already."""
+        """`worker` is a worker that was started already."""
         self._task = task
         self._workers = None if worker is None else Workers(worker)
         self._elsewhere = False
-        """Whether a launcher started this process, in which each job that follows another has its own copy of this."""
+        """Whether a launcher started this process, where each job has its own copy of this object."""
         self.statuses: list[Status] = []
-        """How the jobs ended that were done in this process, or all points of a sweep."""
+        """The statuses of the jobs of this process, or of all points of a sweep."""
         self.raised: Exception | None = None
-        """What a job raised in this process: what it found could not be told."""
+        """The exception that a job raised in this process: its result could not be reported."""
         self.points: tuple[str, ...] | None = None
-        """The overrides of the points of a sweep, where the whole of it cannot be composed with all of them."""
+        """The overrides of the points of a sweep, if Hydra cannot compose the whole sweep with all of them."""
         self.arguments: list[str] = []
         """The command line."""
         self.resume: Path | None = None
         """The folder of a resumed sweep: only the points that did not pass are run."""
         self.symmetric = False
-        """Whether points of a sweep that are one up to a symmetry of the mesh are run once."""
+        """Whether to run points of a sweep that are equal up to a symmetry of the mesh only once."""
         self.owner: Owner | None = None
-        """The other processes of the cluster that started this one, where this is their first."""
+        """The other processes of the cluster that started this one, if this is the first process."""
         self.lent: int | None = None
         """The exit status of the run to which this process of a cluster lent its devices."""
         self.sweep: Sweeping | None = None
-        """The sweep that is run; a launcher may get it in several batches."""
+        """The running sweep; a launcher may get it in several batches."""
 
     def __call__(self, config: DictConfig) -> Status | float | None:
-        """Do the job that Hydra has now; return its status, or in a sweep the number that is its `objective`."""
+        """Run Hydra's current job; return its status, or in a sweep the number of its `objective`."""
         from hydra.core.hydra_config import HydraConfig
         from hydra.types import RunMode
 
@@ -87,12 +87,12 @@ class Command:
         many = settings.mode == RunMode.MULTIRUN
         job = Job(config, provenance_of(settings), Path(settings.runtime.output_dir), many)
         if manifest.read(job.folder) is None:
-            # Hydra's own command made the folder, which was looked at before.
+            # Hydra's own command made the folder after it was checked.
             manifest.mark(job.folder, "point" if many else "run")
         try:
             status = self._task(job, self.workers())
         except Exception as error:
-            # Hydra would write words of its own before it raises what a job raised.
+            # Hydra would print its own message before it re-raises the exception of a job.
             self.raised = error
             status = "error"
         manifest.end(job.folder)
@@ -104,18 +104,18 @@ class Command:
         return status
 
     def workers(self, count: int = 1) -> Workers:
-        """The processes that do the jobs, at most `count` for each kind of job."""
+        """Return the processes that run the jobs, at most `count` for each kind of job."""
         if self._workers is None:
             self._workers = _workers_of_this_process() if self._elsewhere else Workers(Worker())
         self._workers.count = count
         return self._workers
 
     def __getstate__(self) -> dict[str, Any]:
-        """What another process needs of it: no workers, which belong to this one."""
+        """Return the state for another process: without workers, which belong to this one."""
         return {**self.__dict__, "_workers": None, "sweep": None, "_elsewhere": True}
 
     def close(self, status: int | None) -> None:
-        """End the workers; the other processes of a cluster have the exit `status` of this one, if it has any."""
+        """Stop the workers; the exit `status`, if any, also goes to the other processes of a cluster."""
         if self._workers is not None:
             self._workers.close()
         if self.owner is not None and status is not None:
@@ -124,25 +124,25 @@ class Command:
             self.owner.close()
 
     def use(self, workers: Workers) -> None:
-        """Have other workers do the jobs; those there are have none yet."""
+        """Replace the workers, which have no jobs yet."""
         if self._workers is not None:
             self._workers.close()
         self._workers = workers
 
     @property
     def runs_experiments(self) -> bool:
-        """Whether what is done with a job is to run it."""
+        """Whether the task is to run the experiment."""
         return self._task is run_one
 
 
 @functools.cache
 def _workers_of_this_process() -> Workers:
-    """The workers that all jobs share that a launcher has done in this process. They end when it does."""
+    """Return workers shared by all jobs that a launcher runs in this process. They stop when it ends."""
     return Workers(Worker())
 
 
 def require_plain(settings: str | None) -> None:
-    """Raise `InvalidConfiguration` where Hydra's own folder would not lie right below the run's."""
+    """Raise `InvalidConfiguration` if Hydra's own folder would not be directly in the run folder."""
     if settings and (settings != Path(settings).name or settings == ".."):
         raise InvalidConfiguration(
             f"command line: hydra.output_subdir\n  {settings!r} is not the name of a folder in that of a run"
@@ -150,16 +150,16 @@ def require_plain(settings: str | None) -> None:
 
 
 def run_one(job: Job, workers: Workers) -> Status:
-    """Run one experiment and show what was found. Returns the run's status; never raises."""
+    """Run one experiment and show the result. Returns the run's status; never raises."""
     point = Point(job.folder, job.provenance.overrides, job.resolved, job.provenance.folders, last=not job.many)
     point.begin(workers)
-    # The worker has its job: what is needed when it has done that is imported meanwhile.
+    # While the worker is busy, import what the result needs.
     from runner.show import report
 
     record = point.finish()
     if record is None:
         return "error"
-    # The terminal's pictures are a choice; the log has the whole story.
+    # The terminal shows the chosen pictures; the log has everything.
     log.info("%s: %s\n\n%s", record.experiment, record.status, report.story(record, job.folder))
     report.run(record, job.folder, brief=job.many, show=point.show)
     if (job.folder / PLAN).exists():

@@ -1,4 +1,4 @@
-"""A command and the points that Hydra's sweeper launches in; their sweep, and what runs it, out."""
+"""A command and the points that Hydra's sweeper launches in; their sweep, and its runner, out."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def opened(command: Command, config: DictConfig, points: Sequence[Sequence[str]], first: int = 0) -> Sweeping:
-    """The sweep whose points these are. Raises `InvalidConfiguration`."""
+    """Return the sweep of these points. Raises `InvalidConfiguration`."""
     if command.sweep is None:
         keys = dict.fromkeys(key for overrides in points for key in measures.overridden(overrides))
         settings = {name: config.get(name) for name in NAMES}
@@ -30,7 +30,7 @@ def opened(command: Command, config: DictConfig, points: Sequence[Sequence[str]]
 
 
 def runner(command: Command, loader: ConfigLoader, config: DictConfig, listener: Listener | None) -> Sweep:
-    """What runs the points of the sweep that a command has `opened`; `listener` hears of each that has been run."""
+    """Return the runner of the sweep that a command has `opened`; it calls `listener` after each point."""
     assert command.sweep is not None
     opened = command.sweep
     require_plain(config.hydra.output_subdir)
@@ -46,6 +46,6 @@ def runner(command: Command, loader: ConfigLoader, config: DictConfig, listener:
 
 
 def folders(loader: ConfigLoader) -> list[Path]:
-    """The config folders in which Hydra looks."""
+    """Return the config folders on Hydra's search path."""
     paths = [entry.path.removeprefix("file://") for entry in loader.get_search_path().get_path() if entry.path]
     return [Path(path) for path in paths if "://" not in path and Path(path).is_dir()]

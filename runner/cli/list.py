@@ -1,4 +1,4 @@
-"""`python -m runner list GROUP`: a config group in; the names of its files, with what each says, out."""
+"""`python -m runner list GROUP`: a config group in; the names of its files, each with a description, out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from runner.show.table import Table
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command line. Returns 0, or 2 where there is no such group or folder."""
+    """Run the command line. Returns 0, or 2 if there is no such group or folder."""
     parser = subcommands.parser("list")
     parser.add_argument("group", metavar="GROUP", nargs="?", default="experiment", help="by default experiment")
     parser.add_argument("--config-dir", metavar="DIR", type=Path, help="a folder of your own, which holds some too")
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def files(group: str, folders: Sequence[Path]) -> dict[str, Path]:
-    """The files of a config group by their names, of the first folder that has one of the name."""
+    """Map names to the files of a config group; the first folder with a name wins."""
     names: dict[str, Path] = {}
     for folder in folders:
         for file in sorted((folder / group).glob("*.yaml")):
@@ -53,7 +53,7 @@ def files(group: str, folders: Sequence[Path]) -> dict[str, Path]:
 
 
 def says(file: Path) -> str:
-    """The first comment of a file; where it has none, its keys."""
+    """Return the first comment of a file; if it has none, its keys."""
     lines = [line.strip() for line in file.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     comments = [line.removeprefix("#").strip() for line in lines if line.startswith("#") and "@package" not in line]
     return comments[0] if comments else ", ".join(lines)

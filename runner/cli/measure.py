@@ -1,4 +1,4 @@
-"""`python -m runner measure NAME`: the devices here in; what their collectives take, and a file of hardware, out."""
+"""`python -m runner measure NAME`: the local devices in; the times of their collectives, and a hardware file, out."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from runner.words import bytes_text, time_text
 
 _SIZES = {"": 1, "k": 1000, "M": 1000**2, "G": 1000**3}
 _STEP = 4
-"""From one size to the next."""
+"""The factor between two sizes."""
 
 _HEAD = ("collective", "size", "time", "algbw", "busbw")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command line. Returns 0 where the file is written, 2 for bad input, 3 for devices that cannot be used."""
+    """Run the command line. Returns 0 if the file is written, 2 for bad input, 3 for unusable devices."""
     parser = subcommands.parser("measure")
     parser.add_argument("name", metavar="NAME", help="of the file, hardware/NAME.yaml: then hardware=NAME estimates")
     parser.add_argument("--config-dir", type=Path, default=Path("conf"), help="where hardware/ is (conf)")

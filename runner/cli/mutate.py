@@ -1,7 +1,7 @@
-"""`python -m runner mutate +experiment=NAME`: an experiment in; which mistakes in it would have been noticed, out.
+"""`python -m runner mutate +experiment=NAME`: an experiment in; the mistakes in it that its checks would notice out.
 
-It is broken in every way that people break one, one edit at a time, and each of its checks is asked whether it notices.
-So a user knows what a green run of their file is worth. Nothing is compiled: the mutants are interpreted.
+Each mutant is the experiment with one typical mistake, and every check is tried on it. The result says how much a green
+run of the file proves. Nothing is compiled: the mutants are interpreted.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from runner.record.model import Status
 
 FILE = "mutants.json"
-"""Where in the run folder the mutants are, for other programs to read."""
+"""The file in the run folder with the mutants, for other programs to read."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command line. Returns 0 where every mutant is noticed, refused or equivalent, 1 where one survives.
+    """Run the command line. Returns 0 if every mutant is noticed, refused or equivalent, 1 if one survives.
 
-    2 for bad input, 3 for what could not be interpreted.
+    2 for bad input, 3 if something could not be interpreted.
     """
     return single.main("mutate", arguments, _mutate, "mutants are made of")
 
@@ -73,7 +73,7 @@ def consulted(
     workers: Workers,
     overrides: Sequence[str],
 ) -> Context:
-    """The oracles of an experiment, none of whose programs is run. Raises `InvalidExperiment`."""
+    """Return the oracles of an experiment, without running its programs. Raises `InvalidExperiment`."""
     from runner.checks import oracles, pinned
 
     data_folder = data.folder(experiment, sources)

@@ -1,7 +1,7 @@
-"""The words of a command line in; the same out, in which what names an experiment is an override.
+"""Command-line arguments in; the same with names of experiments as Hydra overrides out.
 
-`case3_allreduce` and `experiment=case3_allreduce` are `+experiment=case3_allreduce`; `my.yaml` is the experiment of
-that file.
+`case3_allreduce` and `experiment=case3_allreduce` become `+experiment=case3_allreduce`; `my.yaml` becomes the
+experiment of that file.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _GROUP = "experiment="
 def with_experiment(
     arguments: Sequence[str], known: argparse.Namespace, overrides: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """The arguments, and the overrides among them, in which each experiment is chosen as Hydra has it.
+    """Return the arguments, and the overrides among them, with each experiment chosen in Hydra's syntax.
 
-    Raises `InvalidName` where there is no such experiment or file, and where there are several.
+    Raises `InvalidName` if there is no such experiment or file, or several match.
     """
     if known.config_name or known.config_path:
-        # Whoever has a configuration of their own says what their words are.
+        # A user's own configuration defines its own words.
         return list(arguments), list(overrides)
     named = [override for override in overrides if _names(override)]
     if any(override.startswith(f"+{_GROUP}") for override in overrides) or not named:
@@ -52,7 +52,7 @@ def with_experiment(
 
 
 def with_specs(arguments: Sequence[str]) -> list[str]:
-    """The arguments, in which a PartitionSpec as JAX has it is what Hydra has instead. Raises `InvalidName`."""
+    """Return the arguments with PartitionSpecs in JAX's syntax replaced by Hydra's lists. Raises `InvalidName`."""
     if not any("(" in argument or "None" in argument for argument in arguments):
         return list(arguments)
     from runner.config import specs
@@ -67,9 +67,9 @@ def with_specs(arguments: Sequence[str]) -> list[str]:
 
 
 def _names(override: str) -> bool:
-    """Whether an override is the name of an experiment, or of several, or a file."""
+    """Return whether an override names one or several experiments, or a file."""
     if override.startswith(_GROUP):
-        # Hydra's own functions, such as glob(*), stay what they are.
+        # Hydra's own functions, such as glob(*), stay unchanged.
         override = override.removeprefix(_GROUP)
         return _is_file(override) or all(_NAME.fullmatch(name) for name in override.split(","))
     return _is_file(override) or ("=" not in override and all(_NAME.fullmatch(name) for name in override.split(",")))
@@ -80,9 +80,9 @@ def _is_file(word: str) -> bool:
 
 
 def _option(word: str, own: Path | None) -> tuple[Path | None, list[str]]:
-    """The config folder that a word brings with it, and the options that it names of the group `experiment`.
+    """Return the config folder that a word implies, and its options of the group `experiment`.
 
-    The folder is None where it is that of the command line, or the runner's own.
+    The folder is None if it is the command line's or the runner's own.
     """
     text = word.removeprefix(_GROUP)
     names = [text] if Path(text).is_file() else text.split(",")
@@ -110,7 +110,7 @@ def _require_there(word: str, options: Sequence[str], folders: Sequence[Path]) -
 
 
 def _place(arguments: Sequence[str], word: str) -> int:
-    """Where in the arguments a word stands that is no flag's value."""
+    """Return the index of a word in the arguments that is not the value of a flag."""
     return next(i for i, each in enumerate(arguments) if each == word and (i == 0 or arguments[i - 1] not in VALUED))
 
 
@@ -119,11 +119,11 @@ def _is_own(folder: Path) -> bool:
 
 
 def _relative(folder: Path) -> str:
-    """A folder as short as it can be said from here."""
+    """Return the path of a folder relative to the working directory, or the folder itself if it is outside."""
     relative = os.path.relpath(folder)
     return str(folder) if relative.startswith("..") else relative
 
 
 def _quoted(option: str) -> str:
-    """An option as Hydra's grammar takes it."""
+    """Quote an option for Hydra's grammar."""
     return option if _NAME.fullmatch(option) else "'" + option.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -1,4 +1,4 @@
-"""The configuration of a sweep in; how its points are run, and what of them is shown, out."""
+"""The configuration of a sweep in; how to run its points, and what to show of them, out."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from runner.record import where
 from runner.record.measures import MEASURES, OLDER, Row
 
 NAMES = ("sort", "best", "where", "objective", "workers")
-"""The keys of a configuration that say something of the sweep, and nothing of its points."""
+"""The keys of a configuration that concern the sweep and not its points."""
 
 _OWN = ("point", "experiment", "program", "status")
 
 
 @dataclass(frozen=True)
 class Options:
-    """What `docs/sweeps.md` says of each key of that name."""
+    """The options of a sweep; `docs/sweeps.md` describes each key of that name."""
 
     sort: str | None = None
     best: int | None = None
@@ -31,13 +31,13 @@ class Options:
 
     @property
     def measure(self) -> str:
-        """The measure whose best value so far is told."""
+        """The measure whose best value the progress line shows."""
         objective = (self.objective or "").rpartition(".")[2]
         named = (OLDER.get(name, name) for name in (self.sort or "", objective))
         return next((name for name in named if name in MEASURES), MEASURES[0])
 
     def through(self, rows: Sequence[Row]) -> list[Row]:
-        """The rows that `where` lets through. Raises `InvalidConfiguration`."""
+        """Return the rows that pass `where`. Raises `InvalidConfiguration`."""
         if self.where is None:
             return list(rows)
         keys = rows[0].keys if rows else ()
@@ -49,7 +49,7 @@ class Options:
 
 
 def read(config: Mapping[str, Any], keys: Iterable[str]) -> Options:
-    """The options of a sweep over these `keys`, as far as they are given. Raises `InvalidConfiguration`."""
+    """Return the given options of a sweep over these `keys`. Raises `InvalidConfiguration`."""
     settings: dict[str, Any] = {name: config.get(name) for name in NAMES if config.get(name) is not None}
     columns = (*_OWN, *KINDS, *MEASURES, *OLDER, *keys)
     if (sort := settings.get("sort")) is not None and sort not in columns:

@@ -1,7 +1,7 @@
 """`python -m runner plan +experiment=NAME`: an experiment whose layouts are `auto` in; the layouts, and why, out.
 
-The plan is found from the graph, without compiling; its best candidates are then compiled and verified, and ranked by
-that. What comes first is an experiment in the run folder, which runs as it stands.
+The plan is searched on the graph, without compiling. Its best candidates are then compiled, verified and ranked by the
+compiled programs. The best one is written as an experiment into the run folder, ready to run.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
     from runner.record.model import Status
 
 EXPERIMENT = Path("conf/experiment/plan.yaml")
-"""Where in the run folder the experiment is that has the layouts."""
+"""The file in the run folder with the experiment that has the layouts."""
 
 COMPARE = "--compare"
-"""Two plans that were made, instead of a plan to make."""
+"""The flag to compare two plans instead of making one."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command line. Returns 0 where the plan passes, 1 where a check of it failed, 2 for bad input.
+    """Run the command line. Returns 0 if the plan passes, 1 if one of its checks failed, 2 for bad input.
 
-    3 for what could not be compiled or run. `--compare A B`: say how two plans differ, of their folders or files.
+    3 if something could not be compiled or run. `--compare A B` compares two plans, given as folders or files.
     """
     if COMPARE in arguments:
         return _compare([argument for argument in arguments if argument != COMPARE])
@@ -77,7 +77,7 @@ def _plan(configuration: Configuration, job: Job, workers: Workers) -> Status:
         _show_plan(planning)
     compiled = {"tried": codec.plain(ranked.tried), "lowered": codec.plain(ranked.lowered)}
     layouts.leave(folder, planning, **compiled)
-    # What is written by hand stands there already, and may not divide the work at all.
+    # A layout by hand is in a file already, and may not divide the work at all.
     own = [one for one in ranked.tried if one.by_hand is None]
     best = own[0].candidate if own else planning.plan.best
     (folder / EXPERIMENT).parent.mkdir(parents=True, exist_ok=True)
@@ -108,7 +108,7 @@ def _show_lowered(lowered: Lowered, planning: Planning) -> None:
 
 
 def text(definition: Mapping[str, Any], planning: Planning) -> str:
-    """The file of an experiment: every key that somebody gave a value."""
+    """Return the file of an experiment: every key that was given a value."""
     import yaml
 
     defaults = schema.whole({})
@@ -130,11 +130,11 @@ def text(definition: Mapping[str, Any], planning: Planning) -> str:
 
 
 _NESTED = ("mesh", "target", "hardware", "expect", "test", "grad", "sweep")
-"""The keys whose own keys have defaults."""
+"""The keys whose subkeys have defaults."""
 
 
 def _said(value: Mapping[str, Any] | None, defaults: Any) -> dict[str, Any]:
-    """What of a mapping differs from the defaults."""
+    """Return the part of a mapping that differs from the defaults."""
     found: dict[str, Any] = {}
     for name, one in (value or {}).items():
         default = defaults.get(name)
@@ -147,11 +147,11 @@ def _said(value: Mapping[str, Any] | None, defaults: Any) -> dict[str, Any]:
 
 
 def _dumper() -> type[Any]:
-    """Writes lists in one line, as people write specs."""
+    """Return a YAML dumper that writes lists on one line, as people write specs."""
     import yaml
 
     class Dumper(yaml.SafeDumper):
-        """Lists of one line."""
+        """Writes lists on one line."""
 
     def sequence(dumper: Any, data: Any) -> Any:
         return dumper.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=True)
@@ -162,7 +162,7 @@ def _dumper() -> type[Any]:
 
 
 def _optimality(planning: Planning) -> str:
-    """What is known of how good the plan is, by its model."""
+    """Say how good the plan is known to be, by its model."""
     plan = planning.plan
     if plan.proved:
         return "by the model no other plan is better"
@@ -200,7 +200,7 @@ def _show_plan(planning: Planning) -> None:
 
 
 def _show_shapes(planning: Planning) -> None:
-    """The shapes of the mesh, where that was to be found: the best first."""
+    """Print the mesh shapes, the best first, if the shape was planned."""
     if not planning.shapes:
         return
     least, rows = planning.plan.least, list[tuple[str, str, str, str]]()
@@ -212,7 +212,7 @@ def _show_shapes(planning: Planning) -> None:
 
 
 def _show_front(planning: Planning) -> None:
-    """The plans than which no other one is better in everything that is to be small."""
+    """Print the Pareto front: the plans that no other plan beats in every minimised quantity."""
     plan = planning.plan
     if not plan.front:
         return
@@ -225,7 +225,7 @@ def _show_front(planning: Planning) -> None:
 
 
 def list_text(shape: Sequence[int]) -> str:
-    """`[4, 2]`."""
+    """Return a list as text: `[4, 2]`."""
     return f"[{', '.join(map(str, shape))}]"
 
 
@@ -236,7 +236,7 @@ def _layouts_text(planning: Planning, layouts: Mapping[str, Spec]) -> str:
 
 
 def _told(key: str, planning: Planning) -> str:
-    """The key of a layout, or the path of a leaf."""
+    """Return the key of a layout, or the path of a leaf."""
     name = key.partition(".")[2].removesuffix(".spec")
     return planning.experiment.imports.paths.get(name, key)
 

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("runner")
 
 LOG = "runner.log"
-"""What `conf/hydra/job_logging` calls the log of a run."""
+"""The name of a run's log in `conf/hydra/job_logging`."""
 
 
 class Point:
-    """A run of what `configure` gives, in a folder. Neither half raises what is wrong with the run."""
+    """A run of the configuration that `configure` returns, in a folder. Neither half raises if the run fails."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Point:
         *,
         last: bool = False,
     ) -> None:
-        """`last` says that the workers that it is begun with get no other job."""
+        """`last` means that the workers get no further job after this one."""
         self.folder = folder
         self._config_folders = added(config_folders)
         self.overrides = overrides
@@ -55,16 +55,16 @@ class Point:
     def begin(
         self, workers: Workers, progress: Progress | None = None, git: Callable[[], Git | None] | None = None
     ) -> None:
-        """Hand the worker its job. `git` tells the commit of the folder the user stands in."""
+        """Give the worker its job. `git` returns the commit of the working directory."""
         self._try(lambda: self._begin(workers, progress, git))
 
     def finish(self) -> Record | None:
-        """The record; None where not even that could be written, which has been said."""
+        """Return the record; None if even that could not be written, which has been reported."""
         self._try(self._finish)
         return self._ended
 
     def close(self) -> None:
-        """Let go of a run that will not be finished."""
+        """Release a run that will not be finished."""
         if self._running is not None:
             self._running.close()
 
@@ -82,7 +82,7 @@ class Point:
     def _begin(self, workers: Workers, progress: Progress | None, git: Callable[[], Git | None] | None) -> None:
         config = self.configuration
         workers.announce(config.plain)
-        # The worker reads the experiment meanwhile.
+        # Meanwhile the worker reads the experiment.
         from runner.flow.run import Running
 
         progress = progress or Progress(str(config.plain.get("name")))
@@ -96,7 +96,7 @@ class Point:
             return
         record, _ = self._running.finish()
         self._ended = record
-        # What an invalid experiment says of it may be anything.
+        # In an invalid experiment this may be anything.
         if record.status != "invalid":
             self.show = self.configuration.plain.get("show", self.show)
 
@@ -116,13 +116,13 @@ class Point:
             except OSError:
                 print(message, file=sys.stderr)
         except Exception as error:
-            # In a sweep the other points still run; alone the traceback is what we need to mend it.
+            # In a sweep the other points still run; a single run shows the traceback, for a bug report.
             traceback.print_exc()
             log.exception("a bug in shardproof")
             self._end("error", f"this is a bug in shardproof, please report it: {type(error).__name__}: {error}")
 
     def _end(self, status: Status, message: str) -> None:
-        """End with a message before anything was found."""
+        """End with a message before there are results."""
         from runner.record import record as records
 
         self.folder.mkdir(parents=True, exist_ok=True)

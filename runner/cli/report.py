@@ -1,6 +1,6 @@
-"""`python -m runner report FOLDER…`: run folders and sweeps in; their pages, made of the records alone, out.
+"""`python -m runner report FOLDER…`: run folders and sweeps in; their pages, made from the records alone, out.
 
-No JAX is imported, nothing is run, and the programs' devices need not be there.
+JAX is not imported, nothing is run, and the programs' devices are not needed.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from runner.untyped import is_dict
 from runner.words import of_system
 
 EXPORT = "report.vl.json"
-"""What the charts of a sweep are called as Vega-Lite."""
+"""The name of the Vega-Lite file of a sweep's charts."""
 
 
 class InvalidReport(Exception):
-    """There is nothing to make a page of; the message says where, and what there should be."""
+    """There is no record to make a page of; the message says where, and what is expected there."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command line. Returns 0; 2 for bad input, when nothing is written; 3 where writing fails."""
+    """Run the command line. Returns 0; 2 for bad input, when nothing is written; 3 if writing fails."""
     parser = subcommands.parser("report")
     parser.add_argument("folders", metavar="FOLDER", type=Path, nargs="+", help="a run folder, or one that holds some")
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="the page; by default report.html in FOLDER")
@@ -74,7 +74,7 @@ def _report(paths: list[Path], options: argparse.Namespace) -> Path:
 
 
 def _named(page: Path) -> Path:
-    """The file in which a page is to be that somebody named: that to which a link leads. Raises `InvalidReport`."""
+    """Return the file of a page that the user named, with links resolved. Raises `InvalidReport`."""
     file = page.resolve()
     if file.exists() and not file.is_file():
         raise InvalidReport(f"-o {page}: it is no file: a page is not written into a folder or a device")
@@ -82,7 +82,7 @@ def _named(page: Path) -> Path:
 
 
 def _replaced(file: Path) -> Path:
-    """A file that nobody named, if what is there is one of this command's. Raises `InvalidReport`."""
+    """Return a default file, if it is absent or was written by this command. Raises `InvalidReport`."""
     if os.path.lexists(file) and not (file.is_file() and not file.is_symlink() and _is_ours(file)):
         raise InvalidReport(f"{shown(file)}\n  this command did not write it: -o names another file")
     return file
@@ -95,12 +95,12 @@ def _is_ours(file: Path) -> bool:
 
 
 def _export(page: Path) -> Path:
-    """Where the charts of a page are as Vega-Lite."""
+    """Return the Vega-Lite file of a page's charts."""
     return page.with_name(EXPORT) if page.name == PAGE else page.with_suffix(".vl.json")
 
 
 def _read(paths: Sequence[Path]) -> tuple[dict[Path, Record], list[str]]:
-    """The records of all run folders below `paths`, and a message for each that cannot be read.
+    """Read the records of all run folders below `paths`; return a message for each unreadable one.
 
     Raises `InvalidReport`.
     """
@@ -125,7 +125,7 @@ def _read(paths: Sequence[Path]) -> tuple[dict[Path, Record], list[str]]:
 
 
 def of_sweep(folder: Path) -> Path:
-    """Write the page of a sweep, which leads to those of its points; return its path. Raises `OSError`."""
+    """Write the page of a sweep with links to the pages of its points; return its path. Raises `OSError`."""
     by_folder, unreadable = _read([folder])
     return write_sweep(by_folder, [folder], folder / PAGE, unreadable)
 
@@ -155,9 +155,9 @@ def write_sweep(by_folder: dict[Path, Record], paths: Sequence[Path], page: Path
 def _alike(
     by_folder: dict[Path, Record], points: Sequence[measured.Point], unreadable: list[str]
 ) -> Iterator[measured.Point]:
-    """The points that were not run since another one stands for them, as the `results.jsonl` of their sweep has it.
+    """Yield the points that were not run because another one stands for them, from their sweep's `results.jsonl`.
 
-    Where that cannot be read it is said in `unreadable`.
+    A file that cannot be read is reported in `unreadable`.
     """
     at = {folder: k for k, folder in enumerate(by_folder)}
     for home in dict.fromkeys(folder.parent for folder in by_folder):
@@ -177,7 +177,7 @@ def _alike(
 
 
 def _rows(file: Path) -> list[dict[str, Any]]:
-    """The rows of a sweep's `results.jsonl`; none where there is no such file. Raises `NotJson`."""
+    """Return the rows of a sweep's `results.jsonl`; none if there is no such file. Raises `NotJson`."""
     if not file.is_file():
         return []
     try:
@@ -191,12 +191,12 @@ def _rows(file: Path) -> list[dict[str, Any]]:
 
 
 def _beside(name: str, number: str) -> str:
-    """The name of another point of the same sweep."""
+    """Return the name of another point of the same sweep."""
     return "/".join([*name.split("/")[:-1], number])
 
 
 def _name(folder: Path, paths: Sequence[Path]) -> str:
-    """What a point is called: its number in its sweep, below its folder's name where several folders are given."""
+    """Return the name of a point: its number in its sweep, after the folder's name if several folders are given."""
     home = next(path for path in paths if folder == path or path in folder.parents)
     inside = folder.relative_to(home).as_posix()
     if len(paths) == 1:
@@ -205,11 +205,11 @@ def _name(folder: Path, paths: Sequence[Path]) -> str:
 
 
 def _link(folder: Path, page: Path) -> str:
-    """The page of a point, or its record where it has none."""
+    """Return the link to a point's page, or to its record if it has no page."""
     there = folder / (PAGE if (folder / PAGE).is_file() else folders.RECORD)
     return quote(Path(os.path.relpath(there, page.parent)).as_posix())
 
 
 def _common(paths: Sequence[Path]) -> Path:
-    """The folder that holds all that are given."""
+    """Return the common parent folder of all paths."""
     return Path(os.path.commonpath([os.path.abspath(path) for path in paths]))

@@ -1,6 +1,6 @@
-"""`resume=FOLDER` in; the command line of that sweep out, and back: what a sweep leaves for it.
+"""`resume=FOLDER` in; the command line of that sweep out. Also writes the file in a sweep's folder that this needs.
 
-A folder is data: what it says of the sweep is taken only as far as it concerns experiments.
+A folder is untrusted data: only its arguments that concern experiments are taken.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from runner.untyped import is_dict, is_list
 _WORD = "resume="
 _FOLDER = "hydra.sweep.dir="
 _KNOWN = (_FOLDER, "hydra.mode=")
-"""What is not asked for again of what a sweep was told of Hydra's settings: where it is, and that it is one."""
+"""The Hydra settings of a sweep that need not be typed again: its folder, and that it is a sweep."""
 
 _SWEEP = ("-m", "--multirun")
 _CONFIG = ("--config-dir", "-cd")
@@ -29,14 +29,14 @@ _CONFIG = ("--config-dir", "-cd")
 
 @dataclass(frozen=True)
 class Resumed:
-    """The folder of a sweep, and the command line that goes on with it."""
+    """The folder of a sweep, and the command line that resumes it."""
 
     folder: Path
     arguments: list[str]
 
 
 def read(overrides: Sequence[str]) -> Resumed | None:
-    """The sweep that a command line goes on with; None where it names none. Raises `InvalidConfiguration`."""
+    """Return the sweep that a command line resumes; None if it names none. Raises `InvalidConfiguration`."""
     named = [override for override in overrides if override.startswith(_WORD)]
     if not named:
         return None
@@ -51,7 +51,7 @@ def read(overrides: Sequence[str]) -> Resumed | None:
 
 
 def _kept(named: str, folder: Path, typed: Sequence[str]) -> list[str]:
-    """What of the sweep's own command line goes on; `typed` are the settings of Hydra's that somebody gives now."""
+    """Return the arguments of the sweep's own command line to keep; `typed` are the Hydra settings given now."""
     try:
         content = plain.read(folder / FILE)
     except (FileNotFoundError, NotADirectoryError):
@@ -88,7 +88,7 @@ def _kept(named: str, folder: Path, typed: Sequence[str]) -> list[str]:
 
 
 def leave(folder: Path, arguments: Sequence[str]) -> None:
-    """Leave in the folder of a sweep with which arguments it was begun, and from where."""
+    """Write into the folder of a sweep the arguments that began it, and the working directory."""
     folder.mkdir(parents=True, exist_ok=True)
     if manifest.read(folder) is None:
         manifest.mark(folder, "sweep")

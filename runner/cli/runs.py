@@ -1,4 +1,4 @@
-"""`python -m runner runs`: a folder and what to look for in; the runs and sweeps there, listed or deleted, out."""
+"""`python -m runner runs`: a folder and filters in; its runs and sweeps, listed or deleted, out."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from runner.show.table import Table, status_cell
 from runner.words import bytes_text, of_system
 
 _NAMED = 10
-"""How many files that no run wrote are named."""
+"""The most foreign files that a message names."""
 
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
@@ -30,13 +30,13 @@ _ORDER: tuple[str, ...] = tuple(STATUSES)
 
 
 class InvalidQuestion(Exception):
-    """The command line asks for what there is not; the message says what, and what there may be."""
+    """The command line asks for something that does not exist; the message says what, and what does."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line.
 
-    Returns 0; 1 where something was not deleted, or the answer was no; 2 for bad input.
+    Returns 0; 1 if something was not deleted, or the answer was no; 2 for bad input.
     """
     parser = subcommands.parser("runs")
     parser.add_argument("folders", metavar="FOLDER", type=Path, nargs="*", help="where to look; by default outputs")
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _selected(options: argparse.Namespace, unread: list[str]) -> list[ShelfEntry]:
-    """The runs and sweeps that are asked for; what cannot be read is `unread`. Raises `InvalidQuestion`."""
+    """Return the runs and sweeps that pass the filters; unreadable ones go to `unread`. Raises `InvalidQuestion`."""
     wanted = list(_filters(options, datetime.now(UTC)))
     if options.yes and not options.delete:
         raise InvalidQuestion("--yes: it is an answer to --delete, which is not there")
@@ -155,7 +155,7 @@ def _as_json(entries: Sequence[ShelfEntry]) -> None:
 
 
 def _delete(entries: Sequence[ShelfEntry], *, asked: bool) -> int:
-    """Delete what was listed, as far as it is all ours, and say what is left and why."""
+    """Delete the listed entries whose files are all the runner's, and say what is left and why."""
     if asked:
         if not sys.stdin.isatty():
             print("--delete: nobody can be asked here; --yes deletes without asking", file=sys.stderr)
@@ -180,7 +180,7 @@ def _delete(entries: Sequence[ShelfEntry], *, asked: bool) -> int:
 
 
 def _why(entry: ShelfEntry, strangers: Sequence[Path]) -> str:
-    """Why the folder of an entry stays."""
+    """Say why the folder of an entry stays."""
     if strangers[0].name == manifest.FILE:
         where = "it" if strangers[0].parent == entry.folder.resolve() else shown(strangers[0].parent)
         return f"{where} has no {manifest.FILE}, so nothing says what a run wrote there; remove it yourself"

@@ -1,7 +1,7 @@
-"""Signals in; an orderly end out: what is being done is left in order, and where that takes too long the process ends.
+"""Signals in; an orderly exit out: the current work is left in a consistent state; if that takes too long, we exit.
 
-Python runs its handlers between two of its own steps. While C code computes, a thread that the system wakes directly
-sees to it that the process ends all the same. The worker ends with its parent, whatever the way.
+Python runs its handlers between two bytecodes. While C code computes, a thread that the system wakes directly ends the
+process nevertheless. The worker ends with its parent in every case.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from collections.abc import Generator
 from types import FrameType
 
 GRACE = 1.0
-"""Seconds that an orderly end may take after SIGTERM or SIGHUP."""
+"""Seconds that an orderly exit may take after SIGTERM or SIGHUP."""
 
 _SOON = 0.02
-"""Seconds after which a signal is looked at again that came while a module was imported."""
+"""Seconds until a signal that came during an import is handled again."""
 
 _ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 class Ended(BaseException):
-    """The process was asked to end by a signal. No `Exception`, so that nothing that handles those goes on instead."""
+    """A signal asked the process to exit. Not an `Exception`, so that no handler of those continues the work."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -32,13 +32,13 @@ class Ended(BaseException):
 
 
 def status(number: int) -> int:
-    """What a shell reports of a process that a signal ended."""
+    """Return the exit status that a shell reports for a process that a signal ended."""
     return 128 + number
 
 
 @contextlib.contextmanager
 def handled() -> Generator[None]:
-    """Under it SIGTERM and SIGHUP raise `Ended`, Ctrl-C raises `KeyboardInterrupt`; a second Ctrl-C ends at once."""
+    """In its context SIGTERM and SIGHUP raise `Ended`, Ctrl-C raises `KeyboardInterrupt`; a second Ctrl-C exits."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -56,11 +56,11 @@ def handled() -> Generator[None]:
         deliver(number, frame, Ended(number))
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        # The second one is the watching thread's.
+        # The watching thread handles the second one.
         if not any(isinstance(error, KeyboardInterrupt) for error in raised):
             deliver(number, frame, KeyboardInterrupt())
 
-    # A signal that whoever started us had ignored, as nohup does with SIGHUP, stays ignored.
+    # A signal that the parent process ignores, as nohup does with SIGHUP, stays ignored.
     ours = [number for number in _ENDING if signal.getsignal(number) != signal.SIG_IGN]
     before = {number: signal.signal(number, end) for number in ours}
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
@@ -73,7 +73,7 @@ def handled() -> Generator[None]:
     try:
         yield
         if raised:
-            # Somebody else's code took it for something else, and went on.
+            # Other code caught the exception and continued.
             raise raised[0]
     except Exception:
         if raised:
@@ -89,7 +89,7 @@ def handled() -> Generator[None]:
 
 
 def _importing(frame: FrameType | None) -> bool:
-    """Whether a module is being imported; one in C that is interrupted takes it for its own failure, and says so."""
+    """Return whether a module is being imported: an interrupted C module reports it as its own failure."""
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             return True
@@ -98,7 +98,7 @@ def _importing(frame: FrameType | None) -> bool:
 
 
 def _send_again(number: int, later: list[int]) -> None:
-    """Send this process a signal again soon, which is then not another one."""
+    """Send this process the same signal again soon, marked so that it does not count as another one."""
     later.append(number)
     timer = threading.Timer(_SOON, os.kill, [os.getpid(), number])
     timer.daemon = True
@@ -106,7 +106,7 @@ def _send_again(number: int, later: list[int]) -> None:
 
 
 def _watch(woken: socket.socket, ending: frozenset[int], later: list[int]) -> None:
-    """End the process where Python does not come to it; signals that come `later` once more have been counted."""
+    """End the process if Python does not handle a signal in time; signals resent `later` were already counted."""
     interrupts = 0
     deadline: threading.Timer | None = None
     while received := woken.recv(16):

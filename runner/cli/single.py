@@ -1,4 +1,4 @@
-"""A command line of one experiment, and what is done with it, in; an exit status out: what is wrong is one message."""
+"""A command line with one experiment, and the work to do on it, in; an exit status out, with one message per fault."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from runner.record.model import Status
 
 Action: TypeAlias = "Callable[[Configuration, Job, Workers], Status]"
-"""What is done with a configuration. Raises `InvalidExperiment`."""
+"""Works on a configuration. Raises `InvalidExperiment`."""
 
 
 def main(name: str, arguments: Sequence[str], work: Action, of_one: str) -> int:
-    """Run the command line of a subcommand; `of_one` says of what there is only one, so that a sweep is refused."""
+    """Run the command line of a subcommand; `of_one` is the start of the message that refuses a sweep."""
     if any(argument in ("-h", "--help") for argument in arguments):
         subcommands.parser(name).print_help()
         return 0
@@ -35,7 +35,7 @@ def main(name: str, arguments: Sequence[str], work: Action, of_one: str) -> int:
 
 
 def _task(work: Action, job: Job, workers: Workers) -> Status:
-    """One job of Hydra. Returns its status; never raises."""
+    """Run one Hydra job. Returns its status; never raises."""
     try:
         return work(job.resolved(), job, workers)
     except InvalidConfiguration as error:

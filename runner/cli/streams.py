@@ -1,6 +1,6 @@
-"""The standard streams in; the same out, in which every character of ours can be written.
+"""The standard streams in; the same, able to write every character of the runner's output, out.
 
-A terminal or a pipe whose encoding has no box-drawing characters gets plain ones in their place.
+A terminal or pipe whose encoding lacks box-drawing characters gets ASCII ones in their place.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ _PLAIN = {
     "’": "'",
     "µ": "u",
 }
-"""What is written for what an encoding lacks; of everything else the code."""
+"""The replacements for characters that an encoding lacks; other characters are written as their code."""
 
 
 class Closed(Exception):
-    """Standard output is closed: nobody would hear what is found."""
+    """Standard output is closed: nothing could be reported."""
 
 
 def ready() -> None:
-    """See to it that both streams take every character, and show none that controls a terminal. Raises `Closed`."""
+    """Make both streams accept every character, and escape terminal control characters. Raises `Closed`."""
     codecs.register_error("plain", _replaced)
     if sys.stderr is None:
-        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - it is open as long as the process is there
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - open until the process exits
     if sys.stdout is None:
         raise Closed
     for stream in (sys.stdout, sys.stderr):

@@ -1,6 +1,6 @@
-"""The words of a command line in; the subcommand that they name, the module that runs it, and its help, out.
+"""Command-line arguments in; the subcommand that they name, its module, and its help, out.
 
-It is imported before anything is known, so it imports next to nothing.
+It is imported first of all, so it imports next to nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Subcommand(NamedTuple):
-    """What a subcommand does, in a line and in full; arguments that show it; the statuses with which it exits."""
+    """A subcommand: a summary, a description, example arguments, and its exit statuses."""
 
     summary: str
     description: str
@@ -23,7 +23,7 @@ class Subcommand(NamedTuple):
     statuses: str
 
     experiment: bool = False
-    """Whether it takes an experiment and overrides, as a run does, and no flags of its own."""
+    """Whether it takes an experiment and overrides, as a run does, and has no flags of its own."""
 
 
 SUBCOMMANDS = {
@@ -98,11 +98,11 @@ SUBCOMMANDS = {
         "0 listed, 2 there is no such group",
     ),
 }
-"""`python -m runner NAME`, by the name; each is the `main` of `runner.cli.NAME`."""
+"""The subcommands `python -m runner NAME` by name; each runs `main` of `runner.cli.NAME`."""
 
 
 def chosen(arguments: Sequence[str]) -> tuple[str, list[str]]:
-    """The module whose `main` runs a command line, and the arguments that it takes."""
+    """Return the module whose `main` runs a command line, and the arguments for it."""
     name = arguments[0] if arguments else ""
     if name in SUBCOMMANDS:
         return f"runner.cli.{name}", list(arguments[1:])
@@ -110,12 +110,12 @@ def chosen(arguments: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def program() -> str:
-    """How the command was typed: `shardproof`, or `python -m runner`."""
+    """Return the command as it was typed: `shardproof`, or `python -m runner`."""
     return "shardproof" if PurePath(sys.argv[0]).stem == "shardproof" else "python -m runner"
 
 
 def parser(name: str) -> ArgumentParser:
-    """The parser of a subcommand, whose help ends with an example and the exit statuses."""
+    """Return the parser of a subcommand, whose help ends with an example and the exit statuses."""
     import argparse
     import textwrap
 

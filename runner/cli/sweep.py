@@ -1,4 +1,4 @@
-"""The points of a sweep in; their records, and the rows of its table, out: one begins while a worker does another."""
+"""The points of a sweep in; their records, and the rows of its table, out. A point begins while others are running."""
 
 from __future__ import annotations
 
@@ -39,31 +39,31 @@ if TYPE_CHECKING:
 log = logging.getLogger("runner")
 
 _EVERY = 5.0
-"""Seconds between two times that the flat files of a sweep are written while it runs."""
+"""Seconds between two writes of the flat files while a sweep runs."""
 
 _LARGE = 1 << 28
-"""From this many bytes of arrays on, no two points are held at once."""
+"""The bytes of arrays from which on points are not held at the same time."""
 
 _Dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
 Listener: TypeAlias = "Callable[[int, Sequence[str], Path], None]"
-"""What hears of a point that has been run: its number, its overrides, its folder."""
+"""Called after a point was run: its number, its overrides, its folder."""
 
 
 @dataclass
 class Results:
-    """What is known of a sweep so far."""
+    """The results of a sweep so far."""
 
     rows: dict[int, list[Row]] = field(default_factory=dict[int, "list[Row]"])
     statuses: dict[int, Status] = field(default_factory=dict[int, "Status"])
     waiting: dict[int, tuple[int, Sequence[str]]] = field(default_factory=dict[int, "tuple[int, Sequence[str]]"])
-    """For each point that is the same as another: that other, and the point's overrides."""
+    """For each point that equals another one: the other one, and the point's overrides."""
     kept: set[int] = field(default_factory=set[int])
-    """The points that were there already, where a sweep is resumed."""
+    """In a resumed sweep, the points that earlier commands ran."""
 
     def add(self, number: int, record: Record, overrides: Sequence[str]) -> None:
-        """Take in the record of a point, and of the points that it stands for."""
+        """Add the record of a point, and of the points that it stands for."""
         self.rows[number] = measures.rows(number, record, overrides)
         self.statuses[number] = record.status
         for other, (same, its_overrides) in self.waiting.items():
@@ -71,12 +71,12 @@ class Results:
                 self._copy(other, same, its_overrides)
 
     def keep(self, number: int, before: Record, overrides: Sequence[str]) -> None:
-        """Take in the record of a point that was there already."""
+        """Add the record of a point that an earlier command ran."""
         self.add(number, before, overrides)
         self.kept.add(number)
 
     def stand_for(self, number: int, same: int, overrides: Sequence[str]) -> None:
-        """Take in a point that is the `same` as another one, which may not have been run yet."""
+        """Add a point that is the `same` as another one, which may not have been run yet."""
         self.waiting[number] = same, overrides
         if same in self.rows:
             self._copy(number, same, overrides)
@@ -87,7 +87,7 @@ class Results:
         self.statuses[number] = self.statuses[same]
 
     def all_rows(self) -> list[Row]:
-        """The rows of all points, in their order, with the keys that vary."""
+        """Return the rows of all points, in their order, with the keys that vary."""
         return measures.varying([row for number in sorted(self.rows) for row in self.rows[number]])
 
     def leave(self, folder: Path) -> None:
@@ -97,11 +97,11 @@ class Results:
 
 @dataclass(frozen=True)
 class Plan:
-    """How the points of a sweep are run.
+    """How to run the points of a sweep.
 
-    - `folder`: of the sweep; `folders`: the config folders; `settings`: what Hydra calls its own folder in a point's.
-    - `resume`: whether what has passed already is kept; `symmetric`: whether points that are one are run once.
-    - `sort`: the measure whose best value so far is told.
+    - `folder`: of the sweep; `folders`: the config folders; `settings`: the name of Hydra's folder in a point's folder.
+    - `resume`: whether to keep passed points; `symmetric`: whether to run equivalent points only once.
+    - `sort`: the measure whose best value the progress line shows.
     """
 
     folder: Path
@@ -122,7 +122,7 @@ class _Running:
 
 
 class Sweep:
-    """Runs points; what it finds is in `results`, which may know of points that ran before."""
+    """Runs points; `results` collects the records, and may hold points that ran before."""
 
     def __init__(
         self, plan: Plan, composer: Composer, workers: Workers, results: Results, listener: Listener | None = None
@@ -175,7 +175,7 @@ class Sweep:
         return f"{shown.measure_text(self._plan.sort, best.measure(self._plan.sort))}{on} at point {best.point}"
 
     def _begin(self, number: int, overrides: Sequence[str]) -> _Running | None:
-        """Begin a point; None where there is nothing to run."""
+        """Begin a point; None if there is nothing to run."""
         folder = self._plan.folder / str(number)
         try:
             composed = self._composer.point(overrides, number)
@@ -205,7 +205,7 @@ class Sweep:
         return _Running(number, point, overrides)
 
     def _same(self, number: int, point: Point) -> int | None:
-        """The point before it that is the same up to a symmetry of the mesh, if there is one."""
+        """Return the earlier point that is the same up to a symmetry of the mesh, if there is one."""
         if not self._plan.symmetric:
             return None
         try:
@@ -234,14 +234,14 @@ def refused(folder: Path, overrides: Sequence[str], error: Exception, folders: S
     manifest.begin(folder, "point")
     message = composition.report(error, folders, list(overrides))
     record = records.ended(folder, "invalid", message, overrides, added(folders))
-    # Hydra opens a log only where it runs a job.
+    # Hydra opens a log only for jobs that it runs.
     write_text(folder / LOG, report.story(record, folder))
     manifest.end(folder)
     return record
 
 
 def clear(folder: Path) -> None:
-    """Delete what is there of a point that is run again. Raises `InvalidConfiguration` where it is not all a run's."""
+    """Delete the files of a point to run again. Raises `InvalidConfiguration` if a run did not write all of them."""
     if not os.path.lexists(folder):
         return
     if folder.is_dir() and not folder.is_symlink() and not os.listdir(folder):
@@ -254,7 +254,7 @@ def clear(folder: Path) -> None:
 
 
 def alike(config: Mapping[str, Any]) -> bool:
-    """Whether all devices of a configuration's target are alike, so that a mesh of them has its symmetries."""
+    """Return whether all devices of a target are interchangeable, so that its mesh has symmetries."""
     target: Mapping[str, Any] = config.get("target") or {}
     return target.get("platform") == "cpu" and not target.get("topology")
 
@@ -264,7 +264,7 @@ def _large(point: Point) -> bool:
 
 
 def passed(folder: Path, overrides: Sequence[str]) -> Record | None:
-    """The record of a passed point with these overrides in a folder; None where it is to be run."""
+    """Return the record of a passed point with these overrides from a folder; None if it has to be run."""
     try:
         record = records.read(folder)
     except OSError:
@@ -276,7 +276,7 @@ def passed(folder: Path, overrides: Sequence[str]) -> Record | None:
 
 
 def same_files(before: Record, now: Composed) -> bool:
-    """Whether a point says what it said when it was run, whatever has become of its files."""
+    """Return whether a point's configuration and imported files are unchanged since it was run."""
     if now.configuration is None:
         return False
     configuration = now.configuration
@@ -286,7 +286,7 @@ def same_files(before: Record, now: Composed) -> bool:
 
 @contextlib.contextmanager
 def _logged(folder: Path) -> Generator[None]:
-    """Under it what is logged goes to the log of a run, as `conf/hydra/job_logging/file.yaml` has it."""
+    """Context manager: logging goes to the log of a run, as in `conf/hydra/job_logging/file.yaml`."""
     handler = logging.FileHandler(folder / LOG, encoding="utf-8")
     handler.setFormatter(Formatter("[%(asctime)s][%(name)s][%(levelname)s] %(message)s"))
     root = logging.getLogger()
@@ -302,7 +302,7 @@ def _logged(folder: Path) -> Generator[None]:
 
 
 def leave_settings(point: Composed, number: int, folder: Path, subdir: str) -> None:
-    """Write what Hydra leaves of a job in its folder: the configuration, Hydra's settings, the overrides."""
+    """Write the files that Hydra leaves for a job: the configuration, Hydra's settings, the overrides."""
     into = folder / subdir
     into.mkdir(parents=True, exist_ok=True)
     overrides = list(point.provenance.overrides)

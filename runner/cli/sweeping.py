@@ -1,4 +1,4 @@
-"""A sweep of Hydra's in; what it found, on the terminal and in its folder, out. A launcher may run it in parts."""
+"""A sweep of Hydra's in; its results, on the terminal and in its folder, out. A launcher may run it in parts."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 class Sweeping:
     """A sweep from its first point to its table.
 
-    - `points`: the overrides of every point by its number, as far as they are known.
-    - `statuses`: where the statuses of all points are put in the end.
-    - `report`: whether it leaves a page.
+    - `points`: the known overrides of every point, by number.
+    - `statuses`: receives the statuses of all points at the end.
+    - `report`: whether to write a page.
     """
 
     def __init__(self, folder: Path, options: Options, statuses: list[Status], *, report: bool = False) -> None:
@@ -48,26 +48,26 @@ class Sweeping:
         self.points |= dict(enumerate(points, start=first))
 
     def returned(self, number: int) -> float | Status | None:
-        """What the job of a point returns to Hydra: the number that is the objective, or else its status."""
+        """Return the result of a point's job for Hydra: the value of the objective, or else the status."""
         if self.options.objective is None:
             return self.results.statuses.get(number)
         return measures.objective(self.results.rows.get(number, []), self.options.objective)
 
     def leave(self) -> None:
-        """Write the flat files of what is known."""
+        """Write the flat files of the results so far."""
         self._gather()
         if self.results.rows:
             self.results.leave(self.folder)
 
     def tell_how_to_go_on(self) -> None:
-        """Say of a sweep that is interrupted how far it is, and what goes on with it."""
+        """Print the progress of an interrupted sweep, and the command that resumes it."""
         self._gather()
         done = sum(status in measures.DONE for status in self.results.statuses.values())
         resumed = quoting.for_shell(f"resume={shortened(self.folder)}")
         print(f"{done} of {len(self.points)} points are done; to go on: {program()} {resumed}", file=sys.stderr)
 
     def _gather(self) -> None:
-        """Read what points left that ran elsewhere, since a launcher may run them anywhere."""
+        """Read the records of points that ran elsewhere: a launcher may run them anywhere."""
         for number, overrides in self.points.items():
             if number in self.results.statuses:
                 continue
@@ -81,9 +81,9 @@ class Sweeping:
             self.results.add(number, left, overrides)
 
     def finish(self, *, whole: bool = True) -> None:
-        """Show the table of all points, and leave it and their layouts in the folder.
+        """Show the table of all points, and write it and their layouts into the folder.
 
-        Of a sweep that is not `whole` the table has the points that left a record.
+        If the sweep is not `whole`, the table has the points that left a record.
         """
         if self._finished:
             return
@@ -107,7 +107,7 @@ class Sweeping:
         manifest.end(self.folder)
 
     def _leave_page(self) -> None:
-        # Few sweeps ask for it.
+        # Imported here, since few sweeps need it.
         from runner.cli import report
 
         try:
@@ -129,7 +129,7 @@ class Sweeping:
             say(f"{kept} of them had passed before, and were not run again")
 
     def _leave_story(self, story: str) -> None:
-        """Write the log of the sweep, and its layouts on one sheet where there are several of one array."""
+        """Write the log of the sweep, and a sheet of its layouts if there are several of one array."""
         names = {number: rows[0].experiment for number, rows in self.results.rows.items() if rows}
         files = sheet.files(names, _pictures(self.folder, names))
         if files is not None:
@@ -141,7 +141,7 @@ class Sweeping:
 
 
 def _lost(overrides: Sequence[str], why: str) -> Record:
-    """The record of a point that left none that can be read."""
+    """Return a record for a point without a readable one."""
     lost = records.started(None, overrides)
     lost.status, lost.error = "error", why
     return lost
@@ -160,12 +160,12 @@ def _pictures(folder: Path, numbers: Mapping[int, Any]) -> dict[int, Pictures]:
             pictures = codec.build(Pictures, drawn)
             consistent.require_pictures(pictures)
         except (OSError, plain.NotJson, AttributeError, codec.Misfit):
-            # Its point has been told to have no record that can be read.
+            # The point was already reported to have no readable record.
             continue
         pictures_of[number] = pictures
     return pictures_of
 
 
 def objective_of(folder: Path, objective: str) -> float | None:
-    """The number that a job tells its sweeper, read from its folder."""
+    """Return the number for the sweeper from a job's folder."""
     return measures.objective(measures.rows(0, records.read(folder), ()), objective)

@@ -1,7 +1,7 @@
-"""Jobs of Hydra that ended in; what their records say, in a tracker of experiments, out: a callback of Hydra's.
+"""Hydra jobs that ended in; their records in an experiment tracker out, through a Hydra callback.
 
-`hydra/callbacks=mlflow` (or `wandb`, `tensorboard`) names it; Hydra makes it, and calls it after each job, here or in
-the process in which another launcher does the job.
+`hydra/callbacks=mlflow` (or `wandb`, `tensorboard`) selects it; Hydra creates it, and calls it after each job, here or
+in the process in which another launcher runs the job.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ from runner.track.entry import Missing, Tracker, entries
 
 
 class Tracking(Callback):
-    """Tells a tracker each job that ended; `to` is which, by its name (`track/named.py`), `settings` are its own.
+    """Reports each ended job to the tracker named `to` (`track/named.py`); `settings` are the tracker's own.
 
-    Raises `InvalidConfiguration` where there is none of that name or its library is not installed, before anything is
-    run.
+    Raises `InvalidConfiguration` if there is no such tracker or its library is not installed, before anything is run.
     """
 
     def __init__(self, to: str, **settings: Any) -> None:
@@ -33,7 +32,7 @@ class Tracking(Callback):
         self._open()
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
-        """Tell a run, or a point of a sweep, if it left a record."""
+        """Report a run, or a point of a sweep, if it left a record."""
         hydra = config.hydra
         folder = Path(hydra.runtime.output_dir)
         try:
@@ -46,15 +45,15 @@ class Tracking(Callback):
             self._open().log(entry)
 
     def on_run_end(self, config: DictConfig, **kwargs: Any) -> None:
-        """Nothing more comes."""
+        """Close the tracker."""
         self._close()
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
-        """Nothing more comes."""
+        """Close the tracker."""
         self._close()
 
     def __getstate__(self) -> dict[str, Any]:
-        """What another process needs of it: no connection."""
+        """Return the state for another process: without the connection."""
         return {**self.__dict__, "_tracker": None}
 
     def _open(self) -> Tracker:

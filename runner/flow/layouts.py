@@ -1,4 +1,4 @@
-"""A configuration in which layouts are to be found in; the plan, and the configuration that has its layouts, out."""
+"""A configuration with layouts to find in; the plan, and the configuration with its layouts, out."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class OfShape:
-    """What a shape of the mesh came to: the cost of its best plan, and what a device sends and holds; or why none."""
+    """The plan for one mesh shape: its cost, and the bytes that a device sends and holds; or the error."""
 
     shape: tuple[int, ...]
     cost: float | None = None
@@ -47,12 +47,12 @@ class OfShape:
 
 @dataclass(frozen=True)
 class Planning:
-    """An experiment whose layouts are to be found, what is wanted of them, and the plan.
+    """An experiment with layouts to find, the requirements, and the plan.
 
-    - `definition`: what it is read from, everything whole where a layout is to be found; what it imports is not read.
+    - `definition`: its source, replicated where a layout is to be found; what it imports is not read.
     - `left_open`: the patterns of `specs` that say `auto`; `keys`: the layouts to find.
-    - `graph`: the experiment as its graph alone; `types`: those of the graph's values.
-    - `shapes`: where the shape of the mesh is found, what each came to, the best first.
+    - `graph`: the experiment as its graph alone; `types`: the types of the graph's values.
+    - `shapes`: the results for each mesh shape, the best first, if the shape is to be found.
     """
 
     experiment: Experiment
@@ -66,19 +66,19 @@ class Planning:
     shapes: tuple[OfShape, ...] = ()
 
     def again(self, memory: float) -> Planning:
-        """The plan that holds less. Raises `NoPlan`."""
+        """Return a plan that holds at most `memory` bytes per device. Raises `NoPlan`."""
         wanted = _wanted(self.request, self.keys, self.request.seconds)
         return replace(self, plan=plan(self.graph, self.types, replace(wanted, memory=memory)))
 
 
 def planned(config: Mapping[str, Any], folder: Path, sources: Callable[[], Sources], workers: Workers) -> Planning:
-    """Find the layouts of a configuration. Raises `InvalidExperiment` where there are none to be found."""
+    """Find the layouts of a configuration. Raises `InvalidExperiment` if it leaves none open or none can be found."""
     if not auto.is_open(config):
         raise invalid((), "there is no layout to find: say auto where one is wanted, spec: auto")
     request = auto.read_plan(config)
     if not auto.shape_is_open(config):
         return _planned(config, folder, sources, workers, request, request.seconds)
-    # By time it matters along which links an axis runs.
+    # If time is minimised, it matters which links an axis uses.
     shapes = auto.shapes(config, alike=request.least != "time")
     until = time.perf_counter() + request.seconds
     best, each, first = None, list[OfShape](), None
@@ -106,7 +106,7 @@ def planned(config: Mapping[str, Any], folder: Path, sources: Callable[[], Sourc
 
 
 def _better(one: Candidate, other: Candidate) -> bool:
-    """Whether it costs less; of what costs the same, whether it holds less."""
+    """Return whether `one` costs less, or costs the same and holds less."""
     if abs(one.cost - other.cost) > 1e-6 * abs(other.cost):
         return one.cost < other.cost
     return one.held < other.held
@@ -120,7 +120,7 @@ def _planned(
     request: PlanRequest,
     seconds: float,
 ) -> Planning:
-    """The plan on one mesh."""
+    """Return the plan on one mesh."""
     definition = auto.without(config)
     experiment = read(functions.traced(definition, folder / TREES, sources, workers))
     left_open = frozenset(str(key[1]) for key in auto.keys(config) if key[0] == "specs")
@@ -141,7 +141,7 @@ def _planned(
 def typed(
     experiment: Experiment, folder: Path, sources: Callable[[], Sources], workers: Workers
 ) -> tuple[Experiment, Parts]:
-    """An experiment of the graph alone, and the types of its values: they are the same in every layout."""
+    """Return the experiment as its graph alone, and the types of its values, which do not depend on layouts."""
     graph = experiment.at(program=Program.AUTO.value)
     return graph, value_types_of(workers.aside(kind(graph)), graph, folder, data.folder(experiment, sources))
 
@@ -157,7 +157,7 @@ def leave(folder: Path, planning: Planning, **more: Any) -> None:
 
 
 def _require_possible(experiment: Experiment, key: Key) -> None:
-    """Raise `InvalidExperiment` where layouts say nothing, or somebody has said already how blocks lie."""
+    """Raise `InvalidExperiment` if layouts make no difference, or `per_device` fixes them already."""
     if experiment.mesh.size == 1:
         raise invalid(key, f"the mesh {experiment.mesh} has one device: there is nothing to lay out")
     if "per_device" in experiment.sections:
@@ -170,7 +170,7 @@ def _require_possible(experiment: Experiment, key: Key) -> None:
 
 
 def filled(planning: Planning, candidate: Candidate) -> dict[str, Any]:
-    """The definition with the layouts of a candidate, and those of the lines as constraints."""
+    """Return the definition with the layouts of a candidate, and those of lines as constraints."""
     definition, defaults = schema.whole(planning.definition), schema.whole({})["plan"]
     arrays: dict[str, Any] = dict(definition["arrays"])
     sections = {section: dict(definition[section] or {}) for section in ("constraints", "outputs")}
@@ -187,15 +187,15 @@ def filled(planning: Planning, candidate: Candidate) -> dict[str, Any]:
             sections[section][name] = spec.json()
     lines = {name for section in (BOTH, "graph") for name, _ in all_names(definition[section], (section,))}
     for name, spec in candidate.constraints.items():
-        # What stands in a function has no name that a constraint could use.
+        # A line in a function has no name that a constraint could use.
         if name in lines and name not in sections["outputs"]:
             sections["constraints"].setdefault(name, spec.json())
-    # The first pattern that a path fits counts.
+    # The first pattern that matches a path counts.
     return {**definition, **sections, "arrays": arrays, "specs": paths | patterns, "plan": defaults}
 
 
 def anywhere(definition: Mapping[str, Any], sources: Callable[[], Sources]) -> dict[str, Any]:
-    """A definition for a file that may lie anywhere: files of Python by their whole paths."""
+    """Return a definition that does not depend on the folder of its file: Python files by absolute paths."""
     folder = functions.beside(definition, sources)
 
     def whole(source: str) -> str:

@@ -54,7 +54,7 @@ def modes(programs: Mapping[str, ProgramRecord], folder: Path) -> list[Mode]:
 
 
 def _asked(program: CompiledProgram) -> list[Asker] | None:
-    """Who asked for the collectives, in a fixed order."""
+    """Return who asked for the collectives, in a fixed order."""
     if program.collectives is None or program.collectives_missing:
         return None
     asked = {_by(collective) for collective in program.collectives if not collective.alone}

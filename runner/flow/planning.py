@@ -33,10 +33,10 @@ _ROUNDS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Compiled:
-    """What a program of a candidate came to.
+    """The results of one program of a candidate.
 
-    - `status`, `error`: of its run; `bytes_sent`, `seconds`, `memory_bytes`: by the compiled module, of one device;
-      null where these are not known.
+    - `status`, `error`: of its run; `bytes_sent`, `seconds`, `memory_bytes`: from the compiled module, per device;
+      None if unknown.
     """
 
     program: str
@@ -49,9 +49,9 @@ class Compiled:
 
 @dataclass(frozen=True, kw_only=True)
 class Tried:
-    """A candidate, the folder of its run, and what its programs came to, the best first.
+    """A candidate, the folder of its run, and the results of its programs, the best first.
 
-    `by_hand`: the file that has its layouts, of a competitor.
+    `by_hand`: the file with the layouts of a competitor.
     """
 
     candidate: Candidate
@@ -62,9 +62,9 @@ class Tried:
 
 @dataclass(frozen=True, kw_only=True)
 class Lowered:
-    """Why a plan was made anew: a candidate needs more memory as compiled than the limit is.
+    """The reason to plan again: a candidate needs more memory as compiled than the limit.
 
-    - `needed`: what it needs as compiled; `held`: its arrays and outputs; `limit`: what these may be in the next plan.
+    - `needed`: its bytes as compiled; `held`: its arrays and outputs; `limit`: their limit in the next plan.
     """
 
     needed: int
@@ -74,9 +74,9 @@ class Lowered:
 
 @dataclass(frozen=True)
 class Ranked:
-    """What was tried, the best first; the plan that it is of in the end; why that was made anew.
+    """The tried candidates, the best first; the final plan; the reasons for planning again.
 
-    `least_memory`: where nothing is within the limit, the least that anything needs as compiled.
+    `least_memory`: if nothing is within the limit, the least memory that a candidate needs as compiled.
     """
 
     planning: Planning
@@ -88,9 +88,9 @@ class Ranked:
 def ranked(
     planning: Planning, folder: Path, sources: Callable[[], Sources], overrides: Sequence[str], workers: Workers
 ) -> Ranked:
-    """The best candidates and the competitors, compiled and verified, the best by what was compiled first.
+    """Compile, verify and rank the best candidates and the competitors by the compiled programs.
 
-    Where the best one is over the memory limit, a plan is made that holds less by as much, a few times.
+    If the best candidate exceeds the memory limit, plan again with a limit reduced by the excess, a few times.
     """
     request, lowered = planning.request, list[Lowered]()
     rivals = list(competitors(planning, folder, sources, workers)) if request.candidates else []
@@ -119,7 +119,7 @@ def ranked(
 
 
 def _over(tried: Sequence[Tried], planning: Planning) -> Lowered | None:
-    """By how much the plan is over the memory limit, as compiled; None where something is within it."""
+    """Return how far the compiled plan exceeds the memory limit; None if a candidate is within it."""
     request = planning.request
     if (
         request.memory is None
@@ -142,7 +142,7 @@ def _over(tried: Sequence[Tried], planning: Planning) -> Lowered | None:
 
 
 def _smaller(planning: Planning, limit: float) -> Planning | None:
-    """The plan within a lower limit, or that which holds the least; None where nothing holds less than this one."""
+    """Return the plan within a lower limit, or the one that holds the least; None if no plan holds less than this."""
     try:
         return planning.again(limit)
     except NoPlan as error:
@@ -194,13 +194,13 @@ def _came_to(record: Record, request: PlanRequest) -> tuple[Compiled, ...]:
 
 
 def _rank(one: Compiled, request: PlanRequest) -> tuple[bool, bool, float]:
-    """What passed first, then what is within the memory limit, then by what is to be least."""
+    """Return a sort key: passed first, then within the memory limit, then by the quantity to minimise."""
     value = {"bytes": one.bytes_sent, "time": one.seconds, "memory": one.memory_bytes}[request.least]
     return one.status != "passed", exceeds(one, request), float("inf") if value is None else float(value)
 
 
 def exceeds(one: Compiled, request: PlanRequest) -> bool:
-    """Whether a device needs more memory, by the compiler, than the limit is."""
+    """Return whether a device needs more memory, according to the compiler, than the limit."""
     return request.memory is not None and one.memory_bytes is not None and one.memory_bytes > request.memory
 
 
@@ -210,9 +210,9 @@ def exceeds(one: Compiled, request: PlanRequest) -> bool:
 def competitors(
     planning: Planning, folder: Path, sources: Callable[[], Sources], workers: Workers
 ) -> Iterator[tuple[str, Candidate]]:
-    """The files that `plan.competitors` names, each with its layouts and what they cost by the plan's model.
+    """Yield the files that `plan.competitors` names, each with its layouts and their cost in the plan's model.
 
-    Raises `InvalidExperiment` for a file that is none, or that lacks a layout.
+    Raises `InvalidExperiment` for a file that is not an experiment, or that lacks a layout.
     """
     home = sources().folder(("plan", "competitors")) if planning.request.competitors else folder
     for number, file in enumerate(planning.request.competitors):
@@ -226,8 +226,8 @@ def competitors(
 
 
 def _by_hand(planning: Planning, path: Path, file: str, key: Key) -> tuple[dict[str, Spec], dict[str, Spec]]:
-    """The layouts of a file by their keys, and those of lines by their names."""
-    # Few plans have any.
+    """Return the layouts of a file by key, and the layouts of its lines by name."""
+    # Few plans have competitors.
     import yaml
 
     try:

@@ -9,7 +9,7 @@ from runner.record.model import CompiledProgram
 
 
 def keys(programs: Iterable[CompiledProgram]) -> dict[str, Key]:
-    """The keys as reasons write them (`arrays.w1.spec`, `outputs.grad.w1`), each with its parts."""
+    """Return the keys as in reasons (`arrays.w1.spec`, `outputs.grad.w1`), each with its parts."""
     parts_of: dict[str, Key] = {}
     for program in programs:
         for collective in program.collectives or ():

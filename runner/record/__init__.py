@@ -1,1 +1,1 @@
-"""What a run found in; `result.json`, goldens, and what differs between two of either, out."""
+"""The results of a run in; `result.json`, goldens, and the differences between two of either, out."""

@@ -1,6 +1,6 @@
-"""The text of a program's file in; its function `program`, as it stands there, out.
+"""The text of a program's file in; the source of its function `program` out.
 
-The file is Python's, with whatever a user may have changed in it since: so it is Python that parses it.
+Users may have edited the file with any Python syntax, so Python itself parses it.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import ast
 
 
 def function(text: str) -> str | None:
-    """The lines of the function `program`; None where the file has none.
+    """Return the source lines of the function `program`; None if the file has none.
 
-    Raises `SyntaxError` or `ValueError` for what is no Python.
+    Raises `SyntaxError` or `ValueError` if the text is not Python.
     """
     for node in ast.parse(text).body:
         if isinstance(node, ast.FunctionDef) and node.name == "program":

@@ -1,7 +1,7 @@
-"""A record whose fields have their types, and the data it was built from, in; what does not fit together in it out.
+"""A record whose fields have the right types, and the data it was built from, in; its inconsistencies out.
 
-Whoever shows a record takes for granted that a mesh has a size for each axis, that a picture has its parts, and that
-values have their shape. What the runner writes is so; a file may say anything.
+The code that shows a record relies on a size for each mesh axis, complete pictures, and values that match their shapes.
+The runner only writes such records, but a file may contain anything.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from runner.record.model import ArrayRecord, CompiledProgram, OutputRecord, Pict
 from runner.untyped import is_dict, is_list, is_sequence
 
 _LARGEST = 1 << 62
-"""No size, no place and no number of bytes is beyond: sums of some of them still are numbers that a machine has."""
+"""The largest valid size, index or number of bytes, so that sums of a few still fit into 64 bits."""
 
 
 def require(record: Record, data: dict[str, Any]) -> None:
-    """Raise `Misfit` for the first of what does not fit together."""
+    """Raise `Misfit` for the first inconsistency."""
     _integers(data, "")
     _programs(record, data)
     mesh = record.mesh
@@ -52,7 +52,7 @@ def _integers(data: object, at: str) -> None:
 
 
 def _programs(record: Record, data: dict[str, Any]) -> None:
-    """A program that was compiled is one, or the record is none; without this it would be one that is not."""
+    """Require that a program with outputs is a valid `CompiledProgram`: else it would pass as an uncompiled one."""
     for name, program in record.programs.items():
         if name not in tuple(Program):
             raise Misfit(f"programs has {name!r:.60}, which is no program")
@@ -101,7 +101,7 @@ def _has_shape(values: Any, shape: Sequence[int]) -> bool:
     return is_list(values) and len(values) == shape[0] and all(_has_shape(row, shape[1:]) for row in values)
 
 
-# The pictures, which are plain data to the record.
+# The pictures, which the record holds as plain data.
 
 
 @dataclass(frozen=True, kw_only=True)

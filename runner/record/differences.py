@@ -1,7 +1,7 @@
-"""What two programs pin in; what differs, in the field's words, out: one sentence per difference.
+"""The pins of two programs in; their differences, in the field's words, one sentence each, out.
 
-`all-gather of w for y over x appeared in constraint: +1.0 MB sent per device`. The goldens' failures and
-`runner/cli/compare.py` say it with these words.
+`all-gather of w for y over x appeared in constraint: +1.0 MB sent per device`. The messages of goldens and
+`runner/cli/compare.py` use these sentences.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from runner.words import bytes_text
 
 
 def of_program(program: str, before: Pinned, after: Pinned, names: Mapping[str, str] | None = None) -> list[str]:
-    """What differs between two pins of the program of that name; empty where nothing does.
+    """Return the differences between two pins of the program with that name; empty if there are none.
 
-    `names` has what readers know lines and outputs by that are a user's own Python.
+    `names` maps lines and outputs of a user's Python code to the names that readers know.
     """
     before, after = (_told(pin, names or {}) for pin in (before, after))
     lines: list[str] = []
@@ -43,7 +43,7 @@ def of_program(program: str, before: Pinned, after: Pinned, names: Mapping[str, 
 
 
 def _told(pin: Pinned, names: Mapping[str, str]) -> Pinned:
-    """A pin with the names that readers know."""
+    """Return a pin with the names that readers know."""
 
     def told(value: Any) -> Any:
         if is_mapping(value):
@@ -85,7 +85,7 @@ def _plain(value: Any) -> str:
 
 
 def bytes_change(before: int | None, after: int | None) -> str:
-    """`64 B → 128 B`; to the last byte where rounding would hide the change."""
+    """Return `64 B → 128 B`, with all digits if rounding would hide the change."""
     texts = ["unknown" if count is None else bytes_text(count) for count in (before, after)]
     if texts[0] == texts[1] and before is not None and after is not None:
         texts = [f"{before:,} B", f"{after:,} B"]
@@ -155,13 +155,13 @@ def _of_collectives(program: str, before: Pinned, after: Pinned) -> list[str]:
         lines.append(f"the compiled module of {program} is read {read}")
     if old is None or new is None:
         return lines if old == new else [*lines, _one_sided(f"the collectives of {program}", old)]
-    # Goldens that were written before do not say what is sent: that is no difference.
+    # Older goldens do not have the bytes sent: that is not a difference.
     unsaid = () if all("bytes_sent" in pin for pin in (*old, *new)) else ("bytes_sent",)
     return lines + _changes(program, _units(old, unsaid), _units(new, unsaid))
 
 
 def _units(listed: Sequence[Mapping[str, Any]], unsaid: Sequence[str]) -> Counter[str]:
-    """Every collective as text, without the fields that some leave `unsaid`, and how many there are of it."""
+    """Count equal collectives as JSON text, without the fields that some pins leave `unsaid`."""
     units: Counter[str] = Counter()
     for pin in listed:
         fields = {key: value for key, value in pin.items() if value or key not in _LEFT_OUT}
@@ -171,7 +171,7 @@ def _units(listed: Sequence[Mapping[str, Any]], unsaid: Sequence[str]) -> Counte
 
 
 def _entry(pin: Mapping[str, Any]) -> Collective:
-    """A collective that is pinned as the record has one, as far as its words need it."""
+    """Return a pinned collective in the record's form, with the fields that sentences need."""
     node, between = pin.get("node"), pin.get("between")
     return Collective(
         kind=pin["kind"],
@@ -195,7 +195,7 @@ def _entry(pin: Mapping[str, Any]) -> Collective:
 
 
 _LEFT_OUT = ("gradient", "asynchronous")
-"""What a golden says only where it is true."""
+"""The flags that a golden only contains if they are true."""
 
 _ALIKE: tuple[Callable[[Pinned], Any], ...] = (
     lambda pin: (words.subject(_entry(pin)), pin["kind"], pin.get("axes"), pin.get("inserted")),
@@ -204,7 +204,7 @@ _ALIKE: tuple[Callable[[Pinned], Any], ...] = (
     lambda pin: (_line(pin), pin["kind"], pin.get("gradient")),
     lambda pin: (pin["kind"], pin.get("axes"), pin.get("dtype"), pin.get("bytes_in"), pin.get("bytes_out")),
 )
-"""By what a collective of before is recognised in one of now, the closest likeness first."""
+"""The keys by which old and new collectives are matched, the strictest first."""
 
 
 def _line(pin: Mapping[str, Any]) -> Any:
@@ -242,7 +242,7 @@ def _appeared(program: str, pin: Pinned, sign: int, times: int, whole: int) -> s
 
 
 def _moved(pin: Mapping[str, Any], times: int) -> str:
-    """What a device sends for it: `+1.0 MB sent per device`, in a loop `+4.2 MB sent per device in 4 steps`."""
+    """Return what a device sends: `+1.0 MB sent per device`, in a loop `+4.2 MB sent per device in 4 steps`."""
     sent = pin.get("bytes_sent")
     if sent is None:
         return f"{'+' if times > 0 else '-'}an unknown number of bytes sent per device"

@@ -1,4 +1,4 @@
-"""A text in; a file that is there whole or not at all out."""
+"""Text in; a complete file, or none, out."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from runner.printable import printable
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file so that it is there whole or not at all.
+    """Write a file atomically: afterwards it is complete, or unchanged.
 
-    On Linux it has no name before it is whole, so that nothing is left of it where the process is killed. On other
-    systems, and file systems that know no such files, what is left then has a hidden name, and nobody reads it. What
-    is there and is no file, a device or a pipe, is left alone: `OSError`. A `.txt` is for terminals: control characters
-    are spelled out in it.
+    On Linux the file has no name until it is complete, so that a killed process leaves nothing. On other systems, and
+    on
+    file systems without such files, a killed process may leave a file with a hidden name, which nothing reads. A device
+    or a pipe is not replaced: `OSError`. In a `.txt`, which terminals show, control characters are escaped.
     """
     if path.exists() and not (path.is_file() or path.is_dir() or path.is_symlink()):
         raise OSError(errno.EINVAL, "it is no file, and is left alone", str(path))
@@ -42,18 +42,18 @@ def write_text(path: Path, text: str) -> None:
 
 
 def _write(handle: int, text: str) -> None:
-    # Half of a character outside of the plane is what JSON and Python write as \\ud800, and UTF-8 has no bytes for.
+    # UTF-8 cannot encode a lone surrogate, which JSON and Python write as \\ud800.
     with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace", closefd=False) as file:
         file.write(text)
 
 
 @contextlib.contextmanager
 def _unnamed(folder: Path) -> Generator[int | None]:
-    """A file that goes with its last descriptor; None where there is no such thing."""
+    """Yield a file without a name that vanishes with its last descriptor; None if the system has no such files."""
     try:
         handle = os.open(folder, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o666)
     except (AttributeError, OSError):
-        # Where the folder is what is wrong, a file with a name shows it too.
+        # If the folder is at fault, creating a named file raises the same error.
         yield None
         return
     try:
@@ -63,7 +63,7 @@ def _unnamed(folder: Path) -> Generator[int | None]:
 
 
 def _named(handle: int, path: Path) -> bool:
-    """Give a file that is whole its name. Returns whether the file system let it."""
+    """Give a complete file its name. Returns whether the file system supports that."""
     try:
         try:
             _link(handle, path)
@@ -76,7 +76,7 @@ def _named(handle: int, path: Path) -> bool:
 
 def _replace(handle: int, path: Path) -> None:
     hidden = path.with_name(f".{path.name}.{os.getpid()}.{handle}")
-    # A process that had this one's number left it: it was killed at this very place.
+    # A killed process with the same id left it.
     hidden.unlink(missing_ok=True)
     try:
         _link(handle, hidden)
@@ -86,7 +86,7 @@ def _replace(handle: int, path: Path) -> None:
 
 
 def _link(handle: int, path: Path) -> None:
-    # Python has the system follow the link in /proc where there is a folder to start from, and only there.
+    # Python makes the system follow the link in /proc only if `src_dir_fd` is given.
     root = os.open("/", os.O_RDONLY)
     try:
         os.link(f"/proc/self/fd/{handle}", path, src_dir_fd=root, follow_symlinks=True)

@@ -1,4 +1,4 @@
-"""A folder in; the run folders in it, in an order that a reader expects, out."""
+"""A folder in; the run folders in it, in natural order, out."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ PLAN = "plan.json"
 
 
 def runs(folder: Path) -> list[Path]:
-    """The run folders in a folder, itself one of them; those in a run folder, as `verification`, are part of it."""
+    """Return the run folders in a folder, or itself. A folder in a run folder is part of the run: `verification`."""
     return list(_runs(folder))
 
 
 def is_sweep(folder: Path) -> bool:
-    """Whether a folder holds the points of a sweep: run folders whose names are numbers."""
+    """Return whether a folder holds the points of a sweep: run folders whose names are numbers."""
     return not (folder / RECORD).is_file() and any(
         path.name.isdigit() and (path / RECORD).is_file() for path in _folders(folder)
     )
@@ -38,7 +38,7 @@ def _runs(folder: Path) -> Iterator[Path]:
 
 
 def _folders(folder: Path) -> Iterator[Path]:
-    """The folders right below one; links are not followed, which may lead anywhere, and in circles."""
+    """Yield the folders directly in a folder; links are not followed, since they may lead anywhere and in circles."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
@@ -46,5 +46,5 @@ def _folders(folder: Path) -> Iterator[Path]:
 
 
 def natural(text: str) -> list[tuple[int, str]]:
-    """A key by which 10 stands after 9."""
+    """Return a sort key by which 10 comes after 9."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text)]

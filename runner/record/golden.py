@@ -1,7 +1,7 @@
-"""A record in; what of it is pinned, and the file that pins it, out.
+"""A record in; its pinned values, and the file that pins them, out.
 
-What is pinned is what the compiler decided and a user would want to know of when it changes: collectives, bytes and
-layouts of the outputs; no times, no estimates, no temporary memory. A golden file holds one experiment,
+Pinned is what the compiler decides and what users care about when it changes: collectives, bytes and layouts of the
+outputs; no times, no estimates, no temporary memory. A golden file holds one experiment,
 `{"jax 0.10": {"cpu": {"shard_map": {…}}}}`: the series of JAX, the target, the program.
 """
 
@@ -25,7 +25,7 @@ from runner.record.model import CompiledProgram, ProgramRecord
 from runner.untyped import is_dict, is_list
 
 Pinned = dict[str, Any]
-"""What is pinned of one program: `bytes`, `outputs`, `collectives` and, where they are not the file's own, `dims`."""
+"""The pinned values of a program: `bytes`, `outputs`, `collectives`, and `dims` if they differ from the file's."""
 
 Goldens = dict[str, dict[str, dict[str, Pinned]]]
 """The content of one file: series of JAX, target, program."""
@@ -43,12 +43,12 @@ class InvalidGolden(Exception):
 
 
 def series(version: str) -> str:
-    """The series of a version of JAX, within which the compiler is expected to decide alike: `jax 0.10`."""
+    """Return the series of a JAX version, within which the compiler is expected to decide alike: `jax 0.10`."""
     return "jax " + ".".join(version.split(".")[:2])
 
 
 def pinned(program: ProgramRecord, dims: Mapping[str, int] | None = None) -> Pinned:
-    """What is pinned of a record's program. `dims` are those at which the experiment was run instead of its own.
+    """Return the pinned values of a program; `dims` are the sizes of its run if they are not the experiment's own.
 
     A program that was not compiled pins nothing else.
     """
@@ -91,16 +91,16 @@ def _collective(collective: Collective) -> Pinned:
 
 
 def folder(config_folder: Path) -> Path:
-    """Where the goldens of a config folder lie by default: in the tests beside it, or beside it.
+    """Return the default folder for the goldens of a config folder: in the tests beside it, or beside it.
 
-    Not in it, where each folder is a config group of Hydra's.
+    Not inside it, where each folder is a Hydra config group.
     """
     beside = config_folder.resolve().parent
     return (beside / "tests" if (beside / "tests").is_dir() else beside) / "goldens"
 
 
 def read(path: Path) -> Goldens:
-    """The content of a golden file; empty where there is none. Raises `InvalidGolden`."""
+    """Read a golden file; empty if there is none. Raises `InvalidGolden`."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -119,7 +119,7 @@ _REMEDY = "restore the file, or delete it and run pytest --update-golden"
 
 
 def _fault(content: Any) -> str | None:
-    """What is not as `text` writes it, if anything is not."""
+    """Return the first deviation from the format of `text`, if there is one."""
     if not is_dict(content):
         return "is not a mapping of series of JAX"
     for version, targets in content.items():
@@ -135,7 +135,7 @@ def _fault(content: Any) -> str | None:
 
 
 def _misshapen(entry: Any) -> str | None:
-    """Which part of a program's entry has another shape than `pinned` gives it."""
+    """Return the part of a program's entry whose shape differs from that of `pinned`."""
     if not is_dict(entry):
         return ""
     for key in ("bytes", "outputs", "dims"):
@@ -177,7 +177,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 
 def text(content: Goldens) -> str:
-    """The text of a golden file: keys sorted, one collective and one output per line, so that a diff can be read."""
+    """Return the text of a golden file: keys sorted, one collective and one output per line, for readable diffs."""
     return _text(content, "") + "\n"
 
 
@@ -197,15 +197,15 @@ def _holds_mappings(parts: list[Any]) -> bool:
 
 
 def entry(content: Goldens, place: Place) -> Pinned | None:
-    """What a file's content pins for a series, a target and a program; None where it pins nothing."""
+    """Return the pinned values for a series, a target and a program; None if there are none."""
     version, target, program = place
     return content.get(version, {}).get(target, {}).get(program)
 
 
 def pin(path: Path, place: Place, value: Pinned | None) -> None:
-    """Pin `value` at one place of a file, or with None nothing; every other place stays as it is.
+    """Pin `value` at one place of a file, or remove it if None; other places stay unchanged.
 
-    Safe against other processes that pin in the same file. Raises `InvalidGolden` for a file that cannot be read.
+    Safe with concurrent processes that pin in the same file. Raises `InvalidGolden` for a file that cannot be read.
     """
     version, target, program = place
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -226,7 +226,7 @@ def pin(path: Path, place: Place, value: Pinned | None) -> None:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Generator[None, None, None]:
-    """Alone with a folder among the processes of this machine. The lock ends with its process, however that ends."""
+    """Hold an exclusive lock on a folder among the processes of this machine; it ends with its process."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)

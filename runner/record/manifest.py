@@ -1,7 +1,7 @@
-"""A folder in; which of its files a run wrote out, so that nothing else is overwritten or deleted.
+"""A folder in; the files in it that a run wrote out, so that nothing else is overwritten or deleted.
 
-A folder is a run's by the manifest that the run leaves in it: when it begins, in a folder that was empty, and when it
-ends, then with the name and the hash of each file. Of a run that was killed the names say what it wrote.
+A folder belongs to a run if it has the run's manifest. The run writes it at its start, into an empty folder, and again
+at its end, then with the name and the hash of each file. If a run was killed, the names tell its files.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ RunKind: TypeAlias = Literal["run", "point", "sweep"]
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a run wrote: the SHA-256 of each file by its path in the folder; `files` is None where it has not ended."""
+    """The files of a run: the SHA-256 of each by its path in the folder; `files` is None until the run has ended."""
 
     kind: RunKind
     files: Mapping[str, str] | None
 
 
 class Occupied(Exception):
-    """A folder is not empty, so that a run in it could overwrite what is there; the message says what it is."""
+    """A folder is not empty, so that a run in it could overwrite files; the message names one."""
 
 
 _NAMES = re.compile(
@@ -59,7 +59,7 @@ _FOLDERS = re.compile(
 
 
 def read(folder: Path) -> Manifest | None:
-    """The manifest of a folder; None where it has none that can be read."""
+    """Return the manifest of a folder; None if it has no readable one."""
     file = folder / FILE
     try:
         data: Any = None if file.is_symlink() else json.loads(file.read_text(encoding="utf-8"))
@@ -75,11 +75,11 @@ def read(folder: Path) -> Manifest | None:
 
 
 def refusal(folder: Path) -> str | None:
-    """Why no run may begin in a folder; None where it is empty, or not there."""
+    """Say why no run may begin in a folder; None if it is empty or does not exist."""
     try:
         inside = sorted(entry.name for entry in os.scandir(folder))
     except OSError:
-        # Who makes it says what is wrong.
+        # Creating the folder reports what is wrong.
         return None
     if not inside:
         return None
@@ -94,7 +94,7 @@ def refusal(folder: Path) -> str | None:
 
 
 def begin(folder: Path, kind: RunKind) -> None:
-    """Claim an empty folder, or one that is not there yet, for a run of this process alone. Raises `Occupied`."""
+    """Claim an empty or new folder for a run of this process alone. Raises `Occupied`."""
     folder.mkdir(parents=True, exist_ok=True)
     if (why := refusal(folder)) is not None:
         raise Occupied(why)
@@ -102,7 +102,7 @@ def begin(folder: Path, kind: RunKind) -> None:
 
 
 def mark(folder: Path, kind: RunKind) -> None:
-    """Say that a run has begun in a folder. Raises `Occupied` where one has."""
+    """Mark the start of a run in a folder. Raises `Occupied` if one has begun there."""
     try:
         with open(folder / FILE, "x", encoding="utf-8") as file:
             file.write(_text(Manifest(kind, None)))
@@ -111,11 +111,11 @@ def mark(folder: Path, kind: RunKind) -> None:
 
 
 def end(folder: Path) -> None:
-    """Say what a run has written in its folder, if it is one; whoever writes there later is no part of it."""
+    """Record the files that a run wrote into its folder, if it is a run's; files written later are not part of it."""
     known = read(folder)
     if known is None:
         return
-    # It was empty when the run began: what has the name of what runs write is what this one wrote.
+    # The folder was empty when the run began: files with the names of run files are this run's.
     hashes: dict[str, str] = {}
     for home, below, names in os.walk(folder):
         here = Path(home)
@@ -128,13 +128,13 @@ def end(folder: Path) -> None:
 
 
 def is_as_written(file: Path) -> bool:
-    """Whether a file is what the run in whose folder it lies wrote there; False also where nothing says so."""
+    """Return whether a file is unchanged since the run of its folder wrote it; False if nothing proves that."""
     known = read(file.parent)
     return known is not None and known.files is not None and _is_as_written(file, known.files.get(file.name))
 
 
 def add(files: Iterable[Path]) -> None:
-    """Say that the runner has written files, each into the folder of a run that may have ended before."""
+    """Record files that the runner wrote into folders of runs that may have ended before."""
     for path in files:
         known = read(path.parent)
         if known is not None and known.files is not None:
@@ -142,7 +142,7 @@ def add(files: Iterable[Path]) -> None:
 
 
 def again(folder: Path) -> None:
-    """Say that a sweep goes on which had ended."""
+    """Mark that a sweep which had ended is resumed."""
     known = read(folder)
     if known is not None:
         _write(folder, Manifest(known.kind, None))
@@ -150,23 +150,21 @@ def again(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class _Contents:
-    """What is in the folder of a run: what runs wrote, files before the folders that they are in, and what they did
-    not.
-    """
+    """The contents of a run folder: the runs' own files, each before its folder, and those that no run wrote."""
 
     ours: list[Path]
     foreign: list[Path]
 
 
 def strangers(folder: Path) -> list[Path]:
-    """What is in a folder and no run wrote, or wrote otherwise: whoever put it there may want it. Links are."""
+    """Return the entries of a folder that no run wrote, or that were changed later; links are among them."""
     return _contents(folder).foreign
 
 
 def delete(folder: Path) -> list[Path]:
-    """Delete the folder of a run, where runs wrote everything in it; else nothing, and what they did not is returned.
+    """Delete the folder of a run if runs wrote everything in it; otherwise delete nothing, and return the rest.
 
-    Raises `OSError`, also for what came while it was deleted, which stays.
+    Raises `OSError`, also for a file that appeared during the deletion, which stays.
     """
     contents = _contents(folder)
     if not contents.foreign:
@@ -176,7 +174,7 @@ def delete(folder: Path) -> list[Path]:
 
 
 def _contents(folder: Path) -> _Contents:
-    """What is in a folder, itself the last of what is ours."""
+    """Return the contents of a folder; the folder itself is the last of `ours`."""
     known = None if folder.is_symlink() else read(folder)
     if known is None:
         return _Contents([], [folder / FILE])
@@ -220,14 +218,14 @@ def _is_ours(name: str) -> bool:
 
 
 def _hash(path: Path) -> str:
-    """What a manifest says about a file: its SHA-256; for a log also the size at which it had that."""
+    """Return the manifest's entry for a file: its SHA-256; for a log also its size at that time."""
     with open(path, "rb") as file:
         sha = hashlib.file_digest(file, "sha256").hexdigest()
         return f"{sha}:{file.tell()}" if path.suffix == ".log" else sha
 
 
 def _is_as_written(path: Path, noted: str | None) -> bool:
-    """Whether a file is as the manifest has it; a log may have grown: other launchers write into it after the run."""
+    """Return whether a file matches its entry; a log may have grown, since launchers append to it later."""
     sha, _, size = (noted or "").partition(":")
     if not size.isdecimal():
         return sha == _hash(path)

@@ -1,4 +1,4 @@
-"""The records of a sweep in; flat rows out, one per point and program, and which row is best by each measure."""
+"""The records of a sweep in; flat rows, one per point and program, and the best rows by each measure, out."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ from runner.record.files import write_text
 from runner.record.model import CompiledProgram, Record
 
 MEASURES = ("bytes_sent", "memory_bytes", "flops", "estimate_s", "compile_s", "run_s")
-"""What programs are compared in; of each the least is best.
+"""The measures that compare programs; smaller is better.
 
 - `bytes_sent`: bytes that a device sends over all executions, on a ring.
-- `memory_bytes`: what a device needs of memory.
-- `flops`: per device, as the compiler estimates, over all steps of loops.
+- `memory_bytes`: the memory that a device needs.
+- `flops`: per device, as the compiler estimates, over all iterations of loops.
 - `estimate_s`: the least seconds of a run on the hardware that the experiment names.
-- `compile_s`, `run_s`: seconds, of lowering and compiling once, and the median run.
+- `compile_s`, `run_s`: seconds of lowering and compiling once, and of the median run.
 """
 
 OLDER = {"peak_bytes": "memory_bytes"}
-"""What measures were called before, which is understood where one is named."""
+"""The old names of measures, which are still accepted."""
 
 DONE = ("passed", "known")
-"""The statuses of what need not be run again, and is no failure."""
+"""The statuses of points that are no failures and need not be run again."""
 
 ANSWERS = ("passed",)
-"""The statuses of what may be the best: a wrong program is no answer, and one that is known to be wrong is wrong."""
+"""The statuses of rows that can be the best: a program that is known to be wrong is still wrong."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One program of one point, or a point none of whose programs came so far.
+    """One program of one point, or a point none of whose programs was reached.
 
-    - `status`: the worse of how the program and its run ended, and `error` why it did not pass.
-    - `keys`: what the point overrides of what varies; `same_as`: the point that stands for it, since a symmetry of the
-      mesh makes them one; `collectives`: how often each kind runs, null where that is not known.
-    - `memory_is`: whether its memory is the `peak`, which the compiler tells, or the `sum` of what there is.
-    - `bytes_sent_min`: where branches decide what is sent, the least; the measure is the most.
-    - `hardware`, `compiled_for`: what the estimate is for.
+    - `status`: the worse of those of the program and its run; `error`: why it did not pass.
+    - `keys`: the point's overrides of the keys that vary; `same_as`: the point that stands for it by a symmetry of the
+      mesh; `collectives`: how often each kind runs, None if unknown.
+    - `memory_is`: whether its memory is the `peak` that the compiler reports, or the `sum` of the known parts.
+    - `bytes_sent_min`: the least bytes sent over all branches; the measure is the most.
+    - `hardware`, `compiled_for`: the subject of the estimate.
     """
 
     point: int
@@ -66,7 +66,7 @@ class Row:
     compiled_for: str | None = None
 
     def value(self, name: str) -> Any:
-        """What it has of a column: a measure, a swept key, what identifies it; where branches decide, the most."""
+        """Return a column: a measure, a swept key, or an identifying column; with branches, the most."""
         if (name := OLDER.get(name, name)) in self.measures:
             return self.measures[name]
         if name in self.keys:
@@ -78,13 +78,13 @@ class Row:
         )
 
     def measure(self, name: str) -> float | None:
-        """A measure, or how often a kind of collective runs."""
+        """Return a measure, or how often a kind of collective runs."""
         value = self.value(name)
         return float(value) if isinstance(value, int | float) else None
 
 
 def rows(point: int, record: Record, overrides: Iterable[str], same_as: int | None = None) -> list[Row]:
-    """The rows of a point; `record` is the other point's where it is the `same_as` another."""
+    """Return the rows of a point; if it is the `same_as` another point, `record` is that point's."""
     shared: dict[str, Any] = {
         "point": point,
         "experiment": record.experiment,
@@ -113,18 +113,18 @@ def rows(point: int, record: Record, overrides: Iterable[str], same_as: int | No
 
 
 _NAMED = ("experiment", "program")
-"""What has a column of its own, whether it is swept or not."""
+"""The keys with a column of their own, whether or not they are swept."""
 
 
 def varying(rows: Sequence[Row]) -> list[Row]:
-    """The rows with those keys only that are not the same in all points."""
+    """Return the rows with only those keys that differ between points."""
     names = dict.fromkeys(name for row in rows for name in row.keys if name not in _NAMED)
     kept = [name for name in names if len({row.keys.get(name) for row in rows}) > 1]
     return [replace(row, keys={name: row.keys.get(name, "") for name in kept}) for row in rows]
 
 
 def overridden(overrides: Iterable[str]) -> dict[str, str]:
-    """The keys of some overrides, as the command line names them, with their values."""
+    """Map the keys of overrides, as named on the command line, to their values."""
     values: dict[str, str] = {}
     for override in overrides:
         key, _, value = override.lstrip("+~").partition("=")
@@ -133,7 +133,7 @@ def overridden(overrides: Iterable[str]) -> dict[str, str]:
 
 
 def estimated(rows: Iterable[Row]) -> list[str]:
-    """What the rows' estimates are for: `TPU v5e, compiled for v5e:4x4`, each once."""
+    """Return the subjects of the rows' estimates, each once: `TPU v5e, compiled for v5e:4x4`."""
     measured_for = dict.fromkeys((row.hardware, row.compiled_for) for row in rows if row.hardware)
     return [f"{hardware}, compiled for {of}" if of else str(hardware) for hardware, of in measured_for]
 
@@ -157,7 +157,7 @@ def _memory_is(program: CompiledProgram) -> Literal["peak", "sum"] | None:
 
 
 def counts(program: CompiledProgram) -> dict[str, int | Range] | None:
-    """How often each kind of collective runs that moves anything; None where that is not known of one."""
+    """Return how often each kind of collective that moves data runs; None if one of the counts is unknown."""
     if program.collectives is None or program.collectives_missing:
         return None
     moving = [collective for collective in program.collectives if not collective.alone]
@@ -166,12 +166,12 @@ def counts(program: CompiledProgram) -> dict[str, int | Range] | None:
     return executions.by_kind((collective.kind, collective.count, collective.branches) for collective in moving)
 
 
-# The best.
+# Ranking.
 
 
 @dataclass(frozen=True)
 class Best:
-    """Of what passed, by one measure: the rows that are best and alike, the next one that is not, the worst."""
+    """The ranking of passed rows by one measure: the equally best rows, the next different one, the worst."""
 
     measure: str
     rows: tuple[Row, ...]
@@ -180,18 +180,18 @@ class Best:
 
     @property
     def value(self) -> float:
-        """What the best have."""
+        """The value of the best rows."""
         return self.of(self.rows[0])
 
     def of(self, row: Row) -> float:
-        """What another has."""
+        """Return the value of a row."""
         value = row.measure(self.measure)
         assert value is not None
         return value
 
 
 def best(rows: Sequence[Row], measure: str) -> Best | None:
-    """Which rows are best by a measure; None where fewer than two that passed have it, or all are alike."""
+    """Return the best rows by a measure; None if fewer than two passed rows have it, or all are equal."""
     answers = [row for row in rows if row.status in ANSWERS and row.measure(measure) is not None]
     ordered = sorted(answers, key=lambda row: (_number(row, measure), row.point))
     if len(ordered) < 2 or _number(ordered[0], measure) == _number(ordered[-1], measure):
@@ -207,7 +207,7 @@ def _number(row: Row, measure: str) -> float:
 
 
 def ordered(rows: Sequence[Row], by: str) -> list[Row]:
-    """The rows by a column, the least first; those that did not pass, or have none of it, last."""
+    """Sort the rows by a column, ascending; rows that did not pass, or have no value, come last."""
 
     def place(row: Row) -> tuple[bool, bool, float, str]:
         value = row.value(by)
@@ -225,9 +225,9 @@ def _as_number(value: Any) -> float:
 
 
 def objective(rows: Sequence[Row], name: str) -> float | None:
-    """The number that a sweeper minimises: of a program `auto.bytes_sent`, or the least of all that passed.
+    """Return the number for a sweeper to minimise: of one program, `auto.bytes_sent`, or the least of all passed ones.
 
-    None where what is asked for did not pass, or is not known.
+    None if the requested program did not pass, or its value is unknown.
     """
     program, _, measure = name.rpartition(".")
     values = [row.measure(measure) for row in rows if row.status in ANSWERS and program in ("", row.program)]
@@ -235,25 +235,25 @@ def objective(rows: Sequence[Row], name: str) -> float | None:
     return min(known, default=None)
 
 
-# The files.
+# Files.
 
 
 def columns(rows: Sequence[Row]) -> list[str]:
-    """The columns of the flat files: what identifies a row, the swept keys, collectives by kind, the measures."""
+    """Return the columns of the flat files: identifying columns, swept keys, collectives by kind, measures."""
     keys = list(rows[0].keys) if rows else []
     own = ["bytes_sent_min", "memory_is", "hardware", "compiled_for", "same_as", "error", "folder"]
     return ["point", "experiment", *keys, "program", "status", *KINDS, *MEASURES, *own]
 
 
 def leave(rows: Sequence[Row], folder: Path) -> None:
-    """Write `results.csv` and `results.jsonl` into the folder of a sweep, each whole or not at all."""
+    """Write `results.csv` and `results.jsonl` into the folder of a sweep, each atomically."""
     names = columns(rows)
     flat = [_flat(row, names) for row in rows]
     page = io.StringIO()
     writer = csv.DictWriter(page, names, lineterminator="\n")
     writer.writeheader()
     writer.writerows(flat)
-    # Columns of a table are shown by terminals; quotes protect line ends alone.
+    # Terminals may show the files: escape control characters; CSV quotes only protect line ends.
     write_text(folder / "results.csv", printable(page.getvalue()))
     lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in flat)
     write_text(folder / "results.jsonl", json_text(lines))
@@ -269,7 +269,7 @@ def _flat(row: Row, names: Sequence[str]) -> dict[str, Any]:
         "error": row.error,
         "folder": str(row.point if row.same_as is None else row.same_as),
     }
-    # Of a range the columns have both ends.
+    # A range has a column for each end.
     ranges = {kind: often for kind, often in (row.collectives or {}).items() if isinstance(often, Range)}
     own |= {kind: executions.short(often) for kind, often in ranges.items()}
     return {name: own[name] if name in own else row.value(name) for name in names}

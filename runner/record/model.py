@@ -360,7 +360,7 @@ class Record:
 
     @property
     def refused(self) -> str | None:
-        """With what it was refused, as the command would have told it, where `expect.invalid` has it so."""
+        """The message of the refusal that `expect.invalid` expects, as the command would have printed it."""
         verdict = self.checks.get("invalid")
         return verdict.refused if isinstance(verdict, RefusalVerdict) and verdict.status == "passed" else None
 

@@ -1,4 +1,4 @@
-"""A record in; how each of its programs ended, as part of its run, and why, out."""
+"""A record in; the outcome of each of its programs, as part of its run, and the reason, out."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ NO_REASON = "no reason was recorded"
 
 
 def of_run(record: Record) -> tuple[Status, str | None]:
-    """How a run ended apart from its programs, and why: what is wrong with the file, or what ended the run.
+    """Return the status of a run apart from its programs, and why: a fault in the file, or how the run ended.
 
-    A program is no better than that: where `graph` and `per_device` differ, nobody knows which of the two is meant.
+    No program is better than its run: if `graph` and `per_device` differ, either of the two may be the intended one.
     """
     programs: list[Status] = [program.status for program in record.programs.values()]
     own = worst([of_checks(record.checks), *([record.status] if record.error else [])])
     if _rank(record.status) > _rank(worst([own, *programs])):
-        # Whatever made it so, it is none of the programs.
+        # The cause is not one of the programs.
         own = record.status
     if own == "passed":
         return own, record.error or record.refused
@@ -29,7 +29,7 @@ def of_run(record: Record) -> tuple[Status, str | None]:
 
 
 def of_program(record: Record, name: str) -> tuple[Status, str | None]:
-    """The worse of how a program and its run ended, with all that is to be said of it; None where both passed."""
+    """Return the worse status of a program and its run, and all reasons; None if both passed."""
     program = record.programs[name]
     run, of_the_run = of_run(record)
     status = worst([run, program.status])
@@ -48,14 +48,14 @@ def _rank(status: Status) -> int:
 
 
 def _findings(checks: Checks | FileChecks) -> Iterator[str]:
-    """The name, the status and the first reason of each check that has something to say."""
+    """Yield the name, the status and the first reason of each check that reports something."""
     for name, check in checks.named():
         if check.status not in ("passed", "not_run"):
             yield f"{name} {check.status}: {_reason(check)}"
 
 
 def _reason(check: Verdict) -> str:
-    """The first of the reasons of a check: its own, or that of the first output that is as bad."""
+    """Return the first reason of a check: its own, or that of the first output with the check's status."""
     outputs = check.outputs if isinstance(check, ValueVerdict) else {}
     of_outputs = (f"{name}: {output.reason}" for name, output in outputs.items() if output.reason)
     off = (

@@ -1,7 +1,7 @@
-"""A file of JSON in; its plain data out, whatever stands in it, or why there is none in one line.
+"""A JSON file in; its plain data, or the reason in one line why it has none, out.
 
-Python reads more than JSON: `NaN`, `1e999`, integers of any length. Nothing of ours writes these, and what is computed
-of them later would fail where nobody can say which file they came from.
+Python's parser accepts more than JSON: `NaN`, `1e999`, integers of any length. The runner never writes these, and
+computing with them would fail later, where the file is unknown.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 _DIGITS = 300
-"""An integer of more is no float64 either."""
+"""The most digits of an integer: a longer one does not fit into a float64 either."""
 
 
 class NotJson(ValueError):
@@ -20,7 +20,7 @@ class NotJson(ValueError):
 
 
 def read(path: Path) -> Any:
-    """The data of a file. Raises `NotJson`; `OSError` where the file cannot be read."""
+    """Return the data of a file. Raises `NotJson`; `OSError` if the file cannot be read."""
     try:
         return parse(path.read_text(encoding="utf-8"))
     except UnicodeDecodeError as error:
@@ -28,7 +28,7 @@ def read(path: Path) -> Any:
 
 
 def parse(text: str) -> Any:
-    """The data of a text. Raises `NotJson`."""
+    """Return the data of a text. Raises `NotJson`."""
     try:
         return json.loads(text, parse_constant=_refused, parse_float=_float, parse_int=_integer)
     except NotJson:

@@ -1,5 +1,5 @@
-"""What a run found in; `result.json` out, and back. The record is the contract: fields may be added, none changes its
-meaning under one number of the schema.
+"""The results of a run in; `result.json` out, and back. The record is a contract: fields may be added, but no field
+changes its meaning under one schema number.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from runner.version import __version__
 
 
 class UnreadableRecord(Exception):
-    """A `result.json` is not a record, or one of another schema; the message says which, and what to do."""
+    """A `result.json` is not a record, or has another schema; the message says which, and what to do."""
 
 
 def started(name: str | None, overrides: Sequence[str], summary: str = "") -> Record:
-    """The record of a run that has only begun."""
+    """Return the record of a run that has just begun."""
     return Record(
         experiment=name,
         summary=summary,
@@ -50,7 +50,7 @@ def started(name: str | None, overrides: Sequence[str], summary: str = "") -> Re
 def ended(
     folder: Path, status: Status, message: str, overrides: Sequence[str], config_folders: Sequence[str] = ()
 ) -> Record:
-    """Write and return the record of a run that ended with this message before anything was found."""
+    """Write and return the record of a run that ended with a message before it had results."""
     record = started(None, overrides)
     record.config_folders = list(config_folders)
     record.status, record.error, record.environment.git = status, message, git()
@@ -59,7 +59,7 @@ def ended(
 
 
 def config_hash(config: Mapping[str, Any], folder: Path | None = None) -> str:
-    """What tells two resolved configurations apart, and the files of Python that they import from `folder`."""
+    """Return a hash of a resolved configuration and of the Python files that it imports from `folder`."""
     files = (folder / str(source).partition(":")[0] for source in config["imports"].values()) if folder else ()
     contents = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()}
     whole = {**config, "imported": contents} if contents else config
@@ -68,22 +68,22 @@ def config_hash(config: Mapping[str, Any], folder: Path | None = None) -> str:
 
 
 def exit_status(status: Status) -> int:
-    """The exit status of a run.
+    """Return the exit status of a run.
 
-    0: nothing is wrong but what is known to be; 1: a check failed or is weak; 2: the experiment is invalid; 3: a
-    program could not be compiled or run.
+    0: everything passed or is a known failure; 1: a check failed or is weak; 2: the experiment is invalid; 3: a program
+    could not be compiled or run.
     """
     return STATUSES[status]
 
 
 def worst(statuses: Sequence[Status]) -> Status:
-    """The status of a whole made of parts with these statuses."""
+    """Return the status of a whole whose parts have these statuses."""
     best: Status = "passed"
     return max([best, *statuses], key=list(STATUSES).index)
 
 
 def of_checks(checks: Checks | FileChecks) -> Status:
-    """The status that some checks give: the worst of those that were run."""
+    """Return the worst status of the checks that were run."""
     return worst([verdict.status for verdict in checks if verdict.status != "not_run"])
 
 
@@ -99,7 +99,7 @@ _encoded = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
 def _text(value: Any, before: str = "", indent: int = 0) -> str:
-    """JSON in which what fits on a line stands on one; `before` is the key that stands on it too."""
+    """Return JSON in which everything that fits is on one line; `before` is the key before the value."""
     line = before + _encoded(value)
     if not value or not (is_dict(value) or is_list(value)) or (indent and indent + len(line) < _WIDTH):
         return line
@@ -115,8 +115,8 @@ def _text(value: Any, before: str = "", indent: int = 0) -> str:
 def read(folder: Path) -> Record:
     """Read the record of a run folder.
 
-    Raises `UnreadableRecord` for what is no record, and for one that another version of the runner wrote;
-    `FileNotFoundError` and `NotADirectoryError` where there is none.
+    Raises `UnreadableRecord` if it is not a record, or another version of the runner wrote it; `FileNotFoundError` and
+    `NotADirectoryError` if there is none.
     """
     path = folder / "result.json"
     try:
@@ -136,7 +136,7 @@ def read(folder: Path) -> Record:
             f"{path}\n  {wrote} version of shardproof wrote it: its schema is {number}, this version reads {SCHEMA}; "
             "run the experiment again, or read it with the version that environment.runner names"
         )
-    # A run writes its record, and reads none.
+    # Imported here, since a run writes its record and reads none.
     from runner.record import consistent
 
     try:
@@ -148,7 +148,7 @@ def read(folder: Path) -> Record:
 
 
 def schema_text() -> str:
-    """The JSON Schema of `result.json`, which is `docs/result.schema.json`."""
+    """Return the JSON Schema of `result.json`, which is `docs/result.schema.json`."""
     schema = codec.schema(Record)
     head = {"$schema": schema.pop("$schema"), "title": f"result.json, schema {SCHEMA}"}
     schema["$defs"]["Record"]["properties"]["schema"] = {"const": SCHEMA}
@@ -156,7 +156,7 @@ def schema_text() -> str:
 
 
 def git() -> Git | None:
-    """The commit of the folder that the user stands in, where it is a git checkout."""
+    """Return the commit of the working directory, if it is in a git checkout."""
     try:
         sha = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False)
         if sha.returncode:

@@ -1,6 +1,6 @@
-"""A folder in; the runs and sweeps in it, in brief, out; they may go as far as their manifests say that they are ours.
+"""A folder in; a summary of the runs and sweeps in it out; they can be deleted if their manifests allow it.
 
-Records of every schema are read here, since what they say in brief has not changed.
+Records of every schema are read here, since the fields of the summary have never changed.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from runner.untyped import is_dict, is_list
 class ShelfEntry:
     """A run, or a sweep with all its points.
 
-    - `experiment`: names, several where a sweep has them; `statuses`: how its points ended, how many each.
-    - `time`: when it began, as its record has it: ISO 8601, UTC; `overrides`: those of a run, of a sweep those of all.
+    - `experiments`: their names, several for some sweeps; `statuses`: the number of points with each status.
+    - `time`: its start from the record: ISO 8601, UTC; `overrides`: of a run, or of all points of a sweep.
     """
 
     folder: Path
@@ -33,15 +33,15 @@ class ShelfEntry:
 
     @property
     def points(self) -> int:
-        """How many runs it is."""
+        """The number of runs."""
         return self.statuses.total()
 
 
 def entries(folder: Path, unread: list[str] | None = None) -> list[ShelfEntry]:
-    """The runs and sweeps in a folder, the oldest first; a sweep is one of them, its points are not.
+    """Return the runs and sweeps in a folder, the oldest first; the points of a sweep are not listed.
 
-    What files called `result.json` cannot be read is appended to `unread`; of a record that is damaged beyond what it
-    says first, which is listed, too.
+    Messages on unreadable `result.json` files are appended to `unread`, also on a record that is only damaged after its
+    summary, which is listed.
     """
     runs_of: dict[Path, list[tuple[Path, dict[str, Any]]]] = {}
     for run in folders.runs(folder):
@@ -53,7 +53,7 @@ def entries(folder: Path, unread: list[str] | None = None) -> list[ShelfEntry]:
 
 
 def _is_point(run: Path) -> bool:
-    """Whether a run is a point of the sweep in whose folder it lies; of an earlier version's its number says so."""
+    """Return whether a run is a point of the sweep in whose folder it is; without manifests its number decides."""
     inner, outer = manifest.read(run), manifest.read(run.parent)
     if inner is not None or outer is not None:
         return inner is not None and inner.kind == "point" and outer is not None and outer.kind == "sweep"
@@ -75,7 +75,7 @@ def _entry(home: Path, runs: list[tuple[Path, dict[str, Any]]]) -> ShelfEntry:
 
 
 def _brief(folder: Path, unread: list[str] | None = None) -> dict[str, Any] | None:
-    """What a record says first; None where the file is none of ours, and why it is none appended to `unread`."""
+    """Return a record's data; None if the file is not a record, and then the reason is appended to `unread`."""
     why = "not a record: it has no 'schema', 'status', 'experiment' and 'overrides'"
     try:
         data = plain.read(folder / folders.RECORD)
@@ -94,7 +94,7 @@ def _brief(folder: Path, unread: list[str] | None = None) -> dict[str, Any] | No
 
 
 def _damage(folder: Path) -> str | None:
-    """Why the rest of a record cannot be read; a record that is as its run wrote it need not be tried."""
+    """Say why the rest of a record cannot be read; a record that is unchanged since its run need not be tried."""
     if manifest.is_as_written(folder / folders.RECORD):
         return None
     from runner.record import record
@@ -107,7 +107,7 @@ def _damage(folder: Path) -> str | None:
 
 
 def size(entry: ShelfEntry) -> int:
-    """The bytes of all its files."""
+    """Return the bytes of all files of an entry."""
     total = 0
     for home, _, files in os.walk(entry.folder):
         total += sum(os.lstat(os.path.join(home, name)).st_size for name in files)
@@ -115,12 +115,13 @@ def size(entry: ShelfEntry) -> int:
 
 
 def strangers(entry: ShelfEntry) -> list[Path]:
-    """What is in the folder of an entry and no run wrote."""
+    """Return the files in the folder of an entry that no run wrote."""
     return manifest.strangers(entry.folder.resolve())
 
 
 def delete(entry: ShelfEntry) -> list[Path]:
-    """Delete a run or a sweep, where runs wrote everything in its folder; else nothing, and what they did not is
-    returned. Raises `OSError`.
+    """Delete a run or a sweep if runs wrote everything in its folder; otherwise nothing, and return the rest.
+
+    Raises `OSError`.
     """
     return manifest.delete(entry.folder.resolve())

@@ -1,4 +1,4 @@
-"""The folder of a sweep in; the command lines that began it, and that go on with it, out."""
+"""The folder of a sweep in; the commands that began it and that resume it out."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ FILE = "sweep.json"
 
 @dataclass(frozen=True)
 class Command:
-    """The command that began a sweep, and the one that runs what is missing of it or did not pass."""
+    """The command that began a sweep, and the one that runs its missing and failed points."""
 
     begun: str
     resumed: str
 
 
 def read(folder: Path) -> Command | None:
-    """The commands of a sweep; None where its folder does not say how it was begun."""
+    """Return the commands of a sweep; None if its folder does not say how it was begun."""
     try:
         content = plain.read(folder / FILE)
     except (OSError, plain.NotJson):

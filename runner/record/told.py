@@ -1,6 +1,6 @@
-"""A record in; the same out with the names that a user's Python has: places for lines, paths for the leaves of trees.
+"""A record in; the same with a user's Python names out: source lines for lines, paths for the leaves of trees.
 
-For those who read. What looks lines up, such as a drawing of the graph, takes the record as it is.
+For readers. Code that looks up lines, such as the drawing of the graph, takes the original record.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Names = Mapping[str, str]
 
 
 def lines_of(program: str) -> str:
-    """Which lines of a record a program was written from."""
+    """Return the section of a record whose lines a program was written from."""
     return "derived" if Program(program) is Program.DERIVED else Program(program).section
 
 
 def names_of(record: Record) -> dict[str, Names]:
-    """By section what readers know lines, arrays and outputs by: `llama.py:41 q = x @ w.q`, `params/q`."""
+    """Return, by section, the readers' names of lines, arrays and outputs: `llama.py:41 q = x @ w.q`, `params/q`."""
     return {
         section: record.paths | {line.line: str(line.frame) for line in lines if line.frame is not None}
         for section, lines in record.lines.items()
@@ -34,7 +34,7 @@ def names_of(record: Record) -> dict[str, Names]:
 
 
 def told(record: Record) -> Record:
-    """The record that tells `llama.py:41 q = x @ w.q` where it names that line, and `params/q` for a leaf."""
+    """Return the record with readers' names: `llama.py:41 q = x @ w.q` for a line, and `params/q` for a leaf."""
     names = names_of(record)
     if not record.paths and not any(names.values()):
         return record
@@ -55,7 +55,7 @@ def told(record: Record) -> Record:
 
 
 def program_told(program: CompiledProgram, names: Names) -> CompiledProgram:
-    """A program that tells other names for lines, where there are such."""
+    """Return a program with readers' names for its lines, if there are any."""
     if not names:
         return program
     return replace(
@@ -82,7 +82,7 @@ def _one(line: str | None, names: Names) -> str | None:
 
 
 def _checks(checks: FileChecks, names: Mapping[str, Names]) -> FileChecks:
-    """The checks of a file with other names for the lines that decide."""
+    """Return the checks of a file with readers' names for the deciding lines."""
     verdict = checks.sections
     if not isinstance(verdict, SectionsVerdict):
         return checks
@@ -103,7 +103,7 @@ def _undecided(undecided: Undecided | None, names: Mapping[str, Names]) -> Undec
 
 
 def _value(verdict: Any, names: Names) -> Any:
-    """A verdict on values with other names for the lines that decide."""
+    """Return a verdict on values with readers' names for the deciding lines."""
     if not isinstance(verdict, ValueVerdict):
         return verdict
     outputs: dict[str, ValueOutput | OutputVerdict] = {}

@@ -1,6 +1,6 @@
-"""What checks say: what all verdicts have, and the classes that others than their check read.
+"""The verdicts of checks: the fields that all have, and the classes that code outside their check reads.
 
-The class of any other verdict stands in the file of its check, in `runner/checks/`.
+The class of any other verdict is in the file of its check, in `runner/checks/`.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class Verdict:
     dims: dict[str, int] | None = None
 
     def lines(self) -> list[str]:
-        """Why it failed or is weak, in words: who is to blame first, then where."""
+        """Return the reasons why it failed or is weak: the culprit first, then the places."""
         return [*self.diagnosis, *([self.reason] if self.reason else []), *self.details]
 
 
@@ -170,11 +170,11 @@ class ValueVerdict(Verdict):
 
     @property
     def compared(self) -> dict[str, ValueOutput]:
-        """The outputs that an oracle knows."""
+        """The outputs that an oracle has."""
         return {name: output for name, output in self.outputs.items() if isinstance(output, ValueOutput)}
 
     def lines(self) -> list[str]:
-        """The same, and what is wrong in each output."""
+        """Return the reasons, and the errors in each output."""
         lines = super().lines()
         for name, output in self.compared.items():
             if output.status not in ("failed", "known"):
@@ -217,7 +217,7 @@ class RefusalVerdict(Judged):
 class FileChecks:
     """What is checked of an experiment's file, whatever its programs do."""
 
-    # Each check that `runner/checks/registry.py` lists is an attribute; None stands for one that there is not.
+    # Each check that `runner/checks/registry.py` lists is an attribute, None if it was not made.
 
     _OF_FILES = True
 
@@ -229,8 +229,8 @@ class FileChecks:
 
     @classmethod
     def members(cls) -> dict[str, Any]:
-        """The names of the checks in the order of a report, and the types of their verdicts."""
-        # What is checked lies above what it says: a record is read, too, where nothing is checked.
+        """Return the names of the checks in the order of a report, and the types of their verdicts."""
+        # Imported here: the checks are above the record, and records are also read without running checks.
         kinds: Any = importlib.import_module("runner.checks.registry").kinds()
         return {kind.name: kind.verdict | None for kind in kinds if (kind.needs.name == "FILE") == cls._OF_FILES}
 
@@ -240,19 +240,19 @@ class FileChecks:
         return self._verdicts.get(name)
 
     def but(self, **verdicts: Verdict | None) -> Self:
-        """The same with these instead, or without those that are None."""
+        """Return a copy with these verdicts replaced, or removed if None."""
         return type(self)(**{**self._verdicts, **verdicts})
 
     def json(self) -> dict[str, Verdict]:
-        """As `result.json` has them."""
+        """Return the verdicts as in `result.json`."""
         return self._verdicts
 
     def named(self) -> Iterator[tuple[str, Verdict]]:
-        """The checks that there are, with their names."""
+        """Yield the existing verdicts with the names of their checks."""
         return iter(self._verdicts.items())
 
     def get(self, name: str) -> Verdict | None:
-        """The check of that name; None where there is none."""
+        """Return the verdict of the check with that name; None if there is none."""
         return self._verdicts.get(name)
 
     def __iter__(self) -> Iterator[Verdict]:

@@ -1,7 +1,7 @@
-"""A condition as text in; which rows of a sweep it lets through out: `bytes_sent < 1e6 and program == "auto"`.
+"""A condition as text in; a predicate on rows of a sweep out: `bytes_sent < 1e6 and program == "auto"`.
 
-It compares columns with numbers and texts, and joins comparisons by `and`, `or` and `not`, which expressions of
-experiments have not: Python parses it. Nothing is evaluated but what is known here.
+It compares columns with numbers and texts, joined by `and`, `or` and `not`, which the expressions of experiments do not
+have. Python parses it; only the known syntax is evaluated.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ Condition = Callable[[Row], bool]
 
 
 class NoCondition(Exception):
-    """A text is no condition; the message says why."""
+    """A text is not a condition; the message says why."""
 
 
 def parse(text: str, names: Iterable[str]) -> Condition:
-    """The condition; `names` are the columns. Raises `NoCondition`."""
+    """Parse the condition; `names` are the columns. Raises `NoCondition`."""
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except SyntaxError as error:
@@ -82,7 +82,7 @@ def _value(term: ast.expr, names: tuple[str, ...]) -> Callable[[Row], Any]:
 
 
 def _compared(value: Any, bound: Any, by: Callable[[Any, Any], bool]) -> bool:
-    """What is not known is neither less nor more, and equal to nothing."""
+    """Compare two values: an unknown value is neither less nor greater, and equal to nothing."""
     if value is None or bound is None:
         return False
     try:

@@ -1,4 +1,4 @@
-"""The record of what was compiled for hardware that is not here in; what of the checks was run, and where, out."""
+"""The record of programs that were compiled for absent hardware in; which checks ran, and on what, out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from runner.show.console import say
 
 
 def show(record: Record, target: Devices) -> None:
-    """What of the checks was run, and where, since the target is not here."""
+    """Print which checks ran, and on what, for a target that is not here."""
     if target.device_order:
         reason = target.device_order_reason
         say(f"device order: {target.device_order}" + (f", since {reason}" if reason else ""))

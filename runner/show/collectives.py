@@ -1,4 +1,4 @@
-"""A record in; the rows of its table of collectives out, one for all that are alike, whichever programs have them."""
+"""A record in; the rows of its table of collectives out, one row for equal collectives of several programs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from runner.words import listed as names_listed
 HEAD = ("collective", "of", "over", "runs", "in → out per device", "sends", "dtype", "how", "programs")
 
 SHOWN = 24
-"""Rows, at most, on a terminal; the log has all."""
+"""The most rows on a terminal; the log has all."""
 
 
 def rows(record: Record) -> list[tuple[str, ...]]:
-    """The rows under `HEAD`."""
+    """Return the rows under `HEAD`."""
     grouped: dict[tuple[str, ...], list[str]] = {}
     programs = _compiled(record)
     for program, listed in programs.items():
@@ -34,7 +34,7 @@ def rows(record: Record) -> list[tuple[str, ...]]:
 
 
 def totals(record: Record) -> list[str]:
-    """What a device sends for each kind and over each axis, for programs with several collectives."""
+    """Return lines with the bytes that a device sends per kind and per axis, for programs with several collectives."""
     by_text: dict[str, list[str]] = {}
     programs = _compiled(record)
     for program, listed in programs.items():
@@ -63,7 +63,7 @@ def totals(record: Record) -> list[str]:
 
 
 def _sent(parts: list[Part]) -> str:
-    """The bytes of some collectives over all their executions; of branches the most."""
+    """Sum the bytes of collectives over all their executions; of alternative branches the largest counts."""
     sent = executions.total(parts)
     if sent is None:
         return "unknown"
@@ -71,12 +71,12 @@ def _sent(parts: list[Part]) -> str:
 
 
 def _all_or(names: list[str], programs: dict[str, list[Collective]]) -> str:
-    """`all`, or the programs by their names."""
+    """Return `all`, or the names of the programs."""
     return "all" if names == list(programs) and len(names) > 1 else ", ".join(names)
 
 
 def lines(record: Record) -> list[str]:
-    """What there is to say beneath the rows: who does not communicate, and what is not known."""
+    """Return the lines below the table: programs without communication, and what is unknown."""
     programs = _compiled(record)
     sentences: list[str] = []
     silent = [program for program, listed in programs.items() if all(entry.alone for entry in listed)]
@@ -88,7 +88,7 @@ def lines(record: Record) -> list[str]:
 
 
 def reasons(record: Record) -> list[str]:
-    """One line for each reason, with the collectives that are there for it, and where the keys stand that it names."""
+    """Return one line for each reason, with its collectives and the places of the keys that it names."""
     of_collective: dict[tuple[str, str], list[str]] = {}
     named: dict[str, None] = {}
     programs = _compiled(record)
@@ -110,7 +110,7 @@ def reasons(record: Record) -> list[str]:
 
 
 def way(reshard: Reshard) -> str:
-    """What the compiler lays out anew by gathering the whole, and what it can do without."""
+    """Describe what the compiler reshards by gathering the whole array, and whether the gather can be avoided."""
     what = f"{reshard.dtype}{list(reshard.shape)} goes from {reshard.before} to {reshard.after}"
     if reshard.through is None:
         return f"{what}; no steps were found that the compiler takes without gathering the whole"
@@ -120,7 +120,7 @@ def way(reshard: Reshard) -> str:
 
 
 def shortened(table: list[tuple[str, ...]], most: int | None) -> tuple[list[tuple[str, ...]], str | None]:
-    """The first rows, and word of the rest."""
+    """Return the first `most` rows, and a line that says how many were left out."""
     if most is None or len(table) <= most:
         return table, None
     left = len(table) - most
@@ -128,7 +128,7 @@ def shortened(table: list[tuple[str, ...]], most: int | None) -> tuple[list[tupl
 
 
 def _compiled(record: Record) -> dict[str, list[Collective]]:
-    """The collectives of the programs that run on the mesh and could be read."""
+    """Return the collectives of each program that runs on the mesh and whose module could be read."""
     programs = {name: result.collectives for name, result in record.compiled.items() if Program(name).on_mesh}
     return {name: listed for name, listed in programs.items() if listed is not None}
 

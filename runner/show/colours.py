@@ -1,4 +1,4 @@
-"""Device ids in; the colour that each has in every picture of its mesh, and the ink that can be read on it, out."""
+"""Device ids in; the colour of each device in every picture of a mesh, and an ink that is readable on it, out."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from functools import lru_cache
 # ~pault/), moved apart until any two differ by 17 in CIE Lab under simulated protanopia, deuteranopia and tritanopia.
 PALETTE = ("#81A6D9", "#ED8962", "#F1DE88", "#FFA4B7", "#31AC89", "#BBCC33", "#99DCFE", "#E7EAF0")
 
-# More devices than that cannot each have a hue of their own: from light to dark in the order of their ids, so that the
-# order can be seen without telling hues apart. The middle of ColorBrewer's YlGnBu.
+# More devices cannot all have distinct hues: colours go from light to dark in the order of the ids, so that the order
+# is visible without distinguishing hues. The middle of ColorBrewer's YlGnBu.
 _RAMP = ("#EDF8B1", "#C7E9B4", "#7FCDBB", "#41B6C4", "#1D91C0", "#225EA8")
 
 
 def colours(device_ids: Iterable[int]) -> dict[int, str]:
-    """A background colour `#RRGGBB` for each device, the same in every picture of one mesh."""
+    """Return a background colour `#RRGGBB` for each device, the same in every picture of one mesh."""
     ids = sorted(set(device_ids))
     if len(ids) <= len(PALETTE):
         return dict(zip(ids, PALETTE, strict=False))
@@ -24,17 +24,17 @@ def colours(device_ids: Iterable[int]) -> dict[int, str]:
 
 
 def ramp(place: float) -> str:
-    """A colour between light, for 0, and dark, for 1, that tells which is more without telling hues apart."""
+    """Return a colour between light (0) and dark (1), ordered by lightness so that hues need not be distinguished."""
     return _mix(place * (len(_RAMP) - 1))
 
 
 def ink(background: str) -> str:
-    """Black or white: at least one of them has a contrast of 4.58 on any colour (WCAG asks for 4.5)."""
+    """Return black or white: at least one of them has a contrast of 4.58 on any colour (WCAG asks for 4.5)."""
     return "#000000" if _luminance(background) > 0.179 else "#FFFFFF"
 
 
 def mean(several: Sequence[str]) -> str:
-    """The colour between several."""
+    """Return the average of several colours."""
     sums = [sum(channels) / len(several) for channels in zip(*map(_channels, several), strict=True)]
     return "#" + "".join(f"{round(channel):02X}" for channel in sums)
 
@@ -47,7 +47,7 @@ def _mix(place: float) -> str:
 
 @lru_cache(maxsize=4096)
 def _luminance(colour: str) -> float:
-    """Relative luminance (https://www.w3.org/TR/WCAG22/#dfn-relative-luminance)."""
+    """Return the relative luminance (https://www.w3.org/TR/WCAG22/#dfn-relative-luminance)."""
     linear = [c / 255 / 12.92 if c <= 10 else ((c / 255 + 0.055) / 1.055) ** 2.4 for c in _channels(colour)]
     return sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 

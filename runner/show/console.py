@@ -1,4 +1,4 @@
-"""Text and lines in; standard output out: in colours and within its width on a terminal, as plain text elsewhere."""
+"""Text and lines in; standard output out: coloured and within the width of a terminal, plain text elsewhere."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
 PLAIN = 100
-"""The columns of what has a width of its own to choose, where there is no terminal."""
+"""The columns of text that wraps, if there is no terminal."""
 
 
 def is_terminal() -> bool:
-    """Whether standard output is a terminal."""
+    """Return whether standard output is a terminal."""
     return sys.stdout.isatty()
 
 
 def room() -> int | None:
-    """The columns of the terminal; None where there is none."""
+    """Return the number of columns of the terminal; None if there is no terminal."""
     return shutil.get_terminal_size().columns if is_terminal() else None
 
 
 def captured(show: Callable[[], None]) -> str:
-    """What is shown, as plain text and as wide as it needs."""
+    """Return what `show` prints, as plain text of unlimited width."""
     page = Page()
     with redirect_stdout(page):
         show()
@@ -49,13 +49,13 @@ def say(text: str = "", style: str = "") -> None:
 
 
 def wrapped(line: str, width: int) -> list[str]:
-    """A line within a width, its continuation indented further. A long word, such as a path, stays whole."""
+    """Wrap a line at a width and indent the continuation. A long word, such as a path, stays whole."""
     indent = line[: len(line) - len(line.lstrip())] + "  "
     return textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False) or [""]
 
 
 def print_table(shown: Texts) -> None:
-    """Print a table that fits."""
+    """Print a table within the width of the terminal."""
     show_lines(table.lines(shown, room()))
 
 
@@ -67,7 +67,7 @@ def show_lines(lines: Iterable[Line]) -> None:
         return
     from rich.console import Console
 
-    # The colours are ours, and the texts printable.
+    # `Styled` keeps the runner's own colours; the texts are printable already.
     Console(width=room(), file=raw(sys.stdout)).print(Styled(tuple(lines)), soft_wrap=True, end="")
 
 
@@ -80,7 +80,7 @@ class Styled:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.text import Text
 
-        # The sixteen colours of an old terminal are the user's own: no contrast can be promised on them.
+        # Users choose the sixteen colours of an old terminal themselves, so that no contrast is guaranteed on them.
         coloured = console.color_system in ("256", "truecolor")
         for line in self.lines:
             pieces = [(printable(text), style if coloured or " on " not in style else "") for text, style in line]

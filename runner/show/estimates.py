@@ -1,4 +1,4 @@
-"""The estimates of the programs in; a short table, and what is not in it, out."""
+"""The estimates of programs in; a short table, and notes on what it lacks, out."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ HEAD = (
 )  # fmt: skip
 
 _MOST = 3
-"""So many sentences about what is not known are shown."""
+"""The most sentences about what an estimate omits."""
 
 
 def head(estimates: Mapping[str, Estimate]) -> list[str]:
-    """What the table is about."""
+    """Return the lines above the table: the hardware and the target."""
     first = next(iter(estimates.values()))
     return [f"estimate: the least time of a run on {where(first)}, from its peaks and links; what is hidden overlaps"]
 
 
 def where(estimate: Estimate) -> str:
-    """`TPU v5e, compiled for v5e:4x4`."""
+    """Return the hardware and the target, such as `TPU v5e, compiled for v5e:4x4`."""
     of = f", compiled for {estimate.compiled_for}" if estimate.compiled_for else ""
     return f"{estimate.hardware}{of}"
 
 
 def rows(estimates: Mapping[str, Estimate]) -> list[tuple[str, ...]]:
-    """A row a program, the quickest first."""
+    """Return one row for each program, the fastest first."""
     return [
         (
             program,
@@ -45,7 +45,7 @@ def rows(estimates: Mapping[str, Estimate]) -> list[tuple[str, ...]]:
 
 
 def beneath(estimates: Mapping[str, Estimate], *, complete: bool) -> list[str]:
-    """Programs that do not fit into memory, and what the estimates do not know; if `complete`, line by line as well."""
+    """Return notes: programs that exceed the memory, what the estimates omit, and if `complete` each line's time."""
     lines = [f"{program} does not fit into the memory" for program, entry in estimates.items() if entry.fits is False]
     sentences: dict[str, list[str]] = {}
     for program, estimate in estimates.items():

@@ -1,4 +1,4 @@
-"""A collective of a trace in; who has whose values before and after it drawn, device by device, as text and SVG out."""
+"""A collective of a trace in; a drawing of each device's values before and after it, as text and SVG, out."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from runner.show.terminal import filled
 from runner.words import bytes_text, devices_text
 
 MOST = 24
-"""How many collectives an image has."""
+"""The most collectives in an image."""
 
 _TALL = 70
-"""A collective that takes more lines of text is left to the image."""
+"""A collective that needs more lines of text is drawn in the image only."""
 
 _SMALL = 32
-"""With up to this many elements on a device, the image shows each one's value."""
+"""The most elements per device for which the image shows each value."""
 
 _ARROW = "→"
 
 
 @dataclass(frozen=True)
 class BlockOrigin:
-    """The ids of the devices whose values are in a block, none where nobody sent any, and the `part` of their operand.
+    """The ids of the devices whose values a block holds (none if no device sent any), and the `part` of the operand.
 
     `part` is text such as `[0:2]`, and empty where it is the whole operand.
     """
@@ -45,7 +45,7 @@ class BlockOrigin:
 
 @dataclass(frozen=True)
 class Piece:
-    """What one device holds: rows and columns of blocks, the numbers of elements along each, and the elements' values.
+    """What one device holds: rows and columns of blocks, the number of elements along each, and the elements' values.
 
     Dimensions before the last are the rows, one after the other. `values` is None where they are not known.
     """
@@ -58,7 +58,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class DeviceExchange:
-    """One device: its id, its coordinates in words, and what it holds before and after."""
+    """One device: its id, its mesh coordinates as text, and what it holds before and after."""
 
     device: int
     at: str
@@ -68,7 +68,7 @@ class DeviceExchange:
 
 @dataclass(frozen=True)
 class Exchange:
-    """A collective: its line, the axes it is over, what becomes of values that meet, and what every device holds."""
+    """A collective: its line, its mesh axes, how it combines values, and what every device holds."""
 
     name: str
     expression: str
@@ -76,12 +76,12 @@ class Exchange:
     combined: str | None
     devices: tuple[DeviceExchange, ...]
     sent: int | None = None
-    """The bytes that a device sends, on a ring; None where that is not known."""
+    """The bytes that a device sends, on a ring; None if unknown."""
     kept: str = "zeros"
-    """What stands where nobody sent anything."""
+    """The label of a block for which no device sent anything."""
 
     def label(self, origin: BlockOrigin) -> str:
-        """`0`, `0[2:4]`, `(0+2)[1]`, `max 0-7`; what is `kept` where nobody sent anything."""
+        """Return the origin as text: `0`, `0[2:4]`, `(0+2)[1]`, `max 0-7`; `kept` if no device sent anything."""
         ids = origin.devices
         if len(ids) < 2:
             return f"{ids[0]}{origin.part}" if ids else self.kept
@@ -92,13 +92,13 @@ class Exchange:
 
     @property
     def over(self) -> str:
-        """`over x, y, a device sends 96 B`."""
+        """Return `over x, y, a device sends 96 B`."""
         over = f"over {', '.join(self.axes)}" if self.axes else "over no other device"
         return over if self.sent is None else f"{over}, a device sends {bytes_text(self.sent)}"
 
 
 def read(node: TracedNode, devices: Sequence[TracedDevice], axes: Sequence[str]) -> Exchange | None:
-    """The collective of a node of a trace; None where it is none, or too large to be drawn."""
+    """Return the collective of a node of a trace; None if the node has none, or it is too large to draw."""
     before, collective = node.before, node.collective
     if node.origins is None or before is None or collective is None:
         return None
@@ -118,7 +118,7 @@ def read(node: TracedNode, devices: Sequence[TracedDevice], axes: Sequence[str])
 
 
 def _sent(node: TracedNode, before: TracedValue, operation: str) -> int | None:
-    """What a device sends; with as many devices as those whose values the first one has afterwards."""
+    """Return the bytes that a device sends; the group size is the number of devices whose values the first one gets."""
     over = OPERATIONS[operation].over if operation in OPERATIONS else None
     kind = over.collective if over is not None else None
     if kind in (None, ring.RAGGED) or node.origins is None or before.dtype not in dtypes.NAMES:
@@ -168,7 +168,7 @@ def _short(value: Any) -> str:
 
 
 def lines(exchange: Exchange, platform: str, width: int) -> list[Line]:
-    """The collective as text: a row of blocks for each device before, and after, named after whom they come from."""
+    """Draw the collective as text: a row of blocks for each device before and after, labelled by the senders."""
     paint = colours(place.device for place in exchange.devices)
     sides = [[place.before for place in exchange.devices], [place.after for place in exchange.devices]]
     cells = [max(len(exchange.label(o)) for piece in side for row in piece.origins for o in row) + 2 for side in sides]
@@ -230,7 +230,7 @@ def _cells(
 
 
 def draw(exchanges: Sequence[Exchange], platform: str, title: str, summary: str) -> str:
-    """The collectives as an SVG document, in their order."""
+    """Draw the collectives as an SVG document, in their order."""
     shown = exchanges[:MOST]
     left = len(exchanges) - len(shown)
     rest = f" {left} more collectives are not drawn." if left else ""
@@ -246,7 +246,7 @@ def _card(exchange: Exchange, platform: str) -> Card:
 
 
 def figure(exchange: Exchange, platform: str) -> Box:
-    """What every device has before and after a collective."""
+    """Draw what every device holds before and after a collective."""
     paint = colours(place.device for place in exchange.devices)
     sides = [[place.before for place in exchange.devices], [place.after for place in exchange.devices]]
     heads = [(f"{platform.upper()} {place.device}", place.at) for place in exchange.devices]
@@ -270,7 +270,7 @@ def figure(exchange: Exchange, platform: str) -> Box:
 
 
 _TO = 56
-"""The room for an arrow."""
+"""The width of an arrow."""
 
 _PLACE = 10 * GLYPH
 
@@ -282,7 +282,7 @@ def _wide(boxes: Sequence[Box]) -> float:
 
 
 def _drawn(exchange: Exchange, pieces: Sequence[Piece], paint: dict[int, str], *, valued: bool) -> list[Box]:
-    """What every device holds: element by element with the values where these are few, else block by block."""
+    """Draw what every device holds: element by element with values if there are few, otherwise block by block."""
     grids: list[tuple[list[list[str]], list[list[BlockOrigin]]]] = []
     small = all(sum(piece.heights) * sum(piece.widths) <= _SMALL for piece in pieces)
     for piece in pieces:

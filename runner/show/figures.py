@@ -1,4 +1,4 @@
-"""The pictures of a run and what of them is to be shown in; the lines that a terminal or a text file has out."""
+"""The pictures of a run, and which of them to show, in; the lines for a terminal or a text file out."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
     from runner.record.model import Pictures
 
 MOST = 48
-"""How many lines of pictures are shown unasked."""
+"""The most lines of pictures that are shown by default."""
 
 
 def read(drawn: Pictures) -> tuple[MeshPicture, list[ArrayPicture]]:
-    """The pictures of a record."""
+    """Read the pictures of a record."""
     return MeshPicture.from_json(drawn.mesh), [ArrayPicture.from_json(picture) for picture in drawn.arrays]
 
 
 def shown(
     mesh: MeshPicture, arrays: Sequence[ArrayPicture], show: Show, width: int, most: int | None = MOST
 ) -> list[Line]:
-    """What `show` asks for, at most `width` columns wide.
+    """Return the lines of the pictures that `show` asks for, at most `width` columns wide.
 
-    `auto`: each distinct layout once, and those that `most` lines have no room for in words; `all`: every picture.
+    `auto`: each distinct layout once, and in words those that do not fit into `most` lines; `all`: every picture.
     """
     asked = names(show)
     if show == "none":
@@ -54,18 +54,18 @@ def shown(
 
 
 def text(mesh: MeshPicture, arrays: Sequence[ArrayPicture], width: int) -> str:
-    """Each distinct layout once, as text of at most `width` columns; ends in a newline."""
+    """Draw each distinct layout once, as text of at most `width` columns that ends in a newline."""
     lines = ["".join(part for part, _ in line).rstrip() for line in drawn(mesh, [mesh, *alike(arrays)], width)]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
 def drawn(mesh: MeshPicture, pictures: Sequence[Picture], width: int) -> list[Line]:
-    """Pictures of arrays on one mesh, side by side where there is room, each row followed by an empty line."""
+    """Draw the pictures of arrays on one mesh, side by side where they fit; an empty line follows each row."""
     paint = figure_colours(mesh, [picture for picture in pictures if isinstance(picture, ArrayPicture)])
     return beside([[*_block(picture, width, tuple(paint.items())), []] for picture in pictures], width)
 
 
 @functools.lru_cache(maxsize=128)
 def _block(picture: Picture, width: int, paint: tuple[tuple[int, str], ...]) -> Sequence[Line]:
-    """One picture, which a run draws for its folder and its log, and the points of a sweep have in common."""
+    """Draw one picture; cached, since a run draws it for its folder and its log, and sweep points share pictures."""
     return tuple(block(picture, width, dict(paint)))

@@ -1,4 +1,4 @@
-"""A record in; the HTML out that a notebook shows of it: the verdicts, what failed, the collectives, the pictures."""
+"""A record in; an HTML fragment for notebooks out: the verdicts, what failed, the collectives, the pictures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from runner.show.table import Cell, Table, status_cell
 
 
 def fragment(record: Record) -> str:
-    """The fragment; it needs nothing from anywhere else."""
+    """Return the fragment, which needs no external resource."""
     status = joined(_coloured(status_cell(record.status)))
     parts = [f"<p><b>{escape(record.experiment or 'no experiment')}</b>: {status}</p>"]
     if record.summary:

@@ -1,4 +1,4 @@
-"""A record in; what rematerialisation saves and adds in each program, in words, out."""
+"""A record in; sentences on what rematerialisation saves and adds in each program out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from runner.words import bytes_text, listed
 
 
 def lines(record: Record) -> list[str]:
-    """What each program that rematerialises needs, with and without it; programs that need the same share a line."""
+    """Compare each program with and without its rematerialisation; programs with equal figures share a line."""
     alike: dict[str, list[str]] = {}
     for name, program in record.compiled.items():
         comparison = _comparison(program)

@@ -1,4 +1,4 @@
-"""The specs of a record that are written with logical names in; a table of what they are on the mesh, and why, out."""
+"""The specs of a record that use logical names in; a table of the mesh axes they resolve to, and why, out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _HEAD = ("logical names", "mesh axes", "of", "by the rules", "dropped")
 
 
 def table(specs: Mapping[str, LogicalSpec]) -> Table[str]:
-    """A row for each spec that is written otherwise, with all that are written so."""
+    """Return one row for each distinct spec, with everything that has this spec."""
     rows = _rows(specs)
     last = len(_HEAD) - (0 if any(row[-1] for row in rows) else 1)
     return Table(_HEAD[:last], [row[:last] for row in rows])
@@ -34,12 +34,12 @@ def _rows(specs: Mapping[str, LogicalSpec]) -> list[list[str]]:
 
 
 def described(rule: AppliedRule) -> str:
-    """A rule, and where it stands: `embed → x (conf/rules/fsdp.yaml:3:5)`."""
+    """Return a rule and its place: `embed → x (conf/rules/fsdp.yaml:3:5)`."""
     axes = "null" if not rule.axes else rule.axes[0] if len(rule.axes) == 1 else f"[{', '.join(rule.axes)}]"
     return f"{rule.name} → {axes} ({rule.place or rule.key})"
 
 
 def _of(key: str) -> str:
-    """The array, output or value whose spec it is; what is expected of a layout is called by its key."""
+    """Return the array, output or value of a spec; for an entry of `expect.layouts` the key."""
     section, _, name = key.partition(".")
     return name.removesuffix(".spec") if section in ("arrays", "outputs") else key

@@ -1,6 +1,6 @@
-"""A record in; the rows of its table of modes out: of each program, what it leaves to the compiler.
+"""A record in; the rows of its table of modes out: what each program leaves to the compiler.
 
-The one for which a device sends the least stands first.
+The program whose devices send the least comes first.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ HEAD = ("program", "view", "who places", "who communicates", "each device sends"
 
 
 def compared(record: Record) -> str | None:
-    """What each program sends, in a line; None where all of them send alike, or too little is known."""
+    """Return a line on what each program sends; None if all send the same, or too little is known."""
     sent = {
         name: each.bytes_sent
         for name, each in record.compiled.items()
@@ -42,14 +42,14 @@ _COMPILERS = {"auto", "constraint", "explicit"}
 
 
 def rows(record: Record) -> list[tuple[str, ...]]:
-    """The rows under `HEAD`; none where there is nothing to compare."""
+    """Return the rows under `HEAD`; none if there is nothing to compare."""
     modes = record.modes or []
     ranked = sorted(modes, key=lambda mode: math.inf if mode.bytes_sent is None else mode.bytes_sent)
     return [_row(mode) for mode in ranked] if len(modes) > 1 else []
 
 
 def lines(record: Record) -> list[str]:
-    """How much more than the least each program sends, and in which lines; programs that are alike share a line."""
+    """Say how much more than the least each program sends, and in which lines; equal programs share a line."""
     programs_of: dict[str, list[str]] = {}
     modes = record.modes or []
     for mode in modes if len(modes) > 1 else ():

@@ -1,4 +1,4 @@
-"""A layout in; a picture as plain data out: its shards, the two-dimensional grids that draw it, words and colours."""
+"""A layout in; a picture as plain data out: its shards, two-dimensional grids to draw, text and colours."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Cell:
-    """What one box of a grid stands for: `index` in words, and the devices there."""
+    """One box of a grid: its `index` in words, and its devices."""
 
     index: str
     devices: tuple[int, ...]
@@ -57,7 +57,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class ArrayPicture:
-    """All there is to draw about one array or output; `programs` are those whose output lies like this."""
+    """The data of one array's or output's picture; `programs` are those whose output has this layout."""
 
     name: str
     role: Literal["array", "output"]
@@ -70,11 +70,11 @@ class ArrayPicture:
     platform: str
     programs: tuple[str, ...] = ()
     told: tuple[str, ...] = ()
-    """Of several arrays that lie alike, which of them are whose outputs; `name` has all their names."""
+    """The programs of each output among several arrays with one layout; `name` has all their names."""
 
     @property
     def shard_shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Every shape that a shard has, the largest first: more than one where the compiler split unevenly."""
+        """Every shard shape, the largest first; several if the compiler split unevenly."""
         return tuple(sorted({s.shape for s in self.shards}, key=lambda shape: (-math.prod(shape), shape)))
 
     @property
@@ -94,11 +94,11 @@ class ArrayPicture:
 
     @property
     def unit(self) -> str:
-        """What a cell is."""
+        """The unit of a cell."""
         return "shards"
 
     def grids(self) -> tuple[Grid, ...]:
-        """The array as one grid, or above rank 2 as one per block of the leading dimensions, row-major."""
+        """The array as one grid; above rank 2 one grid per block of the leading dimensions, row-major."""
         exact = {shard.ranges: shard.devices for shard in self.shards}
 
         def cell(*ranges: Range) -> Cell:
@@ -130,14 +130,14 @@ class ArrayPicture:
         return tuple(drawn)
 
     def without(self) -> str:
-        """The devices that an uneven split leaves with nothing, in words; empty where there are none."""
+        """The devices that an uneven split leaves empty, in words; "" if there are none."""
         if 0 in self.shape:
             return ""
         idle = sorted(d for s in self.shards if 0 in s.shape for d in s.devices)
         return f"{devices_text(idle, self.platform)}: an empty shard" if idle else ""
 
     def lines(self) -> tuple[str, ...]:
-        """The heading in words: type; PartitionSpec; shard and bytes; copies; programs."""
+        """The heading: type; PartitionSpec; shard and bytes; copies; programs."""
         sizes = [f"{dim}={n}" if dim else str(n) for dim, n in zip(self.dims, self.shape, strict=True)]
         shapes = ", ".join(str(list(shape)) for shape in self.shard_shapes)
         largest = "up to " if len(self.shard_shapes) > 1 else ""
@@ -162,12 +162,12 @@ class ArrayPicture:
         return f"{counts[0]} copies of each shard"
 
     def to_json(self) -> dict[str, Any]:
-        """Plain mappings, lists, strings and numbers, which `from_json` reads back."""
+        """Return plain data that `from_json` reads."""
         return {key: value for key, value in _plain(asdict(self)).items() if key != "told"}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ArrayPicture:
-        """The picture that `to_json` wrote; fields that a later version added are ignored."""
+        """Read what `to_json` wrote; fields that a later version added are ignored."""
         return cls(
             name=data["name"],
             role=data["role"],
@@ -185,12 +185,12 @@ class ArrayPicture:
 
 
 _TOLD = 4
-"""Up to this many processes, the mesh says which devices each has."""
+"""The most processes of which the heading of a mesh lists the devices."""
 
 
 @dataclass(frozen=True)
 class MeshPicture:
-    """The mesh itself: `device_ids` row-major, the last axis fastest; `topology` is the absent devices'.
+    """The mesh: `device_ids` are row-major, the last axis fastest; `topology` is that of absent devices.
 
     `processes` has for each of several the ids of its devices.
     """
@@ -206,7 +206,7 @@ class MeshPicture:
     unit = "devices"
 
     def grids(self) -> tuple[Grid, ...]:
-        """The mesh as one grid, or above two axes as one per place along the leading axes, row-major."""
+        """The mesh as one grid; above two axes one grid per position along the leading axes, row-major."""
         ids = iter(self.device_ids)
         *leading, rows, columns = [1] * (2 - len(self.shape)) + list(self.shape)
         *_, row_axis, column_axis = "", "", *self.axes
@@ -232,11 +232,11 @@ class MeshPicture:
         return tuple(drawn)
 
     def without(self) -> str:
-        """Nothing: a mesh has a device in every place."""
+        """Return "": a mesh has a device in every position."""
         return ""
 
     def lines(self) -> tuple[str, ...]:
-        """The heading in words: axes; number of devices; which process has which, where there are a few."""
+        """The heading: axes; number of devices; the devices of each process, if there are several."""
         count, among = len(self.device_ids), len(self.processes)
         processes = self.processes if among <= _TOLD else ()
         return (
@@ -248,13 +248,13 @@ class MeshPicture:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain mappings, lists, strings and numbers, which `from_json` reads back."""
+        """Return plain data that `from_json` reads."""
         plain = _plain(asdict(self))
         return plain if self.processes else {key: value for key, value in plain.items() if key != "processes"}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> MeshPicture:
-        """The picture that `to_json` wrote; fields that a later version added are ignored."""
+        """Read what `to_json` wrote; fields that a later version added are ignored."""
         ids, topology = tuple(data["device_ids"]), data.get("topology", "")
         processes = tuple(tuple(devices) for devices in data.get("processes", ()))
         return cls(tuple(data["axes"]), tuple(data["shape"]), ids, data["platform"], topology, processes)
@@ -275,7 +275,7 @@ def from_layout(
     platform: str,
     programs: Sequence[str] = (),
 ) -> ArrayPicture:
-    """The picture of an array that lies as its PartitionSpec promises; `device_ids` are the mesh's, row-major."""
+    """Return the picture of an array with the layout of its PartitionSpec; `device_ids` are row-major in the mesh."""
     held: dict[tuple[Range, ...], list[int]] = {}
     for _, positions in layout.holders():  # blocks of an array without elements have the same ranges
         held.setdefault(layout.ranges(positions[0]), []).extend(device_ids[p] for p in positions)
@@ -287,7 +287,7 @@ def from_layout(
 
 
 def merge(arrays: Iterable[ArrayPicture]) -> tuple[ArrayPicture, ...]:
-    """The pictures in their order, those of one output that lie alike in several programs joined into the first."""
+    """Join the pictures of one output that has the same layout in several programs; keep the order."""
     merged: dict[ArrayPicture, tuple[str, ...]] = {}
     specs: dict[ArrayPicture, str] = {}
     for picture in arrays:
@@ -299,7 +299,7 @@ def merge(arrays: Iterable[ArrayPicture]) -> tuple[ArrayPicture, ...]:
 
 
 def alike(arrays: Iterable[ArrayPicture]) -> tuple[ArrayPicture, ...]:
-    """Each distinct layout once, with the names of all arrays and outputs that have it, in their order."""
+    """Return each distinct layout once, with the names of all its arrays and outputs, in order."""
     groups: dict[ArrayPicture, list[ArrayPicture]] = {}
     for picture in merge(arrays):
         groups.setdefault(replace(picture, name="", role="array", programs=()), []).append(picture)
@@ -317,24 +317,24 @@ def _joined(group: Sequence[ArrayPicture]) -> ArrayPicture:
 
 
 def figure_colours(mesh: MeshPicture, arrays: Iterable[ArrayPicture]) -> dict[int, str]:
-    """`colours` of every device in a figure."""
+    """Return the `colours` of every device in a figure."""
     return colours(itertools.chain(mesh.device_ids, *(picture.device_ids for picture in arrays)))
 
 
 def balanced(count: int, most: int) -> int:
-    """How many stand in each row, at most `most`, so that as many rows are as full as one another."""
+    """Return how many items to put in each row, at most `most`, so that rows are equally full."""
     return -(-count // -(-count // max(most, 1)))
 
 
 def clip(count: int, limit: int) -> list[int | None]:
-    """The indices to show of `count`: all, or the first ones, None for those left out, and the last one."""
+    """Return the indices to show of `count`: all, or the first ones, None for the omitted ones, and the last one."""
     if count <= max(limit, 1):
         return list(range(count))
     return [0, None] if limit < 2 else [*range(limit - 1), None, count - 1]
 
 
 def _intervals(size: int, ranges: Iterable[Range]) -> tuple[Range, ...]:
-    """The finest split of one dimension that every shard's range is a union of."""
+    """Return the coarsest split of one dimension of which every shard's range is a union."""
     cuts = {0, size, *(edge for start, stop in ranges if start < stop for edge in (start, stop))}
     return tuple(itertools.pairwise(sorted(cuts))) or ((0, 0),)
 

@@ -1,4 +1,4 @@
-"""A plan as `plan.json` has it in; what was found, and how two plans differ, on the terminal."""
+"""A plan from `plan.json` in; its layouts, and how two plans differ, on the terminal out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from runner.show.table import Table
 from runner.words import bytes_text, time_text
 
 _LINES = 12
-"""How many costs of lines are shown in which two plans differ, those that differ the most."""
+"""The most differing costs of lines that are shown, the largest difference first."""
 
 
 class UnreadablePlan(Exception):
@@ -25,7 +25,7 @@ class UnreadablePlan(Exception):
 
 @dataclass(frozen=True)
 class _Plan:
-    """A plan: what is least in it, its layouts by their keys, its costs by lines and what they are of."""
+    """A plan: the quantity that it minimises, its layouts by key, its costs in total and per line."""
 
     name: str
     least: str
@@ -38,7 +38,7 @@ class _Plan:
 
 
 def read(path: Path) -> _Plan:
-    """The plan of a run folder, or of its file. Raises `UnreadablePlan`."""
+    """Read the plan of a run folder, or its file. Raises `UnreadablePlan`."""
     file = path / PLAN if path.is_dir() else path
     try:
         plan: Any = json.loads(file.read_text(encoding="utf-8"))["plan"]
@@ -60,12 +60,12 @@ def read(path: Path) -> _Plan:
 
 
 def spec_text(entries: Any) -> str:
-    """A layout as YAML has it, from the lists of JSON."""
+    """Return a layout in YAML syntax from the lists of JSON."""
     return Spec([() if axes is None else (axes,) if isinstance(axes, str) else tuple(axes) for axes in entries]).yaml()
 
 
 def show_found(path: Path) -> None:
-    """Say which layouts a run has that were found."""
+    """Print the layouts that a run planned."""
     plan = read(path)
     layouts = ", ".join(f"{_name(key)}={spec}" for key, spec in plan.layouts.items())
     print(printable(f"\nlayouts found, for the least {plan.least} ({amount(plan.cost, plan.least)}): {layouts}"))
@@ -74,7 +74,7 @@ def show_found(path: Path) -> None:
 
 
 def show_difference(one: Path, other: Path) -> None:
-    """Say what lies differently in two plans, and which lines cost more. Raises `UnreadablePlan`."""
+    """Print which layouts of two plans differ, and which lines cost more. Raises `UnreadablePlan`."""
     a, b = read(one), read(other)
     rows = [
         (key, a.layouts.get(key, "–"), b.layouts.get(key, "–"))
@@ -124,7 +124,7 @@ def _more(a: _Plan, b: _Plan, difference: float, least: str) -> str:
 
 
 def amount(value: float | None, least: str) -> str:
-    """A number in the unit of what is least, in words."""
+    """Return a number in the unit of the objective."""
     if value is None:
         return "–"
     return time_text(value) if least == "time" else bytes_text(round(value))

@@ -8,11 +8,11 @@ from runner.words import time_text
 HEAD = ("line", "collective", "per run", "share")
 
 _ROWS = 6
-"""How many rows a program has; what takes less time is told together."""
+"""The most rows per program; the entries with less time share one row."""
 
 
 def rows(profile: Profile) -> list[tuple[str, ...]]:
-    """What takes the most time comes first; empty where there is no profile."""
+    """Return the rows, the most time first; none if there is no profile."""
     if not profile.seconds or not profile.seconds.total:
         return []
     entries = [(_line(node), "", node.seconds) for node in profile.nodes]
@@ -27,7 +27,7 @@ def rows(profile: Profile) -> list[tuple[str, ...]]:
         ((line, kind, seconds, seconds.total / whole) for line, kind, seconds in entries if seconds.total),
         key=lambda entry: -entry[3],
     )
-    # One row that stands for one other would hide it for nothing.
+    # A summary row for a single entry would save no row.
     shown = shares if len(shares) <= _ROWS else shares[: _ROWS - 1]
     table = [(line, kind, time_text(seconds.median), f"{share:.1%}") for line, kind, seconds, share in shown]
     left = shares[len(shown) :]
@@ -37,5 +37,5 @@ def rows(profile: Profile) -> list[tuple[str, ...]]:
 
 
 def _line(node: ProfiledNode | ProfiledCollective) -> str:
-    """The lines of an entry."""
+    """Return the source lines of an entry."""
     return (", ".join(node.nodes) or "–") + (" (backward)" if node.gradient else "")

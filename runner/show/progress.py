@@ -1,7 +1,7 @@
-"""What is being done in; a line of it on a terminal out, for whoever has waited two seconds.
+"""The current activity in; a progress line on a terminal out, after two seconds of waiting.
 
-Of a sweep the line says how far it is. Where there is no terminal it is printed every ten seconds, on lines of its own,
-unless nothing has happened since.
+For a sweep the line counts points. Without a terminal a line is printed every ten seconds, unless nothing has happened
+since the last one.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ PATIENCE = 2.0
 """Seconds after which the line appears."""
 
 _EVERY = 0.5
-"""Seconds from one line to the next."""
+"""Seconds between two updates."""
 
 PIPED = 10.0
-"""The same where there is no terminal."""
+"""Seconds between two lines without a terminal."""
 
 
 class _Line:
-    """Under it a thread shows `text` again and again, on one line of a terminal.
+    """Context manager: a thread rewrites `text` on one line of a terminal.
 
-    - `every`: seconds between two lines where there is no terminal.
+    - `every`: seconds between two lines without a terminal.
     """
 
     def __init__(self, every: float | None = None) -> None:
@@ -38,16 +38,16 @@ class _Line:
         self._thread: threading.Thread | None = None
 
     def text(self) -> str:
-        """What is shown."""
+        """The text of the line."""
         raise NotImplementedError
 
     def news(self) -> object:
-        """What has to differ for another line where there is no terminal."""
+        """The value that must change before another line is printed without a terminal."""
         return self.text()
 
     @property
     def seconds(self) -> float:
-        """Since when it is there."""
+        """The seconds since it began."""
         return time.monotonic() - self._started
 
     def __enter__(self) -> Self:
@@ -79,9 +79,9 @@ class _Line:
 
 
 class Progress(_Line):
-    """Under it `tell` says what is being done: a terminal shows that, with the seconds, until the end.
+    """Context manager: `tell` sets the current activity, which a terminal shows with its seconds until the end.
 
-    - `every`: seconds between two lines where there is no terminal.
+    - `every`: seconds between two lines without a terminal.
     """
 
     def __init__(self, title: str, every: float | None = None) -> None:
@@ -90,29 +90,29 @@ class Progress(_Line):
         self._what = ""
 
     def tell(self, what: str) -> None:
-        """What is being done from now on."""
+        """Set the current activity."""
         self._what = what
 
     def news(self) -> object:
-        """What is being done: the seconds alone are no news."""
+        """The current activity: elapsed seconds alone are not news."""
         return self._what
 
     def text(self) -> str:
-        """What is being done, and for how long this has been there."""
+        """The current activity and its duration."""
         return f"{self._title}: {self._what}, {self.seconds:.0f} s"
 
 
 class Quiet(Progress):
-    """One of many runs shows nothing: its sweep has a line."""
+    """Shows nothing: one of many runs, for which the sweep has a line."""
 
     def __enter__(self) -> Self:
         return self
 
 
 class SweepProgress(_Line):
-    """Under it a sweep's line is shown: points done, running, failed, the time that is left, the best so far.
+    """Context manager: a line with the points done, running and failed, the time left, and the best value so far.
 
-    - `points`: how many there are; `every`: seconds between two lines where there is no terminal.
+    - `points`: their number; `every`: seconds between two lines without a terminal.
     """
 
     def __init__(self, points: int, every: float | None = None) -> None:
@@ -122,15 +122,15 @@ class SweepProgress(_Line):
         self.running = 0
         self.failed = 0
         self.ready = 0
-        """Done points that cost no time here."""
+        """The done points that took no time in this run."""
         self.best = ""
 
     def news(self) -> object:
-        """How far the sweep is: the time that is left alone is no news."""
+        """The state of the sweep without the time left, which alone is not news."""
         return self.done, self.running, self.failed, self.best
 
     def text(self) -> str:
-        """How far the sweep is."""
+        """The state of the sweep."""
         parts = [f"{self.done} of {self._points} points done", f"{self.running} running"]
         parts += [f"{self.failed} failed"] if self.failed else []
         if (ran := self.done - self.ready) and self.done < self._points:
@@ -145,6 +145,6 @@ def _duration(seconds: float) -> str:
 
 
 def _write(line: str) -> None:
-    """Write over the line that is there."""
+    """Overwrite the current line."""
     raw(sys.stderr).write(f"\r\x1b[K{line}")
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""A record in; with what its experiment was refused, where it had to be, out."""
+"""A record in; the message with which its experiment was refused, if a refusal was expected, out."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from runner.record.model import Record
 
 
 def plain(record: Record) -> str:
-    """What the report says of it; "" where there is nothing to say."""
+    """Return the report's text on the refusal; "" if none was expected."""
     text = record.refused
     if text is None:
         return ""
-    # Without a mesh nobody has said yet which experiment it is.
+    # Without a mesh the report has not named the experiment yet.
     title = [] if record.mesh else [": ".join(filter(None, (record.experiment, record.summary))), ""]
     return "\n".join([*title, "refused, as expect.invalid has it:", *(f"  {line}" for line in text.splitlines()), "\n"])

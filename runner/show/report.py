@@ -1,4 +1,4 @@
-"""Records in; what a run tells its user on the terminal out: with colours on a terminal, as plain text elsewhere."""
+"""Records in; a run's report on the terminal out: coloured there, plain text elsewhere."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from runner.words import listed
 
 
 def listing(folders: Sequence[Path]) -> None:
-    """Every experiment in `folders`, one line each; on a terminal with as much of its summary as there is room for."""
+    """Print every experiment in `folders` on one line each; a terminal shortens the summary to its width."""
     entries = experiments(folders)
     summaries = [summary for _, summary, _ in entries]
     if width := room():
@@ -48,7 +48,7 @@ def listing(folders: Sequence[Path]) -> None:
 
 
 def story(record: Record, folder: Path) -> str:
-    """All that a run tells, as plain text: every picture, every row."""
+    """Return the whole report as plain text: every picture, every row."""
     page = Page()
     with redirect_stdout(page), redirect_stderr(page):
         run(record, folder, brief=False, complete=True)
@@ -56,7 +56,7 @@ def story(record: Record, folder: Path) -> str:
 
 
 def run(record: Record, folder: Path, *, brief: bool, show: Show = "auto", complete: bool = False) -> None:
-    """What one run found; `brief` is one line, for a sweep; `show` says which pictures; `complete`: all."""
+    """Print the report of one run; `brief`: one line, for a sweep; `show`: which pictures; `complete`: everything."""
     record = told(record)
     show = show if isinstance(show, str) else [record.paths.get(name, name) for name in show]
     if brief:
@@ -66,7 +66,7 @@ def run(record: Record, folder: Path, *, brief: bool, show: Show = "auto", compl
     if record.experiment and record.mesh and record.target:
         _head(record, record.mesh, record.target)
     print(refused.plain(record), end="")
-    # What only a run has that came to that is imported there: an invalid input is told sooner.
+    # Imported below, where a run needs it: invalid input is reported sooner.
     if record.logical:
         from runner.show import logical
 
@@ -135,7 +135,7 @@ def _head(record: Record, mesh: MeshShape, target: Devices) -> None:
 
 
 def programs(record: Record) -> Table[Cell]:
-    """The table of programs, with their checks, what was measured, and times."""
+    """Return the table of programs, with their checks, measured values, and times."""
     names: list[str] = []
     for program in record.programs.values():
         names += [name for name, _ in program.checks.named() if name not in names]
@@ -168,7 +168,7 @@ def _programs(record: Record) -> None:
     if undecided:
         say()
     if room() is not None and (legend := _legend(record)):
-        # Whoever reads a file or a page has docs/language.md beside it.
+        # Readers of a file or a page have docs/language.md at hand.
         say(f"{legend}\n", "dim")
     if record.target and record.target.topology:
         from runner.show import absent
@@ -183,11 +183,11 @@ _LEGEND = {
     "derivation": "derivation: whether the derived lines compute what the graph does",
     "known": "known: wrong as expect.wrong says",
 }
-"""What a word of the table of programs means."""
+"""The meaning of each technical word in the table of programs."""
 
 
 def _legend(record: Record) -> str:
-    """A line for the words of the table that are not plain."""
+    """Return a line that explains the technical words of the table."""
     there = {"notices": True} if any(_compared(each.checks) for each in record.programs.values()) else {}
     names = {name for each in record.programs.values() for name, _ in each.checks.named()}
     known = any(each.status == "known" for each in record.programs.values())
@@ -196,12 +196,12 @@ def _legend(record: Record) -> str:
 
 
 def _compared(checks: Checks) -> dict[str, ValueOutput]:
-    """What the `value` check says of the outputs that it compared."""
+    """Return the verdicts of the `value` check on the outputs that it compared."""
     return checks.value.compared if isinstance(checks.value, ValueVerdict) else {}
 
 
 def _measured(checks: Checks) -> tuple[str, str]:
-    """The worst error and the bluntest power of a `value` check, each with the name of its output."""
+    """Return the worst error and the weakest power of a `value` check, each with the name of its output."""
     outputs = _compared(checks)
     if not outputs:
         return "–", "–"
@@ -210,7 +210,7 @@ def _measured(checks: Checks) -> tuple[str, str]:
     powers = {name: output.power for name, output in outputs.items() if output.power is not None}
     if not powers:
         return error, "–"
-    # Of several that are as blunt, the one that is named already.
+    # Among equally weak outputs, take the one that is named already.
     bluntest = max(powers, key=lambda name: (powers[name], outputs[name].undecided is not None, name == worst))
     exactly = "all but undecided" if outputs[bluntest].undecided else "anything"
     power = f"{powers[bluntest]:.1e} rms" if powers[bluntest] else exactly
@@ -218,17 +218,17 @@ def _measured(checks: Checks) -> tuple[str, str]:
 
 
 def _badness(output: ValueOutput) -> tuple[int, float, float]:
-    """What failed, what is known to, what is weak; among alike ones, what used most of its tolerance."""
+    """Return a sort key: failed, known to fail, weak; among equals the largest share of the tolerance."""
     status = ("passed", "weak", "known", "failed").index(output.status)
     return status, output.max_abs_error if output.wrong else 0.0, output.share
 
 
 _PLACES = 3
-"""Up to so many deciding lines are named."""
+"""The most deciding lines that are named."""
 
 
 def _undecided(record: Record) -> list[str]:
-    """What hangs on decisions that rounding may take otherwise, and where those stand, program by program."""
+    """Say what depends on decisions that rounding may change, and on which lines, program by program."""
     texts: dict[str, list[str]] = {}
     for program, result in record.programs.items():
         for name, output in _compared(result.checks).items():
@@ -251,7 +251,7 @@ def _open(name: str, output: ValueOutput, undecided: Undecided) -> str:
 
 
 def _expectations(checks: Sequence[Verdict]) -> Cell:
-    """All expectations of a program in one cell; which one failed is said below the table."""
+    """Return all expectations of a program in one cell; failures are named below the table."""
     statuses = {check.status for check in checks}
     status = next((status for status in ("failed", "passed") if status in statuses), "not run")
     return status_cell(status, "–" if status == "not run" else status)
@@ -293,7 +293,7 @@ def _modes(record: Record) -> None:
 
 
 def _profiles(record: Record) -> None:
-    """Where the time of each program goes, where that was asked for."""
+    """Print where the time of each program goes, if profiles were asked for."""
     taken = {program: result.profile for program, result in record.compiled.items() if result.profile}
     if not taken:
         return
@@ -307,7 +307,7 @@ def _profiles(record: Record) -> None:
 
 
 def _estimates(record: Record, *, complete: bool) -> None:
-    """What a run takes at least on the hardware that the experiment names."""
+    """Print the least time of a run on the hardware that the experiment names."""
     estimated = {program: result.estimate for program, result in record.compiled.items() if result.estimate}
     if not estimated:
         return
@@ -326,7 +326,7 @@ def _run_time(timing: Timing) -> str:
 
 
 def failures(record: Record) -> list[tuple[str, str, list[str]]]:
-    """What failed, each with its status and its reasons: the sections first, then what failed alike in programs."""
+    """Return each failure with its status and reasons: the sections first; equal failures of programs are joined."""
     failed: list[tuple[str, str, list[str]]] = [
         (check.status, f"{name} {FAULTS[check.status]}", check.lines())
         for name, check in record.checks.named()
@@ -393,7 +393,7 @@ def _short(overrides: Iterable[str]) -> list[str]:
 
 
 def mutants(rows: Iterable[tuple[str, str, str]]) -> None:
-    """For each mutant its outcome, the checks that noticed it, and what was changed."""
+    """Print for each mutant its outcome, the checks that noticed it, and the edit."""
     statuses = {"noticed": "passed", "survived": "failed"}
     cells = [(status_cell(statuses.get(outcome, "not run"), outcome), by, change) for outcome, by, change in rows]
     print_table(Table(("mutant", "by", "change"), cells))

@@ -16,10 +16,10 @@ MARGIN = 28
 GAP = 18
 PAD = 18
 INNER = PAGE - 2 * MARGIN - 2 * PAD
-"""The width of what stands in a card as wide as the page."""
+"""The inner width of a card as wide as the page."""
 
 GLYPH = 0.61
-"""The width of a monospaced glyph over its font size, rounded up from 0.602, so that text that is said to fit fits."""
+"""The width of a monospaced glyph over its font size, rounded up from 0.602, so that text never overflows."""
 
 LETTER = 6.2
 """About the width of a letter of the 12-pixel text."""
@@ -39,7 +39,7 @@ _STYLE = (
     ".sp .a{font-weight:700;fill:#1F2328}"
     f".sp .c{{font-family:{_MONO};text-anchor:middle}}"
     ".sp .m{text-anchor:middle}.sp .e{text-anchor:end}"
-    # A viewer that knows nothing of this rule has the light page.
+    # A viewer without support for this rule shows the light page.
     "@media (prefers-color-scheme:dark){.sp{fill:#9DA7B3}.sp .h,.sp .n,.sp .t,.sp .a{fill:#F0F6FC}"
     ".sp .s{fill:#79B8FF}.sp .p{fill:#0D1117}.sp .k{fill:#161B22;stroke:#3D444D}}"
 )
@@ -47,27 +47,27 @@ _STYLE = (
 
 @dataclass(frozen=True)
 class Box:
-    """A drawing with its size, its upper left corner at the origin."""
+    """A drawing with its size; its upper left corner is the origin."""
 
     width: float
     height: float
     body: str
 
     def at(self, x: float, y: float) -> str:
-        """The drawing with its upper left corner at a point."""
+        """Return the drawing with its upper left corner at a point."""
         return f'<g transform="translate({number(x)} {number(y)})">{self.body}</g>\n'
 
 
 @dataclass(frozen=True)
 class Card:
-    """A heading, and a body of drawings and notes, which is set below the headings of its row."""
+    """A heading, and a body of drawings and notes, aligned below the headings of its row."""
 
     head: Box
     body: Box
 
     @property
     def width(self) -> float:
-        """The card's, with its padding."""
+        """The width of the card with its padding."""
         return max(self.head.width, self.body.width) + 2 * PAD
 
 
@@ -80,13 +80,13 @@ _Sized = TypeVar("_Sized", bound=_HasWidth)
 
 
 def document(title: str, summary: str, legend: str, description: str, cards: Sequence[Card]) -> str:
-    """A page of cards under a title, a summary and a legend; `description` is for readers who cannot see it."""
+    """Return a page of cards under a title, a summary and a legend; `description` is for screen readers."""
     words = [*textwrap.wrap(summary, int((PAGE - 2 * MARGIN) / LETTER)), legend]
     body = _page(cards)
     top = MARGIN + 38 + 18 * len(words)
     height = top + body.height + MARGIN
     lines = "".join(text(line, MARGIN, MARGIN + 41 + 18 * k) for k, line in enumerate(words))
-    # No `style` on the root: renderers that know little CSS take `height:auto` for a height of nothing.
+    # No `style` on the root: renderers with little CSS support read `height:auto` as zero height.
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {PAGE} {number(height)}" width="{PAGE}"'
         f' height="{number(height)}" class="sp" role="img" aria-label="{escape(title)}">\n'
@@ -100,7 +100,7 @@ def document(title: str, summary: str, legend: str, description: str, cards: Seq
 
 
 def card(name: str, typed: Sequence[tuple[str, str]], notes: Sequence[str], body: Box) -> Card:
-    """A card: its name, lines of code with the class that each has, and words below them."""
+    """Return a card: its name, lines of code with their CSS classes, and notes below them."""
     wide = max(body.width, 210, *(len(line) * 12.5 * GLYPH for line, _ in typed), len(name) * 11.0)
     width = min(wide, INNER)
     words = [line for part in notes for line in textwrap.wrap(part.replace("  ", " · "), int(width / LETTER))]
@@ -115,14 +115,14 @@ def card(name: str, typed: Sequence[tuple[str, str]], notes: Sequence[str], body
 
 
 def noted(body: Box, notes: Sequence[str]) -> Box:
-    """A drawing with what is to be told about it beneath."""
+    """Return a drawing with notes beneath."""
     width = max(body.width, *(len(note) * LETTER for note in notes), 0)
     below = "".join(text(note, 0, body.height + 18 * (k + 1)) for k, note in enumerate(notes))
     return Box(min(width, INNER), body.height + 18 * len(notes), body.body + below)
 
 
 def evenly(boxes: Sequence[Box], width: float) -> Box:
-    """Boxes of one size in rows, as many in each as in the others."""
+    """Arrange boxes of one size in equally full rows."""
     widest = max(box.width for box in boxes)
     across = balanced(len(boxes), int((width + GAP) // (widest + GAP)))
     parts: list[str] = []
@@ -135,7 +135,7 @@ def evenly(boxes: Sequence[Box], width: float) -> Box:
 
 
 def _page(cards: Sequence[Card]) -> Box:
-    """Cards in rows, as many in each as fit; in one row the bodies begin at one height."""
+    """Arrange cards in rows, as many in each as fit; in one row the bodies begin at one height."""
     page = PAGE - 2 * MARGIN
     parts: list[str] = []
     y = 0.0
@@ -143,7 +143,7 @@ def _page(cards: Sequence[Card]) -> Box:
         head = max(card.head.height for card in row) + 12
         height = head + max(card.body.height for card in row) + 2 * PAD
         used = sum(card.width for card in row) + GAP * (len(row) - 1)
-        # Cards share what is left of a row that is nearly full, so that the page has a straight right edge.
+        # Cards share the rest of a nearly full row, so that the page has a straight right edge.
         spare, x = (page - used) / len(row) if used > 0.66 * page else 0, 0.0
         for card in row:
             width = card.width + spare
@@ -156,7 +156,7 @@ def _page(cards: Sequence[Card]) -> Box:
 
 
 def _rows(boxes: Sequence[_Sized], width: float) -> list[list[_Sized]]:
-    """What stands in each row where every row takes as many as fit."""
+    """Split boxes into rows, as many in each as fit."""
     rows: list[list[_Sized]] = []
     room = 0.0
     for box in boxes:
@@ -180,7 +180,7 @@ def rect(
     radius: float = 0,
     style: str = "",
 ) -> str:
-    """A rectangle."""
+    """Return a rectangle."""
     line = f' stroke="{edge}" stroke-width="{number(stroke)}"' if edge != "none" else ""
     rounded = f' rx="{number(radius)}"' if radius else ""
     marked = f' class="{style}"' if style else ""
@@ -189,9 +189,9 @@ def rect(
 
 
 def stripes(x: float, y: float, w: float, h: float, fills: Sequence[str], least: float = 6) -> str:
-    """A rectangle in diagonal stripes of all `fills`, each colour twice where none gets narrower than `least`.
+    """Return a rectangle in diagonal stripes of all `fills`, each colour twice if no stripe gets narrower than `least`.
 
-    Diagonal, since upright ones would look like a cut. Of more colours than there is room for, some in their order.
+    Diagonal, since vertical ones would look like a split. If there are too many colours, a sample in their order.
     """
     room = max(int((w + h) / least), 1)
     if len(fills) > room:
@@ -209,7 +209,7 @@ def stripes(x: float, y: float, w: float, h: float, fills: Sequence[str], least:
 
 
 def _stripe(w: float, h: float, low: float, high: float) -> list[tuple[float, float]]:
-    """The part of a rectangle in which x + y is from `low` to `high`."""
+    """Return the corners of the part of a rectangle where x + y is from `low` to `high`."""
 
     def above(s: float) -> tuple[float, float]:
         return (s, 0) if s <= w else (w, s - w)
@@ -223,7 +223,7 @@ def _stripe(w: float, h: float, low: float, high: float) -> list[tuple[float, fl
 
 
 def text(line: str, x: float, y: float, style: str = "", width: float = 0, glyph: float = 1, *, extra: str = "") -> str:
-    """A line of text; where `width` is given, shortened to it, the whole of it in a tooltip."""
+    """Return a line of text; if `width` is given, shortened to it with the whole text in a tooltip."""
     tip = ""
     if width and len(line) * glyph > width + 1:
         tip, line = f"<title>{escape(line)}</title>", line[: max(math.floor(width / glyph) - 1, 0)] + "…"
@@ -232,5 +232,5 @@ def text(line: str, x: float, y: float, style: str = "", width: float = 0, glyph
 
 
 def number(value: float) -> str:
-    """A coordinate to a hundredth, without trailing zeros."""
+    """Return a coordinate rounded to a hundredth, without trailing zeros."""
     return f"{value:.2f}".rstrip("0").rstrip(".")

@@ -1,4 +1,4 @@
-"""The pictures of several runs in; each distinct layout once, with the runs that have it, on one sheet out."""
+"""The pictures of several runs in; one sheet with each distinct layout once, and the runs that have it, out."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from runner.show.pictures import ArrayPicture, MeshPicture, merge
 from runner.words import devices_text
 
 MOST = 64
-"""How many layouts a sheet has room for."""
+"""The most layouts on a sheet."""
 
 Figures = list[tuple[MeshPicture, list[ArrayPicture]]]
 
 
 def files(names: Mapping[int, str | None], pictures: Mapping[int, Pictures]) -> tuple[str, str] | None:
-    """The sheet of a sweep as text and as SVG; None where none of its points has pictures.
+    """Return the sheet of a sweep as text and as SVG; None if no point has pictures.
 
-    `names` are the points' experiments, `pictures` what the records of some have under that name, by number.
+    `names` are the points' experiments, `pictures` the pictures of the records, both by point number.
     """
     if not pictures:
         return None
@@ -32,7 +32,7 @@ def files(names: Mapping[int, str | None], pictures: Mapping[int, Pictures]) -> 
 
 
 def of_points(points: Mapping[int, tuple[MeshPicture, Sequence[ArrayPicture]]]) -> tuple[Figures, int]:
-    """Every mesh with its distinct layouts, each told with the numbers of its points; and how many are left out."""
+    """Return every mesh with its distinct layouts, labelled with point numbers; and how many were left out."""
     layouts_of: dict[MeshPicture, dict[ArrayPicture, list[tuple[int, ArrayPicture]]]] = {}
     for number, (mesh, arrays) in points.items():
         for picture in merge(arrays):
@@ -55,6 +55,6 @@ def _card(pictures: Sequence[tuple[int, ArrayPicture]], points: int) -> ArrayPic
 
 
 def text(sheet: Figures, width: int) -> str:
-    """The sheet as text of at most `width` columns."""
+    """Return the sheet as text of at most `width` columns."""
     lines = [line for mesh, arrays in sheet for line in figures.drawn(mesh, [mesh, *arrays], width)]
     return "\n".join("".join(part for part, _ in line).rstrip() for line in lines).rstrip("\n") + "\n"

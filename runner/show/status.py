@@ -1,4 +1,4 @@
-"""A status in; how it is shown, on the terminal, in a notebook and on a page, out."""
+"""A status in; its appearance on the terminal, in a notebook and on a page out."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Hue:
-    """What says good or bad in colour.
+    """A colour that means good or bad.
 
-    - `terminal`: its name there; `anywhere`: one that can be read on light and on dark, for notebooks.
-    - `ink`, `ground`: of text and of what is behind it, each on a light and on a dark page.
+    - `terminal`: its name there; `anywhere`: readable on light and dark grounds, for notebooks.
+    - `ink`, `ground`: text and background, each for a light and for a dark page.
     """
 
     terminal: str
@@ -29,10 +29,10 @@ HUES = {
 
 @dataclass(frozen=True)
 class Look:
-    """How a status is shown.
+    """The appearance of a status.
 
-    - `mark`: so that it is told by no colour alone; `hue`: the name of its colour; `bold`: whether on a terminal.
-    - `fault`: what a check of that status did, in words, where it found something to say.
+    - `mark`: a sign, so that colour is not the only cue; `hue`: the name of its colour; `bold`: whether on a terminal.
+    - `fault`: a verb phrase for what a check with this status did, if it reports something.
     """
 
     mark: str
@@ -42,12 +42,12 @@ class Look:
 
     @property
     def style(self) -> str:
-        """Its style on the terminal."""
+        """The style on the terminal."""
         return f"bold {self.colour}" if self.bold else self.colour or "dim"
 
     @property
     def colour(self) -> str:
-        """Its colour on the terminal, where what is said of it need not stand out."""
+        """The colour on the terminal for text that need not stand out."""
         return HUES[self.hue].terminal if self.hue else ""
 
 
@@ -61,22 +61,22 @@ LOOKS = {
     "not run": Look("–"),
     "not known": Look("?"),
 }
-"""The statuses of a run, from the best to the worst; that of a check that was not run, and of what nobody knows."""
+"""The statuses of a run, from the best to the worst; then those of checks that were not run or are not known."""
 
 WARNING = HUES["warn"].terminal
 """The colour of a warning on the terminal."""
 
 FAULTS = {status: look.fault for status, look in LOOKS.items() if look.fault}
-"""The statuses of a check that found something to say, in words."""
+"""The verb phrases for statuses of checks that report something."""
 
 
 def look(status: str) -> Look:
-    """How a status is shown, or a text that is none."""
+    """Return the appearance of a status, or of a text that is none."""
     return LOOKS.get(status.replace("_", " "), Look("·"))
 
 
 def style_sheet() -> str:
-    """The colours of a page as variables, and the rules for what has a status on it: badges, signs and callouts."""
+    """Return CSS: the page's colours as variables, and the rules for badges, signs and callouts with a status."""
     variables = "".join(
         f"--{name}:light-dark({','.join(hue.ink)});--{name}-bg:light-dark({','.join(hue.ground)});"
         for name, hue in HUES.items()

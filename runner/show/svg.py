@@ -1,4 +1,4 @@
-"""Pictures in; one SVG image out, written by hand: no font, script, style sheet or address outside it."""
+"""Pictures in; one hand-written SVG image out: no font, script, style sheet or external address."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ _STRIPES = 16
 
 
 def draw(mesh: MeshPicture, arrays: Sequence[ArrayPicture], title: str, summary: str = "") -> str:
-    """The mesh and each distinct layout of the arrays as an SVG document; the same pictures give the same bytes."""
+    """Draw the mesh and each distinct layout of the arrays as an SVG document; equal pictures give equal bytes."""
     return sheet([(mesh, alike(arrays))], title, summary)
 
 
 def sheet(figures: Sequence[tuple[MeshPicture, Sequence[ArrayPicture]]], title: str, summary: str = "") -> str:
-    """Several meshes, each followed by its arrays, as one SVG document."""
+    """Draw several meshes, each followed by its arrays, as one SVG document."""
     cards: list[Card] = []
     lines: list[str] = []
     for mesh, arrays in figures:
@@ -65,9 +65,9 @@ def sheet(figures: Sequence[tuple[MeshPicture, Sequence[ArrayPicture]]], title: 
 
 @functools.lru_cache(maxsize=128)
 def _card(picture: Picture, paint: tuple[tuple[int, str], ...]) -> Card:
-    """One picture: what it is in words, and its grid or slices with notes on what is left out.
+    """Draw one picture: its heading, its grid or slices, and notes on what is left out.
 
-    Points of a sweep have many in common.
+    Cached, since points of a sweep share many pictures.
     """
     body = figure(picture, dict(paint))
     first, *rest = picture.lines()
@@ -78,9 +78,9 @@ def _card(picture: Picture, paint: tuple[tuple[int, str], ...]) -> Card:
 
 
 def figure(picture: Picture, paint: dict[int, str], *, marked: bool = False, room: float = INNER) -> Box:
-    """The grid or slices of one picture in so much room, with notes on what is left out.
+    """Draw the grid or slices of one picture within `room` pixels, with notes on what is left out.
 
-    Where it is `marked`, the cells say in `data-d` which devices they are of.
+    If `marked`, each cell names its devices in `data-d`.
     """
     grids = picture.grids()
     shown = grids[: max(1, min(_SLICES, _CELLS // (len(grids[0].rows) * len(grids[0].columns))))]
@@ -95,11 +95,11 @@ def figure(picture: Picture, paint: dict[int, str], *, marked: bool = False, roo
 
 @dataclass(frozen=True)
 class _Frame:
-    """What all slices of one picture have in common, so that their cells have one size.
+    """Data that all slices of one picture share, so that their cells have one size.
 
-    - `rows`, `columns`: the indices that are drawn; `xs`, `ys`: from where to where each of them goes.
-    - `left`, `top`: the room for headings. `size`, `platform`, `whole`: how labels are written, as `_fit` has it.
-    - `marked`: as `figure` has it.
+    - `rows`, `columns`: the indices that are drawn; `xs`, `ys`: the range of each of them.
+    - `left`, `top`: the room for headings. `size`, `platform`, `whole`: the label format, from `_fit`.
+    - `marked`: as in `figure`.
     """
 
     rows: Sequence[int | None]
@@ -116,7 +116,7 @@ class _Frame:
 
 
 def _frame(grids: Sequence[Grid], picture: Picture, *, sliced: bool, marked: bool, room: float) -> _Frame:
-    """As large as the labels of all slices need, and the page allows; with notes on what it leaves out."""
+    """Return a frame as large as the labels of all slices need and the page allows, with notes on omissions."""
     first = grids[0]
     columns = clip(len(first.columns), _LINES)
     rows = clip(len(first.rows), min(_LINES, _CELLS // len(columns)))
@@ -131,7 +131,7 @@ def _frame(grids: Sequence[Grid], picture: Picture, *, sliced: bool, marked: boo
     full_width = (longest + len(picture.platform) + 1) * 11 * GLYPH + 16
     across, down = len(columns), len(rows)
     side = 132 if sliced else _SIDE
-    # Platform and ids where eight or fewer columns can have them, else the ids, else as much as there is.
+    # Platform and ids if at most eight columns can hold them, otherwise the ids, otherwise as much as fits.
     natural = across * (full_width if across <= 8 else ids_width)
     width = min(max(side, natural), room - left)
     aspect = sum(first.heights) / max(sum(first.widths), 1)
@@ -157,7 +157,7 @@ def _frame(grids: Sequence[Grid], picture: Picture, *, sliced: bool, marked: boo
 
 
 def _grid(grid: Grid, frame: _Frame, picture: Picture, paint: dict[int, str]) -> Box:
-    """One grid with its headings."""
+    """Draw one grid with its headings."""
     left, top = frame.left, frame.top
     width, height = frame.xs[-1][1], frame.ys[-1][1]
     parts = [text(grid.title, left, 12, "a")] if grid.title else []
@@ -179,7 +179,7 @@ def _grid(grid: Grid, frame: _Frame, picture: Picture, paint: dict[int, str]) ->
 
 
 def _fit(holders: list[tuple[int, ...]], platform: str, width: float, height: float) -> tuple[float, str, bool]:
-    """The largest font with which every label fits, the platform or nothing before the ids, and whether all ids fit."""
+    """Return the largest font for all labels, the prefix of the ids (the platform or ""), and whether all ids fit."""
     for size, before, whole in (
         (13, platform, True),
         (11, platform, True),
@@ -199,7 +199,7 @@ def _fit(holders: list[tuple[int, ...]], platform: str, width: float, height: fl
 def _cell(
     cell: Cell, picture: Picture, paint: dict[int, str], place: tuple[float, float, float, float], frame: _Frame
 ) -> str:
-    """One shard: in the colour of its device or striped in those of all that have a copy, labelled, with their number.
+    """Draw one shard: in the colour of its device, or striped in those of all copies; labelled, with their number.
 
     A cell too small for stripes has the mean of their colours.
     """
@@ -208,7 +208,7 @@ def _cell(
     fills = [paint[device] for device in cell.devices] or ["#FFFFFF"]
     tip = devices_text(cell.devices, picture.platform, whole=True) + ": "
     tip += picture.name if picture.unit == "shards" else ""
-    # Lines around cells of a few pixels would be all that there is to see.
+    # Outlines would cover cells of a few pixels.
     small = min(w, h)
     line, thick = (DARK, 1) if small >= 12 else ("#FFFFFF", 0.4) if small >= 3 else (mean(fills), 0.2)
     mark = f' data-d="{" ".join(map(str, cell.devices))}" data-i="{escape(cell.index)}"' if frame.marked else ""
@@ -245,13 +245,13 @@ def _headings(
     left: float,
     top: float,
 ) -> list[str]:
-    """The index ranges at the edges: at every place that has room, or at every second, third, …"""
+    """Draw the index ranges at the edges: at every cell if there is room, or at every second, third, …"""
     parts: list[str] = []
     longest = max(map(len, grid.columns)) * 10 * GLYPH + 6
     narrowest = min((b - a for a, b in xs), default=1)
     for k in range(0, len(columns), max(1, math.ceil(longest / narrowest))):
         j, (a, b) = columns[k], xs[k]
-        # The heading of a narrow cell may be wider than it; at the right edge it would leave the card.
+        # The heading of a narrow cell may be wider than the cell; at the right edge it would leave the card.
         if j is not None and grid.columns[j] and (a + b + longest) / 2 <= max(xs[-1][1], b) + 8:
             parts.append(text(grid.columns[j], left + (a + b) / 2, top - 6, "r m"))
     for k in range(0, len(rows), max(1, math.ceil(12 / min((b - a for a, b in ys), default=1)))):
@@ -262,9 +262,9 @@ def _headings(
 
 
 def _edges(length: float, sizes: Sequence[int | None]) -> list[tuple[float, float]]:
-    """`length` divided in proportion to the sizes, though no part gets less than a quarter of an even share.
+    """Split `length` in proportion to the sizes; no part gets less than a quarter of an even share.
 
-    None, a mark for what is left out, gets room for the mark.
+    None marks an omission and gets room for its mark.
     """
     marks = 14.0 * sizes.count(None)
     known = [n for n in sizes if n is not None]

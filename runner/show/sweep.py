@@ -1,4 +1,4 @@
-"""The rows of a sweep in; its table, and which point is best by each measure and by how much, out."""
+"""The rows of a sweep in; its table, and the best point by each measure with its lead, out."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HEADINGS = {
     "compile_s": "compile",
     "run_s": "run",
 }
-"""What the table calls the measures; bytes and flops are per device."""
+"""The names of the measures in the table; bytes and flops are per device."""
 
 _WORDS = {
     "bytes_sent": "bytes sent",
@@ -37,12 +37,12 @@ _WORDS = {
 }
 
 _ALIKE = 4
-"""So many points that are alike best are named."""
+"""The most equally good points that are named."""
 
 
 @dataclass(frozen=True)
 class TableView:
-    """What of a sweep the table shows, and in which order; `where` has been applied to the rows already."""
+    """Which rows of a sweep the table shows, and in which order; `where` has been applied to the rows already."""
 
     sort: str | None = None
     best: int | None = None
@@ -50,7 +50,7 @@ class TableView:
 
 
 def measure_text(name: str, value: float | None) -> str:
-    """A measure in words of its unit."""
+    """Return a value of a measure with its unit."""
     if value is None:
         return "–"
     if name == "estimate_s":
@@ -63,12 +63,12 @@ def measure_text(name: str, value: float | None) -> str:
 
 
 def table(rows: Sequence[Row]) -> Table[Cell]:
-    """Only what varies, then what is compared."""
+    """Return the table: the keys that vary, then the measures."""
     keys = list(rows[0].keys) if rows else []
     experiments = len({row.experiment for row in rows}) > 1
     said = any(row.error for row in rows)
     head = ["point", *(["experiment"] if experiments else []), *keys, "program", "status", "collectives"]
-    # Only where hardware is named is there an estimate.
+    # Estimates exist only for named hardware.
     measured = [name for name in MEASURES if name != "estimate_s" or any(row.measures.get(name) for row in rows)]
     on = {row.hardware for row in rows if row.hardware}
     heads = {**HEADINGS, "estimate_s": f"estimate on {next(iter(on))}"} if len(on) == 1 else HEADINGS
@@ -87,7 +87,7 @@ def table(rows: Sequence[Row]) -> Table[Cell]:
 
 
 def _measured(row: Row, name: str, *, named: bool) -> str:
-    """A measure of a row; an estimate is `named` by its hardware where rows differ in that."""
+    """Return a measure of a row; an estimate is `named` after its hardware if rows differ in that."""
     text = measure_text(name, row.measures.get(name))
     if name == "estimate_s" and named and row.hardware:
         text += f" on {row.hardware}"
@@ -95,19 +95,19 @@ def _measured(row: Row, name: str, *, named: bool) -> str:
 
 
 def collectives_text(counts: Mapping[str, int | Range] | None) -> str:
-    """`all-gather, 2 all-reduce, 0 to 1 all-to-all`."""
+    """Return counts as text: `all-gather, 2 all-reduce, 0 to 1 all-to-all`."""
     if counts is None:
         return "–"
     return ", ".join(times_text(count, kind) for kind, count in sorted(counts.items())) or "none"
 
 
 def times_text(count: int | Range, kind: str) -> str:
-    """How often a kind of collective runs: `all-gather`, `0 to 1 all-gather`."""
+    """Return how often a kind of collective runs: `all-gather`, `0 to 1 all-gather`."""
     return kind if count == 1 else f"{executions.short(count)} {kind}"
 
 
 def brief(message: str | None) -> str:
-    """The beginning of a message on one line."""
+    """Return the beginning of a message on one line."""
     return " ".join(line.strip() for line in (message or "").splitlines()[:2])
 
 
@@ -127,11 +127,11 @@ def show(all_rows: Sequence[Row], statuses: Sequence[str], folder: Path, view: T
 
 
 SUM = "arguments + outputs + temporaries - aliased"
-"""What the memory of a device is where the compiler tells no peak."""
+"""The memory of a device if the compiler reports no peak."""
 
 
 def memory(rows: Sequence[Row]) -> list[str]:
-    """What the memory is that the rows have."""
+    """Say how the memory of the rows was measured."""
     kinds = {row.memory_is for row in rows if row.memory_is is not None}
     if kinds == {"peak"}:
         return ["memory is the peak, as the compiler tells it"]
@@ -150,7 +150,7 @@ def _counted(count: int, what: str) -> str:
 
 
 def lines(rows: Sequence[Row]) -> list[str]:
-    """What the estimates are for; by each measure the best, and by how much."""
+    """Say what the estimates are for, and the best by each measure with its lead."""
     answers = [_line(best) for name in MEASURES if (best := measures.best(rows, name))]
     estimates = [f"estimate: the least time of a run on {each}" for each in measures.estimated(rows)]
     return [*estimates, *(["the least, of what passed:", *(f"  {line}" for line in answers)] if answers else [])]

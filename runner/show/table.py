@@ -1,6 +1,6 @@
-"""A table in; it as lines of a terminal, within its width, or as Markdown out. `page/markup.py` writes it as HTML.
+"""A table in; lines for a terminal within its width, or Markdown, out. `page/markup.py` renders it as HTML.
 
-On a terminal nothing is cut, and no line wraps.
+On a terminal no text is lost, and no line wraps.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from runner.show.status import look
 
 @dataclass(frozen=True)
 class Cell:
-    """A text in the colour of a status; in rows a text alone has none."""
+    """Text in the colour of a status; plain `str` cells have no colour."""
 
     text: str
     status: str | None = None
@@ -30,7 +30,7 @@ Content = TypeVar("Content", covariant=True)
 class Table(Generic[Content]):
     """The names of the columns, and rows of as many cells: texts and `Cell`, on a page markup as well.
 
-    `right` are the columns of numbers, by their places: a page aligns them.
+    `right` are the indices of numeric columns, which a page aligns to the right.
     """
 
     head: Sequence[str]
@@ -39,7 +39,7 @@ class Table(Generic[Content]):
 
 
 Texts = Table[Cell | str]
-"""A table that can be written anywhere."""
+"""A table that the terminal, Markdown and pages can all show."""
 
 _Styled = tuple[str, str]
 
@@ -49,32 +49,33 @@ Line = list[tuple[str, str]]
 _GAP = 2
 
 _NARROW = 16
-"""A cell of at most this width is not broken."""
+"""The width up to which a cell is not wrapped."""
 
 
 _EASY = 24
-"""Where there are several tables, columns of at most this width are not narrowed to save one."""
+"""The width up to which a column is not narrowed just to save one of several tables."""
 
 
 def status_cell(status: str, text: str | None = None) -> Cell:
-    """A status as a cell, or another text in its colour."""
+    """Return a status, or another text, as a cell in the colour of the status."""
     return Cell(text or status, status)
 
 
 def markdown(table: Texts) -> list[str]:
-    """The lines of the table in Markdown."""
+    """Return the table as lines of Markdown."""
     rows = [[cell.text if isinstance(cell, Cell) else cell for cell in row] for row in table.rows]
     written = ["| " + " | ".join(text.replace("|", "\\|") for text in row) + " |" for row in (table.head, *rows)]
     return [written[0], "|---" * len(table.head) + "|", *written[1:]]
 
 
 def lines(table: Texts, room: int | None = None) -> list[Line]:
-    """The table within `room` columns (None: as wide as it needs).
+    """Return the table within `room` columns (None: unlimited).
 
-    Where it is wider, long cells continue on lines of their own. Where that is not enough, it falls into several tables
-    below one another, each of which begins with the first column, or with numbers where that does not tell rows apart.
+    If it is wider, long cells continue on lines of their own. If that is not enough, it is split into several tables,
+    each
+    of which begins with the first column, or with row numbers if the first column does not identify rows.
     """
-    # Before it is measured: what is spelled out is wider.
+    # Escape before measuring: escaped characters are wider.
     head = [printable(name) for name in table.head]
     rows = [[_styled(cell) for cell in row] for row in table.rows]
     widths = _widths(head, rows)
@@ -103,7 +104,7 @@ def _widths(head: Sequence[str], rows: Sequence[Sequence[_Styled]]) -> list[int]
 
 
 def _least(head: Sequence[str], rows: Sequence[Sequence[_Styled]]) -> list[int]:
-    """How narrow columns may get: words stay whole, and so do narrow cells."""
+    """Return the minimum width of each column: words and narrow cells stay whole."""
     widths: list[int] = []
     for k, name in enumerate(head):
         words = [len(word) for row in rows for word in row[k][0].split()]
@@ -117,7 +118,7 @@ def _total(widths: Sequence[int]) -> int:
 
 
 def _split(widths: Sequence[int], room: int) -> list[list[int]]:
-    """The columns of each table, the first one in all of them."""
+    """Return the columns of each table; the first column is in all of them."""
     tables = [[0]]
     for column in range(1, len(widths)):
         if len(tables[-1]) > 1 and _total([widths[k] for k in (*tables[-1], column)]) > room:
@@ -127,7 +128,7 @@ def _split(widths: Sequence[int], room: int) -> list[list[int]]:
 
 
 def _narrowed(widths: Sequence[int], least: Sequence[int], room: int) -> list[int]:
-    """The widths of columns that are to fit: the widest gives first, none below its least unless it has to."""
+    """Return widths that fit into `room`: the widest column shrinks first, below its minimum only if necessary."""
     fitted = list(widths)
     for lowest in (least, [min(width, 4) for width in least]):
         while _total(fitted) > room:
@@ -151,7 +152,7 @@ def _block(head: Sequence[str], rows: Sequence[Sequence[_Styled]], widths: Seque
 
 
 def _stripped(line: Line) -> Line:
-    """Without spaces at its end."""
+    """Return the line without trailing spaces."""
     while line and not line[-1][0].strip():
         line = line[:-1]
     return line

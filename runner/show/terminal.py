@@ -1,4 +1,4 @@
-"""A picture in; boxes of text out, as lines of styled pieces."""
+"""A picture in; text boxes as lines of styled pieces out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _GAP = 4
 
 
 def block(picture: Picture, width: int, paint: dict[int, str]) -> list[Line]:
-    """One picture: its heading, its grid or slices, and what the reader has to be told about them."""
+    """Draw one picture: its heading, its grid or slices, and notes."""
     first, *others = picture.lines()
     style = "bold"
     heading = [f"{picture.name}  {first}" + (f"  {others.pop(0)}" if isinstance(picture, ArrayPicture) else "")]
@@ -44,10 +44,10 @@ def block(picture: Picture, width: int, paint: dict[int, str]) -> list[Line]:
 
 @dataclass(frozen=True)
 class _Frame:
-    """What all slices of one picture have in common, so that their cells have one size.
+    """Data that all slices of one picture share, so that their cells have one size.
 
-    - `rows`, `columns`: the indices that are drawn; `corner`: the axes' names; `margin`: the room for the rows'.
-    - `inner`, `height`: columns and lines in a cell; `spell`: how its devices are written.
+    - `rows`, `columns`: the indices that are drawn; `corner`: the axes' names; `margin`: the room for row headings.
+    - `inner`, `height`: columns and lines in a cell; `spell`: the format of its devices.
     - `headed`: whether the columns have headings.
     """
 
@@ -63,7 +63,7 @@ class _Frame:
 
 
 def _frame(grids: Sequence[Grid], picture: Picture, width: int) -> _Frame:
-    """Grids at most `width` wide, and notes on what they leave out."""
+    """Return a frame for grids at most `width` wide, and notes on what they leave out."""
     first = grids[0]
     across, down = len(first.columns), len(first.rows)
     rows = clip(down, _ROWS if down <= _ROWS else _ROWS // 2)
@@ -108,7 +108,7 @@ def _frame(grids: Sequence[Grid], picture: Picture, width: int) -> _Frame:
 
 
 def _grid(grid: Grid, frame: _Frame, paint: dict[int, str]) -> list[Line]:
-    """One grid."""
+    """Draw one grid."""
     margin, inner, columns = frame.margin, frame.inner, frame.columns
 
     def rule(left: str, cross: str, right: str) -> Line:
@@ -146,7 +146,7 @@ def _grid(grid: Grid, frame: _Frame, paint: dict[int, str]) -> list[Line]:
 
 
 def filled(label: str, width: int, line: int, fills: Sequence[str]) -> Line:
-    """One line of a cell: in the colour of its device, or striped in those of all that have a copy."""
+    """Return one line of a cell: in the colour of its device, or striped in those of all copies."""
     text = label.center(width)
     if len(fills) < 2:
         return [(text, f"{ink(fills[0])} on {fills[0]}" if fills else "")]
@@ -163,13 +163,13 @@ def filled(label: str, width: int, line: int, fills: Sequence[str]) -> Line:
 
 
 def _ranges(grid: Grid) -> str:
-    """The headings of all columns, or of equally wide ones the first two and the last."""
+    """Return the headings of all columns; of equally wide columns the first two and the last."""
     shown = clip(len(grid.columns), 3 if len(set(grid.widths)) == 1 else len(grid.columns))
     return ", ".join("…" if j is None else grid.columns[j] for j in shown)
 
 
 def beside(blocks: Iterable[list[Line]], width: int) -> list[Line]:
-    """Blocks of lines set side by side, as many in a row as fit."""
+    """Set blocks of lines side by side, as many in a row as fit."""
     rows: list[list[list[Line]]] = []
     room = 0
     for block in blocks:

@@ -1,4 +1,4 @@
-"""The trace of a record in; its text out, as the tutorials print it: device, mesh coordinates, value; and pictures."""
+"""The trace of a record in; text in the tutorials' format (device, mesh coordinates, value) and pictures out."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from runner.show.exchange import Exchange
 from runner.show.table import Line
 
 _DEVICES = 16
-"""On how many devices a value is printed."""
+"""The most devices on which a value is printed."""
 
 
 def plain(trace: Trace, axes: Sequence[str], platform: str) -> str:
-    """The whole trace as text without escape codes."""
+    """Return the whole trace as text without escape codes."""
     return "\n".join("".join(text for text, _ in line).rstrip() for line in lines(trace, axes, platform)) + "\n"
 
 
 def exchanges(trace: Trace, axes: Sequence[str]) -> list[Exchange]:
-    """The collectives of a trace that can be drawn."""
+    """Return the collectives of a trace that can be drawn."""
     all_exchanges = (exchange.read(node, trace.devices, axes) for node in trace.nodes)
     return [each for each in all_exchanges if each is not None]
 
 
 def lines(trace: Trace, axes: Sequence[str], platform: str, room: int | None = None) -> list[Line]:
-    """The whole trace, the collectives drawn; at most `room` columns wide where there is a terminal."""
+    """Return the whole trace with drawn collectives; at most `room` columns wide on a terminal."""
     width = room or PLAIN
     if trace.taken_from is None:
         return _plain(f"no trace: {trace.reason}", room)
@@ -37,7 +37,7 @@ def lines(trace: Trace, axes: Sequence[str], platform: str, room: int | None = N
     operands = {node.before.name for node in trace.nodes if node.before}
     first = trace.first_difference
     for node in trace.nodes:
-        # What has a name only as the operand of a collective is printed with it, as BEFORE.
+        # A value that is only the operand of a collective is printed with the collective, as BEFORE.
         if node.name.endswith("/before") and node.name in operands and node.agrees is not False:
             continue
         drawn = exchange.read(node, trace.devices, axes)
@@ -68,7 +68,7 @@ def _title(trace: Trace) -> str:
 
 
 def _node(node: TracedNode, printer: _Printer, first: bool) -> tuple[str, str]:
-    """What a node is, and what it was on every device."""
+    """Describe a node, and its value on every device."""
     head = f"{node.name} = {node.expression}"
     if node.agrees is False:
         head += f"\nDIFFERS from the SPMD interpreter's by at most {node.max_abs_error:.3g}"
@@ -85,7 +85,7 @@ def _node(node: TracedNode, printer: _Printer, first: bool) -> tuple[str, str]:
 
 
 class _Printer:
-    """Values as the tutorials print them, one block for each device."""
+    """Prints values in the tutorials' format, one block for each device."""
 
     def __init__(self, devices: Sequence[TracedDevice], axes: Sequence[str], platform: str, width: int) -> None:
         self._width = width
@@ -96,7 +96,7 @@ class _Printer:
         ]
 
     def text(self, value: TracedValue, *, held: bool = True) -> str:
-        """The values, in the dtype in which devices held them, or as the oracle has them."""
+        """Return the values in the devices' dtype, or as the oracle has them."""
         size = math.prod(value.shape)
         if value.values is None or size > values.ELEMENTS:
             kind = f"{value.dtype if held else 'values of shape '}{value.shape}"

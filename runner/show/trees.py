@@ -1,4 +1,4 @@
-"""A record whose names are paths in; a table of its trees out: what each subtree has of leaves, bytes and layouts."""
+"""A record whose names are paths in; a table of its trees out: leaves, bytes and layouts of each subtree."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from runner.show.table import Table
 from runner.words import bytes_text
 
 SHOWN = 16
-"""Up to so many rows are shown unasked."""
+"""The most rows that are shown by default."""
 
 _HEAD = ("tree", "leaves", "bytes", "per device", "layout")
 
 
 @dataclass(frozen=True)
 class _Leaf:
-    """The path of a leaf, its bytes, those of the largest shard, and how it lies."""
+    """The path of a leaf, its bytes, the bytes of its largest shard, and its layout."""
 
     path: tuple[str, ...]
     bytes: int
@@ -29,9 +29,9 @@ class _Leaf:
 
 
 def table(record: Record, most: int | None = SHOWN) -> Table[str]:
-    """A row for each tree and its subtrees, those with most bytes per device first.
+    """Return one row for each tree and its subtrees, the most bytes per device first.
 
-    Where there are more than `most` rows, the largest subtrees are taken apart, and the others stay whole.
+    If there would be more than `most` rows, only the largest subtrees are expanded.
     """
     paths = frozenset(record.paths.values())
     outputs: dict[str, ArrayRecord] = {}
@@ -49,7 +49,7 @@ def _leaf(name: str, array: ArrayRecord) -> _Leaf:
 
 
 def _children(leaves: Iterable[_Leaf], prefix: tuple[str, ...]) -> dict[tuple[str, ...], list[_Leaf]]:
-    """What is below a place in the trees, the largest first: where the leaves part, each part with its leaves."""
+    """Return the children of a node with their leaves, the largest first."""
     children: dict[str, list[_Leaf]] = {}
     for leaf in leaves:
         if leaf.path != prefix:
@@ -59,12 +59,12 @@ def _children(leaves: Iterable[_Leaf], prefix: tuple[str, ...]) -> dict[tuple[st
 
 
 def _common(paths: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """The names that all paths begin with."""
+    """Return the common prefix of all paths."""
     return tuple(names[0] for names in takewhile(lambda names: len(set(names)) == 1, zip(*paths, strict=False)))
 
 
 def _opened(leaves: list[_Leaf], most: int | None) -> frozenset[tuple[str, ...]]:
-    """The subtrees that are taken apart: the largest, as long as there is room for the rows."""
+    """Return the subtrees to expand: the largest ones, as long as their rows fit."""
     waiting = _children(leaves, ())
     opened: set[tuple[str, ...]] = set()
     rows = len(waiting)

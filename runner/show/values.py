@@ -1,4 +1,4 @@
-"""What the programs of a run left in their outputs in; the small ones as text, as `print` has them, out."""
+"""The values of the programs' outputs in; the small ones as text, in the format of `print`, out."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     import numpy as np
 
 ELEMENTS = 64
-"""Arrays of up to this many elements are printed."""
+"""The most elements of an array that is printed."""
 
 _DIGITS = 4
-"""What is the same to so many digits differs in its last ones only."""
+"""Values that agree to this many digits count as equal up to their last digits."""
 
 _WIDTH = 75
-"""NumPy's own."""
+"""NumPy's default line width."""
 
 
 def lines(outputs: Mapping[str, Mapping[str, OutputRecord]], wanted: Callable[[str], bool], width: int) -> list[str]:
-    """The value of each small output that is `wanted`, among the `outputs` of each program.
+    """Return each small `wanted` output with its value.
 
-    Programs whose values are the same but for their last digits are printed once.
+    Programs whose values differ only in the last digits are printed once.
     """
     names = dict.fromkeys(name for held in outputs.values() for name in held if wanted(name))
     drawn: list[str] = []
@@ -42,7 +42,7 @@ def lines(outputs: Mapping[str, Mapping[str, OutputRecord]], wanted: Callable[[s
 
 
 def _value(name: str, held: Mapping[str, OutputRecord], one_of_several: bool, width: int) -> list[str]:
-    """One value, of programs in which it is the same but for its last digits."""
+    """Return one value, which several programs share except for its last digits."""
     texts = {program: text(output.values, output.dtype, width) for program, output in held.items()}
     first, *others = texts
     differing = [program for program in others if texts[program] != texts[first]]
@@ -57,7 +57,7 @@ def _is_small(output: OutputRecord) -> bool:
 
 
 def text(values: Any, dtype: str | None, width: int = _WIDTH) -> str:
-    """Nested lists as NumPy prints an array, within a width."""
+    """Format nested lists as NumPy prints an array, within a width."""
     import numpy as np
 
     with np.printoptions(linewidth=min(width, _WIDTH)):
@@ -65,7 +65,7 @@ def text(values: Any, dtype: str | None, width: int = _WIDTH) -> str:
 
 
 def _rounded(values: Any, dtype: str) -> str:
-    """What is the same for values that differ in their last digits."""
+    """Return a text that is equal for values that differ only in their last digits."""
     import numpy as np
 
     return np.array2string(_array(values, dtype), precision=_DIGITS)

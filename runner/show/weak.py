@@ -1,4 +1,4 @@
-"""A record with a check that is weak in; what to change so that it proves something, and why, out."""
+"""A record with a weak check in; what to change so that it proves something, and why, out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _MEANS = "weak: it passed, and a wrong program might have passed too"
 
 
 def advice(record: Record) -> list[str]:
-    """One line for each way in which a check is weak."""
+    """Return one line for each way in which a check is weak."""
     outputs = [
         output
         for each in record.programs.values()

@@ -50,12 +50,12 @@ outputs:
 _HERE = "@@@"
 
 NOT_PINNED = "?"
-"""The place of an input of which only the words are pinned."""
+"""The place of an input of which only the message is pinned."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """One mistake, and what has to be said of it."""
+    """One mistake, and the expected message."""
 
     says: str = ""
     place: str | None = "?"
@@ -71,7 +71,7 @@ class Fault:
 
     @property
     def name(self) -> str:
-        """What a test of it is called."""
+        """The name of its test."""
         what = self.expression if self.expression is not None else self.value
         whose = "" if self.module == "runner" else f"{self.module} "
         if self.key is not None:
@@ -80,7 +80,7 @@ class Fault:
         return f"{whose}{' '.join(words)}"[:60] or "a file"
 
     def file(self) -> bytes:
-        """The experiment's file."""
+        """Return the experiment's file."""
         if self.text is not None:
             return base64.b64decode(self.text)
         if self.key is None:
@@ -98,7 +98,7 @@ class Fault:
         return f"# @package _global_\n{dumped.replace(repr(_HERE), raw)}".encode()
 
     def done(self, folder: Path, limit: float) -> Done:
-        """What the command does with it in a folder that is empty before."""
+        """Run the command on it in an empty folder."""
         (folder / "conf" / "experiment").mkdir(parents=True)
         (folder / "conf" / "experiment" / "mine.yaml").write_bytes(self.file())
         named = any(override.lstrip("+").startswith("experiment=") for override in self.overrides)
@@ -112,19 +112,19 @@ _PLACE = re.compile(r"(?:\S+\.yaml(?::\d+){0,2}|command line: .*?|the command li
 
 
 def place(fault: Fault, done: Done) -> str | None:
-    """The first line of what a command said that tells where the mistake is: a file, line and column, and the key."""
+    """Return the first line of a command's output with the place of the mistake: file, line, column and key."""
     lines = (done.stderr if fault.status != 1 else done.stdout + done.stderr).splitlines()
     found = next((line for line in lines if _PLACE.match(line)), None)
     return None if found is None else found.replace(f"{ROOT}/", "")[:200]
 
 
 def read() -> list[Fault]:
-    """All of them."""
+    """Return all mistakes."""
     lines = (Path(__file__).parent / "inputs.jsonl").read_text(encoding="utf-8").splitlines()
     return [of(json.loads(line)) for line in lines]
 
 
 def of(line: Mapping[str, Any]) -> Fault:
-    """The mistake that a line of the file has."""
+    """Return the mistake in a line of the file."""
     environment = tuple(line.get("environment", {}).items())
     return Fault(**{**line, "overrides": tuple(line.get("overrides", ())), "environment": environment})

@@ -16,17 +16,17 @@ from tests import faults
 
 FILE = Path(__file__).parent / "inputs.jsonl"
 WORDS = 110
-"""Of about so many inputs the words are pinned."""
+"""The approximate number of inputs whose message is pinned."""
 
 THEIRS = (
     "not YAML", "not a Python expression", "no viable alternative", "Interpolation", "Merge error", "Cannot convert",
     "token recognition", "mismatched input", "extraneous input", "missing EQUAL", "could not",
 )  # fmt: skip
-"""Beginnings of what YAML, Python, Hydra and OmegaConf say."""
+"""The beginnings of messages of YAML, Python, Hydra and OmegaConf."""
 
 
 def kind(says: str) -> str:
-    """A message without names, numbers and choices: what is alike in those of one kind."""
+    """Return a message without names, numbers and choices, equal for messages of one kind."""
     words = re.split(r"[;:]", says)[0]
     words = re.sub(r"'[^']*'?|\[[^\]]*\]?|\{[^}]*\}?|b'[^']*'?", "…", words)
     words = re.sub(r"\b(nan|inf|True|False|None)\b|-?\d[\d.,e+×]*", "…", words)
@@ -34,7 +34,7 @@ def kind(says: str) -> str:
 
 
 def observe(file: Path) -> None:
-    """Add to a file what the commands say of which it says nothing yet: a number, the status, the place."""
+    """Append the missing results of the commands to a file: a number, the status, the place."""
     done = set(_told(file)) if file.exists() else set[int]()
     with file.open("a", encoding="utf-8") as out:
         for number, fault in enumerate(faults.read()):
@@ -48,7 +48,7 @@ def observe(file: Path) -> None:
 
 
 def write(file: Path) -> None:
-    """Give each input that the file has its place, and leave the words of one of each kind of message."""
+    """Give each input its place from the file, and keep the words of one input for each kind of message."""
     lines = [json.loads(line) for line in FILE.read_text("utf-8").splitlines()]
     told = _told(file)
     kinds: set[str] = set()

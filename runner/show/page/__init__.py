@@ -1,1 +1,1 @@
-"""Records in; pages of HTML that need nothing else, and what they are made of, out."""
+"""Records in; self-contained HTML pages, and the parts that they are made of, out."""

@@ -1,4 +1,4 @@
-"""The rows of a sweep in; the layout to take and why, and what is best by each measure and by how much, out."""
+"""The rows of a sweep in; the recommended layout and the reason, and the best by each measure with its lead, out."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from runner.show.page.measured import Sweep, either, text, title
 from runner.show.table import Table
 
 _ALIKE = 3
-"""So many points that are alike best are named."""
+"""The most equally good points that are named."""
 
 _SIZES = 60
-"""So many sizes have a row."""
+"""The most sizes with a row."""
 
 
 def part(sweep: Sweep) -> Part:
-    """The layout to take, and why; then by each measure the best, and by how much.
+    """Return the section: the recommended layout and why; then the best by each measure and its lead.
 
-    Where sizes were swept it is told for each of them, since they are no choice.
+    If sizes were swept, there is one answer per size, since a size is not a choice.
     """
     sizes = sweep.sizes
     groups: dict[tuple[str, ...], list[Row]] = {}
@@ -46,7 +46,7 @@ def part(sweep: Sweep) -> Part:
 
 
 def _take(sweep: Sweep, groups: Mapping[tuple[str, ...], Sequence[Row]]) -> Markup | None:
-    """One answer: the choice that costs least by the first measure that there is, of what fits into the memory."""
+    """Return the recommendation: the choice within memory that costs least by the first available measure."""
     measure = next((name for name in _FIRST if name in sweep.ranked), None)
     if measure is None:
         return None
@@ -73,14 +73,14 @@ def _take(sweep: Sweep, groups: Mapping[tuple[str, ...], Sequence[Row]]) -> Mark
 
 
 _FIRST = ("estimate_s", "run_s", "bytes_sent", "memory_bytes")
-"""By which measure a layout is chosen: the first that the sweep has; the others decide between those that are alike."""
+"""The measures that choose a layout: the first that the sweep has decides, the others break ties."""
 
 
 @dataclass(frozen=True)
 class _Choice:
-    """What is chosen: its row, and the programs that cost the same there.
+    """A choice: its row, and the programs with the same cost there.
 
-    - `alike`: how many other choices are as good by the measure; `next`: the best of the rest; `worst`: the last.
+    - `alike`: how many other choices are equally good; `next`: the best of the rest; `worst`: the last.
     """
 
     row: Row
@@ -91,7 +91,7 @@ class _Choice:
 
 
 def _chosen_of(sweep: Sweep, rows: Sequence[Row], measure: str) -> _Choice | None:
-    """What costs least; of what is alike in that the least by the other measures, then the first."""
+    """Return the choice with the least cost; ties go to the other measures in order, then to the first."""
     order = [measure, *(name for name in _FIRST if name != measure and name in sweep.ranked)]
 
     def cost(row: Row) -> tuple[float, ...]:
@@ -116,7 +116,7 @@ def _chosen_of(sweep: Sweep, rows: Sequence[Row], measure: str) -> _Choice | Non
 
 
 def _fits(sweep: Sweep, row: Row) -> bool:
-    """Whether nothing says that it is too large for the memory of the hardware."""
+    """Return whether the row is not known to exceed the memory of the hardware."""
     program = sweep.compiled(row)
     return not (program and program.estimate and program.estimate.fits is False)
 
@@ -128,7 +128,7 @@ def _sized(sweep: Sweep, size: Sequence[str]) -> str:
 def _taken(
     sweep: Sweep, measure: str, taken: Sequence[tuple[tuple[str, ...], _Choice]], *, everywhere: bool
 ) -> list[Inside]:
-    """What is said of one choice, for all sizes at which it is the best: `everywhere`, or some."""
+    """Describe one choice for all sizes at which it is the best; `everywhere` if these are all sizes."""
     size, chosen = taken[-1]
     row = chosen.row
     choice, way = sweep.choice(row), sweep.link(row)
@@ -148,7 +148,7 @@ def _taken(
 
 
 def _since(sweep: Sweep, measure: str, size: Sequence[str], chosen: _Choice) -> str:
-    """Why: by what, by how much, and what it costs otherwise; `size` is that of the figures, where several are."""
+    """Return the reason: the measure, the lead, and the other costs; `size` is the size of the figures if several."""
 
     def value(row: Row, name: str = measure) -> str:
         return text(name, row.measures.get(name))
@@ -192,7 +192,7 @@ def _best(sweep: Sweep, rows: Sequence[Row]) -> dict[str, measures.Best]:
 def _by_size(
     sweep: Sweep, sizes: Sequence[str], best_of: Mapping[tuple[str, ...], Mapping[str, measures.Best]]
 ) -> Markup:
-    """A row for each size, a column for each measure."""
+    """Return a table with a row for each size and a column for each measure."""
     names = [name for name in sweep.ranked if any(name in of for of in best_of.values())]
 
     def cell(of: Mapping[str, measures.Best], name: str) -> Inside:
@@ -222,7 +222,7 @@ def _by_size(
 
 
 def _chosen(row: Row, sizes: Sequence[str]) -> list[str]:
-    """What was chosen, of what was swept: all but the sizes."""
+    """Return the swept values of a row without the sizes."""
     return [f"{key}={value}" for key, value in row.keys.items() if value and key not in sizes]
 
 
@@ -251,7 +251,7 @@ def _factor(value: float) -> str:
 
 
 def link(sweep: Sweep, rows: Sequence[Row]) -> Inside:
-    """The name of a point with one or several of its programs, which leads to it."""
+    """Return a link to a point, named after the point with one or several of its programs."""
     way = sweep.link(rows[0])
     name = sweep.name(rows[0], [row.program for row in rows if row.program])
     return name if way is None else tag("a", name, href=way)

@@ -1,4 +1,4 @@
-"""Points in; charts as SVG out: what each costs against another cost, with the front; and lines over what was swept."""
+"""Points in; SVG charts out: scatter plots of one cost against another with the Pareto front, and line charts."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from runner.show.page.scale import Scale
 from runner.show.shapes import GLYPH, Box, number, text
 
 COLOURS = 6
-"""So many series have a colour, a mark and a dash of their own: `c0` to `c5` in the style sheet."""
+"""The number of series with a distinct colour, mark and dash: `c0` to `c5` in the style sheet."""
 
 _NAMED = 60
-"""So many places may have names beside them."""
+"""The most places with names beside them."""
 
 _JOINED = 4
-"""So many names stand at one place."""
+"""The most names at one place."""
 
 _SIZE = 10.5
-"""Of the names, in pixels."""
+"""The font size of names, in pixels."""
 
 _LEFT, _TOP, _BELOW, _RIGHT = 74, 14, 46, 20
 
 
 @dataclass(frozen=True)
 class Dot:
-    """A point of a scatter plot: the kind decides its mark and its colour; `id` joins it with its row.
+    """A point of a scatter plot: `kind` selects its mark and colour; `id` links it to its table row.
 
     `short` and `long` are what the chart calls it, if it is on the front at length.
     """
@@ -44,7 +44,7 @@ class Dot:
 
 @dataclass(frozen=True)
 class Series:
-    """A line: points by their x, and its colour; None is the grey of the many."""
+    """A line: points ordered by x, and a colour; None is the grey of background series."""
 
     name: str
     points: Sequence[tuple[float, float]]
@@ -53,7 +53,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Axis:
-    """What an axis shows, how its values are written, and the scale on which they lie."""
+    """The title of an axis, the format of its values, and their scale."""
 
     title: str
     text: Callable[[float], str]
@@ -61,7 +61,7 @@ class Axis:
 
 
 def front(dots: Sequence[Dot]) -> list[Dot]:
-    """Those than which no other is better in one and as good in the other; least is best."""
+    """Return the Pareto front: the dots that no other dot beats in one measure without losing in the other."""
     frontier: list[Dot] = []
     for dot in sorted(dots, key=lambda dot: (dot.x, dot.y)):
         if not frontier or dot.y < frontier[-1].y:
@@ -70,7 +70,7 @@ def front(dots: Sequence[Dot]) -> list[Dot]:
 
 
 def scatter(dots: Sequence[Dot], x: Axis, y: Axis, width: float = 760, height: float = 440) -> Box:
-    """The dots, and through those on the front the steps that bound what there is."""
+    """Draw the dots, and the front as a staircase."""
     best = front(dots)
     place = _Place(x.scale, y.scale, width, height)
     parts = [_frame(place, x, y)]
@@ -88,9 +88,9 @@ def scatter(dots: Sequence[Dot], x: Axis, y: Axis, width: float = 760, height: f
 
 
 def _labels(dots: Sequence[Dot], best: Collection[str], place: _Place) -> Iterator[str]:
-    """Names beside the dots: all of it on the front, the short ones elsewhere, joined where several dots are one place.
+    """Return labels beside the dots: long names on the front, short ones elsewhere, joined for dots at one place.
 
-    A name that would cover another one or a dot, wherever it stands, is left out.
+    A name is left out if it would cover another name or a dot at every position.
     """
     at: dict[tuple[float, float], list[Dot]] = {}
     for dot in sorted(dots, key=lambda dot: dot.id not in best):
@@ -107,7 +107,7 @@ def _labels(dots: Sequence[Dot], best: Collection[str], place: _Place) -> Iterat
             width = len(name) * _SIZE * GLYPH
             corners = [(x + 9, y + 5), (x - 9 - width, y - 6), (x + 9, y - 18), (x - width / 2, y - 21)]
             if several[0].id not in best:
-                # Right of what is on the front is its line.
+                # The line of the front runs to the right of its dots.
                 corners.insert(0, (x + 9, y - 6))
             box = _room([(a, b, a + width, b + 13) for a, b in corners], [*taken[:k], *taken[k + 1 :]], place)
             if box is not None:
@@ -120,7 +120,7 @@ _Corners: TypeAlias = tuple[float, float, float, float]
 
 
 def _room(boxes: Sequence[_Corners], taken: Sequence[_Corners], place: _Place) -> _Corners | None:
-    """The first of the boxes that is inside the chart and covers nothing: left, top, right, bottom; None if none."""
+    """Return the first box (left, top, right, bottom) inside the chart that covers nothing; None if there is none."""
     for left, top, right, bottom in boxes:
         inside = left >= _LEFT and right <= place.width - 2 and top >= 0 and bottom <= place.height - _BELOW
         if inside and not any(left < c and a < right and top < d and b < bottom for a, b, c, d in taken):
@@ -134,13 +134,13 @@ def _dot(dot: Dot, x: float, y: float, *, first: bool) -> str:
     drawn = f'<path class="{style}" d="{shape}"><title>{escape(dot.name)}</title></path>'
     if dot.link is None:
         return f'<g data-p="{escape(dot.id)}">{drawn}</g>'
-    # By keyboard the few of the front are enough: the table leads to all.
+    # The keyboard reaches only the dots on the front: the table links all points.
     reached = "" if first else ' tabindex="-1"'
     return f'<a href="{escape(dot.link)}" data-p="{escape(dot.id)}"{reached}>{drawn}</a>'
 
 
 def mark(kind: int, x: float, y: float, r: float) -> str:
-    """The outline of a mark: a disc, a square, a triangle, a diamond, a triangle on its tip, a cross."""
+    """Return the outline of a mark: a disc, a square, a triangle, a diamond, an inverted triangle, a cross."""
     shape = kind % COLOURS
     if shape == 0:
         half = f"a{number(r)} {number(r)} 0 1 0"
@@ -160,7 +160,7 @@ def mark(kind: int, x: float, y: float, r: float) -> str:
 
 
 def lines(series: Sequence[Series], x: Axis, y: Axis, width: float = 380, height: float = 280) -> Box:
-    """A line for each series, those of the many first."""
+    """Draw a line for each series, the background series first."""
     sizes = sorted({a for line in series for a, _ in line.points})
     place = _Place(x.scale, y.scale, width, height)
     parts = [_frame(place, x, y, sizes)]
@@ -176,14 +176,14 @@ def lines(series: Sequence[Series], x: Axis, y: Axis, width: float = 380, height
 
 
 def swatch(kind: int, *, line: bool = False) -> Box:
-    """What a legend shows of a series."""
+    """Draw the legend's sample of a series."""
     drawn = f'<path class="ln c{kind}" d="M1 8L27 8"/>' if line else ""
     return Box(28, 16, drawn + f'<path class="d c{kind}" d="{mark(kind, 14, 8, 4.6)}"/>')
 
 
 @dataclass(frozen=True)
 class _Place:
-    """Where values lie in a chart of that size."""
+    """Maps values to positions in a chart of some size."""
 
     across: Scale
     up: Scale
@@ -191,7 +191,7 @@ class _Place:
     height: float
 
     def of(self, x: float, y: float) -> tuple[float, float]:
-        """The point of two values."""
+        """Return the position of a pair of values."""
         return self.column(x), self.row(y)
 
     def column(self, x: float) -> float:
@@ -202,7 +202,7 @@ class _Place:
 
 
 def _frame(place: _Place, x: Axis, y: Axis, sizes: Sequence[float] | None = None) -> str:
-    """The axes with their ticks and titles."""
+    """Draw the axes with ticks and titles."""
     parts: list[str] = []
     right, bottom = place.width - _RIGHT, place.height - _BELOW
     for value in y.scale.ticks(5):

@@ -1,4 +1,4 @@
-"""A drawing in; the SVG element that a page shows of it, with a name and a description for who cannot see it, out."""
+"""A drawing in; its inline SVG element, with a name and a description for screen readers, out."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from runner.show.page.markup import Inside, Markup, scrolling, tag
 from runner.show.shapes import Box, number
 
 _LEAST = 0.6
-"""A drawing is scaled to the page, but not below this: then it scrolls, since its text could not be read."""
+"""The least scale of a drawing on the page: below it the text would be unreadable, so the drawing scrolls."""
 
 
 def svg(box: Box, id: str, title: str, words: Sequence[str], *, interactive: bool = False) -> Markup:
-    """The drawing; `id` is no other element's. Where it is `interactive`, it has links of its own."""
+    """Return the drawing as an element; `id` is unique in the page. If `interactive`, it contains links."""
     width, height = number(box.width + 2), number(box.height + 2)
     inside = [
         tag("title", title, id=f"{id}-t"),
@@ -29,7 +29,7 @@ def svg(box: Box, id: str, title: str, words: Sequence[str], *, interactive: boo
 def figure(
     image: Markup, title: str, caption: Inside, *, data_name: str | None = None, kind: str | None = None
 ) -> Markup:
-    """The image under its caption. It is scaled to the page, and scrolls where that would be too small."""
+    """Return the image above its caption. It is scaled to the page, and scrolls if it would become too small."""
     return tag(
         "figure",
         tag("figcaption", caption) if caption else None,

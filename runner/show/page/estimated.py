@@ -1,4 +1,4 @@
-"""The estimates of a record in; their section out: what a run takes at least on named hardware, and what of it."""
+"""The estimates of a record in; their section of the page out: the least time on named hardware, and its parts."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from runner.show.table import Table
 from runner.words import listed, time_text
 
 _WIDEST = 14.0
-"""How wide the bar of the longest is, in rem."""
+"""The width of the longest bar, in rem."""
 
 
 def part(record: Record) -> Part | None:
-    """The section, where the experiment names hardware."""
+    """Return the section; None if the experiment names no hardware."""
     estimate_of = {name: program.estimate for name, program in told(record).compiled.items() if program.estimate}
     if not estimate_of:
         return None
@@ -39,7 +39,7 @@ def part(record: Record) -> Part | None:
 
 
 def _merged(estimate_of: Mapping[str, Estimate]) -> dict[str, Estimate]:
-    """Each distinct estimate once, under the names of its programs; instructions may have other names in each."""
+    """Return each distinct estimate once under its programs' names; names of instructions may differ between them."""
     alike: dict[str, tuple[list[str], Estimate]] = {}
     for program, estimate in estimate_of.items():
         unnamed = [replace(collective, instruction="") for collective in estimate.collectives]
@@ -48,7 +48,7 @@ def _merged(estimate_of: Mapping[str, Estimate]) -> dict[str, Estimate]:
 
 
 def _timelines(record: Record) -> Iterator[Inside]:
-    """What is computed and sent when, of what was compiled for hardware: a simulated device has another schedule."""
+    """Return a timeline for each program compiled for real hardware; a simulated device has another schedule."""
     if record.target is None or record.target.platform == "cpu":
         return
     programs_of: dict[tuple[timeline.Bar, ...], list[str]] = {}
@@ -76,7 +76,7 @@ _TIMELINE = (
 
 
 def unknown(record: Record) -> dict[str, list[str]]:
-    """What the estimates do not know, each with the programs."""
+    """Return what the estimates omit, each with its programs."""
     programs_of: dict[str, list[str]] = {}
     for program, result in record.compiled.items():
         for sentence in result.estimate.unknown if result.estimate else ():
@@ -85,7 +85,7 @@ def unknown(record: Record) -> dict[str, list[str]]:
 
 
 def _bars(estimate_of: Mapping[str, Estimate]) -> Markup:
-    """A bar for each program: what it computes, then what it communicates in the open."""
+    """Return a bar for each program: the time of computation, then of exposed communication."""
     longest = max((estimate.seconds for estimate in estimate_of.values()), default=0.0) or 1.0
     rows = [
         [
@@ -110,7 +110,7 @@ def _bars(estimate_of: Mapping[str, Estimate]) -> Markup:
 
 
 def _open(estimate: Estimate) -> float:
-    """What communicates while nothing is computed."""
+    """Return the seconds of communication that no computation hides."""
     return max(estimate.communication - estimate.hidden, 0.0)
 
 

@@ -1,4 +1,4 @@
-"""The sections of a page in; the whole document out: one file that asks nothing of any network."""
+"""The sections of a page in; the whole document out: one file without external resources."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from runner.show.page.markup import Inside, Markup, tag
 from runner.show.status import style_sheet
 
 GENERATOR = '<meta name="generator" content="Shardproof">'
-"""By which a page is known to be one of these."""
+"""Identifies a page as one that the runner wrote."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """A section: the id by which it is linked to, its heading, and what it holds."""
+    """A section: the id for links, the heading, and the content."""
 
     id: str
     title: str
@@ -27,12 +27,12 @@ class Part:
 
 
 def document(title: str, head: Inside, parts: Sequence[Part], data: Any, foot: Inside) -> str:
-    """The page: `head` stands above all `parts`, `data` in it as JSON, `foot` below.
+    """Return the page: `head` above all `parts`, `data` embedded as JSON, `foot` below.
 
-    The same arguments give the same bytes.
+    Equal arguments give equal bytes.
     """
     links = [tag("li", tag("a", part.title, href=f"#{part.id}")) for part in parts]
-    # Named by a text, not by the heading: of a section that is not rendered yet a reader has no heading.
+    # Labelled by a text, not by the heading: a screen reader has no heading of a section that is not rendered yet.
     sections = [tag("section", tag("h2", part.title), part.inside, id=part.id, aria_label=part.title) for part in parts]
     body = [
         tag("a", "Skip to the content", href="#content", class_="skip"),
@@ -58,7 +58,7 @@ def document(title: str, head: Inside, parts: Sequence[Part], data: Any, foot: I
 
 
 def _json(data: Any) -> Markup:
-    """Data in which no text can end the element around it."""
+    """Return data as JSON in which no text can close the surrounding element."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for sign in "<>&":
         text = text.replace(sign, f"\\u{ord(sign):04x}")

@@ -1,4 +1,4 @@
-"""The lines of a section and the collectives of a program in; its graph, with the collectives on its edges, out."""
+"""The lines of a section and the collectives of a program in; a drawing of the graph, collectives on edges, out."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _REDUCING = ("all-reduce", "reduce-scatter")
 
 @dataclass(frozen=True)
 class Pill:
-    """A collective, or several that are alike, as an edge shows them: two lines, and how it came about."""
+    """One or several equal collectives as an edge shows them: two lines of text, and the origin."""
 
     what: str
     detail: str
@@ -35,7 +35,7 @@ class Pill:
 
 @dataclass(frozen=True)
 class GraphDrawing:
-    """A drawing and what it says, in words for those who cannot see it."""
+    """A drawing, and its description for screen readers."""
 
     box: Box
     words: list[str]
@@ -43,7 +43,7 @@ class GraphDrawing:
 
 @dataclass(frozen=True)
 class _Figure:
-    """What all levels of a graph share: the lines by their paths, the arrays, where pills go."""
+    """Data shared by all levels of a graph: the lines by path, the arrays, the places of pills."""
 
     lines: Mapping[str, RecordedLine]
     arrays: Mapping[str, ArrayRecord]
@@ -58,7 +58,7 @@ def draw(
     outputs: Mapping[str, str],
     collectives: Sequence[Collective],
 ) -> GraphDrawing:
-    """The graph of a section; `outputs` has the layout of each in words."""
+    """Draw the graph of a section; `outputs` has the layout of each output in words."""
     by_path = {line.path: line for line in lines}
     on_edges, at_lines, elsewhere = _placed(lines, arrays, collectives)
     figure = _Figure(by_path, arrays, outputs, on_edges, at_lines)
@@ -89,11 +89,11 @@ def _words(lines: Sequence[RecordedLine]) -> Iterator[str]:
             yield f"{line.line} = {line.expression}{where}"
 
 
-# Where the collectives go.
+# Placing the collectives.
 
 
 def pill(collective: Collective, times: int) -> Pill:
-    """A collective in words; `times` is how many instructions are alike. A merged one lists its parts."""
+    """Describe a collective; `times` is the number of equal instructions. A merged collective lists its parts."""
     over = "groups of no axis" if collective.axes is None else ", ".join(collective.axes) or "no axis"
     runs = "" if collective.count == 1 else f" × {executions.short(collective.count)}"
     several = f"{times} × " if times > 1 else ""
@@ -115,10 +115,10 @@ def pill(collective: Collective, times: int) -> Pill:
 def _placed(
     lines: Sequence[RecordedLine], arrays: Mapping[str, ArrayRecord], collectives: Sequence[Collective]
 ) -> tuple[dict[tuple[str, str], list[Pill]], dict[str, list[Pill]], list[Pill]]:
-    """The pills on edges, those at lines, and those for which the section has neither."""
+    """Assign collectives to edges and to lines; the last list has those with no place in the section."""
     by_name: dict[str, list[RecordedLine]] = {}
     for line in lines:
-        # What a carried name starts as has the name of what it becomes, which does the work.
+        # The start of a carried value has the same name as its update, which does the work and comes first.
         by_name.setdefault(line.line, []).insert(0, line)
     places = {line.line: line.frame.place for line in lines if line.frame}
     alike: dict[tuple[object, ...], list[Collective]] = {}
@@ -166,10 +166,10 @@ def _edge(
     *,
     alone: bool,
 ) -> tuple[str, str] | None:
-    """The edge whose value a collective moves as it is; None where there is none.
+    """Return the edge whose value a collective moves unchanged; None if there is none.
 
-    What reduces adds up what its line computes on each device, which no edge into that line carries. `alone` says that
-    the line asks for no other collective.
+    A reduction adds up what its line computes on each device, which no edge into the line carries. `alone`: the line
+    asks for no other collective.
     """
     if collective.between is not None:
         if len(collective.between.source) > 1 or (
@@ -194,12 +194,12 @@ def _edge(
 
 
 def _children(lines: Sequence[RecordedLine], parent: str) -> list[RecordedLine]:
-    """The lines right below a repeat, or of the section itself."""
+    """Return the lines directly in a repeat, or in the section itself."""
     return [line for line in lines if _parent(line.path) == parent]
 
 
 def _parent(path: str) -> str:
-    """The path of the repeat in which a line stands; "" outside of all."""
+    """Return the path of the repeat around a line; "" outside of all repeats."""
     return "/".join(path.split("/")[:-2])
 
 
@@ -208,7 +208,7 @@ def _inside(path: str, parent: str) -> bool:
 
 
 def _level(figure: _Figure, lines: Sequence[RecordedLine], read: Sequence[str], parent: str) -> Box:
-    """The lines of one level; `read` are the values from outside, which stand at the top of it."""
+    """Draw the lines of one level; `read` are the values from outside, drawn at the top."""
     boxes: dict[Name, Box] = {name: _value(figure, name, port=bool(parent)) for name in read}
     edges: list[tuple[Name, Name]] = []
     for line in lines:
@@ -236,7 +236,7 @@ def _level(figure: _Figure, lines: Sequence[RecordedLine], read: Sequence[str], 
 
 
 def _within(figure: _Figure, path: str) -> Iterator[RecordedLine]:
-    """Everything inside a repeat."""
+    """Return everything inside a repeat."""
     return (line for other, line in figure.lines.items() if other.startswith(f"{path}/"))
 
 
@@ -248,14 +248,14 @@ def _needs(figure: _Figure, line: RecordedLine) -> list[str]:
 
 
 def _holder(path: str, here: set[str]) -> str | None:
-    """The repeat of this level in which a line stands."""
+    """Return the repeat of this level that contains a line."""
     while path and path not in here:
         path = _parent(path)
     return path or None
 
 
 def _repeat(figure: _Figure, line: RecordedLine, inner: Sequence[RecordedLine], outer: Sequence[str]) -> Box:
-    """A repeat: what is inside, with a frame around it."""
+    """Draw a repeat: its body in a frame."""
     body = _level(figure, _children(inner, line.path), outer, line.path)
     title = f"{line.line} × {line.steps}"
     width = max(body.width, len(title) * _SIZE * GLYPH) + 2 * 16
@@ -269,7 +269,7 @@ def _repeat(figure: _Figure, line: RecordedLine, inner: Sequence[RecordedLine], 
 
 
 def _value(figure: _Figure, name: str, *, port: bool) -> Box:
-    """An array; or at the top of a repeat the name of a value from outside."""
+    """Draw an array, or at the top of a repeat the name of a value from outside."""
     if port or name not in figure.arrays:
         words = _named(figure.lines, name)
         width = len(words) * _SIZE * GLYPH + 2 * _PAD
@@ -295,7 +295,7 @@ def _line(figure: _Figure, line: RecordedLine) -> Box:
 
 
 def _boxed(name: str, lines: Sequence[str], style: str, pills: Sequence[Pill]) -> Box:
-    """A box with a name, lines of code below it, and the collectives that belong to it as a whole."""
+    """Draw a box with a name, lines of code, and the collectives that belong to the line as a whole."""
     drawn = [_pill(box) for box in pills]
     longest = max(len(name) + 1, *map(len, lines)) * _SIZE * GLYPH
     width = max(longest + 2 * _PAD, 96, *(box.width + 2 * _PAD for box in drawn))
@@ -322,7 +322,7 @@ def _pill(shown: Pill) -> Box:
 
 
 def _path(points: Sequence[tuple[float, float]]) -> str:
-    """A smooth line through points, upright at each of them, with an arrow at its end."""
+    """Return a smooth line through points, vertical at each of them, with an arrow at the end."""
     (x, y), *rest = points
     commands = [f"M{number(x)} {number(y)}"]
     for a, b in rest:

@@ -1,4 +1,4 @@
-"""A record in; the few numbers that its page begins with out: what passed, is sent, is needed, and takes how long."""
+"""A record in; the headline numbers of its page out: programs passed, bytes sent, memory, time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from runner.words import bytes_text, listed, time_text
 
 
 def numbers(record: Record) -> Markup | None:
-    """The list of them, as far as the record has them; None where no program was reached."""
+    """Return the list of headline numbers that the record has; None if no program was reached."""
     entries = list(_entries(record))
     if not entries:
         return None
@@ -23,7 +23,7 @@ def numbers(record: Record) -> Markup | None:
 
 
 def _entries(record: Record) -> Iterator[tuple[str, str, str]]:
-    """The name, the value and a note of each."""
+    """Return the name, the value and a note of each number."""
     if not record.programs:
         return
     passed = sum(program.status == "passed" for program in record.programs.values())
@@ -38,7 +38,7 @@ def _entries(record: Record) -> Iterator[tuple[str, str, str]]:
         f"{passed} of {len(record.programs)}",
         note or ("compiled; values were not run" if absent else ""),
     )
-    # vmap runs on one device, which has nobody to send to and holds everything.
+    # vmap runs on one device, which sends nothing and holds everything.
     meshed = {name: program for name, program in record.compiled.items() if Program(name).on_mesh}
     yield from _spread("a device sends", meshed, lambda program: program.bytes_sent, bytes_text)
     yield from _spread(
@@ -64,7 +64,7 @@ def _spread(
     measure: Callable[[CompiledProgram], int | None],
     text: Callable[[int], str],
 ) -> Iterator[tuple[str, str, str]]:
-    """The least and the most of a measure, each with the programs that have it."""
+    """Return the smallest and the largest value of a measure, each with its programs."""
     values = {program: value for program, of in programs.items() if (value := measure(of)) is not None}
     if not values:
         return

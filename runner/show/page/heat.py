@@ -1,4 +1,4 @@
-"""The rows of a sweep in; for two of its keys a table whose cells are coloured by a measure out."""
+"""The rows of a sweep in; for two of its keys a table with cells coloured by a measure out."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from runner.show.page.plots import Layouts
 from runner.show.status import look
 
 _PROGRAMS = 3
-"""Up to so many programs have a table each; of more, the least of them is shown."""
+"""The most programs that get a table each; with more, one table shows the least of all programs."""
 
 
 def maps(sweep: Sweep, plot: Layouts) -> list[Markup]:
-    """The tables, one for each program where these are few; none where nothing has the measure."""
+    """Return the tables, one per program if there are few programs; none if no row has the measure."""
     measure, keys = plot.measure, (plot.down, plot.across)
     programs = list(dict.fromkeys(row.program or "" for row in sweep.candidates))
     groups = [[program] for program in programs] if len(programs) <= _PROGRAMS else [programs]
@@ -82,7 +82,7 @@ def _cell(sweep: Sweep, measure: str, rows: Sequence[Row], known: Sequence[float
 
 
 def _without(sweep: Sweep, measure: str, rows: Sequence[Row]) -> Markup:
-    """A cell where nothing passed, or whose measure is not known."""
+    """Return a cell in which nothing passed, or whose measure is unknown."""
     if not rows:
         return tag("td", "", class_="none", title="not in the sweep")
     row = rows[0]
@@ -100,7 +100,7 @@ def _value(row: Row, measure: str) -> float:
 
 
 def _place(value: float, known: Sequence[float]) -> float:
-    """Where between the least and the most: by the root, so that what is small is told apart too."""
+    """Return where a value lies between the extremes (0 to 1), on a square-root scale that separates small values."""
     low, high = min(known), max(known)
     return math.sqrt((value - low) / (high - low)) if high > low else 0.0
 

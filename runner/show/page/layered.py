@@ -1,8 +1,8 @@
-"""Boxes and the edges between them in; where each stands, in layers from top to bottom, and how the edges run, out.
+"""Boxes and edges in; the position of each box, in layers from top to bottom, and the route of each edge, out.
 
 The method is Sugiyama, Tagawa and Toda's ("Methods for Visual Understanding of Hierarchical System Structures", 1981):
-layers, then an order within each that crosses few edges, then places. An edge over several layers has a stop in each.
-Edges run upright through layers and bend only in the room between two of them, so that none crosses a box.
+assign layers, order each layer to reduce crossings, then place. An edge over several layers has a dummy node in each.
+Edges are vertical inside layers and bend only between two layers, so that none crosses a box.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ Point: TypeAlias = tuple[float, float]
 _SWEEPS = 12
 _BESIDE = 26.0
 _STOP = 10.0
-"""How wide a stop of an edge is."""
+"""The width of a dummy node of an edge."""
 
 _PORTS = 18.0
-"""How far apart the edges of one box begin or end, where it is wide enough."""
+"""The distance between the edges of one box, if it is wide enough."""
 
 
 @dataclass(frozen=True)
 class Placed:
-    """The upper left corner of each box, the points that each edge runs through, and the size of the whole."""
+    """The upper left corner of each box, the points on each edge, and the size of the whole drawing."""
 
     corners: dict[Name, Point]
     paths: dict[Edge, list[Point]]
@@ -38,7 +38,7 @@ class Placed:
 
 @dataclass
 class _Layers:
-    """The boxes and stops of each layer in their order, with their sizes and neighbours."""
+    """The boxes and dummy nodes of each layer in order, with their sizes and neighbours."""
 
     rows: list[list[Name]]
     sizes: dict[Name, Size]
@@ -51,7 +51,7 @@ class _Layers:
 
 
 def place(sizes: Mapping[Name, Size], edges: Sequence[Edge], between: float = 46) -> Placed:
-    """Place boxes of some sizes; the edges have no cycle, and each leads down. `between` is the room between layers."""
+    """Place boxes of given sizes; the edges are acyclic and lead down. `between` is the gap between layers."""
     edges = list(dict.fromkeys(edges))
     depth = _depths(list(sizes), edges)
     layers = _Layers([[] for _ in range(max(depth.values(), default=0) + 1)], dict(sizes))
@@ -90,7 +90,7 @@ def place(sizes: Mapping[Name, Size], edges: Sequence[Edge], between: float = 46
 def _ports(
     edges: Sequence[Edge], runs: Mapping[Edge, Sequence[Name]], across: Mapping[Name, float], sizes: Mapping[Name, Size]
 ) -> tuple[dict[Edge, float], dict[Edge, float]]:
-    """Where along its box each edge begins, and where it ends: side by side, in the order of where they go."""
+    """Return where along its box each edge begins and ends: side by side, ordered by the other end."""
 
     def spread(end: int, near: int) -> dict[Edge, float]:
         of: dict[Name, list[Edge]] = {}
@@ -108,7 +108,7 @@ def _ports(
 
 
 def _depths(names: Sequence[Name], edges: Sequence[Edge]) -> dict[Name, int]:
-    """The layer of each box: below all that leads to it; what nothing leads to stands just above its first reader."""
+    """Return each box's layer: below all its sources; a box without sources is just above its first reader."""
     after: dict[Name, list[Name]] = {}
     missing = dict.fromkeys(names, 0)
     for a, b in edges:
@@ -130,7 +130,7 @@ def _depths(names: Sequence[Name], edges: Sequence[Edge]) -> dict[Name, int]:
 
 
 def _order(layers: _Layers) -> None:
-    """Order each layer by where its neighbours stand, up and down, and keep the order with the fewest crossings."""
+    """Order each layer by the positions of its neighbours, sweep up and down, and keep the fewest crossings."""
     best, fewest = [list(row) for row in layers.rows], _crossings(layers)
     for sweep in range(_SWEEPS):
         down = sweep % 2 == 0
@@ -156,7 +156,7 @@ def _crossings(layers: _Layers) -> int:
 
 
 def _centres(layers: _Layers) -> dict[Name, float]:
-    """Where the middle of each box is: as near to the middle of its neighbours as the boxes beside it allow."""
+    """Return the horizontal centre of each box, as near to its neighbours' centres as the boxes beside it allow."""
     centre: dict[Name, float] = {}
     for row in layers.rows:
         x = 0.0
@@ -172,7 +172,7 @@ def _centres(layers: _Layers) -> dict[Name, float]:
                 sum(centre[other] for other in others) / len(others) if (others := near.get(name)) else centre[name]
                 for name in row
             ]
-            # A stop wants its edge straight more than a box wants its middle.
+            # A straight edge matters more than a centred box.
             weights = [4.0 if layers.sizes[name][1] == 0 else 1.0 for name in row]
             room = [(layers.sizes[a][0] + layers.sizes[b][0]) / 2 + _BESIDE for a, b in itertools.pairwise(row)]
             centre.update(zip(row, _apart(wanted, weights, room), strict=True))
@@ -180,9 +180,9 @@ def _centres(layers: _Layers) -> dict[Name, float]:
 
 
 def _apart(wanted: Sequence[float], weights: Sequence[float], room: Sequence[float]) -> list[float]:
-    """The places nearest to those `wanted`, in weighted squares, that keep their order and the room between them.
+    """Return the positions nearest to `wanted` (weighted squares) that keep the order and the required gaps.
 
-    With the room taken off it is isotonic regression, which pooling neighbours that are out of order solves.
+    With the gaps subtracted this is isotonic regression, solved by pooling adjacent violators.
     """
     offsets = [0.0]
     for gap in room:
@@ -200,7 +200,7 @@ def _apart(wanted: Sequence[float], weights: Sequence[float], room: Sequence[flo
 
 
 def _spans(layers: _Layers, between: float) -> tuple[float, dict[Name, tuple[float, float]]]:
-    """The height of the whole, and from where to where the layer of each box and stop goes."""
+    """Return the total height, and the vertical range of the layer of each box and dummy node."""
     spans: dict[Name, tuple[float, float]] = {}
     y = 0.0
     for row in layers.rows:

@@ -1,4 +1,4 @@
-"""The pictures of a record in; its mesh and every array, with the devices to highlight in all of them, out."""
+"""The pictures of a record in; sections with its mesh and every array, with devices to highlight, out."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from runner.show.page.markup import Inside, Markup, table, tag
 from runner.show.pictures import ArrayPicture, MeshPicture, Picture, alike, figure_colours, merge
 
 _CHOSEN = 128
-"""Up to so many devices have a button each."""
+"""The most devices that get a button each."""
 
 _ROOM = 560.0
 
 _NARROW = 400.0
-"""A wider picture takes two places of the grid."""
+"""A wider picture spans two columns of the grid."""
 
 
 def parts(record: Record) -> Iterator[Part]:
-    """The sections, where the record has pictures."""
+    """Return the sections; none if the record has no pictures."""
     if record.pictures is None:
         return
     mesh, arrays = figures.read(record.pictures)
@@ -40,7 +40,7 @@ def parts(record: Record) -> Iterator[Part]:
 
 
 def names(drawn: Pictures) -> dict[str, str]:
-    """The layout of each output in words, where all programs have it alike; else `several layouts`."""
+    """Return each output's layout in words if all programs agree on it, otherwise `several layouts`."""
     _, arrays = figures.read(drawn)
     spec_of: dict[str, str] = {}
     for picture in merge(arrays):
@@ -72,7 +72,7 @@ def _figure(picture: Picture, paint: Mapping[int, str], id: str, caption: Inside
 
 
 def _chooser(mesh: MeshPicture, paint: Mapping[int, str]) -> Markup | None:
-    """A button for each device, which a script shows; without one there is nothing to choose."""
+    """Return a button for each device, hidden until the page's script shows them."""
     ids = sorted(mesh.device_ids)
     if len(ids) > _CHOSEN:
         low, high = str(ids[0]), str(ids[-1])

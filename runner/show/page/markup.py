@@ -1,4 +1,4 @@
-"""Texts in; HTML out, in which every text is escaped but what is markup already."""
+"""Text in; HTML out, escaped unless it is markup already."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from runner.untyped import is_sequence
 
 
 class Markup(str):
-    """Text that is HTML or SVG already."""
+    """Text that already is HTML or SVG."""
 
     __slots__ = ()
 
 
 Inside: TypeAlias = "str | Iterable[Inside] | None"
-"""What an element may have inside: texts, which are escaped, markup, nothing, and several of these."""
+"""The content of an element: text, which is escaped, markup, None, or several of these."""
 
 _EMPTY = frozenset({"br", "input", "link", "meta"})
 
 
 def tag(name: str, /, *inside: Inside, **attributes: str | bool | float | None) -> Markup:
-    """An element. `class_` and `for_` are the attributes of these names, `data_d` is `data-d`.
+    """Return an element. `class_` and `for_` are the attributes without the underscore, `data_d` is `data-d`.
 
-    An attribute that is None or false is left out; one that is true has no value.
+    An attribute that is None or False is left out; one that is True has no value.
     """
     written = "".join(_attribute(key, value) for key, value in attributes.items())
     if name in _EMPTY:
@@ -36,7 +36,7 @@ def tag(name: str, /, *inside: Inside, **attributes: str | bool | float | None) 
 
 
 def joined(inside: Inside) -> Markup:
-    """Everything, one after the other."""
+    """Concatenate everything."""
     if inside is None:
         return Markup()
     if isinstance(inside, Markup):
@@ -55,7 +55,7 @@ def _attribute(key: str, value: str | bool | float | None) -> str:
 
 @dataclass(frozen=True)
 class Number:
-    """The cell of a number, with its `value`, by which a script sorts the rows; `title` says why there is none."""
+    """A numeric cell; a script sorts rows by `value`; `title` says why there is no number."""
 
     text: str
     value: float | None
@@ -70,9 +70,9 @@ def table(
     id: str | None = None,
     marks: Sequence[str] | None = None,
 ) -> Markup:
-    """A table with a caption, which scrolls by itself where the page is too narrow, by keyboard too.
+    """Return a table with a caption that scrolls on its own on narrow pages, by keyboard too.
 
-    `marks` are texts by which a script finds each row.
+    `marks` identify the rows for scripts.
     """
     whole = grid(shown, caption=tag("caption", caption), kind=kind, id=id, marks=marks)
     return scrolling(whole, _plain(caption))
@@ -87,7 +87,7 @@ def grid(
     id: str | None = None,
     marks: Sequence[str] | None = None,
 ) -> Markup:
-    """The element of a table; the first cell of a row is its heading. `cell` writes a text that may have a status."""
+    """Return a table element; the first cell of a row is its heading. `cell` renders a cell with a status."""
 
     def written(k: int, content: Cell | Number | Inside) -> Markup:
         style = "n" if k in shown.right else None
@@ -114,7 +114,7 @@ def grid(
 
 
 def badge(status: str, text: str | None = None, *, large: bool = False) -> Markup:
-    """The status as a word, or another text, with its mark, in its colour."""
+    """Return the status, or another text, with its mark in the colour of the status."""
     status = status.replace("_", " ")
     mark = tag("span", look(status).mark, aria_hidden="true")
     style = f"badge {status.replace(' ', '-')}" + (" large" if large else "")
@@ -122,17 +122,17 @@ def badge(status: str, text: str | None = None, *, large: bool = False) -> Marku
 
 
 def scrolling(inside: Inside, label: str) -> Markup:
-    """What may be wider than the page."""
+    """Return a container that scrolls if its content is wider than the page."""
     return tag("div", inside, class_="scroll", role="region", tabindex="0", aria_label=label)
 
 
 def _plain(inside: Inside) -> str:
-    """The texts of something without its markup, for a label."""
+    """Return the text without markup, for a label."""
     if inside is None or isinstance(inside, Markup):
         return "table"
     return inside if isinstance(inside, str) else " ".join(map(_plain, inside)) if is_sequence(inside) else "table"
 
 
 def code(text: str) -> Markup:
-    """A piece of code in a sentence."""
+    """Return a piece of inline code."""
     return tag("code", text)

@@ -1,4 +1,4 @@
-"""The records of one or several sweeps in; the rows of their page, with where each leads to, out."""
+"""The records of one or several sweeps in; the rows of their page, with links, out."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _UNITS = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"))
 
 @dataclass(frozen=True)
 class Point:
-    """A point: what it is called, the record, what it overrides, and what the page links to.
+    """A point: its name, its record, its overrides, and the link target.
 
-    - `same_as`: the place in the list of the point that stands for it, whose record it has.
+    - `same_as`: the index of the point that stands for it, whose record it shares.
     """
 
     name: str
@@ -38,71 +38,71 @@ class Point:
 
 @dataclass(frozen=True)
 class Sweep:
-    """The points by numbers of their own, one row for each program of each of them, and the keys that vary."""
+    """The points by number, one row for each program of each point, and the varying keys."""
 
     points: Mapping[int, Point]
     rows: Sequence[Row]
 
     @property
     def keys(self) -> list[str]:
-        """The swept keys, as the command line names them."""
+        """The swept keys, as on the command line."""
         return list(self.rows[0].keys) if self.rows else []
 
     @property
     def passed(self) -> list[Row]:
-        """What may be an answer."""
+        """The rows that passed."""
         return [row for row in self.rows if row.status in ANSWERS and row.program is not None]
 
     @property
     def candidates(self) -> list[Row]:
-        """What may be chosen: `vmap` has one device, which has nobody to send to, and so lays out nothing."""
+        """The rows that can be recommended: without `vmap`, which runs on one device and has no layout."""
         return [row for row in self.passed if Program(row.program).on_mesh]
 
     @property
     def measures(self) -> list[str]:
-        """The measures that some row has."""
+        """The measures that at least one row has."""
         return [name for name in MEASURES if any(row.measures.get(name) is not None for row in self.rows)]
 
     @property
     def ranked(self) -> list[str]:
-        """The measures by which one layout is better: not this machine's times, unless it has the devices itself."""
+        """The measures that rank layouts: no compile times, and no run times of simulated devices."""
         own = ("compile_s", "run_s") if self.simulated else ("compile_s",)
         return [name for name in self.measures if name not in own]
 
     @property
     def simulated(self) -> bool:
-        """Whether some of the devices were simulated, whose times are those of this machine's processor."""
+        """Whether some devices were simulated, whose times are those of this machine's processor."""
         return any(t.platform == "cpu" for point in self.points.values() if (t := point.record.target))
 
     @property
     def sizes(self) -> list[str]:
-        """The keys that are sizes, which are no choice."""
+        """The swept keys that are sizes, not choices."""
         return [key for key in self.keys if key.startswith("dims.")]
 
     @property
     def programs(self) -> list[str]:
-        """The programs in the order in which they are met."""
+        """The programs in the order of their first row."""
         return list(dict.fromkeys(row.program for row in self.rows if row.program is not None))
 
     def name(self, row: Row, programs: Sequence[str] = ()) -> str:
-        """What tells a row from the others: the point, the program or several of it, what was overridden."""
+        """Return a distinguishing name of a row: the point, its program or several, the overrides."""
         keys = " ".join(f"{key}={value}" for key, value in row.keys.items() if value)
         program = either(programs) if programs else row.program
         return ", ".join(filter(None, [f"point {self.points[row.point].name}", program, keys]))
 
     def choice(self, row: Row) -> str:
-        """What was chosen of what was swept, as the command line has it: all but sizes."""
+        """Return the swept values of a row without the sizes, as on the command line."""
         experiments = len({other.experiment for other in self.rows}) > 1
         named = [f"experiment={row.experiment}"] if experiments else []
         sizes = self.sizes
         return " ".join([*named, *(f"{key}={value}" for key, value in row.keys.items() if value and key not in sizes)])
 
     def compiled(self, row: Row) -> CompiledProgram | None:
-        """The program of a row, if it was compiled."""
+        """Return the program of a row if it was compiled."""
         return self.points[row.point].record.compiled.get(row.program or "")
 
     def lacking(self, row: Row, measure: str) -> str:
-        """Why a row has no value of a measure."""
+        """Say why a row has no value of a measure."""
         if row.status not in ANSWERS and row.error:
             return brief(row.error)
         program, target = self.compiled(row), self.points[row.point].record.target
@@ -117,30 +117,30 @@ class Sweep:
         return "the backend does not say"
 
     def link(self, row: Row) -> str | None:
-        """Where its point is shown."""
+        """Return the link to the row's point."""
         return self.points[row.point].link
 
 
 def gather(points: Sequence[Point]) -> Sweep:
-    """The rows of all points of all sweeps; the keys are those that vary among them."""
+    """Collect the rows of all points of all sweeps; the keys are those that vary among them."""
     numbered = dict(enumerate(points))
     every = (measures.rows(k, point.record, point.overrides, point.same_as) for k, point in numbered.items())
     return Sweep(numbered, measures.varying([row for rows in every for row in rows]))
 
 
 def either(names: Sequence[str]) -> str:
-    """`a`, `a or b`, `a, b or c`."""
+    """Return `a`, `a or b`, `a, b or c`."""
     *first, last = names
     return f"{', '.join(first)} or {last}" if first else last
 
 
 def title(measure: str) -> str:
-    """A measure in words."""
+    """Return the name of a measure in words."""
     return _WORDS.get(measure, measure.removesuffix("_s").replace("_", " "))
 
 
 def text(measure: str, value: float | None) -> str:
-    """A value of a measure with its unit."""
+    """Return a value of a measure with its unit."""
     if value is None:
         return "–"
     if measure.endswith("_s"):
@@ -152,7 +152,7 @@ def text(measure: str, value: float | None) -> str:
 
 
 def moved(row: Row) -> str:
-    """`all-gather, 2 all-reduce`."""
+    """Return the collectives of a row: `all-gather, 2 all-reduce`."""
     if row.collectives is None:
         return "–" if row.measures.get("compile_s") is None else "not known"
     kinds = [kind for kind in KINDS if row.collectives.get(kind)]
@@ -160,7 +160,7 @@ def moved(row: Row) -> str:
 
 
 def flat(sweep: Sweep) -> dict[str, Any]:
-    """The rows as plain data, a list for each, under the names of their columns."""
+    """Return the rows as plain lists, with the names of their columns."""
     columns = [
         "point",
         "experiment",

@@ -1,4 +1,4 @@
-"""A record in; its graph with the collectives on the edges, the table of these, and what was planned, out."""
+"""A record in; its graph with collectives on the edges, the table of collectives, and Shardy's plan, out."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LINES = 120
 
 
 def parts(record: Record) -> Iterator[Part]:
-    """The sections of the collectives and of the graph, as far as the record has what they show."""
+    """Return the sections of the collectives and of the graph that the record has data for."""
     inside = list(_collectives(told(record)))
     if inside:
         yield Part("collectives", "Collectives", inside)
@@ -40,7 +40,7 @@ _KEY = (
 
 
 def _graphs(record: Record) -> Iterator[Inside]:
-    """A drawing for all programs whose graphs and collectives are alike."""
+    """Return one drawing for all programs with equal graphs and collectives."""
     outputs = layouts.names(record.pictures) if record.pictures else {}
     groups: dict[tuple[str, ...], list[str]] = {}
     drawn: dict[tuple[str, ...], graph.GraphDrawing] = {}

@@ -1,4 +1,4 @@
-"""The `plan.json` of a run folder in; its section of the page out: layouts, a front, what each line costs."""
+"""The `plan.json` of a run folder in; its section of the page out: layouts, the Pareto front, the cost of each line."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from runner.show.plan import amount, spec_text
 from runner.show.table import Table
 
 _WIDEST = 10.0
-"""How wide the bar of the costliest line is, in rem."""
+"""The width of the bar of the costliest line, in rem."""
 
 _LINES = 30
-"""How many costs of lines are shown, the largest first."""
+"""The most costs of lines that are shown, the largest first."""
 
 
 def part(folder: Path) -> Part | None:
-    """The section, where the run found its layouts."""
+    """Return the section; None if the run did not plan layouts."""
     file = folder / PLAN
     if not file.exists():
         return None
@@ -57,7 +57,7 @@ def _layouts(plan: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _front(points: Sequence[Mapping[str, Any]]) -> Markup:
-    """The plans than which no other one is better in all."""
+    """Return the plans that no other plan beats in every measure."""
     kinds = list(points[0]["costs"])
     rows = [
         (
@@ -70,7 +70,7 @@ def _front(points: Sequence[Mapping[str, Any]]) -> Markup:
 
 
 def _lines(lines: Sequence[Mapping[str, Any]], least: str) -> Markup:
-    """A bar for each cost of a line, the largest first."""
+    """Return a bar for each cost of a line, the largest first."""
     most = max((line["cost"] for line in lines), default=0.0) or 1.0
     rows = [
         [

@@ -1,4 +1,4 @@
-"""The rows of a sweep in; what its charts show, as data, out: a page draws them, and `vega.py` specifies them."""
+"""The rows of a sweep in; the data of its charts out, which a page draws and `vega.py` specifies."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from runner.show.page.measured import Sweep
 from runner.show.page.scale import Scale, of_sizes, scale
 
 _COSTS = ("estimate_s", "run_s", "bytes_sent")
-"""What is drawn against memory, the first by which layouts are ranked."""
+"""The measures to draw against memory; the first one that ranks layouts is taken."""
 
 _ACROSS = 40
-"""A key with more values than that is not laid out."""
+"""The most values of a key of a heat map."""
 
 
 @dataclass(frozen=True)
 class Layouts:
-    """A measure by two keys, one `down` and one `across`: the least of all rows that have their values."""
+    """A measure by two keys, `down` and `across`: the least over all rows with these values."""
 
     measure: str
     down: str
@@ -27,7 +27,7 @@ class Layouts:
 
 @dataclass(frozen=True)
 class Against:
-    """A measure against another one, each on its scale; the rows that have both, with their values."""
+    """One measure against another, each with its scale; the rows that have both, with their values."""
 
     x: str
     y: str
@@ -37,9 +37,9 @@ class Against:
 
 @dataclass(frozen=True)
 class Growth:
-    """Every measure by a key with numbers: a line for the rows that agree in the program and the `others`.
+    """Every measure by a numeric key: one line for the rows that agree in the program and the `others`.
 
-    - `sizes`: the number that each value of the key is; `scale`: the one on which these lie.
+    - `sizes`: the number of each value of the key; `scale`: the scale of these numbers.
     """
 
     key: str
@@ -49,9 +49,9 @@ class Growth:
 
 
 def layouts(sweep: Sweep) -> Layouts | None:
-    """Bytes sent by the two keys that tell most: those of layouts first, then meshes, then those with the most values.
+    """Return bytes sent by two keys: layouts first, then meshes, then the keys with the most values.
 
-    None where there are no two.
+    None if fewer than two keys vary.
     """
     values = {key: len({row.keys[key] for row in sweep.rows}) for key in sweep.keys}
     usable = [key for key, count in values.items() if 1 < count <= _ACROSS]
@@ -67,7 +67,7 @@ def layouts(sweep: Sweep) -> Layouts | None:
 
 
 def against(sweep: Sweep) -> Against | None:
-    """Time, or where none tells anything what is sent, against memory; None where there are no two points of it."""
+    """Return a time, or the bytes sent if no time ranks layouts, against memory; None for fewer than two points."""
     cost = next((name for name in _COSTS if name in sweep.ranked), None)
     if cost is None:
         return None
@@ -83,7 +83,7 @@ def against(sweep: Sweep) -> Against | None:
 
 
 def growths(sweep: Sweep) -> list[Growth]:
-    """One for each key that has three numbers or more."""
+    """Return one chart for each key with three or more numbers."""
     charts: list[Growth] = []
     for key in sweep.keys:
         sizes = {row.keys[key]: size for row in sweep.passed if (size := _size(row.keys[key])) is not None}

@@ -1,4 +1,4 @@
-"""A record and its run folder in; the page of the run out."""
+"""A record and its run folder in; the HTML page of the run out."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from runner.show.page.markup import Inside, Markup, badge, scrolling, table, tag
 from runner.show.table import Table
 
 _LARGEST = 2_000_000
-"""A record of so many characters is not in the page a second time."""
+"""The most characters of a record that is embedded in the page."""
 
 
 def write(record: Record, folder: Path, file: Path | None = None) -> Path:
-    """Write the page of a run, beside its record or elsewhere; return its path. Raises `OSError`."""
+    """Write the page of a run, by default beside its record; return its path. Raises `OSError`."""
     file = file or folder / PAGE
     way = Path(os.path.relpath(folder, file.parent)).as_posix()
     write_text(file, page(record, folder, "" if way == "." else quote(way) + "/"))
@@ -34,7 +34,7 @@ def write(record: Record, folder: Path, file: Path | None = None) -> Path:
 
 
 def page(record: Record, folder: Path, way: str = "") -> str:
-    """The page of a run; `way` leads from where it is to lie to the files in `folder`, and ends in a slash."""
+    """Return the page; `way` is the path from the page to the files in `folder` and ends in a slash."""
     parts: list[Part | None] = [
         verdicts.part(told(record)),
         *moves.parts(record),
@@ -52,7 +52,7 @@ def page(record: Record, folder: Path, way: str = "") -> str:
 
 
 def _data(folder: Path) -> Any:
-    """The record itself, so that who has the page has the data; null where it would make the page too large."""
+    """Return the record to embed in the page; None if it would make the page too large."""
     text = (folder / "result.json").read_text(encoding="utf-8")
     return json.loads(text) if len(text) <= _LARGEST else None
 
@@ -81,7 +81,7 @@ def _head(record: Record) -> list[Inside]:
 
 
 def command(record: Record) -> str:
-    """The command that runs it again."""
+    """Return the command that repeats the run."""
     first, others = record.config_folders[:1], record.config_folders[1:]
     quoted = (folder.replace("\\", "\\\\").replace("'", "\\'") for folder in others)
     searched = ",".join(f"'file://{folder}'" for folder in quoted)
@@ -94,7 +94,7 @@ def _foot(record: Record) -> Inside:
 
 
 def _outputs(record: Record) -> Part | None:
-    """The values of small outputs."""
+    """Return the section with the values of small outputs."""
     outputs = {program: result.outputs for program, result in record.compiled.items()}
     lines = values.lines(outputs, lambda _: True, PLAIN)
     if not lines:
@@ -104,7 +104,7 @@ def _outputs(record: Record) -> Part | None:
 
 
 def _unknown(record: Record) -> Part | None:
-    """What the record does not know, and why: a page that left it out would look complete."""
+    """Return the section on what the record does not know and why: without it the page would look complete."""
     programs_of: dict[str, list[str]] = {}
     for program, result in record.programs.items():
         for name, check in result.checks.named():
@@ -166,7 +166,7 @@ _OF_PROGRAMS = ("program_*.py", "stablehlo_*.txt", "hlo_*.txt", "plan_*.json")
 
 
 def _files(folder: Path, way: str) -> Iterator[Markup]:
-    """Links to what lies beside the page."""
+    """Return links to the files beside the page."""
     names = [name for name in _FILES if (folder / name).is_file()]
     for pattern in _OF_PROGRAMS:
         names += sorted(file.name for file in folder.glob(pattern))

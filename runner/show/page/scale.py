@@ -1,4 +1,4 @@
-"""Values in; where they lie between two ends, linear or logarithmic, and the ticks that a reader expects, out."""
+"""Values in; their position between two ends, linear or logarithmic, and round ticks, out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _WIDE = 30.0
 
 
 _LEAST = 1e-290
-"""What is less is nothing: the parts of a scale of it would be no numbers."""
+"""Smaller values count as zero: ticks between them would underflow."""
 
 
 @dataclass(frozen=True)
@@ -23,13 +23,13 @@ class Scale:
     logarithmic: bool
 
     def at(self, value: float) -> float:
-        """Where a value lies: 0 at the low end, 1 at the high one."""
+        """Return the position of a value: 0 at the low end, 1 at the high end."""
         if self.logarithmic:
             return (math.log(value) - math.log(self.low)) / (math.log(self.high) - math.log(self.low))
         return (value - self.low) / (self.high - self.low)
 
     def ticks(self, most: int = 6) -> list[float]:
-        """Round values on the scale, at most so many."""
+        """Return at most `most` round values on the scale."""
         if not self.logarithmic:
             step = _round_up((self.high - self.low) / most)
             first = math.ceil(self.low / step - 1e-9)
@@ -45,7 +45,7 @@ class Scale:
 
 
 def scale(values: Sequence[float]) -> Scale:
-    """The scale on which values are drawn: from nothing, or logarithmic where they differ too much for that."""
+    """Return the scale for measured values: from zero, or logarithmic if they span too wide a range."""
     low, high = min(values), max(values)
     if low > _LEAST and high / low > _WIDE:
         return Scale(low / 1.15, high * 1.15, True)
@@ -55,7 +55,7 @@ def scale(values: Sequence[float]) -> Scale:
 
 
 def of_sizes(values: Sequence[float]) -> Scale:
-    """The scale of what was swept: from the least to the largest, logarithmic where they grow by factors."""
+    """Return the scale for swept values: from the smallest to the largest, logarithmic if they grow by factors."""
     low, high = min(values), max(values)
     if low > 0 and high / low >= 4:
         return Scale(low, high, True)
@@ -63,6 +63,6 @@ def of_sizes(values: Sequence[float]) -> Scale:
 
 
 def _round_up(value: float) -> float:
-    """The next of 1, 2, 5, 10, …"""
+    """Return the next of 1, 2, 5, 10, …"""
     power = 10.0 ** math.floor(math.log10(value))
     return next(m * power for m in (1, 2, 5, 10) if m * power >= value * (1 - 1e-9))

@@ -1,4 +1,4 @@
-"""A record and its run folder in; the programs side by side out: what they cost, and what ran."""
+"""A record and its run folder in; the programs side by side out: their cost and their source."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PLACING = frozenset(("with_sharding_constraint", "reshard", "out_sharding", "Na
 
 
 def part(record: Record, folder: Path, way: str) -> Part | None:
-    """The section, where the record has a program that was compiled."""
+    """Return the section; None if no program was compiled."""
     compiled = record.compiled
     if not compiled:
         return None
@@ -93,8 +93,8 @@ def _bar(share: str) -> Markup:
 
 
 def _sources(compiled: dict[str, CompiledProgram], folder: Path, way: str) -> Iterator[Inside]:
-    """The function `program` of each file, in columns of which a reader chooses some, with no script."""
-    # A record is data: its names and links lead to no file but those beside it.
+    """Return the function `program` of each file, in columns that the reader selects without a script."""
+    # A record is untrusted data: its names and links may only lead to files beside it.
     named = [name for name in compiled if name.isidentifier()]
     sources = {name: text for name in named if (text := _source(folder / f"program_{name}.py")) is not None}
     if not sources:
@@ -123,7 +123,7 @@ def _sources(compiled: dict[str, CompiledProgram], folder: Path, way: str) -> It
 
 
 def _source(file: Path) -> str | None:
-    """The function `program` of a program's file, or all of it; None where there is no such file."""
+    """Return the function `program` of a program's file, or the whole file; None if there is no such file."""
     if file.is_symlink() or not file.is_file():
         return None
     try:
@@ -134,7 +134,7 @@ def _source(file: Path) -> str | None:
 
 
 def _painted(text: str) -> Markup:
-    """Python with its keywords, strings, comments and what moves or places values in colours of their own."""
+    """Highlight Python: keywords, strings, comments, and calls that move or place values."""
     parts: list[Inside] = []
     lines = text.splitlines(keepends=True)
     row, column = 1, 0

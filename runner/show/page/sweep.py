@@ -1,4 +1,4 @@
-"""The points of one or several sweeps in; their page out: what is best, a table, heat maps, charts, what failed."""
+"""The points of one or several sweeps in; their page out: answers, a table, heat maps, charts, failures."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from runner.show.sweep import brief, memory
 from runner.show.table import Cell, Table, status_cell
 
 _SERIES = 6
-"""So many lines have a colour; the others are grey."""
+"""The most lines with a colour; the others are grey."""
 
 _LISTED = 24
-"""So many points that failed alike are linked."""
+"""The most points with the same failure that are linked."""
 
 
 def page(
@@ -33,9 +33,9 @@ def page(
     exported: str | None = None,
     commands: Sequence[Command] = (),
 ) -> str:
-    """The page; `notes` are what the reader should know of how it was made, `exported` the Vega-Lite file beside it.
+    """Return the page; `notes` are remarks on how it was made, `exported` is the Vega-Lite file beside it.
 
-    `commands` are those of the sweeps that are in it.
+    `commands` are the commands of its sweeps.
     """
     parts: list[Part | None] = [
         answers.part(sweep),
@@ -101,7 +101,7 @@ def _heat(sweep: Sweep) -> Part | None:
 
 
 def _against(sweep: Sweep) -> Part | None:
-    """Time against memory, or what is sent."""
+    """Return the chart of time, or of bytes sent, against memory."""
     plot = plots.against(sweep)
     if plot is None:
         return None
@@ -130,7 +130,7 @@ def _against(sweep: Sweep) -> Part | None:
 
 
 def _long(sweep: Sweep, row: Row, *, several: bool) -> str:
-    """What a chart calls a row at length: its point, the program, and the values of the swept keys."""
+    """Return the long chart label of a row: its point, the program, and the values of the swept keys."""
     values = " ".join(value for value in row.keys.values() if value)
     return " ".join([sweep.points[row.point].name, *([row.program or ""] if several else []), *filter(None, [values])])
 
@@ -144,7 +144,7 @@ def _axis(measure: str, scale: Scale) -> Axis:
 
 
 def _key(named: Sequence[tuple[str, int]], *, line: bool = False) -> Markup | None:
-    """The legend; of one series there is nothing to tell apart."""
+    """Return the legend; None for a single series."""
     if len(named) < 2:
         return None
     items: list[Markup] = []
@@ -157,7 +157,7 @@ def _key(named: Sequence[tuple[str, int]], *, line: bool = False) -> Markup | No
 
 
 def _sizes(sweep: Sweep) -> Part | None:
-    """For each key with numbers and each measure, a line per setting of the other swept keys."""
+    """Return charts for each numeric key and measure, with a line per setting of the other keys."""
     inside = [_lines(sweep, plot) for plot in plots.growths(sweep)]
     if not inside:
         return None
@@ -214,7 +214,7 @@ def _total(rows: Sequence[Row], measure: str | None) -> float:
 
 
 def _points(rows: Sequence[Row], key: str, sizes: Mapping[str, float], measure: str) -> list[tuple[float, float]]:
-    """The least of each size."""
+    """Return the least value at each size."""
     least: dict[float, float] = {}
     for row in rows:
         value = row.measures.get(measure)
@@ -225,7 +225,7 @@ def _points(rows: Sequence[Row], key: str, sizes: Mapping[str, float], measure: 
 
 
 def _failures(sweep: Sweep) -> Part | None:
-    """What did not pass, with the reasons, each reason once."""
+    """Return the section of what did not pass, with each reason once."""
     reasons: dict[tuple[str, str], list[Row]] = {}
     for row in sweep.rows:
         if row.status not in measures.DONE:
@@ -259,7 +259,7 @@ def _table(sweep: Sweep) -> Part:
 
 
 def _heading(sweep: Sweep, measure: str) -> str:
-    """A measure in words; an estimate names the hardware."""
+    """Return a measure in words; an estimate names the hardware."""
     on = sorted({row.hardware for row in sweep.rows if row.hardware}) if measure == "estimate_s" else []
     return " on ".join([title(measure), *([" or ".join(on)] if on else [])])
 
@@ -286,12 +286,12 @@ def _row(sweep: Sweep, row: Row, *, experiments: bool, messages: bool) -> list[C
 
 
 def _blank(reason: str, sign: str = "–") -> Markup:
-    """A cell without a value, with the reason as its title."""
+    """Return a cell without a value, with the reason as its title."""
     return tag("span", sign, title=reason)
 
 
 def _unknown(sweep: Sweep, notes: Sequence[str]) -> Part | None:
-    """What the records do not know, and what the page leaves out."""
+    """Return the section on what the records do not know, and what the page leaves out."""
     lines = list(notes)
     if same := sum(point.same_as is not None for point in sweep.points.values()):
         lines.append(f"{same} of the points are another one up to a symmetry of the mesh, which was run in their place")

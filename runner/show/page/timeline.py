@@ -1,7 +1,7 @@
-"""An estimate, the collectives and the lines of a program in; what is computed and sent when, as bars, out.
+"""An estimate, the collectives and the lines of a program in; a bar chart of computation and communication out.
 
-Lines stand in the order of the compiled module's schedule. A collective stands with the lines that the schedule
-computes meanwhile, or alone: after the values that it takes are computed, before they are read.
+Lines are in the order of the compiled module's schedule. A collective runs beside the lines that the schedule
+computes meanwhile, or alone: after its operands are computed, before its result is read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FONT = 11.0
 
 @dataclass(frozen=True)
 class Bar:
-    """What takes time: on the device's `lane` of what it `computes`, or of what it `communicates`; times in seconds."""
+    """A time span on a lane: what the device `computes`, or what it `communicates`; times in seconds."""
 
     lane: str
     name: str
@@ -36,12 +36,12 @@ class Bar:
 
     @property
     def words(self) -> str:
-        """All of it, for a tooltip and for who cannot see the bars."""
+        """Return the whole description, for a tooltip and screen readers."""
         return f"{time_text(self.start)} to {time_text(self.stop)}: {self.name}, {time_text(self.stop - self.start)}"
 
 
 def bars(estimate: Estimate, collectives: Sequence[Collective], lines: Sequence[RecordedLine]) -> list[Bar]:
-    """The bars in the order in which they begin; none where a time is not known, or nothing takes any."""
+    """Return the bars ordered by start; none if a time is unknown, or nothing takes any."""
     if any(entry.seconds is None for entry in (*estimate.lines, *estimate.collectives)):
         return []
     if len(collectives) != len(estimate.collectives):
@@ -53,7 +53,7 @@ def bars(estimate: Estimate, collectives: Sequence[Collective], lines: Sequence[
         if not taken.seconds:
             continue
         meanwhile = [k for k, line in enumerate(computed) if set(line.nodes) & set(collective.overlapped or ())]
-        # A name stands for a line in both passes: the collective's own pass is the nearer one.
+        # A name denotes a line in the forward and the backward pass: prefer the collective's own pass.
         meanwhile = [k for k in meanwhile if computed[k].gradient == collective.gradient] or meanwhile
         earliest = max(earliest, meanwhile[0] if meanwhile else _after(collective, computed, lines))
         begin.setdefault(earliest, []).append((collective, taken, meanwhile[-1] if meanwhile else None))
@@ -63,7 +63,7 @@ def bars(estimate: Estimate, collectives: Sequence[Collective], lines: Sequence[
 def _drawn(
     computed: Sequence[LineTime], begin: Mapping[int, Sequence[tuple[Collective, CollectiveTime, int | None]]]
 ) -> list[Bar]:
-    """The bars, where each waits for what it needs and the links carry one collective at a time."""
+    """Return the bars: each waits for its inputs, and the links carry one collective at a time."""
     placed: list[Bar] = []
     now, free = 0.0, 0.0
     due: dict[int, float] = {}
@@ -92,7 +92,7 @@ def _named(collective: Collective, taken: CollectiveTime) -> str:
 
 
 def _after(collective: Collective, computed: Sequence[LineTime], lines: Sequence[RecordedLine]) -> int:
-    """After how many of the lines a collective that hides behind none of them has its values."""
+    """Return after how many lines the operands of a collective that no line hides are ready."""
     own = [
         k
         for k, line in enumerate(computed)
@@ -108,7 +108,7 @@ def _after(collective: Collective, computed: Sequence[LineTime], lines: Sequence
 
 
 def _read(names: Sequence[str], lines: Sequence[RecordedLine]) -> Iterator[str]:
-    """The names of all lines whose values lead to some lines."""
+    """Return the names of all lines on which some lines depend."""
     by_path = {line.path: line for line in lines}
     todo = [line.path for line in lines if line.line in names]
     seen: set[str] = set()
@@ -121,7 +121,7 @@ def _read(names: Sequence[str], lines: Sequence[RecordedLine]) -> Iterator[str]:
 
 
 def draw(placed: Sequence[Bar]) -> Box:
-    """Two lanes over one axis of time; a bar has its name where there is room, and all of it as a tooltip."""
+    """Draw two lanes over one time axis; a bar has its name if it fits, and a tooltip with everything."""
     whole = max(bar.stop for bar in placed)
     scale = Scale(0, whole, False)
     room = _WIDTH - _LEFT - 30

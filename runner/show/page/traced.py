@@ -1,4 +1,4 @@
-"""The trace of a record in; its section out: every line, what its collective does, and what each device has."""
+"""The trace of a record in; its section out: every line, its collective, and each device's values."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from runner.show.table import Table
 from runner.words import devices_text, on_devices
 
 _DEVICES = 16
-"""On how many devices a value is shown."""
+"""The most devices on which a value is shown."""
 
 
 def part(record: Record) -> Part | None:
-    """The section, where the record has a trace."""
+    """Return the section; None if the record has no trace."""
     trace = record.trace
     if trace is None or record.mesh is None or record.target is None:
         return None

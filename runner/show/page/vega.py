@@ -1,6 +1,6 @@
-"""The points of a sweep in; a Vega-Lite specification with the same charts and the data in it out.
+"""The points of a sweep in; a Vega-Lite specification with the same charts and the data out.
 
-https://vega.github.io/vega-lite/ is what reads it: the editor, Altair, Observable, notebooks.
+The format is https://vega.github.io/vega-lite/, which its editor, Altair, Observable and notebooks read.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
 
 
 def specification(name: str, sweep: Sweep) -> dict[str, Any]:
-    """A chart of time against memory, a heat map and lines, as far as the rows have what they show."""
+    """Return a scatter plot of time against memory, a heat map and line charts, as far as the rows have the data."""
     table = flat(sweep)
     values = [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
     layouts, against = plots.layouts(sweep), plots.against(sweep)
@@ -81,7 +81,7 @@ def _against(sweep: Sweep, plot: Against) -> dict[str, Any]:
 def _growth(sweep: Sweep, plot: Growth, measure: str) -> dict[str, Any]:
     values = [value for row in sweep.passed if (value := row.measures.get(measure)) is not None]
     return {
-        # What was swept is written as the command line has it.
+        # Swept values are written as on the command line.
         "transform": [{"calculate": f"toNumber(datum[{json.dumps(plot.key)}])", "as": "size"}],
         "mark": {"type": "line", "point": True},
         "encoding": {

@@ -1,4 +1,4 @@
-"""A record in; the section of its verdicts out: what was checked of each program, what failed, what to know."""
+"""A record in; the section of its verdicts out: the checks of each program, what failed, and notes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from runner.show.table import Cell, Table
 
 
 def part(record: Record) -> Part:
-    """The section; every record has one."""
+    """Return the section; every record has one."""
     inside: list[Inside] = []
     if record.error:
         inside.append(callout("failed", "The run ended here", tag("pre", record.error)))
@@ -41,7 +41,7 @@ def part(record: Record) -> Part:
 
 
 def callout(status: str, title: str, inside: Inside) -> Markup:
-    """A box with a title at which a reader should stop, in the colour of a status."""
+    """Return a box with a title in the colour of a status."""
     return tag("div", tag("p", title, class_="title"), inside, class_=f"callout {status}")
 
 
@@ -50,7 +50,7 @@ def _lines(lines: list[str]) -> Markup | None:
 
 
 def _programs(record: Record) -> Markup:
-    """The table of programs, with signs for the statuses; times are in the table of what each program costs."""
+    """Return the table of programs with signs for statuses; times are in the table of costs."""
     shown = report.programs(record)
     kept = [k for k, name in enumerate(shown.head) if name not in _TIMES]
     rows = [[_sign(row[k], shown.head[k]) if k else row[k] for k in kept] for row in shown.rows]
@@ -65,7 +65,7 @@ _TIMES = ("compile", "run")
 
 
 def _sign(cell: Cell, column: str) -> Cell | Markup:
-    """A status as its sign, so that a column is narrow and what did not pass stands out; the word is its title."""
+    """Return a status as a sign, for a narrow column in which failures stand out; the word is its title."""
     if cell.status not in LOOKS:
         return cell
     mark = tag("span", look(cell.status).mark, aria_hidden="true")
@@ -74,7 +74,7 @@ def _sign(cell: Cell, column: str) -> Cell | Markup:
 
 
 def _outputs(record: Record) -> Markup | None:
-    """What the checks of values measured of every output."""
+    """Return what the checks of values measured of every output."""
     rows = list(_measures(record))
     if not rows:
         return None

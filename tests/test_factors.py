@@ -205,9 +205,7 @@ INSIDE = "split with what a device sends inside; to Shardy the blocks are permut
 READ = "a device reads what lies in its block, and the rest is zero; to Shardy the dimension is whole"
 WHOLE = "the dimension is whole; Shardy splits what the operation is made of"
 INDICES = "every device has all indices, and updates its block; Shardy splits the indices"
-CLIPPED = "the updated dimension is whole where indices are clipped, which may lead into another block; Shardy splits it"
-    "the updated dimension is whole where indices are clipped, since one may end in another block; Shardy splits it"
-)
+CLIPPED = "the updated dimension is whole where indices are clipped: one may end in another block; Shardy splits it"
 OWN_INDICES = "each device updates by its own indices, and the results are summed; Shardy gathers the indices"
 COPIES = "copies are made on each device; Shardy has a factor for them"
 MADE_OF_NOTHING = "lies as the array lies, so that nothing is sent for it; to Shardy no array enters"

@@ -213,7 +213,9 @@ def listed(names: Sequence[str]) -> str:
 
 def _unknown(key: Key) -> str:
     there = siblings(key)
-    return f"there is no key '{key[-1]}'{nearest(str(key[-1]), there) or listed(there)}"
+    near = nearest(str(key[-1]), there)
+    spelling = "; a mesh is written {axes: [x, y], shape: [2, 4]}" if key[:-1] == ("mesh",) and not near else ""
+    return f"there is no key '{key[-1]}'{near or listed(there)}{spelling}"
 
 
 def _not_a_name(name: Any) -> str:

@@ -146,6 +146,10 @@ WITHOUT_JAX = {
         edited("shape: [I, J]", "shape: [I, J"),
         "experiment/mine.yaml:9:56\n  not YAML: expected ',' or ']', but got '}', while parsing a flow sequence",
     ),
+    "tab": (
+        edited("  C: A @ B", "\tC: A @ B"),
+        "experiment/mine.yaml:13:1\n  not YAML: a tab; YAML is indented with spaces",
+    ),
     "duplicate key": (edited("dims:", "name: yours\ndims:"), "experiment/mine.yaml:6:1\n  the key 'name' stands twice"),
     "__import__": (
         edited("C: A @ B", "C: __import__('os')"),

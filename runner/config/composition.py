@@ -232,7 +232,9 @@ def _of_yaml(error: yaml.YAMLError, file: Path | None = None) -> str:
     duplicate = re.match(r"found duplicate key (.*)", problem)
     message = f"the key '{duplicate.group(1)}' stands twice" if duplicate else f"not YAML: {problem}"
     context = getattr(error, "context", None)
-    if context and not duplicate:
+    if problem.startswith("found character '\\t'"):
+        message = "not YAML: a tab; YAML is indented with spaces"
+    elif context and not duplicate:
         message += f", {context}"
     if mark is not None and not duplicate and _has_spec(file or Path(mark.name), mark.line):
         message += "; between { and } a PartitionSpec is in quotes, \"P(None, 'x')\", or a list, [null, x]"

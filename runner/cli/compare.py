@@ -226,7 +226,7 @@ def _report(before: Side, after: Side) -> int:
         for note in notes:
             print(f"  ({note})")
     if len(names) > 1:
-        print(f"\n{len(names)} compared, {differ} differ")
+        print(f"\n{len(names)} compared, {differ} {'differs' if differ == 1 else 'differ'}")
     return 1 if differ else 0
 
 

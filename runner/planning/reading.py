@@ -336,7 +336,9 @@ def _differentiate(experiment: Experiment, found: Layable) -> None:
             found.tensors[operand.tensor].differentiated for operand in operation.operands
         )
     if any(operation.differentiated for operation in found.operations):
-        found.note("of the backward pass each operation's is split as the operation, and what it reads is kept")
+        found.note(
+            "the backward pass of each operation is assumed to be sharded as the operation is, and to keep what it reads"
+        )
 
 
 def _is_gradient(found: Layable, transfer: Transfer) -> bool:

@@ -304,6 +304,10 @@ OVERRIDES = {
         ["dims.L=1"],
         "command line: dims.L=1  dims.L\n  there is no key 'L'; there are I, J, K; to add a name, write ++dims.L=1",
     ),
+    "topology without a size": (
+        ["target=v5e"],
+        "command line: target=v5e\n  no target 'v5e'; there are v5e_16x16, v5e_1x1, v5e_2x2, v5e_2x4, v5e_4x4",
+    ),
     "misspelt group": (["mehs=x2"], "command line: mehs=x2  mehs\n  there is no key 'mehs'; did you mean 'mesh'?"),
     "misspelt option": (["mesh=x2y2"], "command line: mesh=x2y2\n  no mesh 'x2y2'; did you mean 'x2_y2'?"),
     "misspelt program": (

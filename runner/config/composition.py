@@ -262,8 +262,9 @@ def _of_missing(missing: str, sources: Sources, folders: Sequence[Path]) -> str:
         groups = sorted(config_groups(folders) - {"hydra"})
         name = group or option
         return f"{where}\n  there is no config group '{name}'{nearest(name, groups) or shape.listed(groups)}"
-    meant = experiment_meant(option, folders) if group == "experiment" else nearest(option, there)
-    return f"{where}\n  no {group} '{option}'{meant or shape.listed(there)}"
+    sizes = [name for name in there if name.startswith(f"{option}_")]
+    meant = experiment_meant(option, folders) if group == "experiment" else "" if sizes else nearest(option, there)
+    return f"{where}\n  no {group} '{option}'{meant or shape.listed(sizes or there)}"
 
 
 _NEAR, _SURE = 3, 0.85

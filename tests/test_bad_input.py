@@ -44,6 +44,11 @@ WITHOUT_JAX = {
         edited('init: "arange(16)", spec', 'int: "arange(16)", spec'),
         "experiment/mine.yaml:9:22  arrays.A.int\n  there is no key 'int'; did you mean 'init'?",
     ),
+    "specs for spec": (
+        edited("spec: [null, x]}", "specs: [null, x]}"),
+        "experiment/mine.yaml:9:54  arrays.A.specs\n"
+        "  'specs' is a text, not a list; the layout of one array is its 'spec'",
+    ),
     "misspelt operation": (
         edited("psum(partial", "psumm(partial"),
         "experiment/mine.yaml:17:6  per_device.C\n  no operation 'psumm'; did you mean 'psum'?\n"

@@ -187,6 +187,8 @@ def _refusal(value: Any, key: Key, kind: Kind) -> str:
         cure = "; in a sweep that is all of them: add -m" if enumerated else f"; write [{value}]"
     if len(key) == 1 and key[0] in _GROUPS and isinstance(value, str):
         cure = f"; to choose a file write defaults: [override /{key[0]}: {value}]"
+    if key[:1] == ("arrays",) and key[-1] == "specs":
+        cure = "; the layout of one array is its 'spec'"
     return f"{name} is {_in_words(kind)}, not {described(value)}{cure}"
 
 

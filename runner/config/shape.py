@@ -125,6 +125,9 @@ def _misfits(value: Any, key: Key, kind: Kind) -> Iterator[ShapeMisfit]:
 
 def _fits(value: Any, kind: Kind) -> bool:
     """Whether a value is of a kind. A text that holds a number is one, and an interpolation may become anything."""
+    if kind.form == "sizes-of-axes" and is_mapping(value):
+        # OmegaConf cannot merge it with the list of a mesh's file, and does not say where it is.
+        return False
     if kind.name == "anything" or (isinstance(value, str) and ("${" in value or value == "???")):
         return True
     if value is None:

@@ -263,7 +263,7 @@ def _begin(folder: Path) -> None:
 
 
 def read(folder: str | Path) -> Any:
-    """Read the record of a run folder, or the table of a sweep's folder: see `sweep`.
+    """Read the record of a run folder, or the table of a sweep's (see `sweep`), by the folder or its file.
 
     Raises `UnreadableRecord` for any other folder and for a record of another schema.
     """
@@ -271,6 +271,17 @@ def read(folder: str | Path) -> Any:
     from runner.record import folders
     from runner.record import record as records
 
-    if (Path(folder) / swept.TABLE).is_file() and not (Path(folder) / folders.RECORD).is_file():
-        return swept.read(Path(folder))
-    return Record.of(records.read(Path(folder)), Path(folder))
+    path = Path(folder)
+    if path.name in (swept.TABLE, folders.RECORD) and path.is_file():
+        path = path.parent
+    if (path / folders.RECORD).is_file():
+        return Record.of(records.read(path), path)
+    if (path / swept.TABLE).is_file():
+        return swept.read(path)
+    if not path.is_dir():
+        raise records.UnreadableRecord(f"{path}: there is no such folder")
+    runs = sorted(str(each.parent) for each in path.glob(f"*/{folders.RECORD}"))
+    latest = f"; the latest run in it is {runs[-1]}" if runs else ""
+    raise records.UnreadableRecord(
+        f"{path} is no run: a run's folder has {folders.RECORD}, a sweep's {swept.TABLE}{latest}"
+    )

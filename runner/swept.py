@@ -64,7 +64,14 @@ class Rows(Sequence[dict[str, Any]]):
     def _table(self) -> Table[str]:
         """Its columns that hold anything."""
         columns = [name for name in self.columns if any(row[name] not in (None, 0) for row in self._rows)]
-        return Table(columns, [["" if row[name] is None else str(row[name]) for name in columns] for row in self._rows])
+        return Table(columns, [[_cell(row[name]) for name in columns] for row in self._rows])
+
+
+def _cell(value: Any) -> str:
+    """A value of a row as a table shows it: a float to four digits."""
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) and abs(value) < 1e4 else str(value)
 
 
 def texts(overrides: Overrides) -> list[str]:

@@ -14,6 +14,7 @@ import pytest
 from rich.console import Console
 
 import runner
+from runner.record.record import UnreadableRecord
 from runner.show import html
 from tests import evidence
 from tests.command import ROOT, run_command
@@ -97,6 +98,18 @@ def test_what_cannot_be_composed_is_said(
     found = runner.run(experiment, config_dir=config_dir, folder="run")
     assert (found.status, found.error) == ("invalid", message)
     assert runner.read("run") == found
+
+
+def test_what_is_read_is_a_run_folder_or_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    record = runner.run("nothere.yaml", folder="runs/first")
+    assert runner.read("runs/first/result.json") == record
+    with pytest.raises(UnreadableRecord) as several:
+        runner.read("runs")
+    files = "a run's folder has result.json, a sweep's results.jsonl"
+    assert str(several.value) == f"runs is no run: {files}; the latest run in it is runs/first"
+    with pytest.raises(UnreadableRecord, match=r"^none: there is no such folder$"):
+        runner.read("none")
 
 
 def test_an_experiment_may_be_named_by_its_file() -> None:

@@ -44,6 +44,11 @@ WITHOUT_JAX = {
         edited('init: "arange(16)", spec', 'int: "arange(16)", spec'),
         "experiment/mine.yaml:9:22  arrays.A.int\n  there is no key 'int'; did you mean 'init'?",
     ),
+    "specs for spec": (
+        edited("spec: [null, x]}", "specs: [null, x]}"),
+        "experiment/mine.yaml:9:54  arrays.A.specs\n"
+        "  'specs' is a text, not a list; the layout of one array is its 'spec'",
+    ),
     "misspelt operation": (
         edited("psum(partial", "psumm(partial"),
         "experiment/mine.yaml:17:6  per_device.C\n  no operation 'psumm'; did you mean 'psum'?\n"
@@ -145,6 +150,10 @@ WITHOUT_JAX = {
     "YAML that does not parse": (
         edited("shape: [I, J]", "shape: [I, J"),
         "experiment/mine.yaml:9:56\n  not YAML: expected ',' or ']', but got '}', while parsing a flow sequence",
+    ),
+    "tab": (
+        edited("  C: A @ B", "\tC: A @ B"),
+        "experiment/mine.yaml:13:1\n  not YAML: a tab; YAML is indented with spaces",
     ),
     "duplicate key": (edited("dims:", "name: yours\ndims:"), "experiment/mine.yaml:6:1\n  the key 'name' stands twice"),
     "__import__": (
@@ -299,6 +308,10 @@ OVERRIDES = {
     "unknown dim": (
         ["dims.L=1"],
         "command line: dims.L=1  dims.L\n  there is no key 'L'; there are I, J, K; to add a name, write ++dims.L=1",
+    ),
+    "topology without a size": (
+        ["target=v5e"],
+        "command line: target=v5e\n  no target 'v5e'; there are v5e_16x16, v5e_1x1, v5e_2x2, v5e_2x4, v5e_4x4",
     ),
     "misspelt group": (["mehs=x2"], "command line: mehs=x2  mehs\n  there is no key 'mehs'; did you mean 'mesh'?"),
     "misspelt option": (["mesh=x2y2"], "command line: mesh=x2y2\n  no mesh 'x2y2'; did you mean 'x2_y2'?"),

@@ -17,6 +17,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import runner
+from runner.worker.versions import is_own
 from tests.user_functions.modules import Module
 
 MESH = {"data": 2, "model": 2}
@@ -166,6 +167,16 @@ def test_what_computes_something_else_at_a_second_call_is_refused(tmp_path: Path
             f"{function.__name__} computes something else at its second call: it reads what changes, such as a global, "
             "the time or NumPy's generator; give it that as an argument"
         )
+
+
+def test_a_line_of_jax_is_not_the_users_wherever_jax_is_installed(tmp_path: Path) -> None:
+    def product(x: Any) -> Any:
+        return x @ x[:1]
+
+    assert message(tmp_path / "product", product, X, in_specs=P()).startswith("tracing product at test_called.py:")
+    for folder in ("/home/me/.local/lib/python3.11/site-packages", "/usr/lib/python3/dist-packages"):
+        assert not is_own(f"{folder}/jax/_src/numpy/tensor_contractions.py")
+    assert is_own("/home/me/model/block.py")
 
 
 def test_what_a_function_raises_is_told_with_its_line(tmp_path: Path) -> None:

@@ -204,6 +204,15 @@ FAULTS: dict[str, tuple[str, str, str]] = {
     "no name": ("name: null", "name", "the experiment has no name"),
     "name of a folder": ("name: a/b", "name", "'a/b' cannot name a folder; use letters, digits, '_', '-', '.'"),
     "name up": ("name: ..", "name", "'..' cannot name a folder"),
+    "a shape alone": (
+        "mesh: {axes: null, shape: [4]}", "mesh.shape",
+        "there is mesh.shape without mesh.axes; write both: {axes: [x, y], shape: [2, 4]}",
+    ),
+    "axes alone": ("mesh: {axes: [x], shape: null}", "mesh.axes", "there is mesh.axes without mesh.shape; write both"),
+    "specs of an array": (
+        "arrays: {A: {shape: [2], specs: '[x]'}}", "arrays.A.specs",
+        "'specs' is a call that gives the specs of a tree's leaves; 'A' is an array, which has a 'spec'",
+    ),
     "no axes": ("mesh: {axes: [], shape: []}", "mesh.axes", "the mesh has no axes"),
     "axis twice": ("mesh: {axes: [x, x], shape: [2, 2]}", "mesh.axes[1]", "the mesh axis 'x' stands twice"),
     "axis a boolean": ("mesh: {axes: [y, on], shape: [2, 2]}", "mesh.axes[1]", "True is not an axis name; YAML reads"),

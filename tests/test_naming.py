@@ -81,6 +81,7 @@ def test_a_file_that_comes_with_the_runner_is_the_runners(here: Path) -> None:
             "case4",
             "no experiment 'case4'; did you mean 'case4_forbidden', 'case4a_allgather_b' or 'case4b_allgather_a'?",
         ),
+        ("my", "no experiment 'my'; did you mean the file 'my.yaml'?"),
         ("comparr", "no experiment 'comparr'; did you mean the subcommand 'compare'?"),
         ("qqqq", "no experiment 'qqqq'; python -m runner lists them"),
         ("case3_allreduce,qqqq", "no experiment 'qqqq'; python -m runner lists them"),

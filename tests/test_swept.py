@@ -66,6 +66,11 @@ def test_a_sweep_is_a_table_with_a_row_for_each_program(folder: Path) -> None:
         table["nosuch"]
 
 
+def test_a_table_shows_four_digits_of_a_measure() -> None:
+    table = swept.Rows([{"flops": 128.0, "run_s": 0.0002987730003951583, "error": None}], Path())
+    assert [line.split() for line in repr(table).splitlines()] == [["flops", "run_s"], ["128", "0.0002988"]]
+
+
 def test_where_pandas_is_it_is_a_frame(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def frame(rows: list[dict[str, Any]]) -> Any:
         return SimpleNamespace(rows=rows, attrs={})

@@ -157,13 +157,17 @@ def _of_sweep(files: Sequence[Path]) -> tuple[list[ComparedPoint], int]:
     return points, len(unread)
 
 
+_NO_POINT = ("experiment", "show", "explain")
+"""Overrides that say nothing about which point of a sweep a record is: its name, and what the terminal shows."""
+
+
 def _of_record(file: Path) -> ComparedPoint:
     try:
         record = records.read(file.parent)
     except records.UnreadableRecord as error:
         raise InvalidComparison(str(error)) from None
     overrides = [text.lstrip("+") for text in record.overrides]
-    words = sorted(text for text in overrides if not text.startswith("experiment="))
+    words = sorted(text for text in overrides if text.partition("=")[0] not in _NO_POINT)
     pinned = {name: golden.pinned(result) for name, result in record.programs.items()}
     jax = record.environment.jax
     return ComparedPoint(
@@ -226,7 +230,7 @@ def _report(before: Side, after: Side) -> int:
         for note in notes:
             print(f"  ({note})")
     if len(names) > 1:
-        print(f"\n{len(names)} compared, {differ} differ")
+        print(f"\n{len(names)} compared, {differ} {'differs' if differ == 1 else 'differ'}")
     return 1 if differ else 0
 
 

@@ -104,6 +104,9 @@ def _require_there(word: str, options: Sequence[str], folders: Sequence[Path]) -
             from runner.config.composition import experiment_meant
             from runner.faults import nearest
 
+            file = f"{option}.yaml"
+            if Path(file).is_file():
+                raise InvalidName(f"command line: {word}\n  no experiment '{option}'; did you mean the file '{file}'?")
             subcommand = "" if "=" in word else nearest(option, SUBCOMMANDS).replace("mean '", "mean the subcommand '")
             meant = experiment_meant(option, folders) or subcommand or "; python -m runner lists them"
             raise InvalidName(f"command line: {word}\n  no experiment '{option}'{meant}")

@@ -232,7 +232,9 @@ def _of_yaml(error: yaml.YAMLError, file: Path | None = None) -> str:
     duplicate = re.match(r"found duplicate key (.*)", problem)
     message = f"the key '{duplicate.group(1)}' stands twice" if duplicate else f"not YAML: {problem}"
     context = getattr(error, "context", None)
-    if context and not duplicate:
+    if problem.startswith("found character '\\t'"):
+        message = "not YAML: a tab; YAML is indented with spaces"
+    elif context and not duplicate:
         message += f", {context}"
     if mark is not None and not duplicate and _has_spec(file or Path(mark.name), mark.line):
         message += "; between { and } a PartitionSpec is in quotes, \"P(None, 'x')\", or a list, [null, x]"
@@ -260,8 +262,9 @@ def _of_missing(missing: str, sources: Sources, folders: Sequence[Path]) -> str:
         groups = sorted(config_groups(folders) - {"hydra"})
         name = group or option
         return f"{where}\n  there is no config group '{name}'{nearest(name, groups) or shape.listed(groups)}"
-    meant = experiment_meant(option, folders) if group == "experiment" else nearest(option, there)
-    return f"{where}\n  no {group} '{option}'{meant or shape.listed(there)}"
+    sizes = [name for name in there if name.startswith(f"{option}_")]
+    meant = experiment_meant(option, folders) if group == "experiment" else "" if sizes else nearest(option, there)
+    return f"{where}\n  no {group} '{option}'{meant or shape.listed(sizes or there)}"
 
 
 _NEAR, _SURE = 3, 0.85

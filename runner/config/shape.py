@@ -190,6 +190,8 @@ def _refusal(value: Any, key: Key, kind: Kind) -> str:
         cure = "; in a sweep that is all of them: add -m" if enumerated else f"; write [{value}]"
     if len(key) == 1 and key[0] in _GROUPS and isinstance(value, str):
         cure = f"; to choose a file write defaults: [override /{key[0]}: {value}]"
+    if key[:1] == ("arrays",) and key[-1] == "specs":
+        cure = "; the layout of one array is its 'spec'"
     return f"{name} is {_in_words(kind)}, not {described(value)}{cure}"
 
 
@@ -216,7 +218,9 @@ def listed(names: Sequence[str]) -> str:
 
 def _unknown(key: Key) -> str:
     there = siblings(key)
-    return f"there is no key '{key[-1]}'{nearest(str(key[-1]), there) or listed(there)}"
+    near = nearest(str(key[-1]), there)
+    spelling = "; a mesh is written {axes: [x, y], shape: [2, 4]}" if key[:-1] == ("mesh",) and not near else ""
+    return f"there is no key '{key[-1]}'{near or listed(there)}{spelling}"
 
 
 def _not_a_name(name: Any) -> str:

@@ -19,8 +19,12 @@ from runner.untyped import is_list
 
 def read_mesh(config: Mapping[str, Any]) -> Mesh:
     axes, shape = config["axes"], config["shape"]
-    if axes is None or shape is None:
+    if axes is None and shape is None:
         raise invalid(("mesh",), "there is no mesh; name one (mesh=x2_y2) or give mesh.axes and mesh.shape")
+    if axes is None or shape is None:
+        given, missing = ("shape", "axes") if axes is None else ("axes", "shape")
+        message = f"there is mesh.{given} without mesh.{missing}; write both: {{axes: [x, y], shape: [2, 4]}}"
+        raise invalid(("mesh", given), message)
     check(axes, ("mesh", "axes"))
     for i, axis in enumerate(axes):
         if axis in axes[:i]:
@@ -127,6 +131,9 @@ def read_array(name: str, config: Mapping[str, Any], specs: Specs, dims: Mapping
     key, config = ("arrays", name), {**schema.ARRAY, **schema.said(config)}
     if config["shape"] is None:
         raise invalid(key, f"the array '{name}' has no shape")
+    if config["specs"] is not None:
+        message = f"'specs' is a call that gives the specs of a tree's leaves; '{name}' is an array, which has a 'spec'"
+        raise invalid((*key, "specs"), message)
     if (rank := len(config["shape"])) > _RANK:
         message = f"'{name}' has {rank} dimensions, and NumPy, which computes the reference, has {_RANK} at most"
         raise invalid((*key, "shape"), message)

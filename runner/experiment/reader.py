@@ -78,7 +78,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
     auto.refuse(config)
     name = config["name"]
     if not name:
-        raise invalid(("name",), "the experiment has no name")
+        raise invalid(("name",), "the experiment has no name; write name: mine")
     if message := misnamed(name):
         raise invalid(("name",), message)
     mesh = read_mesh(config["mesh"])

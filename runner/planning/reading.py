@@ -336,7 +336,7 @@ def _differentiate(experiment: Experiment, found: Layable) -> None:
             found.tensors[operand.tensor].differentiated for operand in operation.operands
         )
     if any(operation.differentiated for operation in found.operations):
-        found.note("of the backward pass each operation's is split as the operation, and what it reads is kept")
+        found.note("the backward pass is assumed to be sharded as the forward pass is, and to keep what that reads")
 
 
 def _is_gradient(found: Layable, transfer: Transfer) -> bool:

@@ -81,4 +81,5 @@ def first_lines(error: BaseException) -> str:
 def refusal(error: BaseException, operands: list[Any]) -> str:
     """JAX's message about operands that it does not accept, with their types."""
     shapes = ", ".join(f"{operand.dtype}{list(operand.shape)}" for operand in operands if hasattr(operand, "shape"))
-    return f"JAX refuses it: {first_lines(error)}" + (f"; the operands are {shapes}" if shapes else "")
+    message = first_lines(error).removesuffix(".")
+    return f"JAX refuses it: {message}" + (f"; the operands are {shapes}" if shapes else "")

@@ -162,6 +162,8 @@ def forget_frames() -> None:
 _HOUSE = str(Path(__file__).parents[1])
 _SHIPPED = str(conf_folder())
 _INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+_SITES = {"site-packages", "dist-packages"}
+"""The folders of libraries: a user's and the system's are not those of a virtual environment that borrows them."""
 
 
 def is_own(file: str) -> bool:
@@ -169,7 +171,7 @@ def is_own(file: str) -> bool:
     if file.startswith(_SHIPPED):
         return True
     ours = file.startswith(_HOUSE) or file.endswith(f"/{CALLED}") or (file.startswith("<") and "ipython" not in file)
-    return not ours and not file.startswith(_INSTALLED)
+    return not ours and not file.startswith(_INSTALLED) and _SITES.isdisjoint(Path(file).parts)
 
 
 def scan_counts(params: Mapping[str, Any]) -> tuple[int, int]:

@@ -38,7 +38,8 @@ def fragment(record: Record) -> str:
     if record.pictures:
         mesh, arrays = figures.read(record.pictures)
         parts.append(svg.draw(mesh, arrays, record.experiment or "", record.summary))
-    return "<div>" + "".join(parts) + "</div>"
+    # Pictures and tables may be wider than a cell of a notebook.
+    return '<div style="overflow-x: auto">' + "".join(parts) + "</div>"
 
 
 def _trace(taken: Trace, axes: Sequence[str]) -> str:

@@ -63,7 +63,7 @@ def test_what_a_program_raises_fails_the_test_that_runs_it(tmp_path: Path, monke
 
 def test_what_the_worker_raises_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = configuration()
-    monkeypatch.setattr(job, "infer", lambda *_: 1 / 0)
+    monkeypatch.setattr(job, "infer", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         harness.run(TEXT, tmp_path)
     assert configuration() == before

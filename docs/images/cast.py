@@ -30,7 +30,9 @@ def printed() -> str:
     termios.tcsetwinsize(end, (60, WIDTH))
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, *COMMAND, f"hydra.run.dir={folder}"]
-        environment = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor"}
+        # The terminal's own size holds, not that of the terminal in which this runs.
+        environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+        environment |= {"TERM": "xterm-256color", "COLORTERM": "truecolor"}
         with subprocess.Popen(command, stdin=end, stdout=end, stderr=subprocess.DEVNULL, env=environment):
             os.close(end)
             chunks = b"".join(_read(terminal))

@@ -64,3 +64,13 @@ def on_devices(ids: Sequence[int]) -> str:
 def of_system(error: OSError, where: Path | None) -> str:
     """Format an error of the system with its file, or else `where`: `/full/a: No space left on device`."""
     return f"{error.filename or where}: {error.strerror or error}"
+
+
+def long_text(seconds: float) -> str:
+    """`2 minutes`, `5 hours`, `3 days`."""
+    size, unit = next((size, unit) for size, unit in _SPANS if seconds >= size)
+    count = round(seconds / size)
+    return f"{count} {unit}{'' if count == 1 else 's'}"
+
+
+_SPANS = ((86_400.0, "day"), (3600.0, "hour"), (60.0, "minute"), (0.0, "second"))

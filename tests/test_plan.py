@@ -707,3 +707,21 @@ def test_open_shapes_need_a_number_of_devices(tmp_path: Path) -> None:
     done = _command(tmp_path, config)
     assert done.returncode == 2
     assert "no number of devices to make a mesh of: say target.devices, mesh.devices, or a target" in done.stderr
+
+
+def test_reshards_that_cost_nothing_lead_in_no_circle() -> None:
+    """Hardware that names no links has collectives that take no time."""
+    mesh = {"x": 2, "y": 2}
+    found = planned(mlp(16, mesh, loss=True, plan={"least": "time"}, hardware={"name": "mine", "flops": {}}))
+    assert found.best.cost < 1e-9
+    assert all(candidate.cost >= found.bound for candidate in found.others)
+
+
+def test_candidates_that_take_too_long_here_are_not_compiled(tmp_path: Path) -> None:
+    done = _command(tmp_path, mlp(32768, {"model": 4}, loss=True), "dims.D=4096", "dims.F=16384")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(
+        r"no candidate is compiled: verifying one here takes about \d+ \w+; choose smaller dims", done.stdout
+    )
+    assert (tmp_path / "run" / "plan.json").is_file()
+    assert not [*(tmp_path / "run").glob("candidate_*")]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,6 +70,9 @@ def _plan(configuration: Configuration, job: Job, workers: Workers) -> Status:
     folder, overrides = job.folder, list(job.provenance.overrides)
     planning = layouts.planned(configuration.plain, folder, lambda: configuration.sources, workers)
     _show_plan(planning)
+    if planning.request.candidates and (reason := flow.too_large(planning)) is not None:
+        print(reason)
+        planning = replace(planning, request=replace(planning.request, candidates=0))
     ranked = flow.ranked(planning, folder, lambda: configuration.sources, overrides, workers)
     for lowered in ranked.lowered:
         _show_lowered(lowered, planning)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runner.experiment import effort
 from runner.experiment.auto import PlanRequest
 from runner.experiment.patterns import fits
 from runner.experiment.program import Program
@@ -15,11 +16,13 @@ from runner.faults import Key, invalid, key_text
 from runner.flow import functions
 from runner.flow.layouts import Planning, filled, typed
 from runner.flow.run import run
-from runner.layout import Spec
+from runner.graph.model import walk
+from runner.layout import Spec, Typed
 from runner.link.workers import Workers
 from runner.planning.plan import Candidate, NoPlan, Wanted, plan
 from runner.record.model import CompiledProgram, Record, Status
 from runner.untyped import is_list, is_mapping
+from runner.words import long_text
 
 if TYPE_CHECKING:
     from runner.config.sources import Sources
@@ -83,6 +86,30 @@ class Ranked:
     tried: tuple[Tried, ...]
     lowered: tuple[Lowered, ...]
     least_memory: int | None
+
+
+def too_large(planning: Planning) -> str | None:
+    """Return why no candidate is compiled here, if the oracle of one takes longer than the experiment's `timeout`.
+
+    A target that is not here is compiled without an oracle. None for a graph of moderate size.
+    """
+    experiment = planning.graph
+    if experiment.target.topology is not None:
+        return None
+    typed_values = (
+        (equation.source.line.path, planning.types.get(value.number))
+        for equation in walk(experiment.computed("graph"))
+        for value in equation.results
+        if value.name
+    )
+    shapes = {path: value for path, value in typed_values if isinstance(value, Typed)}
+    seconds = effort.effort(experiment, {"graph": shapes}).seconds
+    if seconds <= experiment.timeout:
+        return None
+    return (
+        f"no candidate is compiled: verifying one here takes about {long_text(seconds)}; choose smaller dims, or a "
+        "target that is not here (target=v5e_4x4), for which candidates are compiled and not run"
+    )
 
 
 def ranked(

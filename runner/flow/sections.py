@@ -21,7 +21,7 @@ from runner.link.target import GradientArrays, types_and_gradients_of
 from runner.link.workers import Workers
 from runner.record.model import Record
 from runner.record.verdicts import NotRun, SectionsVerdict
-from runner.words import bytes_text
+from runner.words import bytes_text, long_text
 
 if TYPE_CHECKING:
     from runner.config.sources import Sources
@@ -90,22 +90,12 @@ def _too_much(needed: effort.Effort) -> str | None:
     """Why the sections are not interpreted, if that would take too much time or memory."""
     what = "interpreting graph and per_device takes about"
     if needed.seconds > SECONDS:
-        return f"{what} {_long(needed.seconds)}; verify_dims names smaller sizes"
+        return f"{what} {long_text(needed.seconds)}; verify_dims names smaller sizes"
     free = memory.available()
     if free is not None and needed.bytes > free:
         needs = f"{what} {bytes_text(needed.bytes)} of memory, and {bytes_text(free)} are free"
         return f"{needs}; verify_dims names smaller sizes"
     return None
-
-
-def _long(seconds: float) -> str:
-    """`2 minutes`, `5 hours`, `3 days`."""
-    size, unit = next((size, unit) for size, unit in _UNITS if seconds >= size)
-    count = round(seconds / size)
-    return f"{count} {unit}{'' if count == 1 else 's'}"
-
-
-_UNITS = ((86_400.0, "day"), (3600.0, "hour"), (60.0, "minute"), (0.0, "second"))
 
 
 def _types(

@@ -7,6 +7,7 @@ reshards. Partial sums are completed by reduce-scatters and an all-reduce.
 
 from __future__ import annotations
 
+import collections
 import functools
 import itertools
 import math
@@ -132,6 +133,9 @@ class Space:
         self.index = {spec: at for at, spec in enumerate(self.layouts)}
         self.held: Costs = np.array([self.total / mesh.axis_size(spec.axes) for spec in self.layouts])
         self._ways = _ways(mesh, self.layouts, len(shape), units)
+        self._steps_from: dict[int, list[_Step]] = {at: [] for at in range(len(self.layouts))}
+        for step in self._ways.steps:
+            self._steps_from[step.before].append(step)
         self._direct = self._priced()
         self.cost = _shortest(self._direct)
         self._completing: dict[tuple[int, tuple[str, ...], bool], tuple[list[_Completion], Costs]] = {}
@@ -159,19 +163,27 @@ class Space:
         return _permutation(self.mesh, differing)
 
     def path(self, before: int, after: int) -> list[Sending]:
-        """The collectives of the cheapest reshard."""
-        found: list[Sending] = []
-        here = before
-        while here != after:
-            best = min(
-                (step for step in self._ways.steps if step.before == here and step.after != here),
-                key=lambda step: (self._step(step).cost + self.cost[step.after, after], step.kind != "slice"),
-            )
-            if best.kind != "slice":
-                found.append(self._step(best))
-            here = best.after
-            assert len(found) <= len(self.layouts)
-        return found
+        """The collectives of the cheapest reshard, as few as possible.
+
+        On hardware without links collectives cost nothing, so the cheapest steps alone may lead in a circle.
+        """
+        reached: dict[int, _Step | None] = {before: None}
+        queue = collections.deque([before])
+        while after not in reached:
+            here = queue.popleft()
+            for step in self._steps_from[here]:
+                cost = self._step(step).cost + self.cost[step.after, after]
+                if step.after not in reached and math.isclose(cost, self.cost[here, after], rel_tol=1e-9):
+                    reached[step.after] = step
+                    if step.kind == "slice":
+                        queue.appendleft(step.after)
+                    else:
+                        queue.append(step.after)
+        steps: list[_Step] = []
+        while (last := reached[after]) is not None:
+            steps.append(last)
+            after = last.before
+        return [self._step(step) for step in reversed(steps) if step.kind != "slice"]
 
     def completing(self, partial: int, axes: tuple[str, ...], *, summed: bool) -> Costs:
         """For each layout the cost of completing a partial result, in layout `partial`, over `axes`.

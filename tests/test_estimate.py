@@ -267,6 +267,11 @@ def hardware_of(**changes: Any) -> Hardware | None:
         ({"memory": {"bandwidth": float("inf")}}, "hardware.memory.bandwidth", "it is a number above 0"),
         ({"torus": {"dimensions": 2}}, "hardware.torus", "there is no 'bandwidth'"),
         ({"switch": {"devices": 2}}, "hardware.switch", "a torus or a switch, not both"),
+        (
+            {"flops": {}, "memory": None, "torus": None, "network": None},
+            "hardware.name",
+            "TPU v5e has no numbers; to choose a file write hardware=v5e",
+        ),
         ({"name": None}, "hardware.flops.bfloat16", "there is no hardware; name one"),
     ],
 )

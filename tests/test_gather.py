@@ -70,5 +70,5 @@ def test_no_module_means_that_nothing_is_known_of_collectives(
 
 def test_a_module_that_was_not_read_has_no_estimate(tmp_path: Path) -> None:
     (tmp_path / "hlo_auto.txt").write_text("")
-    experiment = harness.experiment(TEXT + "hardware: {name: v5e}\n")
+    experiment = harness.experiment(TEXT + "hardware: {name: mine, flops: {float32: 1.0e+12}}\n")
     assert gather(experiment, Program.AUTO, tmp_path, "", "INTERNAL: no").work is None

@@ -116,6 +116,9 @@ def read(config: Mapping[str, Any], mesh: Mesh, shape: tuple[int, ...] | None) -
     network = None
     if _is_given(config, "network"):
         network = Network(_number(config, "network", "bandwidth"), _latency(config, "network"))
+    if not (flops or links or network or _is_given(config, "memory")):
+        choose = "to choose a file write hardware=v5e, or defaults: [override /hardware: v5e]"
+        raise invalid((*KEY, "name"), f"{config['name']} has no numbers; {choose}")
     slices, wanted = config["slices"], config["shape"]
     check(slices, (*KEY, "slices"))
     if slices > 1 and network is None:

@@ -46,7 +46,7 @@ WITHOUT_JAX = {
     ),
     "specs for spec": (
         edited("spec: [null, x]}", "specs: [null, x]}"),
-        "experiment/mine.yaml:9:54  arrays.A.specs\n"
+        "experiment/mine.yaml:9:49  arrays.A.specs\n"
         "  'specs' is a text, not a list; the layout of one array is its 'spec'",
     ),
     "misspelt operation": (

@@ -57,13 +57,10 @@ def with_specs(arguments: Sequence[str]) -> list[str]:
         return list(arguments)
     from runner.config import specs
 
-    read: list[str] = []
-    for argument in arguments:
-        try:
-            read.append(specs.override(argument))
-        except specs.NoSpec as error:
-            raise InvalidName(f"command line: {argument}\n  {error}") from None
-    return read
+    try:
+        return specs.overrides(arguments)
+    except specs.NoSpec as error:
+        raise InvalidName(str(error)) from None
 
 
 def _names(override: str) -> bool:

@@ -76,13 +76,10 @@ def with_specs(overrides: Iterable[str]) -> list[str]:
     """Return the overrides with each `P(...)` rewritten as a list. Raises `InvalidConfiguration`."""
     from runner.config import specs
 
-    read: list[str] = []
-    for override in overrides:
-        try:
-            read.append(specs.override(override))
-        except specs.NoSpec as error:
-            raise InvalidConfiguration(f"command line: {override}\n  {error}") from None
-    return read
+    try:
+        return specs.overrides(overrides)
+    except specs.NoSpec as error:
+        raise InvalidConfiguration(str(error)) from None
 
 
 @contextmanager

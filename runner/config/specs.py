@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from runner.faults import Key
@@ -118,6 +118,17 @@ def wrong(config: Mapping[str, Any]) -> Iterator[tuple[Key, str]]:
                 read(value)
             except NoSpec as error:
                 yield key, str(error)
+
+
+def overrides(texts: Iterable[str]) -> list[str]:
+    """Rewrite the specs of a command line's overrides. Raises `NoSpec`, whose message names the override."""
+    rewritten: list[str] = []
+    for text in texts:
+        try:
+            rewritten.append(override(text))
+        except NoSpec as error:
+            raise NoSpec(f"command line: {text}\n  {error}") from None
+    return rewritten
 
 
 def override(text: str) -> str:

@@ -104,7 +104,7 @@ class Emit:
             return self._operand(equation.operands[0])
         names_function = equation.argument(operation.function, operation.signature)
         written = (
-            Name(COMPUTATIONS[str(operand.value)])
+            Name(COMPUTATIONS[str(operand.value)].jax)
             if isinstance(operand, Const) and operand is names_function
             else self._operand(operand)
             for operand in equation.flat

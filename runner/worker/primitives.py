@@ -1112,20 +1112,21 @@ def _groups(groups: Any) -> list[list[int]] | None:
     return None if groups is None else [list(map(int, group)) for group in groups]
 
 
-_REDUCED = {"psum": "sum", "psum_invariant": "sum", "pmax": "max", "pmin": "min"}
+_REDUCING = {"psum": "psum", "psum_invariant": "psum", "pmax": "pmax", "pmin": "pmin"}
 
 
-@reads(*_REDUCED)
+@reads(*_REDUCING)
 def _over_devices(application: Application) -> Term:
     """A reduction over mesh axes, and over the dimensions that `vmap` makes of its own axis."""
-    whole = _REDUCED[application.name]
+    over = OPERATIONS[_REDUCING[application.name]].over
+    assert over is not None
     axes = application.params["axes"]
     places = tuple(int(axis) for axis in axes if not isinstance(axis, str))
     results: list[Term] = []
     for operand in application.operands:
-        x = _built(f"{whole}({{x}}, axis={{a}})", x=operand, a=_axes(places)) if places else operand
+        x = _built(f"{over.reduction}({{x}}, axis={{a}})", x=operand, a=_axes(places)) if places else operand
         names = _axis_names(application.params)
-        results.append(_collective(f"p{whole}", application, x) if names else x)
+        results.append(_collective(_REDUCING[application.name], application, x) if names else x)
     return results[0] if len(results) == 1 else Group(tuple(results))
 
 
@@ -1177,7 +1178,7 @@ def _place(application: Application) -> Term:
 
 
 _OVER_AXES = {
-    *_REDUCED, "all_gather", "all_gather_invariant", "reduce_scatter", "all_to_all", "ragged_all_to_all", "ppermute",
+    *_REDUCING, "all_gather", "all_gather_invariant", "reduce_scatter", "all_to_all", "ragged_all_to_all", "ppermute",
     "pbroadcast", "pcollectivebroadcast", "axis_index", "pvary",
 }  # fmt: skip
 

@@ -20,6 +20,7 @@ from runner.experiment.program import Program
 from runner.faults import LEFT_OUT, InvalidExperiment, invalid, key_text
 from runner.graph.source import Source
 from runner.graph.term import Apply, Const, Term, mapped
+from runner.language.parts import called
 from runner.language.syntax import Expression
 from runner.layout import Layout, Spec
 from runner.programs.types import Floats, Repairs, Typed, Types
@@ -289,9 +290,10 @@ def _known_gathered(experiment: Experiment, name: str, loose: frozenset[str]) ->
 
 
 def _invarying(term: Term) -> Term:
-    """An expression whose `all_gather`s return invarying values."""
+    """An expression whose collectives return invarying values where they can."""
     term = mapped(term, _invarying)
-    if not isinstance(term, Apply) or term.operation != "all_gather":
+    row = called(term)
+    if not isinstance(term, Apply) or row is None or row.over is None or "invarying" not in row.over.to:
         return term
     others = (argument for argument in term.named if argument[0] != "to")
     return replace(term, named=(*others, ("to", Const("invarying"))))

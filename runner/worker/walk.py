@@ -367,7 +367,7 @@ class Walker:
         arguments = [*equation.operands, *named.values()]
         names_function = equation.argument(operation.function, operation.signature)
         values = [
-            function(COMPUTATIONS[str(operand.value)])
+            function(COMPUTATIONS[str(operand.value)].jax)
             if isinstance(operand, Const) and operand is names_function
             else self.operand(equation, operand)
             for operand in flat(arguments)

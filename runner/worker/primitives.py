@@ -17,6 +17,7 @@ import numpy as np
 
 from runner.derivation.terms import ALL, Part, built, constant, indexed
 from runner.graph.term import NOTHING, Apply, Const, Group, Slice, Term
+from runner.language import notation
 from runner.language.operations import OPERATIONS
 from runner.language.parts import axes_of, operator
 from runner.language.parts import transposed as turned
@@ -575,9 +576,10 @@ def transposed(x: Term, order: tuple[int, ...]) -> Term:
         case Apply(operation="transpose", operands=(inner, Group(items=items))):
             before = [item.value for item in items if isinstance(item, Const)]
             return transposed(inner, tuple(cast("int", before[at]) for at in order))
-        case Apply(operation="einsum", operands=(Const(value=str(spelled)), *operands)):
-            left, _, result = spelled.partition("->")
-            return replace(x, operands=(Const(f"{left}->{''.join(result[at] for at in order)}"), *operands))
+        case Apply(operation="einsum", operands=(Const(value=str(subscripts)), *operands)):
+            inputs, result = notation.parsed(subscripts)
+            subscripts = notation.spelled((inputs, "".join(result[at] for at in order)))
+            return replace(x, operands=(Const(subscripts), *operands))
         case Apply(operation="matmul", operands=(left, right)) if len(order) == 2:
             return operator("matmul", turned(right), turned(left))
         case _:
@@ -917,8 +919,8 @@ def _product(application: Application) -> Term:
     second = [first[paired[d]] if d in paired else next(letters) for d in range(ranks[1])]
     kept = [first[d] for d in (*many, *(d for d in range(ranks[0]) if d not in (*many, *left)))]
     kept += [second[d] for d in range(ranks[1]) if d not in paired]
-    spelled = f"{''.join(first)},{''.join(second)}->{''.join(kept)}"
-    return Apply("einsum", (Const(spelled), x, y), named)
+    subscripts = notation.spelled((("".join(first), "".join(second)), "".join(kept)))
+    return Apply("einsum", (Const(subscripts), x, y), named)
 
 
 @reads("conv_general_dilated")

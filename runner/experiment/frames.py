@@ -64,14 +64,22 @@ class Frame:
 
 @dataclass(frozen=True)
 class Place:
-    """The place of an expression: its key and text, its scope, the function, the repeat, and the `name` of its line."""
+    """The place of an expression: its key, its scope, the function, the repeat, and the `name` of its line.
+
+    `written` is the expression as it is written at the key.
+    """
 
     key: Key
-    text: str
+    written: Expression
     scope: Scope
     frame: Frame
     within: Line | None
     name: str
+
+    @property
+    def text(self) -> str:
+        """The text of the expression."""
+        return self.written.text
 
     def fault(self, message: str, part: Term) -> InvalidExperiment:
         """The fault of a part of the expression."""

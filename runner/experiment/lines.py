@@ -339,7 +339,7 @@ def _loop(loop: Loop[Statement], names: Mapping[str, Name]) -> Loop[Flat]:
 
 def _renamed(expression: Expression, names: Mapping[str, Name]) -> Expression:
     term = substituted(expression.term, names.get)
-    return expression if term is expression.term else Expression(expression.text, term)
+    return expression if term is expression.term else replace(expression, term=term)
 
 
 def _name(name: str, names: Mapping[str, Name]) -> str:

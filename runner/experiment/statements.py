@@ -24,6 +24,7 @@ from runner.experiment.repeats import check_repeat, known_without_arrays, read_s
 from runner.experiment.written import BOTH, WrittenLine, of
 from runner.faults import Fault, InvalidExperiment, Key, invalid, nearest
 from runner.graph.term import (
+    NOTHING,
     Apply,
     Const,
     Group,
@@ -147,7 +148,7 @@ class _Reader:
         self, line: WrittenLine, expression: Expression, scope: Scope, frame: Frame, within: Line | None
     ) -> list[Statement]:
         term = frame.filled(expression, line.key, scope)
-        place = Place(line.key, expression.text, scope, frame, within, line.names[0])
+        place = Place(line.key, expression, scope, frame, within, line.names[0])
         before: list[Statement] = []
         statements = self._written_out(term, line.names, place, before)
         if statements is None:
@@ -171,12 +172,12 @@ class _Reader:
         """The lines that name the parts of the value called `whole`."""
         parts = [Expression.of(at_index(Name(whole), Const(i))) for i in range(len(given))]
         return [
-            self._node(name, part.term, replace(place, text=part.text)) for name, part in zip(given, parts, strict=True)
+            self._node(name, part.term, replace(place, written=part)) for name, part in zip(given, parts, strict=True)
         ]
 
     def _node(self, name: str, term: Term, place: Place, *, parts: int = 0, result: bool = False) -> Node:
         """One checked line; `name` is its name for the lines around it."""
-        scope, expression = place.scope, Expression(place.text, term)
+        scope, expression = place.scope, Expression(place.text, term, place.written.term)
         self._check(expression, place, name)
         self._name(name, place.frame)
         self._add(name, known_without_arrays(expression, scope), scope)
@@ -311,7 +312,7 @@ class _Reader:
         )
         inside = place.scope.called(dict(made.arguments))
         lines = list(self.statements(function.body(section), inside, frame, place.within))
-        there = Place(function.result(section).key, result.text, inside, frame, place.within, RESULT)
+        there = Place(function.result(section).key, result, inside, frame, place.within, RESULT)
         term = self._hoisted(frame.filled(result, there.key, inside), there, lines)
         # The results of a call have the names that the lines around the call know.
         if single:
@@ -338,7 +339,7 @@ class _Reader:
         check_repeat(config, key, name, self.dims)
         steps, counted = read_steps(config, frame, key, self.dims, scope)
         index = config.get("index", "i")
-        place = Place(key, "", scope, frame, within, name)
+        place = Place(key, Expression("", NOTHING), scope, frame, within, name)
         self._name(name, frame)
         itself = frame.line(name, within, key)
         before: list[Statement] = []
@@ -384,7 +385,7 @@ class _Reader:
         for name, first in given.items():
             key = (*place.key, name)
             written = read_expression(first, key)
-            here = replace(place, key=key, text=written.text, name=f"{place.name}_{name}")
+            here = replace(place, key=key, written=written, name=f"{place.name}_{name}")
             expression = Expression(
                 written.text, self._hoisted(place.frame.filled(written, key, place.scope), here, before)
             )

@@ -11,7 +11,6 @@ For a topology that is not here, `runner/programs/absent.py` has what stands in 
 
 from __future__ import annotations
 
-import ast
 import functools
 import re
 import textwrap
@@ -22,6 +21,7 @@ from runner import dtypes
 from runner.experiment import data
 from runner.experiment.model import Array, Experiment
 from runner.experiment.program import Program
+from runner.language import python_source
 from runner.programs import processes, within
 from runner.programs.names import Names
 from runner.programs.spelling import ordered, sharding, tuple_of
@@ -106,11 +106,8 @@ def _imports(experiment: Experiment, body: str, *, mesh: bool) -> list[str]:
 
 @functools.lru_cache(maxsize=8)
 def _read(body: str) -> frozenset[str]:
-    """The names that lines of Python read.
-
-    The lines come as text from several writers, so Python's parser decides which words are names.
-    """
-    return frozenset(node.id for node in ast.walk(ast.parse(body)) if isinstance(node, ast.Name))
+    """The names that lines of Python read; the lines come as text from several writers."""
+    return python_source.names(body)
 
 
 def dims(experiment: Experiment, names: Names, body: str) -> str:

@@ -8,8 +8,8 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
+from runner.language import python_source
 from runner.language.operations import OPERATIONS
-from runner.record import code
 from runner.record.model import CompiledProgram, Record
 from runner.show import modes, profile
 from runner.show.page.frame import Part
@@ -127,7 +127,7 @@ def _source(file: Path) -> str | None:
         return None
     try:
         text = file.read_text(encoding="utf-8")
-        return code.function(text) or text
+        return python_source.function(text, "program") or text
     except (OSError, ValueError, SyntaxError):
         return None
 

@@ -186,7 +186,7 @@ def text() -> str:
 
 
 def named(file: Path, folder: Path) -> str:
-    """Return an experiment's text with the line that names the schema, below Hydra's line. Raises `Unread`."""
+    """Return an experiment's text with the line that names the schema, below Hydra's line. Raises `UnreadableFile`."""
     up = "../" * len(file.relative_to(folder).parts[:-1])
     content = _LINE.sub("", files.text(file))
     first, newline, rest = content.partition("\n")
@@ -208,7 +208,7 @@ def main(arguments: Sequence[str]) -> int:
     for file in experiments(folder):
         try:
             content = named(file, folder)
-        except files.Unread as error:
+        except files.UnreadableFile as error:
             print(error, file=sys.stderr)
             status = 2
             continue

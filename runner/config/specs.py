@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from runner.faults import Key
 from runner.language import python_source
-from runner.language.python_source import Part
+from runner.language.python_source import PythonPart
 from runner.untyped import is_dict, is_list
 
 PATTERN = r"(?:\w+\.)*(?:P|PartitionSpec)\s*\("
@@ -65,15 +65,15 @@ def read(text: str) -> Entries:
     return [_entry(text, entry) for entry in call.inside]
 
 
-def _entry(text: str, entry: Part) -> str | list[str] | None:
+def _entry(text: str, entry: PythonPart) -> str | list[str] | None:
     match entry:
-        case Part(kind="literal", value=None) | Part(kind="name", text="null"):
+        case PythonPart(kind="literal", value=None) | PythonPart(kind="name", text="null"):
             return None
-        case Part(kind="literal", value=str(axis)):
+        case PythonPart(kind="literal", value=str(axis)):
             return axis
-        case Part(kind="name", text=axis) if "." not in axis:
+        case PythonPart(kind="name", text=axis) if "." not in axis:
             return axis
-        case Part(kind="sequence", inside=axes):
+        case PythonPart(kind="sequence", inside=axes):
             names = [_entry(text, axis) for axis in axes]
             if all(isinstance(name, str) for name in names):
                 return [str(name) for name in names]

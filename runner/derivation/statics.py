@@ -10,7 +10,7 @@ import numpy as np
 
 from runner.derivation.calls import NotStatic
 from runner.derivation.terms import constant
-from runner.graph.model import Equation, Function, Operand, Ref, Size
+from runner.graph.model import CombiningFunction, Equation, Operand, Ref, Size
 from runner.graph.spelling import Spelling
 from runner.graph.term import Apply, Const, Group, Name, Slice, Term
 from runner.language.operations import CONSTANTS, OPERATIONS
@@ -35,7 +35,7 @@ class Statics:
     def term(self, operand: Operand) -> Term | None:
         """The term of an operand that depends on no array, else None; an array's shape counts as static."""
         match operand:
-            case Const() | Size() | Function():
+            case Const() | Size() | CombiningFunction():
                 # A combining function reads nothing but its two operands.
                 return self.spelling.operand(operand)
             case Ref(number=number) if number in self.spelling.parts:

@@ -26,7 +26,7 @@ _COMPARISONS: dict[type[ast.cmpop], str] = {
 
 
 @dataclass(frozen=True)
-class Part:
+class PythonPart:
     """A part of a Python expression.
 
     - `kind`: `name` if it is one, also with dots; `sequence` for a tuple or a list; `other` for what has no word here.
@@ -39,36 +39,36 @@ class Part:
     kind: Literal["literal", "name", "sequence", "call", "and", "or", "not", "comparison", "other"]
     text: str
     value: object = None
-    inside: tuple[Part, ...] = ()
+    inside: tuple[PythonPart, ...] = ()
     words: tuple[str, ...] = ()
 
 
-def expression(text: str) -> Part:
+def expression(text: str) -> PythonPart:
     """Parse one expression. Raises what Python does: `SyntaxError`, `ValueError`, `RecursionError`, `MemoryError`."""
     return _part(ast.parse(text.strip(), mode="eval").body)
 
 
-def _part(node: ast.expr) -> Part:
+def _part(node: ast.expr) -> PythonPart:
     text = ast.unparse(node)
     match node:
         case ast.Constant(value=value):
-            return Part("literal", text, value)
+            return PythonPart("literal", text, value)
         case ast.Name() | ast.Attribute():
-            return Part("name", text)
+            return PythonPart("name", text)
         case ast.Tuple(elts=elements) | ast.List(elts=elements):
-            return Part("sequence", text, inside=tuple(map(_part, elements)))
+            return PythonPart("sequence", text, inside=tuple(map(_part, elements)))
         case ast.Call(func=function, args=arguments, keywords=keywords):
             names = (keyword.arg or "**" for keyword in keywords)
-            return Part("call", text, inside=tuple(map(_part, arguments)), words=(ast.unparse(function), *names))
+            return PythonPart("call", text, inside=tuple(map(_part, arguments)), words=(ast.unparse(function), *names))
         case ast.BoolOp(op=word, values=values):
-            return Part("and" if isinstance(word, ast.And) else "or", text, inside=tuple(map(_part, values)))
+            return PythonPart("and" if isinstance(word, ast.And) else "or", text, inside=tuple(map(_part, values)))
         case ast.UnaryOp(op=ast.Not(), operand=operand):
-            return Part("not", text, inside=(_part(operand),))
+            return PythonPart("not", text, inside=(_part(operand),))
         case ast.Compare(left=left, ops=operators, comparators=others):
             words = tuple(_COMPARISONS[type(operator)] for operator in operators)
-            return Part("comparison", text, inside=tuple(map(_part, (left, *others))), words=words)
+            return PythonPart("comparison", text, inside=tuple(map(_part, (left, *others))), words=words)
         case _:
-            return Part("other", text)
+            return PythonPart("other", text)
 
 
 def names(text: str) -> frozenset[str]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from runner.faults import nearest
 from runner.language import python_source
-from runner.language.python_source import Part
+from runner.language.python_source import PythonPart
 from runner.record.measures import Row
 
 _OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
@@ -40,22 +40,22 @@ def parse(text: str, names: Iterable[str]) -> Condition:
     return _condition(tree, tuple(names))
 
 
-def _condition(tree: Part, names: tuple[str, ...]) -> Condition:
+def _condition(tree: PythonPart, names: tuple[str, ...]) -> Condition:
     match tree:
-        case Part(kind="and" | "or", inside=inside):
+        case PythonPart(kind="and" | "or", inside=inside):
             parts = [_condition(part, names) for part in inside]
             every = all if tree.kind == "and" else any
             return lambda row: every(part(row) for part in parts)
-        case Part(kind="not", inside=(operand,)):
+        case PythonPart(kind="not", inside=(operand,)):
             inner = _condition(operand, names)
             return lambda row: not inner(row)
-        case Part(kind="comparison", inside=inside, words=words):
+        case PythonPart(kind="comparison", inside=inside, words=words):
             return _comparison(inside, words, names)
         case _:
             raise NoCondition(f"'{tree.text}' is no comparison; bytes_sent < 1e6, for example")
 
 
-def _comparison(parts: Sequence[Part], words: Sequence[str], names: tuple[str, ...]) -> Condition:
+def _comparison(parts: Sequence[PythonPart], words: Sequence[str], names: tuple[str, ...]) -> Condition:
     if not set(words) <= _OPERATORS.keys():
         raise NoCondition(f"a comparison is one of {', '.join(_OPERATORS)}")
     values = [_value(part, names) for part in parts]
@@ -67,11 +67,11 @@ def _comparison(parts: Sequence[Part], words: Sequence[str], names: tuple[str, .
     return holds
 
 
-def _value(part: Part, names: tuple[str, ...]) -> Callable[[Row], Any]:
+def _value(part: PythonPart, names: tuple[str, ...]) -> Callable[[Row], Any]:
     match part:
-        case Part(kind="literal", value=int() | float() | str() as value):
+        case PythonPart(kind="literal", value=int() | float() | str() as value):
             return lambda row: value
-        case Part(kind="name", text=name):
+        case PythonPart(kind="name", text=name):
             if name not in names:
                 raise NoCondition(f"no column '{name}'{nearest(name, names) or '; there are ' + ', '.join(names)}")
             return lambda row: row.value(name)

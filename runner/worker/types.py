@@ -23,7 +23,7 @@ from runner.graph.term import Apply, Const, Term, mapped
 from runner.language.parts import called
 from runner.language.syntax import Expression
 from runner.layout import Layout, Spec
-from runner.programs.types import Floats, Repairs, Typed, Types
+from runner.programs.types import Floats, InferredTypes, Repairs, Typed
 from runner.untyped import is_sequence
 from runner.words import quoted
 from runner.worker import calls, explicit, gradient, limits
@@ -33,7 +33,7 @@ from runner.worker.versions import abstract_mesh, varying_axes
 from runner.worker.walk import REFUSALS, Walker
 
 
-def infer(experiment: Experiment, *, derives: bool = False) -> Types:
+def infer(experiment: Experiment, *, derives: bool = False) -> InferredTypes:
     """Evaluate every section abstractly.
 
     With `derives` the graph's lines for one device are derived even if `derived` is not among the programs to run.
@@ -114,7 +114,7 @@ def infer(experiment: Experiment, *, derives: bool = False) -> Types:
     if not experiment.chosen and all(program in unsupported for program in experiment.programs):
         of_lines = limits.not_here(experiment) is not None or not experiment.grad
         raise invalid(("per_device",) if of_lines else ("grad", "of"), unsupported[experiment.programs[0]])
-    return Types(outputs, nodes, repairs, unsupported, floats, differing, **deriving)
+    return InferredTypes(outputs, nodes, repairs, unsupported, floats, differing, **deriving)
 
 
 def _place(experiment: Experiment, output: str) -> str:

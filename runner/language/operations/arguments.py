@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Computation:
+class Combiner:
     """A function of two values that a call passes by name: its name in `jax.lax`, and the operation that it is.
 
     `identity`: the value that changes no other.
@@ -26,10 +26,10 @@ class Computation:
 COMPUTATIONS = {
     each.name: each
     for each in (
-        Computation("add", "add", 0),
-        Computation("mul", "multiply", 1),
-        Computation("max", "maximum", -math.inf),
-        Computation("min", "minimum", math.inf),
+        Combiner("add", "add", 0),
+        Combiner("mul", "multiply", 1),
+        Combiner("max", "maximum", -math.inf),
+        Combiner("min", "minimum", math.inf),
     )
 }
 """The functions that a call passes by name."""

@@ -30,7 +30,7 @@ from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.experiment.reader import read
 from runner.programs import WRITERS
-from runner.programs.types import Types
+from runner.programs.types import InferredTypes
 from runner.worker import functions
 from runner.worker.specs import structs
 from runner.worker.types import infer
@@ -98,7 +98,7 @@ def both(experiment: Experiment, folder: Path) -> dict[Program, tuple[float, Cou
     return found
 
 
-def sent_by(experiment: Experiment, program: Program, types: Types, folder: Path) -> tuple[float, Counter[str]]:
+def sent_by(experiment: Experiment, program: Program, types: InferredTypes, folder: Path) -> tuple[float, Counter[str]]:
     """Return what one program requests, as in `asked`, under the experiment's JAX configuration."""
     module: dict[str, Any] = {"__name__": "written"}
     source = WRITERS[program](experiment, folder, types)

@@ -23,7 +23,7 @@ import jax
 import numpy as np
 
 from runner.checks import oracles
-from runner.checks.compare import EXCUSED, Beside, Difference, difference, tolerance
+from runner.checks.compare import EXCUSED, Alternatives, Difference, difference, tolerance
 from runner.experiment import data
 from runner.experiment.model import Experiment
 from runner.faults import InvalidExperiment
@@ -100,7 +100,7 @@ def _compared(dtype: str, pack: list[str], seeds: int, refused: list[str]) -> It
     for seed, (results, oracle) in enumerate(zip(found, told, strict=True)):
         for (name, expression), result in zip(_named(pack).items(), results, strict=True):
             rounding = oracle.rounding[name]
-            beside = Beside.of(rounding, lambda value: np.asarray(value[0]))
+            beside = Alternatives.of(rounding, lambda value: np.asarray(value[0]))
             kind = str(result.dtype)
             apart = difference(result, oracle.values[name][0], kind, tolerance(kind, rounding), beside)
             yield Row(dtype, expression, seed, apart, rounding.error)

@@ -28,7 +28,7 @@ from runner.experiment.program import Program
 from runner.link.events import Compilation, Ran, Timing
 from runner.link.target import ProgramRun, program_run
 from runner.programs import WRITERS
-from runner.programs.types import Types
+from runner.programs.types import InferredTypes
 from runner.record.verdicts import Verdict
 from runner.worker.execute import leave
 from runner.worker.gradient import unsharded
@@ -123,7 +123,7 @@ def _why(verdict: Verdict) -> str:
 
 
 def written(
-    program: Program, experiment: Experiment, types: Types, where: Path
+    program: Program, experiment: Experiment, types: InferredTypes, where: Path
 ) -> contextlib.AbstractContextManager[ModuleType]:
     """Write a program into `where` and import it with the JAX configuration of its header."""
     path = where / f"program_{program}.py"

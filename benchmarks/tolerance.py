@@ -27,7 +27,7 @@ from runner.experiment import data
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program as Way
 from runner.experiment.reader import read
-from runner.programs.types import Types
+from runner.programs.types import InferredTypes
 from runner.record.verdicts import ValueVerdict
 from runner.show.table import Table, markdown
 from runner.worker.types import infer
@@ -335,7 +335,7 @@ def _experiment(program: Program, dtype: str, length: int, per_device: dict[str,
     return read(plain)
 
 
-def _context(experiment: Experiment, types: Types, where: Path) -> oracles.Context:
+def _context(experiment: Experiment, types: InferredTypes, where: Path) -> oracles.Context:
     """Return the oracles of the sections that the experiment has."""
     return oracles.consult(experiment, data.make(experiment, where), types.outputs, types.floats)
 

@@ -31,7 +31,7 @@ from runner.flow import verification
 from runner.link import events
 from runner.link.target import ProgramRun
 from runner.link.workers import Workers
-from runner.programs.types import Types
+from runner.programs.types import InferredTypes
 from runner.record.model import Record
 from runner.record.verdicts import SectionsVerdict, ValueVerdict, Verdict
 from runner.worker import functions
@@ -139,7 +139,7 @@ def configured(experiment: Experiment):
         yield
 
 
-def types(text: Text, **changes: Any) -> Types:
+def types(text: Text, **changes: Any) -> InferredTypes:
     """Return the types from JAX's abstract evaluation."""
     checked = experiment(text, **changes)
     with configured(checked):

@@ -291,7 +291,7 @@ def test_a_sweep_of_experiments_can_change_what_each_of_them_has(tmp_path: Path)
 
 
 def test_another_process_gets_the_command_without_its_workers() -> None:
-    command = jobs.Command(jobs.run_one)
+    command = jobs.CommandLine(jobs.run_one)
     try:
         copy = pickle.loads(pickle.dumps(command))
         assert copy._task is jobs.run_one

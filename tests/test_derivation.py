@@ -385,7 +385,7 @@ MUTANTS = {
         "a.at[k].add(c)", updating, "_in_block", lambda site, item, *_: site.whole(item.place),
     ),
     "blocks that are not combined": (
-        "associative_scan('mul', a)", combining, "_OPERATORS", {"mul": "({a}) * 0 + ({b})"},
+        "associative_scan('mul', a)", combining, "_combined", lambda fn, left, right, **_: right,
     ),
     "noise of another distribution": ("categorical(key(0), A)", draws, "_noise", lambda site, *_: site.x),
 }  # fmt: skip

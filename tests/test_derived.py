@@ -22,7 +22,7 @@ from runner.experiment.program import Program
 from runner.faults import InvalidExperiment
 from runner.language.syntax import parse
 from runner.layout import Mesh, Spec
-from runner.programs.types import Types
+from runner.programs.types import InferredTypes
 from runner.record.verdicts import Judged, NotRun
 from runner.sharding import moves
 from runner.worker import versions
@@ -52,7 +52,7 @@ outputs: {out: [x, null]}
 """
 
 
-def _types(experiment: Experiment) -> Types:
+def _types(experiment: Experiment) -> InferredTypes:
     with harness.configured(experiment):
         return infer(replace(experiment, programs=(Program.DERIVED,), chosen=True))
 

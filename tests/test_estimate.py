@@ -14,7 +14,7 @@ from runner.estimate.estimate import estimate
 from runner.estimate.model import Estimate
 from runner.evidence import collectives, hlo, work
 from runner.evidence.nodes import Origins
-from runner.evidence.work import LineWork, Work
+from runner.evidence.work import LineWork, ModuleWork
 from runner.experiment import hardware
 from runner.experiment.hardware import Hardware, Torus
 from runner.experiment.program import Program
@@ -29,19 +29,19 @@ LINKS = Torus(2, 4.5e10, 1e-6, None)
 V5E = Hardware("v5e", {"bfloat16": 2e14, "float32/highest": 4e13}, 16e9, 8e11, LINKS, None, 1, (2, 2))
 
 
-def counted(name: str) -> Work:
+def counted(name: str) -> ModuleWork:
     path = MODULES / f"{name}.txt"
     lines = Program(path.name.split(".")[0]).lines
     return counted_in(hlo.read(path.read_text()), Origins(experiment(path.parent.name), lines))
 
 
-def counted_in(module: hlo.Module, origins: Origins) -> Work:
+def counted_in(module: hlo.Module, origins: Origins) -> ModuleWork:
     counted = work.read(module, origins)
     assert counted is not None
     return counted
 
 
-def flops(found: Work) -> dict[tuple[str, bool], float]:
+def flops(found: ModuleWork) -> dict[tuple[str, bool], float]:
     totals = {(", ".join(line.nodes), line.gradient): sum(line.flops.values()) for line in found.lines}
     return {line: total for line, total in totals.items() if total}
 
@@ -136,7 +136,7 @@ def test_what_lies_on_the_chip_costs_no_memory_and_what_is_copied_there_is_count
 
 def test_the_memory_is_no_quicker_for_being_read_ahead_of_time() -> None:
     computing = LineWork(("C",), False, {("bfloat16", "default"): 2e14}, 0)
-    found = estimate(V5E, MESH, Work([computing], ahead=16e11), [])
+    found = estimate(V5E, MESH, ModuleWork([computing], ahead=16e11), [])
     assert found.compute == found.seconds == pytest.approx(2.0)
     assert (found.bytes, found.intensity, found.roof) == (16e11, pytest.approx(125.0), "memory")
     assert found.mfu == pytest.approx(0.5)
@@ -184,7 +184,7 @@ def test_a_loop_of_unknown_length_is_said() -> None:
 
 
 def made(lines: list[LineWork], *found: Any, **more: Any) -> Estimate:
-    return estimate(V5E, MESH, Work(lines), list(found), **more)
+    return estimate(V5E, MESH, ModuleWork(lines), list(found), **more)
 
 
 def test_a_line_takes_the_longer_of_computing_and_memory() -> None:
@@ -228,7 +228,7 @@ def test_collectives_add_up_over_their_runs_and_hide_behind_what_is_computed_mea
 def test_what_communicates_in_a_way_that_is_not_known_is_said() -> None:
     sent = collective(kind="send", groups=[[0, 1]], bytes_in=None, bytes_out=None)
     assert made([], sent).unknown == [f"what {sent.instruction} takes is not known"]
-    assert estimate(V5E, MESH, Work(), None).unknown == ["what it communicates could not be read"]
+    assert estimate(V5E, MESH, ModuleWork(), None).unknown == ["what it communicates could not be read"]
 
 
 def test_what_sends_as_much_as_values_say_takes_its_latency_at_least() -> None:

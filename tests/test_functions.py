@@ -17,7 +17,7 @@ from runner.graph.term import Name
 from runner.language import printing
 from runner.language.syntax import Expression
 from runner.programs import WRITERS
-from runner.programs.types import Repairs, Types
+from runner.programs.types import InferredTypes, Repairs
 from runner.reference import interpret
 from tests.harness import experiment, refusal, run, types
 
@@ -303,7 +303,7 @@ def test_what_jax_refuses(old: str, new: str, message: str, tmp_path: Path, monk
 
 def written(of: Experiment, program: str = "auto") -> str:
     """Return the source of a program that needs no types."""
-    nothing = Types({}, {}, Repairs(), {})
+    nothing = InferredTypes({}, {}, Repairs(), {})
     return next(write for name, write in WRITERS.items() if name == program)(of, Path(), nothing)
 
 

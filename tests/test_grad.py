@@ -25,7 +25,7 @@ from runner.faults import InvalidExperiment
 from runner.layout import Spec
 from runner.link.target import ProgramRun
 from runner.programs import WRITERS
-from runner.programs.names import Names
+from runner.programs.names import Identifiers
 from runner.record import record
 from runner.reference import Gradients
 from runner.reference.gradient import nudged
@@ -777,4 +777,4 @@ grad: {of: sharded, wrt: [w]}
     outcome = harness.run(text, tmp_path)
     assert list(outcome.runs) == PROGRAMS
     assert outcome.failures() == []
-    assert Names(outcome.experiment).reserve("forward") == "forward"
+    assert Identifiers(outcome.experiment).reserve("forward") == "forward"

@@ -8,7 +8,7 @@ import numpy as np
 
 from runner.experiment import graphs
 from runner.experiment.model import Experiment
-from runner.graph.model import Called, Choice, Equation, Graph, Repeat, literal, walk
+from runner.graph.model import Branches, CalledFunction, Equation, Graph, Repeat, literal, walk
 from runner.reference import interpret
 from tests import harness
 
@@ -51,7 +51,7 @@ def test_a_nested_expression_is_equations_in_the_order_of_evaluation() -> None:
 
 def test_a_call_is_an_equation_whose_body_has_the_names_of_the_function() -> None:
     call = of(whole(read()), "scaled")
-    assert isinstance(call.form, Called)
+    assert isinstance(call.form, CalledFunction)
     (body,) = call.bodies
     assert [value.name for value in body.inputs] == ["x"]
     assert [each.results[0].name for each in body.equations] == ["half", ""]
@@ -61,7 +61,7 @@ def test_a_call_is_an_equation_whose_body_has_the_names_of_the_function() -> Non
 def test_a_branch_reads_what_is_around_it_and_a_repeat_what_it_is_given() -> None:
     graph = whole(read())
     choice, repeat = of(graph, "cond"), of(graph, "repeat")
-    assert isinstance(choice.form, Choice)
+    assert isinstance(choice.form, Branches)
     assert choice.form.given == (None, None)
     assert [sorted(body.captured) for body in choice.bodies] == [[], [graph.names["h"]]]
     assert isinstance(repeat.form, Repeat)

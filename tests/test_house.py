@@ -14,7 +14,8 @@ FLOORS = (
     ("untyped", "words", "printable", "version"),
     ("faults", "dtypes", "layout", "codec", "executions"),
     ("graph",),
-    ("language", "config"),
+    ("language",),
+    ("config",),
     ("experiment", "sharding"),
     ("programs", "link"),
     ("reference", "evidence", "derivation"),
@@ -108,6 +109,11 @@ def test_modules_that_import_each_other_are_noticed() -> None:
 def test_only_the_worker_imports_jax(file: Path) -> None:
     of_jax = {module.split(".")[0] for module in imports(file)} & {"jax", "jaxlib"}
     assert not of_jax or "worker" in file.relative_to(ROOT / "runner").parts
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_only_the_language_parses_python(file: Path) -> None:
+    assert "ast" not in imports(file) or "language" in file.relative_to(ROOT / "runner").parts
 
 
 def test_every_room_says_what_goes_in_and_what_comes_out() -> None:

@@ -23,7 +23,7 @@ from runner.experiment.model import Experiment
 from runner.flow import run as flow
 from runner.graph.source import Frame
 from runner.link.workers import Workers
-from runner.programs.names import Names
+from runner.programs.names import Identifiers
 from runner.record.model import Record
 from runner.record.told import told
 from runner.show import report
@@ -127,7 +127,7 @@ def test_names_of_a_program_are_none_that_it_imports() -> None:
         TEXT.replace("q: {", "transformer: {").replace("model(q,", "model(transformer,").replace("[q,", "[transformer,")
     )
     experiment = imported.experiment(text, LOSS)
-    assert Names(experiment)["transformer"] == "transformer_"
+    assert Identifiers(experiment)["transformer"] == "transformer_"
 
 
 def test_a_program_that_calls_none_imports_none(tmp_path: Path) -> None:

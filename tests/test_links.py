@@ -19,7 +19,7 @@ from runner.config.folders import conf_folder
 from runner.estimate import cuts
 from runner.estimate.links import Links
 from runner.experiment import hardware
-from runner.experiment.hardware import Hardware, Network, Switch, Torus
+from runner.experiment.hardware import Hardware, NodeLinks, Switch, Torus
 from runner.layout import Mesh
 
 WITHIN = 0.05
@@ -272,7 +272,7 @@ def test_without_a_network_nodes_are_out_of_reach() -> None:
     found = Links(nodes, mesh).time("all-reduce", [0, 1, 2, 3], 1, 1)
     assert found is not None
     assert math.isinf(found.seconds)
-    linked = Hardware("two nodes", {}, None, None, Switch(2, 1e9, 0.0), Network(1e8, 0.0))
+    linked = Hardware("two nodes", {}, None, None, Switch(2, 1e9, 0.0), NodeLinks(1e8, 0.0))
     found = Links(linked, mesh).time("all-gather", [0, 1, 2, 3], 25_000_000, 100_000_000)
     assert found is not None
     assert (found.seconds, found.over) == (pytest.approx(1e8 / 4 / 1e8), "the network")

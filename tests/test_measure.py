@@ -13,17 +13,17 @@ from runner.estimate import fit
 from runner.experiment import hardware
 from runner.experiment.hardware import Switch
 from runner.layout import Mesh
-from runner.link.measures import Measure, NotMeasured, Wanted, measure
+from runner.link.measures import MeasuredRun, MeasuringRequest, NotMeasured, measure
 from runner.sharding import ring
 
 DEVICES = 8
 
 
-def made(bandwidth: float, latency: float, start: float = 20e-6) -> list[Measure]:
+def made(bandwidth: float, latency: float, start: float = 20e-6) -> list[MeasuredRun]:
     """Return the times of devices with these links, if each program takes this long to start."""
 
-    def one(kind: str, size: int, seconds: float, dtype: str = "float32") -> Measure:
-        return Measure(kind=kind, dtype=dtype, bytes=size, seconds=seconds, device="a device", devices=DEVICES)
+    def one(kind: str, size: int, seconds: float, dtype: str = "float32") -> MeasuredRun:
+        return MeasuredRun(kind=kind, dtype=dtype, bytes=size, seconds=seconds, device="a device", devices=DEVICES)
 
     found = [one("dispatch", 0, start)]
     for kind in fit.KINDS:
@@ -59,7 +59,7 @@ def test_what_takes_no_longer_than_nothing_has_no_latency_and_still_a_rate() -> 
     [("all-reduce", 2 * 7 / 8), ("all-gather", 7 / 8), ("reduce-scatter", 7 / 8), ("all-to-all", 7 / 8)],
 )
 def test_the_bandwidth_of_a_link_is_counted_as_nccl_tests_does(kind: str, factor: float) -> None:
-    one = Measure(kind=kind, dtype="float32", bytes=8_000, seconds=1e-3, device="a device", devices=8)
+    one = MeasuredRun(kind=kind, dtype="float32", bytes=8_000, seconds=1e-3, device="a device", devices=8)
     assert fit.algbw(one) == pytest.approx(8e6)
     assert fit.busbw(one) == pytest.approx(8e6 * factor)
 
@@ -105,6 +105,6 @@ def test_what_cannot_be_measured(arguments: list[str], message: str, capsys: pyt
 
 
 def test_devices_that_are_not_here_are_one_message() -> None:
-    wanted = Wanted(platform="tpu", devices=0, kinds=["all-reduce"], sizes=[64], dtypes=[], runs=1)
+    wanted = MeasuringRequest(platform="tpu", devices=0, kinds=["all-reduce"], sizes=[64], dtypes=[], runs=1)
     with pytest.raises(NotMeasured, match=r"(?i)tpu"):
         list(measure(wanted))

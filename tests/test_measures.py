@@ -28,7 +28,7 @@ from runner.record.verdicts import FileChecks, SectionsVerdict
 from runner.show import progress, sweep
 from runner.show.page import measured
 from runner.show.page import sweep as pages
-from runner.show.page.measured import Point
+from runner.show.page.measured import MeasuredPoint
 from runner.track import entry
 from tests import evidence
 from tests.evidence import collective
@@ -171,9 +171,10 @@ def test_an_estimate_never_stands_without_its_hardware(tmp_path: Path) -> None:
 
 def sweep_page(found: list[Row]) -> str:
     points = {
-        each.point: Point(str(each.point), evidence.record({"auto": evidence.program()}), [], None) for each in found
+        each.point: MeasuredPoint(str(each.point), evidence.record({"auto": evidence.program()}), [], None)
+        for each in found
     }
-    return pages.page("mine", measured.Sweep(points, found))
+    return pages.page("mine", measured.MeasuredSweep(points, found))
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from runner.show.page import chart, graph, headline, heat, measured, plots, run,
 from runner.show.page.chart import Dot
 from runner.show.page.layered import place
 from runner.show.page.markup import Markup, joined, tag
-from runner.show.page.plots import Layouts
+from runner.show.page.plots import MeasureGrid
 from runner.show.status import LOOKS, style_sheet
 from tests import evidence, swept
 from tests.command import ROOT, run_command
@@ -487,7 +487,7 @@ def test_a_scale_has_room_for_all_values_and_round_ticks(values: list[float]) ->
     assert len(ticks) >= (1 if max(values) > 1e-300 else 0)
 
 
-def swept_points(*overridden: tuple[str, ...]) -> measured.Sweep:
+def swept_points(*overridden: tuple[str, ...]) -> measured.MeasuredSweep:
     """Return a sweep whose k-th point has this override, and sends 100 (k + 1) bytes."""
     made = [
         evidence.program(
@@ -496,7 +496,7 @@ def swept_points(*overridden: tuple[str, ...]) -> measured.Sweep:
         for k in range(len(overridden))
     ]
     records = [evidence.record({"auto": each}, overrides=list(of)) for each, of in zip(made, overridden, strict=True)]
-    points = [measured.Point(str(k), each, each.overrides, f"{k}/x.html") for k, each in enumerate(records)]
+    points = [measured.MeasuredPoint(str(k), each, each.overrides, f"{k}/x.html") for k, each in enumerate(records)]
     return measured.gather(points)
 
 
@@ -506,7 +506,7 @@ def test_layouts_are_laid_out_before_meshes_and_meshes_before_others() -> None:
         ("dims.I=2", "mesh=b", "arrays.A.spec=[y]", "arrays.B.spec=[x]"),
         ("dims.I=3", "mesh=b", "arrays.A.spec=[y]", "arrays.B.spec=[x]"),
     )
-    assert plots.layouts(found) == Layouts("bytes_sent", "arrays.A.spec", "mesh")
+    assert plots.layouts(found) == MeasureGrid("bytes_sent", "arrays.A.spec", "mesh")
     assert plots.layouts(swept_points(("mesh=a",), ("mesh=b",))) is None
 
 
@@ -551,13 +551,15 @@ def test_the_answer_is_told_for_each_size() -> None:
     assert "dims.I=2 300 B auto mesh=b the most 400 B dims.I=16 100 B auto mesh=a the most 200 B" in text
 
 
-def measured_points(*of: tuple[str, dict[str, Any]]) -> measured.Sweep:
+def measured_points(*of: tuple[str, dict[str, Any]]) -> measured.MeasuredSweep:
     """Return a sweep over `mesh`, each point with one program's name and measures."""
     records = [
         evidence.record({name: evidence.program(**values)}, overrides=[f"mesh=m{k}", f"program={name}"])
         for k, (name, values) in enumerate(of)
     ]
-    return measured.gather([measured.Point(str(k), each, each.overrides, None) for k, each in enumerate(records)])
+    return measured.gather(
+        [measured.MeasuredPoint(str(k), each, each.overrides, None) for k, each in enumerate(records)]
+    )
 
 
 def test_the_answer_is_the_layout_that_sends_least_whatever_a_simulated_device_takes() -> None:
@@ -600,7 +602,7 @@ def test_what_does_not_fit_is_no_answer() -> None:
 def test_a_cell_without_a_value_says_why() -> None:
     broken = evidence.record({}, overrides=["mesh=b"], status="invalid", error="conf/a.yaml:1:1  mesh\n  no such mesh")
     made = evidence.record({"auto": evidence.program(memory=None)}, overrides=["mesh=a"])
-    points = [measured.Point(str(k), each, each.overrides, None) for k, each in enumerate((broken, made))]
+    points = [measured.MeasuredPoint(str(k), each, each.overrides, None) for k, each in enumerate((broken, made))]
     page = Page(sweep.page("mine", measured.gather(points)))
     titles = [attributes.get("title") for name, attributes in page.elements if name in ("td", "span")]
     assert "conf/a.yaml:1:1 mesh no such mesh" in [title and " ".join(title.split()) for title in titles]
@@ -650,7 +652,7 @@ def test_a_point_that_asked_for_a_program_and_never_came_to_it_has_a_reason() ->
     refused = RefusalVerdict(status="failed", expected="too large", refused=None, reason="nothing refused it")
     failed = evidence.record({}, status="failed", overrides=["program=auto", "a=1"], checks=FileChecks(invalid=refused))
     made = evidence.record({"auto": evidence.program()}, overrides=["program=auto", "a=2"])
-    points = [measured.Point(str(k), each, each.overrides, None) for k, each in enumerate((failed, made))]
+    points = [measured.MeasuredPoint(str(k), each, each.overrides, None) for k, each in enumerate((failed, made))]
     text = Page(sweep.page("mine", measured.gather(points))).text
     assert "✗ failed invalid failed: nothing refused it 1 of 2 rows" in text
 

@@ -15,7 +15,7 @@ from runner.experiment.program import Program
 from runner.faults import InvalidExperiment
 from runner.language.operations import OPERATIONS
 from runner.programs import emit, lines, source
-from runner.programs.names import Names
+from runner.programs.names import Identifiers
 from tests import harness
 from tests.here import loaded
 from tests.samples import ARRAYS, SAMPLES, SPECS
@@ -617,7 +617,7 @@ P0 = "NamedSharding(mesh, P())"
 
 def test_jax_is_configured_by_the_header():
     experiment = harness.experiment(MATMUL, precision="float32")
-    text = source.header(experiment, "auto", Names(experiment), "C = A", mesh=True)
+    text = source.header(experiment, "auto", Identifiers(experiment), "C = A", mesh=True)
     assert 'jax.config.update("jax_num_cpu_devices", 4)' in text
     assert 'jax.config.update("jax_default_matmul_precision", "float32")' in text
     assert jax.default_matmul_precision.value is None

@@ -40,7 +40,8 @@ CONTRACTIONS = {
     "vecmat": [((4,), (4, 3)), ((2, 4), (2, 4, 3))],
     "tensordot": [((2, 4), (4, 3), 1), ((2, 4, 6), (4, 6, 3), 2), ((2, 3), (5,), 0)],
     "einsum": [("ij,jk->ik", (3, 4), (4, 5)), ("ij,jk", (3, 4), (4, 5)), ("...ij,jk", (2, 3, 4), (4, 5)),
-               ("...ij,...jk->...ik", (6, 2, 3, 4), (2, 4, 5)), ("ki,ki->", (4, 3), (4, 3)), ("ij->j", (4, 3))],
+               ("...ij,...jk->...ik", (6, 2, 3, 4), (2, 4, 5)), ("ki,ki->", (4, 3), (4, 3)), ("ij->j", (4, 3)),
+               ("...Zj, ...jY -> ...ZY", (2, 3, 4), (2, 4, 5)), ("b...", (2, 3)), ("...,...", (2, 3), (3,))],
 }  # fmt: skip
 """Calls for each row with a `contraction`; a shape stands for an array."""
 
@@ -141,6 +142,79 @@ def test_what_is_a_constant_has_no_derivative(name: str) -> None:
     assert of(jnp.float32(3.0)) == 3.0
 
 
+@pytest.mark.parametrize("name", rows("neutral"))
+def test_a_neutral_operand_changes_nothing_and_the_inverse_undoes_an_operation(name: str) -> None:
+    row, x, y = OPERATIONS[name], np.array([1.5, -2.0, 4.0]), np.array([0.5, 4.0, -8.0])
+    assert row.neutral is not None
+    assert row.inverse is not None
+    left, right = row.neutral
+    np.testing.assert_array_equal(row.numpy(x, right), x)
+    if left is not None:
+        np.testing.assert_array_equal(row.numpy(left, x), x)
+    np.testing.assert_array_equal(OPERATIONS[row.inverse].numpy(row.numpy(x, y), y), x)
+    assert np.array_equal(row.numpy(x, y), row.numpy(y, x)) == row.commutes
+
+
+@pytest.mark.parametrize("name", rows("linear"))
+def test_an_operation_is_linear_in_the_operands_that_its_row_says(name: str) -> None:
+    row, (x, y, z) = OPERATIONS[name], np.array([[1.5, -2.0, 4.0], [0.5, 4.0, -8.0], [2.0, 0.25, 1.0]])
+    if len(row.signature.parameters) == 1:
+        np.testing.assert_array_equal(row.numpy(x + y), row.numpy(x) + row.numpy(y))
+        return
+    together = np.array_equal(row.numpy(x + y, z + x), row.numpy(x, z) + row.numpy(y, x))
+    first = np.array_equal(row.numpy(x + y, z), row.numpy(x, z) + row.numpy(y, z))
+    second = np.array_equal(row.numpy(z, x + y), row.numpy(z, x) + row.numpy(z, y))
+    expected = {"together": (True, False, False), "each": (False, True, True), "first": (False, True, False)}
+    assert row.linear is not None
+    assert (together, first, second) == expected[row.linear]
+
+
+@pytest.mark.parametrize("name", [name for name, row in OPERATIONS.items() if row.over is not None and row.over.linear])
+def test_a_collective_that_adds_up_is_linear(name: str) -> None:
+    row, (x, y) = OPERATIONS[name], np.arange(16.0).reshape(2, 2, 2, 2)
+    for both, one, other in zip(*(row.numpy(X, list(each), "x") for each in (x + y, x, y)), strict=True):
+        np.testing.assert_array_equal(both, one + other)
+
+
+@pytest.mark.parametrize("name", [name for name, row in OPERATIONS.items() if row.reduces])
+def test_a_reduction_over_devices_names_the_one_over_a_dimension(name: str) -> None:
+    over, x = OPERATIONS[name].over, np.arange(6.0).reshape(2, 3)
+    assert over is not None
+    result = OPERATIONS[name].numpy(X, list(x), "x")[0]
+    np.testing.assert_array_equal(result, OPERATIONS[over.reduction].numpy(x, axis=0))
+
+
+@pytest.mark.parametrize("name", rows("in_float32"))
+def test_what_jax_computes_in_float32_is_that_far_from_float64(name: str) -> None:
+    row, values = OPERATIONS[name], np.random.default_rng(0).normal(size=(3, 1, 4, 2, 8))
+    with jax.enable_x64(True):
+        theirs = function(row.jax)(*map(jnp.asarray, values))
+    assert theirs.dtype == np.float64
+    error = np.abs(np.asarray(theirs) - row.numpy(*values)).max()
+    assert 1e-12 < error < 1e-5
+
+
+@pytest.mark.parametrize("name", rows("on_arrays"))
+def test_what_arrays_spell_arrays_have(name: str) -> None:
+    row = OPERATIONS[name]
+    had = getattr(jnp.ones((2, 2)), "mT" if name == "matrix_transpose" else name)
+    assert callable(had) == (row.on_arrays != "attribute")
+
+
+@pytest.mark.parametrize("name", rows("counts"))
+def test_what_counts_from_0_counts_as_far_as_its_argument_says(name: str) -> None:
+    row = OPERATIONS[name]
+    given = {"dtype": "int32"} if "size" in row.signature.parameters else {}
+    np.testing.assert_array_equal(row.numpy(**given, **{str(row.counts): 3}), [0, 1, 2])
+
+
+def test_what_is_confused_with_an_operation_is_one_with_the_same_arguments() -> None:
+    for row in OPERATIONS.values():
+        for other in row.confused_with:
+            assert OPERATIONS[other].arguments == row.arguments
+            assert other != row.name
+
+
 def test_an_argument_that_a_row_names_is_one_of_its_own() -> None:
     for row in OPERATIONS.values():
         named = [row.indices, row.draws, *(row.pair or ())]
@@ -227,6 +301,12 @@ def test_every_limit_is_looked_at_and_is_one_of_some_row() -> None:
 
 def test_every_computation_has_its_counterpart() -> None:
     assert windows.COMPUTATIONS.keys() == COMPUTATIONS.keys()
+    x = np.array([1.0, -2.0, 3.0])
+    for name, computation in COMPUTATIONS.items():
+        ours, (counterpart, identity) = OPERATIONS[computation.operation].numpy, windows.COMPUTATIONS[name]
+        np.testing.assert_array_equal(ours(x, x[::-1]), counterpart(x, x[::-1]))
+        np.testing.assert_array_equal(ours(x, computation.identity), x)
+        assert identity(np.dtype(np.float32)) == computation.identity
 
 
 def test_every_operator_is_an_operation() -> None:

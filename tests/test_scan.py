@@ -13,7 +13,7 @@ from runner.experiment.forms import BY_NAMES, POLICIES
 from runner.experiment.lines import Checkpoint, expressions
 from runner.experiment.model import Experiment, Loop
 from runner.programs import WRITERS
-from runner.programs.types import Repairs, Types
+from runner.programs.types import InferredTypes, Repairs
 from runner.reference import interpret
 from tests.command import ROOT
 from tests.harness import experiment, refusal, run, types
@@ -136,7 +136,7 @@ def test_what_is_wrong_in_one_step_is_noticed(tmp_path: Path) -> None:
 
 
 def written(of: Experiment, program: str) -> str:
-    nothing = Types({}, {}, Repairs(), {})
+    nothing = InferredTypes({}, {}, Repairs(), {})
     return next(write for name, write in WRITERS.items() if name == program)(of, Path(), nothing)
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from runner.language import printing
-from runner.language.check import Scope, canonical, check
+from runner.language.check import VisibleNames, canonical, check
 from runner.language.syntax import SyntaxFault, parse
 from runner.layout import Mesh
 
 
-def scope(section: str = "per_device") -> Scope:
-    return Scope(
+def scope(section: str = "per_device") -> VisibleNames:
+    return VisibleNames(
         section,  # type: ignore[arg-type]
         Mesh(("x", "y"), (2, 2)),
         values={"A", "B", "bias"},

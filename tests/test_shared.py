@@ -11,7 +11,7 @@ import pytest
 
 from runner.experiment.program import Program
 from runner.worker import shared
-from runner.worker.compilation import Compiled, compile_program
+from runner.worker.compilation import CompiledModule, compile_program
 from tests.command import recorded, run_command
 
 TEXT = '''"""A program."""
@@ -37,7 +37,7 @@ def nothing() -> None:
     shared.forget()
 
 
-def compiled(operand: Any, data: int = 0, factor: str = "* 2") -> Compiled:
+def compiled(operand: Any, data: int = 0, factor: str = "* 2") -> CompiledModule:
     """Return the compilation of a program, which is run too."""
     text = TEXT.replace("DATA", str(data)).replace("FACTOR", factor)
     function = jax.jit(lambda x: (eval(f"x {factor}"),))

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import pytest
 
-from runner.cli.sweep import Plan, Results, Sweep
+from runner.cli.sweep import Results, RunningSweep, SweepOptions
 from runner.config.compose import compose
 from runner.config.folders import conf_folder
 from runner.config.points import Composed, Composer
@@ -382,9 +382,9 @@ class _Composer:
 def test_a_point_is_composed_once_where_a_sweep_is_resumed_too(tmp_path: Path) -> None:
     composer = _Composer()
     for resume in (False, True):
-        plan = Plan(tmp_path, (), None, resume=resume, symmetric=True)
+        plan = SweepOptions(tmp_path, (), None, resume=resume, symmetric=True)
         results = Results()
-        Sweep(plan, cast("Composer", composer), Workers(start=Here), results).run([("program=vmap",)], 0)
+        RunningSweep(plan, cast("Composer", composer), Workers(start=Here), results).run([("program=vmap",)], 0)
         assert results.statuses == {0: "passed"}
         assert results.kept == ({0} if resume else set())
     assert composer.asked == 2

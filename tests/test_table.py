@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.show import table
-from runner.show.table import Cell, Table, status_cell
+from runner.show.table import StatusCell, Table, status_cell
 
 
 def printed(head: list[str], rows: list[list[str]], room: int | None = None) -> list[str]:
@@ -90,7 +90,7 @@ def test_a_table_without_rows_has_its_head(room: int | None) -> None:
 
 
 def test_a_table_in_markdown_has_its_texts_alone() -> None:
-    assert table.markdown(Table(["name", "status"], [["a|b", Cell("most", "failed")]])) == [
+    assert table.markdown(Table(["name", "status"], [["a|b", StatusCell("most", "failed")]])) == [
         "| name | status |",
         "|---|---|",
         "| a\\|b | most |",

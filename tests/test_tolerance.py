@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner import dtypes
-from runner.checks.compare import Beside, Difference, Tolerance, carried, difference, tolerance
+from runner.checks.compare import Alternatives, Difference, Tolerance, carried, difference, tolerance
 from runner.checks.whole import Whole, as_a_whole
 from runner.experiment import data
 from runner.reference import Oracle, Rounding, magnitude, measure
@@ -75,7 +75,7 @@ def test_an_infinity_that_a_dtype_has_not_is_nan_or_its_largest_number(got: floa
 
 def test_nothing_is_held_to_a_rounding_that_was_measured_nowhere() -> None:
     beyond = Rounding(overflows=[np.array([True, True])])
-    beside = Beside.of(beyond, lambda value: value[0])
+    beside = Alternatives.of(beyond, lambda value: value[0])
     found = difference(np.array([math.nan, 40.0], np.float32), np.array([1.0, 1.0]), "float32", LOOSE, beside)
     assert (found.wrong, found.overflowing) == (0, 2)
 
@@ -256,7 +256,7 @@ def test_a_cast_of_numbers_as_coarse_as_it_rounds_and_decides_nothing() -> None:
 
 # Measured rounding.
 
-FEW = Beside(low=np.array([1.0, 3, 5, 7]), high=np.array([1.0, 3, 9, 9]), alternatives=(np.array([1, 3, 9, 8]),))
+FEW = Alternatives(low=np.array([1.0, 3, 5, 7]), high=np.array([1.0, 3, 9, 9]), alternatives=(np.array([1, 3, 9, 8]),))
 SEVERAL = replace(FEW, alternatives=tuple(np.array([1, 3, other, 8]) for other in (9, 5, 7, 9, 8, 5)))
 MANY = replace(SEVERAL, alternatives=(*SEVERAL.alternatives, np.array([1, 3, 6, 9])))
 
@@ -281,14 +281,14 @@ def test_an_undecided_element_is_what_a_decision_leads_to_or_is_counted(
 
 @pytest.mark.parametrize(("beside", "between", "excused"), [(FEW, 0, 1), (SEVERAL, 0, 1), (MANY, 1, 0)])
 def test_an_element_lies_between_only_where_decisions_lead_to_many_things(
-    beside: Beside, between: int, excused: int
+    beside: Alternatives, between: int, excused: int
 ) -> None:
     found = difference(np.array([1, 3, 6.5, 7], np.float32), np.array([1, 3, 5, 7]), "float32", EXACT, beside)
     assert (found.between, found.excused) == (between, excused)
 
 
 def test_complex_numbers_lie_between_others_part_by_part() -> None:
-    bounds = Beside(low=np.array([1 + 1j]), high=np.array([2 + 3j]))
+    bounds = Alternatives(low=np.array([1 + 1j]), high=np.array([2 + 3j]))
     for actual, between, excused in ((1.5 + 2j, 1, 0), (1.5 + 4j, 0, 1)):
         found = difference(np.array([actual]), np.array([1 + 1j]), "complex64", LOOSE, bounds)
         assert (found.wrong, found.between, found.excused) == (0, between, excused)
@@ -313,14 +313,14 @@ def test_a_bound_is_carried_as_far_as_another(dtype: str, bound: Any, start: Any
 
 
 def test_what_the_dtype_cannot_hold_may_be_nothing_finite_and_no_other_number() -> None:
-    beyond = Beside(overflows=np.array([True, True, False]))
+    beyond = Alternatives(overflows=np.array([True, True, False]))
     found = apart_beside([math.nan, 3.0, 1.0], [500.0, 500.0, 1.0], beyond)
     assert (found.wrong, found.overflowing) == (1, 1)
 
 
 @pytest.mark.parametrize(("dtype", "beyond"), [("float8_e4m3fn", -512.0), ("float16", 7e4)])
 def test_what_overflows_is_no_error_beside_what_does_not(dtype: str, beyond: float) -> None:
-    overflows = Beside(overflows=np.array([True, False]))
+    overflows = Alternatives(overflows=np.array([True, False]))
     with np.errstate(over="ignore"):
         nothing = np.asarray([beyond, 1.0]).astype(dtypes.dtype(dtype).numpy)
     found = difference(nothing, np.array([beyond, 1.0]), dtype, LOOSE, overflows)
@@ -333,11 +333,11 @@ def test_what_overflows_is_no_error_beside_what_does_not(dtype: str, beyond: flo
 def test_which_of_many_overflow_is_luck_but_which_of_few_is_not(beyond: int, wrong: int, unforeseen: int) -> None:
     overflows = np.arange(200) < beyond
     actual = np.where(np.arange(200) <= beyond, math.inf, 1.0)
-    found = apart_beside(actual, np.ones(200), Beside(overflows=overflows))
+    found = apart_beside(actual, np.ones(200), Alternatives(overflows=overflows))
     assert (found.wrong, found.overflowing, found.unforeseen) == (wrong, beyond + unforeseen, unforeseen)
 
 
-def apart_beside(actual: Any, expected: Any, beside: Beside) -> Difference:
+def apart_beside(actual: Any, expected: Any, beside: Alternatives) -> Difference:
     return difference(np.asarray(actual, np.float32), np.asarray(expected), "float32", LOOSE, beside)
 
 

@@ -24,7 +24,7 @@ from runner import dtypes
 from runner.experiment.model import Line, Node
 from runner.experiment.reader import read
 from runner.faults import InvalidExperiment
-from runner.language.check import Scope, canonical, check
+from runner.language.check import VisibleNames, canonical, check
 from runner.language.syntax import SyntaxFault, parse
 from runner.layout import Mesh
 from runner.worker.walk import Walker
@@ -298,7 +298,7 @@ def _typed(draft: Draft, text: str, arrays: dict[str, dict[str, Any]]) -> Typed 
     loops = {name.split(".")[0]: ("c",) for name in types if "." in name}
     try:
         expression = canonical(parse(text))
-        check(expression, Scope("graph", mesh, {name for name in types if "." not in name}, {}, loops))
+        check(expression, VisibleNames("graph", mesh, {name for name in types if "." not in name}, {}, loops))
     except SyntaxFault:
         return None
 

@@ -15,24 +15,24 @@ from hydra.core.utils import JobReturn, JobStatus, configure_log, setup_globals
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 if TYPE_CHECKING:
-    from runner.cli.sweep import Sweep
+    from runner.cli.sweep import RunningSweep
 
 
 class ShardproofLauncher(BasicLauncher):
     """Launches points here; if a job asks for something that only Hydra's own launcher does, it uses that one."""
 
-    _running: Sweep | None = None
+    _running: RunningSweep | None = None
     """The runner of the points, made once, since another sweeper launches a few points at a time."""
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         """Run the points."""
         from runner.cli import launching
-        from runner.cli.jobs import Command
+        from runner.cli.jobs import CommandLine
         from runner.config import trust
 
         config, command = self.config, self.task_function
         assert config is not None
-        assert isinstance(command, Command)
+        assert isinstance(command, CommandLine)
         if asks_for_more(config):
             # Hydra would act on a point's configuration before the runner has checked it.
             assert self.hydra_context is not None

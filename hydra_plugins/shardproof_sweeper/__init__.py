@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from hydra_plugins.shardproof_launcher import ShardproofLauncher, asks_for_more
 
 if TYPE_CHECKING:
-    from runner.cli.jobs import Command
+    from runner.cli.jobs import CommandLine
 
 
 class ShardproofSweeper(BasicSweeper):
@@ -25,15 +25,15 @@ class ShardproofSweeper(BasicSweeper):
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         """Wrap a launcher other than the runner's in one that records the points that cannot be composed."""
-        from runner.cli.jobs import Command
+        from runner.cli.jobs import CommandLine
 
-        assert isinstance(task_function, Command)
+        assert isinstance(task_function, CommandLine)
         # The folder's name may contain the experiment, which can differ between points: resolve it once for all.
         folder = str(config.hydra.sweep.dir)
         with open_dict(config):
             config.hydra.sweep.dir = folder
             config.hydra.overrides.hydra.append(f"hydra.sweep.dir='{folder}'")
-        self._command: Command = task_function
+        self._command: CommandLine = task_function
         if task_function.points is not None:
             with open_dict(config):
                 config.hydra.overrides.task = list(task_function.points)

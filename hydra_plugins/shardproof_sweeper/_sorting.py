@@ -14,7 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from runner.cli import launching
-from runner.cli.jobs import Command
+from runner.cli.jobs import CommandLine
 from runner.cli.sweep import clear, passed, refused, same_files
 from runner.config import trust
 from runner.config.points import REFUSALS, Composer
@@ -24,7 +24,7 @@ from runner.record.model import Record
 class Sorting(Launcher):
     """Hands consecutive points that compose to the user's launcher together, so that each keeps its number."""
 
-    def __init__(self, launcher: Launcher, context: HydraContext, config: DictConfig, command: Command) -> None:
+    def __init__(self, launcher: Launcher, context: HydraContext, config: DictConfig, command: CommandLine) -> None:
         self._command = command
         self._launcher = launcher
         self._loader = context.config_loader

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from runner.checks.compare import SAME, Beside, Difference, Tolerance, carried, difference
+from runner.checks.compare import SAME, Alternatives, Difference, Tolerance, carried, difference
 from runner.checks.context import Context
 from runner.checks.kind import CheckKind, Needs
 from runner.experiment.model import Section
@@ -87,7 +87,9 @@ def _apart(context: Context, name: str, output: Output, peer_output: Output, sec
     return total
 
 
-def _beside(context: Context, name: str, sections: set[Section], ranges: Ranges, block: np.ndarray) -> Beside | None:
+def _beside(
+    context: Context, name: str, sections: set[Section], ranges: Ranges, block: np.ndarray
+) -> Alternatives | None:
     """The other values that are possible in `ranges`, where the two programs decided differently or one overflowed."""
     at = tuple(slice(start, stop) for start, stop in ranges)
     low = high = block
@@ -102,7 +104,7 @@ def _beside(context: Context, name: str, sections: set[Section], ranges: Ranges,
         if rounding.overflows is not None:
             overflows, open_ = overflows | context.assembled(section, name, rounding.overflows)[at], True
             measured = measured and rounding.elements > 0
-    return Beside(np.asarray(low), np.asarray(high), overflows, measured=measured) if open_ else None
+    return Alternatives(np.asarray(low), np.asarray(high), overflows, measured=measured) if open_ else None
 
 
 KINDS = (

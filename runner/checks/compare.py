@@ -82,7 +82,7 @@ def lucky(measured: int) -> float:
 
 
 @dataclass(frozen=True)
-class Beside:
+class Alternatives:
     """The values that are right besides the oracle's, since decisions may fall otherwise: those in `alternatives`.
 
     - `low`, `high`: bounds of what an element can be if it has many possible values.
@@ -99,7 +99,7 @@ class Beside:
     measured: bool = True
 
     @classmethod
-    def of(cls, rounding: Rounding, part: Callable[[PerDevice], np.ndarray]) -> Beside | None:
+    def of(cls, rounding: Rounding, part: Callable[[PerDevice], np.ndarray]) -> Alternatives | None:
         """The values that rounding allows in a `part` of each device's; None if only the oracle's are right."""
         bounds = (rounding.low, rounding.high, rounding.overflows)
         if all(bound is None for bound in bounds):
@@ -160,7 +160,9 @@ _CHUNK = 1 << 14
 """The number of elements that are compared at once, so that intermediate arrays stay in the cache."""
 
 
-def difference(actual: Any, expected: Any, dtype: str, allowed: Tolerance, beside: Beside | None = None) -> Difference:
+def difference(
+    actual: Any, expected: Any, dtype: str, allowed: Tolerance, beside: Alternatives | None = None
+) -> Difference:
     """How far `actual`, of `dtype`, is from the oracle's `expected`. NaN equals NaN, and is counted."""
     kind = dtypes.dtype(dtype)
     wanted = np.asarray(expected)
@@ -191,7 +193,7 @@ def difference(actual: Any, expected: Any, dtype: str, allowed: Tolerance, besid
 
 
 def nearest(
-    actual: Any, expected: Any, dtype: str, allowed: Tolerance, beside: Beside | None
+    actual: Any, expected: Any, dtype: str, allowed: Tolerance, beside: Alternatives | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Both arrays, widened to be subtracted; where several values are right, the nearest is the expected one."""
     kind = dtypes.dtype(dtype)
@@ -218,7 +220,7 @@ def _comparable(got: np.ndarray, wanted: np.ndarray, kind: dtypes.DType) -> tupl
 
 
 def _beside(
-    actual: np.ndarray, expected: np.ndarray, kind: dtypes.DType, allowed: Tolerance, beside: Beside
+    actual: np.ndarray, expected: np.ndarray, kind: dtypes.DType, allowed: Tolerance, beside: Alternatives
 ) -> Difference:
     """The difference of elements, in one dimension, from the nearest of the values that are right."""
     undecided = between = excused = overflowing = unforeseen = 0
@@ -253,7 +255,7 @@ def _beside(
 
 
 def _led(
-    actual: np.ndarray, expected: np.ndarray, kind: dtypes.DType, allowed: Tolerance, beside: Beside
+    actual: np.ndarray, expected: np.ndarray, kind: dtypes.DType, allowed: Tolerance, beside: Alternatives
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The expected values, replaced by an alternative where that fits; which elements are undecided; which fit none."""
     assert beside.low is not None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from runner.checks.compare import Beside, Tolerance, tolerance
+from runner.checks.compare import Alternatives, Tolerance, tolerance
 from runner.experiment.data import Arrays
 from runner.experiment.expect import among
 from runner.experiment.model import Experiment, Section
@@ -99,9 +99,11 @@ class Context:
         """The value that a section's oracle has in `ranges` on the device at `position`."""
         return self._part(section, name, self.oracle(section).values[name], position, ranges)
 
-    def beside(self, section: Section, name: str, position: int, ranges: Ranges) -> Beside | None:
+    def beside(self, section: Section, name: str, position: int, ranges: Ranges) -> Alternatives | None:
         """The other values that are right there; None if there are none."""
-        return Beside.of(self.rounding(section, name), lambda value: self._part(section, name, value, position, ranges))
+        return Alternatives.of(
+            self.rounding(section, name), lambda value: self._part(section, name, value, position, ranges)
+        )
 
     def assembled(self, section: Section, name: str, value: PerDevice) -> np.ndarray:
         """An output of a section as one array."""

@@ -42,7 +42,7 @@ def departure(
     search is not done within `seconds`.
     """
     end = time.perf_counter() + seconds
-    known = _Known(experiment.mesh, experiment.manual.axes, [np.asarray(value[0]) for value in graph.values()])
+    known = _GraphValues(experiment.mesh, experiment.manual.axes, [np.asarray(value[0]) for value in graph.values()])
     lines = experiment.lines("per_device")
     # Indices and counts of devices have no counterpart where graph has none.
     right = {array.name for array in experiment.given} | indices(experiment, "per_device")
@@ -64,7 +64,7 @@ def departure(
 
 
 @dataclass(frozen=True)
-class _Known:
+class _GraphValues:
     """The values of a graph, of which each device of a mesh may have a part, over some of its axes."""
 
     mesh: Mesh

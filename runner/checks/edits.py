@@ -142,7 +142,7 @@ class Edits:
         self._lines = [flat((statement,)) for statement in self._statements]
         self._first = {line.name: i for i, line in reversed([*enumerate(experiment.lines(section))])}
         terms = {line: expression.term for line, expression in expressions(experiment.lines(section))}
-        reading = _Reading(experiment, section)
+        reading = _SiteReader(experiment, section)
         arrays = tuple(array.name for array in experiment.given)
         self.sites = _by_line(reading.sites(self._statements, terms, (), _Around(arrays)))
         self.loops = list(_loops(self._statements, ()))
@@ -199,7 +199,7 @@ class _Around:
 
 
 @dataclass(frozen=True)
-class _Reading:
+class _SiteReader:
     """Reads the expressions of a section."""
 
     experiment: Experiment

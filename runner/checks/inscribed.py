@@ -1,4 +1,4 @@
-"""Takes a line and its edited expression; returns the text that the file would have.
+"""Takes a line and its edited expression; returns the term of the line that the file would have.
 
 In a section, calls within an expression are statements before the line. In the file they stand in the place of the
 names of these.
@@ -7,16 +7,13 @@ names of these.
 from __future__ import annotations
 
 from runner.experiment.model import Node
-from runner.experiment.plain import read_expression
-from runner.faults import InvalidExperiment
 from runner.graph.term import Name, Term, substituted, swapped, within
 
 
 def in_file(node: Node, edited: Term) -> Term:
     """The term of the line in the file if `node` is `edited`: with calls written out, and the text around it kept."""
-    try:
-        written = read_expression(node.expression.text, node.line.key).term
-    except InvalidExperiment:
+    written = node.expression.whole
+    if written is None:
         return edited
     # Where a part and the only part inside it have the same columns, the outer one counts.
     parts = {part.at: part for part in reversed([*within(written)])}

@@ -126,10 +126,7 @@ class _Added:
 
     @property
     def what(self) -> str:
-        return _WHAT[self.operation]
-
-
-_WHAT = {"add": "term", "subtract": "term", "multiply": "scale", "divide": "scale"}
+        return "term" if OPERATIONS[self.operation].adds else "scale"
 
 
 def _added(edits: Edits) -> list[_Added]:
@@ -137,8 +134,8 @@ def _added(edits: Edits) -> list[_Added]:
     for own, sites in ((False, Edits(edits.experiment, "graph").sites), (True, edits.sites)):
         for part in (part for site in sites for part in parts(site.term)):
             match part:
-                case Apply(operation=operation, operands=(left, right), spelled="operator") if operation in _WHAT:
-                    collectives.setdefault(text(part), _Added(left, operation, right, own))
+                case Apply(operation=name, operands=(left, right), spelled="operator") if OPERATIONS[name].inverse:
+                    collectives.setdefault(text(part), _Added(left, name, right, own))
                 case _:
                     pass
     return list(collectives.values())
@@ -151,11 +148,8 @@ def _parts_around(edits: Edits, site: EditSite, added: Sequence[_Added]) -> Iter
     around = [part for part in parts(term) if part is term or is_reduction(part) or _meant(part)]
     operands: dict[tuple[str, str], tuple[_Added, Term]] = {}
     for collective in added:
-        for side in (
-            (collective.right,)
-            if collective.operation in ("subtract", "divide")
-            else (collective.right, collective.left)
-        ):
+        commutes = OPERATIONS[collective.operation].commutes
+        for side in (collective.right, collective.left) if commutes else (collective.right,):
             # One factor of a product of the graph may be missing.
             for operand in (side, *(side.operands if _is_binary(side) else ())):
                 operands.setdefault((collective.operation, text(operand)), (collective, operand))
@@ -240,24 +234,19 @@ def _put_back(edits: Edits, site: EditSite, part: Term, new: Term, what: str, op
     return edits.edit(site, part, new, "missing", mend, rank)
 
 
-_COUNTS = {"iota": "size", "arange": "start"}
-"""The operations that count from 0, each with the argument that says how far."""
-
-
 def _of_this_device(edits: Edits, site: EditSite) -> Iterator[Edit]:
     """The device's offset for what counts from 0 on all devices; its own key for what draws with a common one."""
     for part in parts(site.term):
         operation = called(part)
         if operation is None or not isinstance(part, Apply):
             continue
-        makes_keys = operation.random and not {"key", "keys"} & set(operation.signature.parameters)
         length = _length(part)
-        for axes in edits.combinations if makes_keys or length is not None else ():
+        for axes in edits.combinations if operation.makes_key or length is not None else ():
             index = Apply("axis_index", (axes_of(axes),))
             if length is not None:
                 start = operator("multiply", index, length)
                 yield _put_back(edits, site, part, operator("add", start, part), "term", start, 1.0)
-            if makes_keys:
+            if operation.makes_key:
                 new = Apply("fold_in", (part, index))
                 mend = site.lacking(f"the fold_in of {text(index)} into a key", part, new)
                 yield edits.edit(site, part, new, "missing", mend, 1.0)
@@ -265,11 +254,10 @@ def _of_this_device(edits: Edits, site: EditSite) -> Iterator[Edit]:
 
 def _length(call: Apply) -> Term | None:
     """How far a call counts from 0; None for other calls."""
-    at = _COUNTS.get(call.operation)
-    place = None if at is None else place_of(call, at)
-    if place is None or (call.operation == "arange" and len(call.operands) > 1):
-        return None
-    return argument(call, place)
+    row = called(call)
+    place = None if row is None or row.counts is None else place_of(call, row.counts)
+    # With a stop, an `arange` counts from its first argument.
+    return None if place is None or (place == 0 and len(call.operands) > 1) else argument(call, place)
 
 
 _NEAR = 6

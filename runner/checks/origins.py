@@ -28,9 +28,6 @@ DEVICES = 16
 BLOCKS = 64
 """The largest number of blocks of a result on a device for which origins are recorded."""
 
-_REDUCTIONS = {"sum": "+", "scatter": "+", "mean": "mean"}
-"""How the record writes what becomes of values that meet, by what the operation does."""
-
 
 @dataclass(frozen=True)
 class Block:
@@ -76,9 +73,9 @@ def of_collective(
 def reduction(operation: str) -> str | None:
     """How an operation combines the values of devices: `+`, `mean`, `max` or `min`; None where it only moves them."""
     over = OPERATIONS[operation].over
-    if over is None or over.does == "extreme":
-        return None if over is None else operation.removeprefix("p")
-    return _REDUCTIONS.get(over.does)
+    if over is None or not (over.reduction or over.linear):
+        return None
+    return "+" if over.reduction in ("sum", "") else over.reduction
 
 
 def _marked(term: Term) -> Term:
@@ -92,7 +89,7 @@ def _marked(term: Term) -> Term:
 
 def _summing(term: Term) -> Term:
     assert isinstance(term, Apply)
-    return term if term.operation == "psum_scatter" else replace(term, operation="psum")
+    return replace(term, operation="psum") if OPERATIONS[term.operation].reduces else term
 
 
 def _blocks(marked: np.ndarray, numbers: np.ndarray, shape: tuple[int, ...], size: int) -> list[Block]:

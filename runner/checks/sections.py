@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from runner import dtypes
-from runner.checks.compare import EXCUSED, SAME, Beside, Difference, Tolerance, carried, difference
+from runner.checks.compare import EXCUSED, SAME, Alternatives, Difference, Tolerance, carried, difference
 from runner.checks.context import Context
 from runner.checks.kind import CheckKind, Needs
 from runner.experiment.model import Experiment
@@ -210,7 +210,7 @@ def _held(values: list[np.ndarray], dtype: dtypes.DType) -> bool:
         )
 
 
-def _beside(context: Context, name: str, position: int) -> Beside | None:
+def _beside(context: Context, name: str, position: int) -> Alternatives | None:
     """The other values that are right besides graph's, since the two sections may decide differently."""
     layout = context.blocks(name)
     graph, per_device = (context.in_float64[section][name] for section in ("graph", "per_device"))
@@ -229,7 +229,7 @@ def _beside(context: Context, name: str, position: int) -> Beside | None:
     # Where per_device decided differently, graph's alternative lies as far to the other side.
     own = context.oracle("per_device").values[name][position]
     alternatives += [carried(expected, value[position], own, dtype) for value in per_device.alternatives]
-    return Beside(np.asarray(low), np.asarray(high), alternatives=tuple(alternatives))
+    return Alternatives(np.asarray(low), np.asarray(high), alternatives=tuple(alternatives))
 
 
 KINDS = (CheckKind("sections", SectionsVerdict | NotRun, Needs.FILE, of_mutants=True),)

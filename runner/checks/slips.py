@@ -13,6 +13,7 @@ from runner.checks.edits import Edit, Edits, EditSite, is_collective, is_reduced
 from runner.graph.model import literal
 from runner.graph.term import NOTHING, Apply, Const, Group, Name, Slice, Term
 from runner.language.operations import DIAGONAL, DIMENSIONS, OPERATIONS, Operation, OverAxes
+from runner.language.operators import COMPARISONS
 from runner.language.parts import (
     argument,
     at_index,
@@ -26,12 +27,6 @@ from runner.language.parts import (
 )
 from runner.language.printing import text
 from runner.words import quoted
-
-_EDGES = {
-    "less": ("less_equal", "greater"), "less_equal": ("less", "greater_equal"),
-    "greater": ("greater_equal", "less"), "greater_equal": ("greater", "less_equal"),
-    "equal": ("not_equal",), "not_equal": ("equal",),
-}  # fmt: skip
 
 
 def changing(edits: Edits) -> Iterator[Edit]:
@@ -78,17 +73,18 @@ def _of_term(part: _Part) -> Iterator[Edit]:
             yield from _exchanged(part, call, operation)
             yield from _dimensions(part, call, operation)
             yield from _before_instead(part, call)
-        case Apply(operation=name, operands=(left, right), spelled="operator") if name in _EDGES:
-            for edge in _EDGES[name]:
+        case Apply(operation=name, operands=(left, right), spelled="operator") if name in COMPARISONS:
+            row = OPERATIONS[name]
+            for edge in row.confused_with:
                 new = operator(edge, left, right)
-                rank = 3.5 if name in ("equal", "not_equal") else 5.0
+                rank = 3.5 if row.decides == "equality" else 5.0
                 yield part.edit(new, "edge", f"{shown} has the wrong edge: with {part.text(new)}", rank)
             for by in (1, -1):
                 new = operator(name, left, plus(right, by))
                 yield part.edit(new, "edge", f"{shown} has the wrong edge: with {part.text(new)}", 6)
         case Apply(operation=name, operands=(left, right), spelled="operator"):
-            yield from _of_operator(part, name, left, right)
-            yield from _inside_instead(part, name, left, right)
+            yield from _of_operator(part, OPERATIONS[name], left, right)
+            yield from _inside_instead(part, OPERATIONS[name], left, right)
         case Apply(operands=(x, index), spelled="index"):
             for new in _shifted_index(index):
                 changed = at_index(x, new)
@@ -176,7 +172,7 @@ def _after_instead(part: _Part, call: Apply, operation: Operation, axes: Term) -
     """psum(product + bias) counts the bias once per device; psum(tanh(x)) sums what is not partial."""
     name, over = operation.name, text(axes)
     match named_by(call.operands[0], part.site):
-        case Apply(operation="add" | "subtract" as sign, operands=(left, right), spelled="operator"):
+        case Apply(operation=sign, operands=(left, right), spelled="operator") if OPERATIONS[sign].adds:
             size = part.edits.experiment.mesh.axis_size(literal(axes))
             adds = operation.over is not None and operation.over.does == "sum"
             counts = f"so that it counts {size} times; " if adds else ""
@@ -200,9 +196,10 @@ def _before_instead(part: _Part, call: Apply) -> Iterator[Edit]:
         yield part.edit(new, "order", f"{part.shown} stands after the collective; before it,", 4)
 
 
-def _inside_instead(part: _Part, name: str, left: Term, right: Term) -> Iterator[Edit]:
+def _inside_instead(part: _Part, row: Operation, left: Term, right: Term) -> Iterator[Edit]:
     """psum(x) + b as psum(x + b)."""
-    for reduced, addend in ((left, right), (right, left)) if name in ("add", "subtract") else ():
+    name = row.name
+    for reduced, addend in ((left, right), (right, left)) if row.adds else ():
         if is_reduction(reduced):
             summed = reduced.operands[0]
             inside = operator(name, summed, addend) if reduced is left else operator(name, addend, summed)
@@ -210,27 +207,24 @@ def _inside_instead(part: _Part, name: str, left: Term, right: Term) -> Iterator
             yield part.edit(with_argument(reduced, 0, inside), "order", meaning, 4)
 
 
-_OPPOSITES = {"add": "subtract", "subtract": "add", "multiply": "divide", "divide": "multiply"}
-
-
-def _of_operator(part: _Part, name: str, left: Term, right: Term) -> Iterator[Edit]:
-    shown, adds = part.shown, name in ("add", "subtract")
+def _of_operator(part: _Part, row: Operation, left: Term, right: Term) -> Iterator[Edit]:
+    shown, name, adds = part.shown, row.name, row.adds
     what = "term" if adds else "scale"
-    if name in _OPPOSITES:
-        new = operator(_OPPOSITES[name], left, right)
+    if row.inverse is not None:
+        new = operator(row.inverse, left, right)
         yield part.edit(new, "sign" if adds else what, f"{shown} should be {part.text(new)}: with that", 3)
-    if name == "subtract":
+    if adds and not row.commutes:
         new = operator(name, right, left)
         yield part.edit(new, "sign", f"{shown} should be {part.text(new)}: with that", 3.5)
-    if name in _OPPOSITES:
+    if row.inverse is not None:
         yield part.edit(left, what, f"{part.text(right)} in {shown} is one {what} too many: without it,", 3)
-    if name in ("add", "multiply"):
+    if row.commutes:
         yield part.edit(right, what, f"{part.text(left)} in {shown} is one {what} too many: without it,", 3.5)
     if adds and isinstance(right, Const) and isinstance(right.value, int):
         for by in (1, -1):
             new = operator(name, left, Const(right.value + by))
             yield part.edit(new, "number", f"{shown} is off by one: with {part.text(new)}", 5)
-    if name == "matmul":
+    if row.contraction is not None:
         for new in (
             operator(name, right, left),
             operator(name, transposed(left), right),

@@ -12,7 +12,7 @@ import numpy as np
 
 from runner import codec, dtypes
 from runner.checks import origins
-from runner.checks.compare import SAME, Beside, Difference, difference, tolerance
+from runner.checks.compare import SAME, Alternatives, Difference, difference, tolerance
 from runner.checks.context import Context
 from runner.experiment import naming
 from runner.experiment.model import Experiment, Node
@@ -215,7 +215,11 @@ class _Comparison:
         total, wrong = SAME, list[int]()
         for position, (actual, wanted) in enumerate(zip(held, expected, strict=True)):
             apart = difference(
-                actual, wanted, dtype, allowed, Beside.of(rounding, lambda value, at=position: np.asarray(value[at]))
+                actual,
+                wanted,
+                dtype,
+                allowed,
+                Alternatives.of(rounding, lambda value, at=position: np.asarray(value[at])),
             )
             total = total.joined(apart)
             if apart.wrong:

@@ -11,7 +11,7 @@ from runner import dtypes
 from runner.checks.compare import (
     EXCUSED,
     SAME,
-    Beside,
+    Alternatives,
     Difference,
     Tolerance,
     difference,
@@ -208,7 +208,7 @@ def _as_a_whole(context: Context, section: Section, name: str, output: Output, a
     if dtypes.dtype(dtype).exact or not rounding.about:
         return None
     expected = context.whole(section, name, context.oracle(section).values[name])
-    beside = Beside.of(rounding, lambda value: context.whole(section, name, value))
+    beside = Alternatives.of(rounding, lambda value: context.whole(section, name, value))
     step = row_step(context.outputs[name][0])
     actual = output.whole()[::step] if step > 1 else output.whole()
     return as_a_whole(*nearest(actual, expected, dtype, allowed, beside), dtype, rounding)

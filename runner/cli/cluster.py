@@ -20,14 +20,14 @@ from runner.link.workers import Workers
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from runner.cli.jobs import Command
+    from runner.cli.jobs import CommandLine
     from runner.config.compose import Configuration
 
 _TIMEOUT = 600.0
 """Seconds that the processes wait for each other if the experiment has no `timeout`."""
 
 
-def joined(command: Command, config: DictConfig) -> bool:
+def joined(command: CommandLine, config: DictConfig) -> bool:
     """Join the processes of the cluster; return whether this process owns the run.
 
     If it does, `config` then has the number of processes. Raises `InvalidConfiguration`.
@@ -92,7 +92,7 @@ def _of_task(config: DictConfig) -> Configuration:
 
 
 def _own(
-    command: Command, config: DictConfig, member: cluster.Member, plain: Mapping[str, Any], timeout: float
+    command: CommandLine, config: DictConfig, member: cluster.Member, plain: Mapping[str, Any], timeout: float
 ) -> None:
     owner = cluster.Owner(member, plain, timeout, _beside(config))
     command.owner = owner

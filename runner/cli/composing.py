@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from runner.cli import resume
 from runner.cli.arguments import folders, parsed
-from runner.cli.jobs import Command, Task, require_plain, run_one
+from runner.cli.jobs import CommandLine, Task, require_plain, run_one
 from runner.cli.signals import Ended
 from runner.config.compose import InvalidConfiguration, beforehand, composed, refuse_too_much, register
 from runner.config.folders import conf_folder
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 def run(arguments: Sequence[str], task: Task | None, worker: Worker | None) -> int:
     """Compose the configuration of the command line and run `task` on it, by default with the `worker`."""
-    command = Command(task or run_one, worker)
+    command = CommandLine(task or run_one, worker)
     status: int | None = None
     try:
         status = _resumed(command, list(arguments))
@@ -38,7 +38,7 @@ def run(arguments: Sequence[str], task: Task | None, worker: Worker | None) -> i
         command.close(status)
 
 
-def _resumed(command: Command, arguments: list[str]) -> int:
+def _resumed(command: CommandLine, arguments: list[str]) -> int:
     """Return the exit status of a command line that may resume a sweep."""
     known, overrides = parsed(arguments)
     try:
@@ -53,7 +53,7 @@ def _resumed(command: Command, arguments: list[str]) -> int:
     return _run(command, arguments, known, overrides)
 
 
-def _run(command: Command, arguments: list[str], known: argparse.Namespace, overrides: list[str]) -> int:
+def _run(command: CommandLine, arguments: list[str], known: argparse.Namespace, overrides: list[str]) -> int:
     try:
         if known.asks or known.others or not _run_once(command, known, overrides):
             _run_by_hydra(command, arguments, known, overrides)
@@ -88,7 +88,7 @@ def _claim(folder: Path) -> None:
         raise InvalidConfiguration(f"command line: hydra.run.dir\n  {occupied}") from None
 
 
-def _run_once(command: Command, known: argparse.Namespace, overrides: list[str]) -> bool:
+def _run_once(command: CommandLine, known: argparse.Namespace, overrides: list[str]) -> bool:
     """Run a single job, composed once: Hydra's own command composes twice. Returns whether it was a single job.
 
     Raises `InvalidConfiguration`.
@@ -105,7 +105,7 @@ def _run_once(command: Command, known: argparse.Namespace, overrides: list[str])
             raise _refused(error, known, overrides) from error
 
 
-def _done(command: Command, config: DictConfig) -> bool:
+def _done(command: CommandLine, config: DictConfig) -> bool:
     """Run the single job of a configuration. Returns whether it was a single job."""
     from hydra._internal.callbacks import Callbacks
     from hydra.core.global_hydra import GlobalHydra
@@ -135,7 +135,7 @@ def _done(command: Command, config: DictConfig) -> bool:
     return True
 
 
-def _run_by_hydra(command: Command, arguments: list[str], known: argparse.Namespace, overrides: list[str]) -> None:
+def _run_by_hydra(command: CommandLine, arguments: list[str], known: argparse.Namespace, overrides: list[str]) -> None:
     """Leave a sweep, or a question to Hydra, to Hydra's own command. Raises `InvalidConfiguration`."""
     # Makes Hydra raise errors instead of printing them and exiting with status 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"

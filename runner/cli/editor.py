@@ -5,7 +5,6 @@ An editor with a YAML language server then completes the keys of an experiment a
 
 from __future__ import annotations
 
-import ast
 import inspect
 import json
 import re
@@ -22,6 +21,7 @@ from runner.config.folders import conf_folder, experiments
 from runner.config.shape import Kind
 from runner.experiment.forms import FORMS, PLATFORMS, Form, Inner
 from runner.experiment.program import Program
+from runner.language import python_source
 
 FILE = "experiment.schema.json"
 """The file of the schema in the config folder."""
@@ -174,16 +174,10 @@ def _is_any_text(schema: Schema) -> bool:
 
 def _documented() -> dict[str, dict[str, Schema]]:
     """Map each class of `schema.py` to its keys, with the docstrings below them, read from the source."""
-    properties: dict[str, dict[str, Schema]] = {}
-    for node in ast.parse(inspect.getsource(schema)).body:
-        if isinstance(node, ast.ClassDef):
-            keys = properties.setdefault(node.name, {})
-            for line in node.body:
-                if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
-                    keys[line.target.id] = {}
-                elif isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant) and keys:
-                    keys[list(keys)[-1]] = {"description": " ".join(inspect.cleandoc(str(line.value.value)).split())}
-    return properties
+    return {
+        name: {key: {"description": " ".join(text.split())} if text else {} for key, text in keys.items()}
+        for name, keys in python_source.fields(inspect.getsource(schema)).items()
+    }
 
 
 def text() -> str:
@@ -192,7 +186,7 @@ def text() -> str:
 
 
 def named(file: Path, folder: Path) -> str:
-    """Return an experiment's text with the line that names the schema, below Hydra's line. Raises `Unread`."""
+    """Return an experiment's text with the line that names the schema, below Hydra's line. Raises `UnreadableFile`."""
     up = "../" * len(file.relative_to(folder).parts[:-1])
     content = _LINE.sub("", files.text(file))
     first, newline, rest = content.partition("\n")
@@ -214,7 +208,7 @@ def main(arguments: Sequence[str]) -> int:
     for file in experiments(folder):
         try:
             content = named(file, folder)
-        except files.Unread as error:
+        except files.UnreadableFile as error:
             print(error, file=sys.stderr)
             status = 2
             continue

@@ -19,7 +19,7 @@ from runner.config.points import REFUSALS, Composer
 from runner.config.quoting import WORD
 from runner.config.sweep import too_many
 from runner.experiment import enumeration
-from runner.experiment.imported import Unread, read_imported
+from runner.experiment.imported import UnreadFunctions, read_imported
 from runner.experiment.layouts import read_mesh
 from runner.experiment.plain import read_dims, read_size
 from runner.experiment.written import spread
@@ -47,7 +47,7 @@ def expanded(
     """
     expanded_points: list[list[str]] = []
     for overrides in points:
-        for layouts in _meshes(list(overrides), _Reader(composer, workers)):
+        for layouts in _meshes(list(overrides), _PointReader(composer, workers)):
             count = len(expanded_points) + layouts.count
             if count > limit:
                 words = " ".join(override for override in overrides if WORD.match(override))
@@ -69,14 +69,14 @@ class _Layouts:
 
 
 @dataclass(frozen=True)
-class _Reader:
+class _PointReader:
     """Composes a point without the words `all`, and traces its imports in the workers."""
 
     composer: Composer
     workers: Callable[[], Workers]
 
 
-def _meshes(overrides: list[str], reader: _Reader) -> Iterator[_Layouts]:
+def _meshes(overrides: list[str], reader: _PointReader) -> Iterator[_Layouts]:
     words = [override for override in overrides if _is(override, "mesh")]
     if not words:
         yield _specs(overrides, reader)
@@ -104,7 +104,7 @@ def _meshes(overrides: list[str], reader: _Reader) -> Iterator[_Layouts]:
         yield _Layouts(enumeration.count_of_factorisations(devices, len(axes)), points)
 
 
-def _specs(overrides: list[str], reader: _Reader) -> _Layouts:
+def _specs(overrides: list[str], reader: _PointReader) -> _Layouts:
     words = [override for override in overrides if _is(override, "array") or _is(override, "leaf")]
     if not words:
         return _Layouts(1, iter([overrides]))
@@ -117,7 +117,7 @@ def _specs(overrides: list[str], reader: _Reader) -> _Layouts:
             override: _shape_of_leaf(override, leaves) if _is(override, "leaf") else _shape(override, config, dims)
             for override in words
         }
-    except Unread as error:
+    except UnreadFunctions as error:
         raise _refused(words[0], str(error)) from None
     except InvalidExperiment as error:
         raise _refused(words[0], f"{'.'.join(map(str, error.fault.key))}: {error.fault.message}") from None
@@ -150,7 +150,7 @@ def _shape(override: str, config: Any, dims: dict[str, int]) -> list[int]:
     return [read_size(size, (*key, i), dims) for i, size in enumerate(array["shape"])]
 
 
-def _leaves(configuration: Configuration, reader: _Reader) -> dict[str, list[int]]:
+def _leaves(configuration: Configuration, reader: _PointReader) -> dict[str, list[int]]:
     """Trace the trees of a configuration; return the shapes of their leaves by path."""
     with TemporaryDirectory(prefix="shardproof-") as scratch:
         config = functions.traced(configuration.plain, Path(scratch), lambda: configuration.sources, reader.workers())
@@ -175,7 +175,7 @@ def _is(override: str, what: str) -> bool:
     return match is not None and match[what] is not None
 
 
-def _composed(overrides: list[str], reader: _Reader, word: str) -> Configuration:
+def _composed(overrides: list[str], reader: _PointReader, word: str) -> Configuration:
     try:
         return reader.composer.point(overrides).resolved()
     except (*REFUSALS, InvalidConfiguration) as error:

@@ -47,7 +47,7 @@ Task: TypeAlias = "Callable[[Job, Workers], Status]"
 """Runs a job; returns its status, and never raises."""
 
 
-class Command:
+class CommandLine:
     """One command line: the task of each of its jobs, and their results.
 
     Hydra calls it with the configuration of a job, in this process or, with another launcher, in a new one.

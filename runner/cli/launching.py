@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.cli.jobs import Command, require_plain
+from runner.cli.jobs import CommandLine, require_plain
 from runner.cli.options import NAMES, read
-from runner.cli.sweep import Listener, Plan, Sweep
+from runner.cli.sweep import Listener, RunningSweep, SweepOptions
 from runner.cli.sweeping import Sweeping
 from runner.config.points import Composer
 from runner.record import measures
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 
-def opened(command: Command, config: DictConfig, points: Sequence[Sequence[str]], first: int = 0) -> Sweeping:
+def opened(command: CommandLine, config: DictConfig, points: Sequence[Sequence[str]], first: int = 0) -> Sweeping:
     """Return the sweep of these points. Raises `InvalidConfiguration`."""
     if command.sweep is None:
         keys = dict.fromkeys(key for overrides in points for key in measures.overridden(overrides))
@@ -29,12 +29,12 @@ def opened(command: Command, config: DictConfig, points: Sequence[Sequence[str]]
     return command.sweep
 
 
-def runner(command: Command, loader: ConfigLoader, config: DictConfig, listener: Listener | None) -> Sweep:
+def runner(command: CommandLine, loader: ConfigLoader, config: DictConfig, listener: Listener | None) -> RunningSweep:
     """Return the runner of the sweep that a command has `opened`; it calls `listener` after each point."""
     assert command.sweep is not None
     opened = command.sweep
     require_plain(config.hydra.output_subdir)
-    plan = Plan(
+    plan = SweepOptions(
         folder=opened.folder,
         folders=tuple(folders(loader)),
         settings=config.hydra.output_subdir,
@@ -42,7 +42,9 @@ def runner(command: Command, loader: ConfigLoader, config: DictConfig, listener:
         symmetric=command.symmetric,
         sort=opened.options.measure,
     )
-    return Sweep(plan, Composer(loader, config), command.workers(opened.options.workers), opened.results, listener)
+    return RunningSweep(
+        plan, Composer(loader, config), command.workers(opened.options.workers), opened.results, listener
+    )
 
 
 def folders(loader: ConfigLoader) -> list[Path]:

@@ -14,7 +14,7 @@ from runner.cli import subcommands
 from runner.config.sources import shown
 from runner.estimate import fit
 from runner.experiment.forms import PLATFORMS
-from runner.link.measures import Measure, NotMeasured, Wanted, measure
+from runner.link.measures import MeasuredRun, MeasuringRequest, NotMeasured, measure
 from runner.record import files
 from runner.show.console import print_table, say
 from runner.show.table import Table
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
     while sizes[-1] * _STEP < options.largest:
         sizes.append(sizes[-1] * _STEP)
     sizes += [options.largest] if sizes[-1] < options.largest else []
-    wanted = Wanted(
+    wanted = MeasuringRequest(
         platform=options.platform, devices=devices, kinds=list(fit.KINDS), sizes=sizes, dtypes=["float32", "bfloat16"],
         runs=options.runs,
     )  # fmt: skip
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _report(measures: Sequence[Measure]) -> None:
+def _report(measures: Sequence[MeasuredRun]) -> None:
     first = measures[0]
     say(f"{first.devices} × {first.device}; a program that does nothing takes {time_text(first.seconds)}", "bold")
     rows = [

@@ -133,7 +133,7 @@ def of_sweep(folder: Path) -> Path:
 def write_sweep(by_folder: dict[Path, Record], paths: Sequence[Path], page: Path, unreadable: Sequence[str]) -> Path:
     """Write the page of several runs and, beside it, their charts as Vega-Lite; return the page's path."""
     points = [
-        measured.Point(_name(folder, paths), record, record.overrides, _link(folder, page))
+        measured.MeasuredPoint(_name(folder, paths), record, record.overrides, _link(folder, page))
         for folder, record in by_folder.items()
     ]
     unreadable = list(unreadable)
@@ -153,8 +153,8 @@ def write_sweep(by_folder: dict[Path, Record], paths: Sequence[Path], page: Path
 
 
 def _alike(
-    by_folder: dict[Path, Record], points: Sequence[measured.Point], unreadable: list[str]
-) -> Iterator[measured.Point]:
+    by_folder: dict[Path, Record], points: Sequence[measured.MeasuredPoint], unreadable: list[str]
+) -> Iterator[measured.MeasuredPoint]:
     """Yield the points that were not run because another one stands for them, from their sweep's `results.jsonl`.
 
     A file that cannot be read is reported in `unreadable`.

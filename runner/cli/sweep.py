@@ -96,7 +96,7 @@ class Results:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SweepOptions:
     """How to run the points of a sweep.
 
     - `folder`: of the sweep; `folders`: the config folders; `settings`: the name of Hydra's folder in a point's folder.
@@ -121,11 +121,16 @@ class _Running:
     overrides: Sequence[str]
 
 
-class Sweep:
+class RunningSweep:
     """Runs points; `results` collects the records, and may hold points that ran before."""
 
     def __init__(
-        self, plan: Plan, composer: Composer, workers: Workers, results: Results, listener: Listener | None = None
+        self,
+        plan: SweepOptions,
+        composer: Composer,
+        workers: Workers,
+        results: Results,
+        listener: Listener | None = None,
     ) -> None:
         self._plan = plan
         self._composer = composer

@@ -57,25 +57,27 @@ def load(text: str) -> Any:
     return yaml.load(text, _Loader)
 
 
-class Unread(Exception):
+class UnreadableFile(Exception):
     """A file cannot be read as text; the message says where."""
 
 
 def text(file: Path) -> str:
-    """Read a file as UTF-8 without a byte order mark. Raises `Unread`."""
+    """Read a file as UTF-8 without a byte order mark. Raises `UnreadableFile`."""
     if not is_there(file):
-        raise Unread(f"{shown(file)}:1:1\n  it is no file: a folder, a pipe, or a link that leads nowhere")
+        raise UnreadableFile(f"{shown(file)}:1:1\n  it is no file: a folder, a pipe, or a link that leads nowhere")
     try:
         written = file.read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:
         before = error.object[: error.start]
         line, column = before.count(b"\n") + 1, error.start - (before.rfind(b"\n") + 1) + 1
-        raise Unread(f"{shown(file)}:{line}:{column}\n  not UTF-8: {error.reason}; save the file as UTF-8") from None
+        raise UnreadableFile(
+            f"{shown(file)}:{line}:{column}\n  not UTF-8: {error.reason}; save the file as UTF-8"
+        ) from None
     except OSError as error:
-        raise Unread(f"{shown(file)}:1:1\n  {error.strerror or error}") from None
+        raise UnreadableFile(f"{shown(file)}:1:1\n  {error.strerror or error}") from None
     if written.startswith(_BOM):
         message = "a byte order mark hides this line from Hydra; save the file as UTF-8 without BOM"
-        raise Unread(f"{shown(file)}:1:1\n  {message}")
+        raise UnreadableFile(f"{shown(file)}:1:1\n  {message}")
     return written
 
 
@@ -83,7 +85,7 @@ def refusal(file: Path, *, experiment: bool) -> str | None:
     """Return the message, with its place, why a file is no configuration; None if valid or a YAML syntax error."""
     try:
         content = load(written := text(file))
-    except Unread as error:
+    except UnreadableFile as error:
         return str(error)
     except UnmadeTag as error:
         mark = error.problem_mark

@@ -5,12 +5,13 @@ Both forms are allowed wherever a spec is, in files and on the command line, who
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from runner.faults import Key
+from runner.language import python_source
+from runner.language.python_source import PythonPart
 from runner.untyped import is_dict, is_list
 
 PATTERN = r"(?:\w+\.)*(?:P|PartitionSpec)\s*\("
@@ -51,33 +52,35 @@ def read(text: str) -> Entries:
     `P(None, 'x')` gives `[None, "x"]`. An unquoted name is an axis too, since a shell may have removed the quotes.
     """
     try:
-        call = ast.parse(text.strip(), mode="eval").body
+        call = python_source.expression(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         if text.count("(") > text.count(")"):
             reason = "its bracket is not closed; between { and } write it in quotes, \"P(None, 'x')\", or as [null, x]"
             raise _none(text, reason) from None
         raise _none(text, "it is not Python; write P(None, 'x'), or [null, x]") from None
-    if not isinstance(call, ast.Call) or not _BEGINS.fullmatch(ast.unparse(call.func) + "("):
+    if call.kind != "call" or not _BEGINS.fullmatch(f"{call.words[0]}("):
         raise _none(text, "there is more than P(…); write P(None, 'x'), or [null, x]")
-    if call.keywords:
+    if call.words[1:]:
         raise _none(text, "it takes an entry for each dimension, in order, and no names; write P(None, 'x')")
-    return [_entry(text, entry) for entry in call.args]
+    return [_entry(text, entry) for entry in call.inside]
 
 
-def _entry(text: str, entry: ast.expr) -> str | list[str] | None:
+def _entry(text: str, entry: PythonPart) -> str | list[str] | None:
     match entry:
-        case ast.Constant(value=None) | ast.Name(id="null"):
+        case PythonPart(kind="literal", value=None) | PythonPart(kind="name", text="null"):
             return None
-        case ast.Constant(value=str(axis)) | ast.Name(id=axis):
+        case PythonPart(kind="literal", value=str(axis)):
             return axis
-        case ast.Tuple(elts=axes) | ast.List(elts=axes):
+        case PythonPart(kind="name", text=axis) if "." not in axis:
+            return axis
+        case PythonPart(kind="sequence", inside=axes):
             names = [_entry(text, axis) for axis in axes]
             if all(isinstance(name, str) for name in names):
                 return [str(name) for name in names]
         case _:
             pass
-    written = ast.unparse(entry)
-    raise _none(text, f"an entry is None, a mesh axis or a tuple of axes, not {written}; write P(None, ('x', 'y'))")
+    reason = f"an entry is None, a mesh axis or a tuple of axes, not {entry.text}; write P(None, ('x', 'y'))"
+    raise _none(text, reason)
 
 
 def _none(text: str, reason: str) -> NoSpec:

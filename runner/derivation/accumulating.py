@@ -14,10 +14,10 @@ from runner.derivation.lines import Repeated, Writing, Written
 from runner.derivation.sharing import collectives
 from runner.graph.model import Graph, Operand, Ref, Repeat, literal, walk
 from runner.graph.term import Apply, Name, Term, calls, names
+from runner.language.operations import OPERATIONS
 from runner.language.printing import text
 
-_SUMS = frozenset({"psum", "pmean", "psum_scatter"})
-"""The collectives that are linear in their operand."""
+_SUMS = frozenset(name for name, row in OPERATIONS.items() if row.over is not None and row.over.linear)
 
 
 @dataclass(frozen=True)
@@ -94,15 +94,14 @@ class _Stripping:
     def increment(self, term: Term, name: str) -> Term | None:
         """The term `acc + psum(x)` rewritten to `acc + x`; None if it has another form."""
         match term:
-            case Apply(operation="add", operands=(Name(name=read), more), spelled="operator") if read == name:
-                stripped = self.strip(more)
-                return None if stripped is None else replace(term, operands=(Name(name), stripped))
-            case Apply(operation="add", operands=(more, Name(name=read)), spelled="operator") if read == name:
-                stripped = self.strip(more)
-                return None if stripped is None else replace(term, operands=(stripped, Name(name)))
-            case Apply(operation="subtract", operands=(Name(name=read), more), spelled="operator") if read == name:
-                stripped = self.strip(more)
-                return None if stripped is None else replace(term, operands=(Name(name), stripped))
+            case Apply(operation=sign, operands=(left, right), spelled="operator") if OPERATIONS[sign].adds:
+                if left == Name(name):
+                    stripped = self.strip(right)
+                    return None if stripped is None else replace(term, operands=(left, stripped))
+                if right == Name(name) and OPERATIONS[sign].commutes:
+                    stripped = self.strip(left)
+                    return None if stripped is None else replace(term, operands=(stripped, right))
+                return None
             case _:
                 return None
 
@@ -118,15 +117,15 @@ class _Stripping:
                     return None
                 self.stripped[line.line] = stripped
                 return term
-            case Apply(operation="add" | "subtract" | "negative", operands=operands, spelled="operator"):
+            case Apply(operation=name, operands=operands, spelled="operator") if OPERATIONS[name].linear == "together":
                 parts = [self.strip(each) for each in operands]
                 kept = tuple(each for each in parts if each is not None)
                 return replace(term, operands=kept) if len(kept) == len(parts) else None
-            case Apply(operation="multiply" | "divide", operands=(left, right), spelled="operator"):
+            case Apply(operation=name, operands=(left, right), spelled="operator") if OPERATIONS[name].linear:
                 if self.is_scalar(right):
                     stripped = self.strip(left)
                     return None if stripped is None else replace(term, operands=(stripped, right))
-                if term.operation == "multiply" and self.is_scalar(left):
+                if OPERATIONS[name].linear == "each" and self.is_scalar(left):
                     stripped = self.strip(right)
                     return None if stripped is None else replace(term, operands=(left, stripped))
                 return None
@@ -161,8 +160,9 @@ def added_up(graph: Graph) -> dict[int, int]:
         if equation is None:
             return
         yield operand.number
-        if equation.spelled == "name" or (equation.spelled == "operator" and equation.operation in _LINEAR):
-            for each in equation.operands[: 1 if equation.operation == "divide" else None]:
+        linear = OPERATIONS[equation.operation].linear if equation.spelled == "operator" else None
+        if equation.spelled == "name" or linear:
+            for each in equation.operands[: 1 if linear == "first" else None]:
                 yield from summands(each)
 
     steps: dict[int, int] = {}
@@ -172,13 +172,10 @@ def added_up(graph: Graph) -> dict[int, int]:
         (body,) = loop.bodies
         for value, number in zip(body.inputs[: loop.form.carried], body.outputs, strict=False):
             added = producers.get(number)
-            if added is None or added.spelled != "operator" or added.operation not in ("add", "subtract"):
+            if added is None or added.spelled != "operator" or not OPERATIONS[added.operation].adds:
                 continue
             others = [each for each in added.operands if not (isinstance(each, Ref) and each.number == value.number)]
             once = reads[value.number] == 1 and body.outputs.count(number) == 1 and not reads[number]
             if once and len(others) == 1:
                 steps.update(dict.fromkeys(summands(others[0]), loop.form.steps))
     return steps
-
-
-_LINEAR = frozenset({"add", "subtract", "negative", "multiply", "divide"})

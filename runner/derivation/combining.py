@@ -8,9 +8,8 @@ from runner.derivation.rules import Rule, Sent, every
 from runner.derivation.site import Site
 from runner.derivation.terms import built, elements_of
 from runner.graph.term import Apply, Const, Group, Lambda, Name, Term, children, mapped
-from runner.language.operations import OPERATIONS
-
-_OPERATORS = {"add": "({a}) + ({b})", "mul": "({a}) * ({b})", "max": "maximum({a}, {b})", "min": "minimum({a}, {b})"}
+from runner.language.operations import COMPUTATIONS, OPERATIONS
+from runner.language.parts import computed
 
 
 def _axis(call: Call) -> int:
@@ -60,7 +59,7 @@ def scan(call: Call) -> Rule | None:
 def _combined(fn: str | Lambda, left: list[Term], right: list[Term], *, several: bool) -> list[Term]:
     """Apply the function to two operands; returns one term for each array."""
     if isinstance(fn, str):
-        return [built(_OPERATORS[fn], a=a, b=b) for a, b in zip(left, right, strict=True)]
+        return [computed(COMPUTATIONS[fn].operation, a, b) for a, b in zip(left, right, strict=True)]
     given = dict(zip(fn.parameters, (left, right), strict=True))
 
     def applied(part: Term) -> Term:
@@ -79,7 +78,7 @@ def _combined(fn: str | Lambda, left: list[Term], right: list[Term], *, several:
 def _by_element(fn: str | Lambda, *, several: bool) -> bool:
     """Whether the function combines its two operands elementwise."""
     if not isinstance(fn, Lambda):
-        return fn in _OPERATORS
+        return OPERATIONS[COMPUTATIONS[fn].operation].elementwise
 
     def check(term: Term) -> bool:
         match term:

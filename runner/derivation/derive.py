@@ -16,7 +16,7 @@ from runner.derivation.sharing import shared
 from runner.derivation.writer import Hints, Writer
 from runner.experiment.model import GRADIENTS, Experiment, Flat, Loop
 from runner.experiment.statements import read_statements
-from runner.language.check import Scope
+from runner.language.check import VisibleNames
 from runner.language.operations import OPERATIONS
 from runner.layout import Parts, Spec
 from runner.sharding.plan import Derivation, Plan
@@ -90,7 +90,7 @@ class Derived:
 
 def read(experiment: Experiment, derivation: Derivation) -> Experiment:
     """The experiment with lines that another process derived."""
-    scope = Scope("per_device", experiment.mesh, {array.name for array in experiment.arrays}, experiment.dims)
+    scope = VisibleNames("per_device", experiment.mesh, {array.name for array in experiment.arrays}, experiment.dims)
     if experiment.grad is not None:
         scope.loops[GRADIENTS] = experiment.grad.wrt
     statements = read_statements(derivation.per_device, ("derived",), scope, experiment.dims)

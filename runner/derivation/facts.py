@@ -11,7 +11,7 @@ from runner.derivation.scopes import Names
 from runner.derivation.statics import Statics
 from runner.derivation.terms import arguments, items
 from runner.derivation.values import Value
-from runner.graph.model import Equation, Function, Operand, Ref, inside
+from runner.graph.model import CombiningFunction, Equation, Operand, Ref, inside
 from runner.graph.term import NOTHING, Group, Slice
 from runner.language.notation import Labels
 from runner.language.operations import OPERATIONS
@@ -81,7 +81,7 @@ def call_of(names: Names, equation: Equation, values: Mapping[str, Value], *, fr
 
 def _known(statics: Statics, operand: Operand, parts: tuple[Argument, ...] | None) -> Any:
     """The static value of an argument: `UNKNOWN` if it is not known, the term of a function."""
-    if isinstance(operand, Function):
+    if isinstance(operand, CombiningFunction):
         return statics.term(operand)
     if isinstance(operand, Slice):
         values = [part.value for part in parts or ()]

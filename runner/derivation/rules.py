@@ -25,6 +25,9 @@ Assignment = Mapping[int, tuple[str, ...]]
 
 Reduction = Literal["sum", "mean", "max", "min", "any", "all", "prod"]
 
+SCATTERED: tuple[Reduction, ...] = ("sum", "mean")
+"""The reductions that a reduce-scatter can complete."""
+
 
 def every(shape: Iterable[int], *, but: Iterable[int] = ()) -> Dimensions:
     """Give each dimension of an array a factor of its own, except those in `but`, which stay whole."""
@@ -339,7 +342,7 @@ def followed(
     scattered: list[tuple[int, tuple[str, ...]]] = []
     for kind, axes in over.items():
         rest = axes
-        if kind in ("sum", "mean") and wanted is not None:
+        if kind in SCATTERED and wanted is not None:
             for dimension, goal in enumerate(wanted):
                 more = goal[len(spec[dimension]) :]
                 if more and goal[: len(spec[dimension])] == spec[dimension] and set(more) <= set(rest):

@@ -16,7 +16,7 @@ from runner.graph.model import Value as GraphValue
 from runner.graph.spelling import Spelling
 from runner.graph.term import Name, Term
 from runner.graph.term import names as names_in
-from runner.language.operations import CONSTANTS
+from runner.language.operations import CONSTANTS, OPERATIONS
 from runner.layout import Parts, Spec
 from runner.programs.types import Typed
 
@@ -170,11 +170,11 @@ class Names:
         return [] if not producer.results[0].name else self._readers.get(number, [])
 
     def stopped(self, result: GraphValue) -> bool:
-        """Whether every reader of a result is a `stop_gradient`."""
+        """Whether every reader of a result makes it a constant, as `stop_gradient` does."""
         grad, readers = self.experiment.grad, self._readers.get(result.number, [])
         if grad is not None and result.name == grad.of:
             return False
-        return bool(readers) and all(reader.operation == "stop_gradient" for reader in readers)
+        return bool(readers) and all(_stops(reader) for reader in readers)
 
     @cached_property
     def unread(self) -> frozenset[int]:
@@ -272,3 +272,8 @@ def _names(graph: Graph) -> Iterator[str]:
             yield from (value.name for body in equation.bodies for value in body.inputs)
         else:
             yield from (value.name for value in equation.results)
+
+
+def _stops(equation: Equation) -> bool:
+    row = OPERATIONS.get(equation.operation)
+    return row is not None and row.constant

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from runner.derivation.lines import Writing, Written
-from runner.graph.term import Apply, Lambda, Name, Term, children, mapped, names
-from runner.language.operations import OPERATIONS
+from runner.graph.term import Lambda, Name, Term, children, mapped, names
+from runner.language.parts import called
 from runner.language.printing import text
 
 
@@ -53,10 +53,8 @@ def _of_one(
 
 def is_collective(term: Term) -> bool:
     """Whether a term is a collective that communicates."""
-    return isinstance(term, Apply) and term.spelled == "call" and term.operation in _SENDING
-
-
-_SENDING = {name for name, row in OPERATIONS.items() if row.kind == "collective"} - {"axis_index", "pcast"}
+    row = called(term)
+    return row is not None and row.communicates
 
 
 def collectives(term: Term) -> Iterator[Term]:

@@ -14,18 +14,13 @@ from runner.graph.model import INDEX, NAME, Equation, Operand, Ref
 from runner.graph.term import NOTHING, Const, Group, Slice
 from runner.language.operations import OPERATIONS
 
-_NEUTRAL: Mapping[str, tuple[float | None, float | None]] = {
-    "add": (0, 0), "subtract": (None, 0), "multiply": (1, 1), "divide": (None, 1),
-}  # fmt: skip
-"""The neutral left and right operand of each operator; None if there is none."""
-
 
 def simplified(names: Names, equation: Equation) -> Equation:
     """Simplify an equation: `x + 0` to `x`; `concatenate([x[-1:], x[:-1]])` along a sharded dimension to a `roll`.
 
     A convolution of an array padded with zeros becomes one that pads.
     """
-    if equation.spelled == "operator" and equation.operation in _NEUTRAL:
+    if equation.spelled == "operator":
         return _unchanged(names, equation) or equation
     if equation.operation == "concatenate":
         return _rolled(names, equation) or equation
@@ -53,8 +48,8 @@ def absorbed(names: Names, equation: Equation) -> bool:
 
 def _unchanged(names: Names, equation: Equation) -> Equation | None:
     """An operator with a neutral operand as its other operand; None if it has none."""
-    operands = equation.operands
-    for operand, other, neutral in zip(operands, operands[::-1], _NEUTRAL[equation.operation][::-1], strict=True):
+    operands, pair = equation.operands, OPERATIONS[equation.operation].neutral
+    for operand, other, neutral in zip(operands, operands[::-1], pair[::-1], strict=True) if pair else ():
         if neutral is None or not isinstance(other, Const) or isinstance(other.value, bool):
             continue
         # -0.0 + 0 is 0.0, which compares equal.

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from runner.derivation.calls import NotStatic
 from runner.derivation.terms import constant
-from runner.graph.model import Equation, Function, Operand, Ref, Size
+from runner.graph.model import CombiningFunction, Equation, Operand, Ref, Size
 from runner.graph.spelling import Spelling
 from runner.graph.term import Apply, Const, Group, Name, Slice, Term
 from runner.language.operations import CONSTANTS, OPERATIONS
 from runner.language.operators import BY_NAME
 from runner.programs.types import Typed
-
-_COUNTED = ("add", "subtract", "multiply", "remainder", "divide", "floor_divide", "power")
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class Statics:
     def term(self, operand: Operand) -> Term | None:
         """The term of an operand that depends on no array, else None; an array's shape counts as static."""
         match operand:
-            case Const() | Size() | Function():
+            case Const() | Size() | CombiningFunction():
                 # A combining function reads nothing but its two operands.
                 return self.spelling.operand(operand)
             case Ref(number=number) if number in self.spelling.parts:
@@ -80,8 +79,7 @@ class Statics:
         typed = self.type_of(call.operands[0])
         if typed is None:
             return None
-        known = {"shape": typed.shape, "ndim": len(typed.shape), "size": math.prod(typed.shape)}
-        return known.get(call.operation)
+        return OPERATIONS[call.operation].numpy(np.broadcast_to(0, typed.shape))
 
     def value(self, operand: Operand) -> Any:
         """The number, tuple or string that an operand stands for. Raises `NotStatic`."""
@@ -100,13 +98,9 @@ class Statics:
 
     def _value(self, equation: Equation) -> Any:
         match equation:
-            case Equation(operation="negative", operands=(operand,), spelled="operator"):
-                return -self.value(operand)
-            case Equation(operation="positive", operands=(operand,), spelled="operator"):
-                return self.value(operand)
-            case Equation(operation=operation, operands=(left, right), spelled="operator") if operation in _COUNTED:
+            case Equation(operation=operation, operands=operands, spelled="operator"):
                 try:
-                    return BY_NAME[operation].python(self.value(left), self.value(right))
+                    return BY_NAME[operation].python(*map(self.value, operands))
                 except (ArithmeticError, TypeError, ValueError):
                     raise NotStatic from None
             case Equation(operands=(x, index), spelled="index"):

@@ -14,6 +14,7 @@ from runner.derivation.site import Site
 from runner.derivation.sliding import edges
 from runner.derivation.terms import constant
 from runner.graph.term import Term
+from runner.language.operations import COMPUTATIONS
 
 
 @dataclass(frozen=True)
@@ -187,9 +188,6 @@ def transposed(call: Call) -> Rule | None:
     return Rule(operands, ((0,), *between, (1,)), {0: one[0], 1: other[-1], 2: one[-1]}, {2: "sum"})
 
 
-_IDENTITY = {"add": "0", "mul": "1", "max": "-inf", "min": "inf"}
-
-
 def _window(call: Call) -> tuple[dict[int, Window], list[tuple[int, int]]]:
     """The windows along each dimension where they are not single elements, and the padding of all dimensions."""
     shape = call.array.shape
@@ -205,7 +203,8 @@ def _window(call: Call) -> tuple[dict[int, Window], list[tuple[int, int]]]:
 def _reduced(site: Site) -> Term:
     windows, pads = _window(site.call)
     (dimensions,) = site.rule.operands.values()
-    replaced = {"operand": _edged(site, dimensions, _IDENTITY[site.call.static("computation")])}
+    computation = COMPUTATIONS[site.call.static("computation")]
+    replaced = {"operand": _edged(site, dimensions, str(computation.identity))}
     if "padding" in site.call.arguments and any(site.over(d) for d in windows):
         replaced["padding"] = constant([(0, 0) if site.over(d) and d in windows else p for d, p in enumerate(pads)])
     return site.rewritten(replaced)
@@ -214,7 +213,7 @@ def _reduced(site: Site) -> Term:
 @rule_for("reduce_window", write=_reduced)
 def reduced(call: Call) -> Rule | None:
     """Rule: halos along the dimensions with windows, the others independent."""
-    if not is_number(call.array, "float") or call.static("computation") not in _IDENTITY:
+    if not is_number(call.array, "float"):
         return None
     shape = call.result.shape
     return _windowed(call, {"operand": every(shape)}, every(shape), dict(enumerate(shape)), (), _window(call)[0])

@@ -9,7 +9,7 @@ from runner import dtypes, executions
 from runner.estimate.links import GROUPS, Coordinates, Links, TransferTime
 from runner.estimate.model import CollectiveTime, Estimate, LineTime, Roof, bottleneck
 from runner.evidence.model import Collective
-from runner.evidence.work import IN_BRANCHES, LineWork, Work
+from runner.evidence.work import IN_BRANCHES, LineWork, ModuleWork
 from runner.executions import Range
 from runner.experiment.hardware import Hardware
 from runner.experiment.model import Experiment
@@ -23,7 +23,7 @@ _PAIRED = ("collective-permute", "send", "recv")
 def estimate(
     hardware: Hardware,
     mesh: Mesh,
-    work: Work,
+    work: ModuleWork,
     collectives: Sequence[Collective] | None,
     *,
     coordinates: Sequence[Coordinates] | None = None,
@@ -104,7 +104,7 @@ def _short(name: str) -> str:
     return name.lower().replace("tpu", "").strip()
 
 
-def _multiplying(hardware: Hardware, work: Work) -> float | None:
+def _multiplying(hardware: Hardware, work: ModuleWork) -> float | None:
     """The seconds of all multiplications at the hardware's peak; None if a dtype's peak is unknown."""
     total = 0.0
     for line in work.lines:

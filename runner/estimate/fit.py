@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from runner.link.measures import Measure
+from runner.link.measures import MeasuredRun
 from runner.sharding import ring
 
 KINDS = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute")
@@ -29,7 +29,7 @@ class Fitted:
     dispatch: float
 
 
-def fit(measures: Sequence[Measure]) -> Fitted:
+def fit(measures: Sequence[MeasuredRun]) -> Fitted:
     """Fit bandwidths to the largest sizes and the latency to the smallest, each the median over kinds of collectives.
 
     The dispatch time, that of an empty program, is subtracted, since no estimate includes it.
@@ -58,17 +58,17 @@ def fit(measures: Sequence[Measure]) -> Fitted:
     )
 
 
-def _started(measured: Measure, dispatch: float) -> Measure:
+def _started(measured: MeasuredRun, dispatch: float) -> MeasuredRun:
     """A measurement without the dispatch time, but at least half of the measured time."""
     return replace(measured, seconds=max(measured.seconds - dispatch, measured.seconds / 2))
 
 
-def algbw(measured: Measure) -> float:
+def algbw(measured: MeasuredRun) -> float:
     """The bytes per second of a measurement."""
     return measured.bytes / measured.seconds
 
 
-def busbw(measured: Measure) -> float:
+def busbw(measured: MeasuredRun) -> float:
     """The bytes per second over each link."""
     return algbw(measured) * ring.bus_factor(measured.kind, measured.devices)
 

@@ -54,11 +54,11 @@ def read(module: Module, origins: Origins, mesh: Mesh, device_ids: Sequence[int]
 
     `device_ids` are those of the devices in the mesh, by which a module names them where they are in several slices.
     """
-    return _Reader(module, origins, mesh, device_ids).read()
+    return _CollectiveReader(module, origins, mesh, device_ids).read()
 
 
 @dataclass(frozen=True)
-class _Place:
+class _Scheduled:
     """A collective: its instruction and computation, and where it starts and is done on the schedule."""
 
     kind: str
@@ -70,7 +70,7 @@ class _Place:
     asynchronous: bool = False
 
 
-class _Reader:
+class _CollectiveReader:
     def __init__(self, module: Module, origins: Origins, mesh: Mesh, device_ids: Sequence[int]) -> None:
         self._module = module
         self._device_ids = device_ids
@@ -139,7 +139,7 @@ class _Reader:
     def _communicates_inside(self, fusion: Instruction) -> bool:
         return any(kind_of(inner) for inner in self._module.inside(fusion))
 
-    def _walk(self, computation: Computation, visited: set[str]) -> Iterator[_Place]:
+    def _walk(self, computation: Computation, visited: set[str]) -> Iterator[_Scheduled]:
         """Every collective that runs, once, in the order of the schedule."""
         if computation.name in visited:
             return
@@ -166,38 +166,38 @@ class _Reader:
                 elif role not in ("to_apply", "comparator", "select", "scatter") or instruction.opcode == "call":
                     yield from self._walk(inner, visited)
 
-    def _place(self, kind: str, computation: Computation, instruction: Instruction) -> _Place:
+    def _place(self, kind: str, computation: Computation, instruction: Instruction) -> _Scheduled:
         if instruction.opcode.endswith("-start"):
             done = done_with(computation, instruction)
             if not done:
                 self._result.unknown.append(f"nothing is done with {instruction.name}")
-            return _Place(kind, computation, instruction, (computation, instruction), done, True)
+            return _Scheduled(kind, computation, instruction, (computation, instruction), done, True)
         caller = self._caller(computation)
         if caller is not None:
             outer, by = caller
             if by.opcode == "async-start":
-                return _Place(kind, computation, instruction, caller, done_with(outer, by), True)
+                return _Scheduled(kind, computation, instruction, caller, done_with(outer, by), True)
             if self._contains(by, START):
-                return _Place(kind, computation, instruction, caller, self._carried_on(outer, by), True)
+                return _Scheduled(kind, computation, instruction, caller, self._carried_on(outer, by), True)
             if kind == "all-reduce" and keeps_a_part(computation, instruction):
-                return _Place("reduce-scatter", computation, instruction, caller)
+                return _Scheduled("reduce-scatter", computation, instruction, caller)
         if kind in ("send", "recv"):
             done = done_with(computation, instruction)
-            return _Place(kind, computation, instruction, (computation, instruction), done, True)
-        return _Place(kind, computation, instruction, (computation, instruction))
+            return _Scheduled(kind, computation, instruction, (computation, instruction), done, True)
+        return _Scheduled(kind, computation, instruction, (computation, instruction))
 
-    def _between_slices(self, kind: str, computation: Computation, send: Instruction) -> _Place:
+    def _between_slices(self, kind: str, computation: Computation, send: Instruction) -> _Scheduled:
         there = megascale.received(computation, send)
         if there is None:
             self._result.unknown.append(f"nothing receives what {send.name} sends to other slices")
         chain = () if there is None else (there, *done_with(computation, there))
-        return _Place(kind, computation, send, (computation, send), chain, True)
+        return _Scheduled(kind, computation, send, (computation, send), chain, True)
 
     def _caller(self, computation: Computation) -> tuple[Computation, Instruction] | None:
         callers = self._module.callers.get(computation.name, [])
         return callers[0][:2] if len(callers) == 1 else None
 
-    def _entry(self, place: _Place) -> Collective:
+    def _entry(self, place: _Scheduled) -> Collective:
         instruction, computation = place.instruction, place.computation
         names = self._names(place)
         own = list(dict.fromkeys(origin for name in names for origin in self._origins.of(name)))
@@ -253,7 +253,7 @@ class _Reader:
             parts=merged.parts(self._flow, self._origins, computation, instruction),
         )
 
-    def _reduction(self, place: _Place) -> str | None:
+    def _reduction(self, place: _Scheduled) -> str | None:
         """How a reducing collective combines values, from the computation that it applies."""
         if megascale.kind(place.instruction):
             return megascale.reduction(place.instruction)
@@ -263,7 +263,7 @@ class _Reader:
             None,
         )
 
-    def _result_of(self, place: _Place) -> tuple[Computation, Instruction]:
+    def _result_of(self, place: _Scheduled) -> tuple[Computation, Instruction]:
         """Where its result is first complete."""
         started_in, start = place.start
         if start.opcode == "async-start":
@@ -271,7 +271,7 @@ class _Reader:
             return place.computation, place.instruction
         return (started_in, place.chain[-1]) if place.chain else place.start
 
-    def _names(self, place: _Place) -> list[Metadata]:
+    def _names(self, place: _Scheduled) -> list[Metadata]:
         """The name stacks of the collective, with those of the results that are taken out of a merged one.
 
         A name stack without a line counts only if the program asks for a collective by it.
@@ -284,7 +284,7 @@ class _Reader:
         # The reduction still has the name that the collective lost.
         return names or telling(self._module.inside(place.instruction, "to_apply"))[:1]
 
-    def _elements(self, place: _Place) -> list[Instruction]:
+    def _elements(self, place: _Scheduled) -> list[Instruction]:
         """The instructions that take the results of a merged collective apart, in their order."""
         instruction = place.instruction
         if len(instruction.shapes) < 2 or instruction.opcode.endswith("-start"):
@@ -292,7 +292,7 @@ class _Reader:
         users = place.computation.users.get(instruction.name, ())
         return sorted((user for user in users if user.opcode == "get-tuple-element"), key=Instruction.index)
 
-    def _differentiated(self, place: _Place) -> list[OperationOrigin]:
+    def _differentiated(self, place: _Scheduled) -> list[OperationOrigin]:
         """The lines whose cotangents it sums, where `shard_map`'s transpose asks for the sum without a line."""
         operands = place.instruction.operands
         parts = [(user.op_name, operands[user.index() : user.index() + 1]) for user in self._elements(place)]
@@ -304,7 +304,7 @@ class _Reader:
                 origins += [replace(line, gradient=all(map(backward, lost))) for line in lines]
         return list(dict.fromkeys(origins))
 
-    def _bytes(self, place: _Place) -> tuple[int | None, int | None, str]:
+    def _bytes(self, place: _Scheduled) -> tuple[int | None, int | None, str]:
         """Bytes into and out of one device, None if unknown, and the dtype."""
         instruction, computation = place.instruction, place.computation
         if place.kind == "reduce-scatter" and instruction.opcode == "all-reduce":
@@ -328,7 +328,7 @@ class _Reader:
         dtypes = dict.fromkeys(shape.dtype for shape in (taken or results or ()) if shape.dtype != "token")
         return size_of(taken), size_of(results), ", ".join(dtypes)
 
-    def _axes(self, place: _Place) -> tuple[tuple[str, ...] | None, list[list[int]] | None, int | None]:
+    def _axes(self, place: _Scheduled) -> tuple[tuple[str, ...] | None, list[list[int]] | None, int | None]:
         """The mesh axes; the groups or pairs, if there are no axes or few devices; and the devices in a group."""
         instruction = place.instruction
         text, who = instruction.attribute("replica_groups"), None
@@ -369,7 +369,7 @@ class _Reader:
             devices = None
         return axes, who.tolist() if listed else None, devices
 
-    def _overlapped(self, place: _Place) -> list[str] | None:
+    def _overlapped(self, place: _Scheduled) -> list[str] | None:
         if not place.asynchronous:
             return []
         if not self._module.scheduled or not place.chain:

@@ -11,7 +11,7 @@ from runner.link.events import RunTimes
 from runner.sharding.plan import Reshard
 
 if TYPE_CHECKING:
-    from runner.evidence.work import Work
+    from runner.evidence.work import ModuleWork
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,4 +193,4 @@ class Gathered:
     """The evidence; `work` is what each line computes and moves, where a time is estimated and the module was read."""
 
     evidence: Evidence
-    work: Work | None = None
+    work: ModuleWork | None = None

@@ -17,7 +17,7 @@ from runner.experiment.model import Experiment, Flat, Loop, Section
 from runner.graph.term import Apply, Term, within
 from runner.language.operations import OPERATIONS
 from runner.language.parts import called
-from runner.programs.names import Names
+from runner.programs.names import Identifiers
 
 _WRAPPED = re.compile(r"^(?:[\w.]+\()*([^()]*)\)*$")
 """The transformations with which JAX wraps a scope: `jvp(C)`, `transpose(jvp(vmap(C)))`."""
@@ -109,7 +109,7 @@ class Origins:
         gradients = experiment.grad.names if experiment.grad else ()
         self._scopes = _scopes(experiment.lines(section), _imported(experiment, section))
         self._scopes |= {name: StackScope(name) for name in gradients}
-        names = Names(experiment)
+        names = Identifiers(experiment)
         self._arrays = {names[array.name]: array.name for array in experiment.arrays}
         self._automatic = frozenset(experiment.automatic if section == "per_device" else ())
         self.of = lru_cache(maxsize=None)(self._of)
@@ -202,7 +202,7 @@ def _unwrapped(part: str) -> str:
     return match.group(1) if match else part
 
 
-def _scopes(statements: Sequence[Flat], imported: Mapping[str, _Call], around: int = 0) -> dict[str, StackScope]:
+def _scopes(statements: Sequence[Flat], imported: Mapping[str, _PythonCall], around: int = 0) -> dict[str, StackScope]:
     """The scopes of lines inside `around` enclosing scopes; `imported` has the calls of Python lines, by path."""
     scopes: dict[str, StackScope] = {}
     for statement in statements:
@@ -233,7 +233,7 @@ def _with_bodies(statement: Flat) -> Iterator[Flat]:
 
 
 @dataclass(frozen=True)
-class _Call:
+class _PythonCall:
     """A call of the user's Python: the function, its first line, and the number of enclosing scopes."""
 
     function: Imported
@@ -241,11 +241,11 @@ class _Call:
     depth: int
 
 
-def _imported(experiment: Experiment, section: Section) -> dict[str, _Call]:
+def _imported(experiment: Experiment, section: Section) -> dict[str, _PythonCall]:
     """The calls of the user's Python, by the paths of their lines."""
-    calls: dict[str, _Call] = {}
+    calls: dict[str, _PythonCall] = {}
     for line, call, function in inside(experiment.section(section), experiment.imports):
         first, several = call.gives[0].line, len(call.gives) > 1
         # A single result has the call's scope; each of several results has one of its own inside that.
-        calls[line.path] = _Call(function, str(first), len(first.scopes) - several)
+        calls[line.path] = _PythonCall(function, str(first), len(first.scopes) - several)
     return calls

@@ -84,4 +84,4 @@ def keeps_a_part(computation: Computation, reduced: Instruction) -> bool:
 REDUCTIONS = {
     "add": "sum", "maximum": "max", "minimum": "min", "multiply": "prod", "and": "and", "or": "or",
 }  # fmt: skip
-"""The opcodes that reduce two values to one, and what the record calls them."""
+"""The opcodes that reduce two values to one, in HLO and StableHLO, and what the record calls them."""

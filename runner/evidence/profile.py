@@ -44,7 +44,7 @@ def read(taken: planes.Profile, module: Module, origins: Origins, collectives: C
             unattributed=None,
             unknown=[taken],
         )
-    return _Reader(taken, module, origins, collectives).read()
+    return _PlaneReader(taken, module, origins, collectives).read()
 
 
 class _Times:
@@ -61,7 +61,7 @@ class _Times:
         self.events[event.instruction, event.device, event.run] += 1
 
 
-class _Reader:
+class _PlaneReader:
     def __init__(self, taken: planes.Capture, module: Module, origins: Origins, collectives: Collectives) -> None:
         self._taken = taken
         self._events = taken.recorded.events

@@ -50,7 +50,7 @@ class LineWork:
 
 
 @dataclass
-class Work:
+class ModuleWork:
     """The lines in the order of the schedule, as each is first met, and the sentences about what is not counted.
 
     - `ahead`: the bytes that asynchronous copies read and write, which belong to no line's time.
@@ -61,12 +61,12 @@ class Work:
     ahead: float = 0.0
 
 
-def read(module: Module, origins: Origins) -> Work | None:
+def read(module: Module, origins: Origins) -> ModuleWork | None:
     """What a module computes and moves; None where no entry computation could be read, which is not no work."""
-    return None if module.entry is None else _Reader(module, origins).read(module.entry)
+    return None if module.entry is None else _WorkReader(module, origins).read(module.entry)
 
 
-class _Reader:
+class _WorkReader:
     def __init__(self, module: Module, origins: Origins) -> None:
         self._module = module
         self._origins = origins
@@ -75,7 +75,7 @@ class _Reader:
         self._unknown: dict[str, None] = {}
         self._ahead = 0.0
 
-    def read(self, entry: Computation) -> Work:
+    def read(self, entry: Computation) -> ModuleWork:
         for computation, instruction in self._run(entry, set()):
             count = self._counts.of(computation.name).count
             if count is None:
@@ -83,7 +83,7 @@ class _Reader:
             elif isinstance(count, Range):
                 self._unknown[IN_BRANCHES] = None
             self._add(computation, instruction, 1 if count is None else executions.ends(count)[1])
-        return Work(list(self._lines.values()), list(self._unknown), self._ahead)
+        return ModuleWork(list(self._lines.values()), list(self._unknown), self._ahead)
 
     def _run(self, computation: Computation, visited: set[str]) -> Iterator[tuple[Computation, Instruction]]:
         """What runs, in the order of the schedule, with where it stands; not the insides of fusions and reductions."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from runner.experiment.frames import Place
-from runner.experiment.functions import Function
+from runner.experiment.functions import DefinedFunction
 from runner.experiment.plain import read_expression
 from runner.faults import Fault, InvalidExperiment
 from runner.graph.term import Apply, Lambda, Name, Term, calls, mapped, placed, substituted, swapped, within
@@ -13,7 +13,7 @@ from runner.language.operations import combination
 from runner.untyped import is_mapping
 
 
-def combined(term: Term, functions: Mapping[str, Function], place: Place) -> Term:
+def combined(term: Term, functions: Mapping[str, DefinedFunction], place: Place) -> Term:
     """`associative_scan(combine, …)` with the body of `combine` in its place."""
     if isinstance(term, Apply) and term.spelled == "call":
         function = combination(term.operation, term.operands, term.named)
@@ -22,7 +22,7 @@ def combined(term: Term, functions: Mapping[str, Function], place: Place) -> Ter
     return term if isinstance(term, Lambda) else mapped(term, lambda part: combined(part, functions, place))
 
 
-def _lambda(function: Function, named: Name, functions: Mapping[str, Function], place: Place) -> Lambda:
+def _lambda(function: DefinedFunction, named: Name, functions: Mapping[str, DefinedFunction], place: Place) -> Lambda:
     if len(function.parameters) != 2:
         count = len(function.parameters)
         message = f"what combines two values has two parameters; {function} has {count}"

@@ -17,7 +17,7 @@ from runner.experiment.lines import flat
 from runner.experiment.model import Experiment
 from runner.experiment.plain import located
 from runner.faults import InvalidExperiment
-from runner.graph.model import Choice, Equation, Graph, Operand, Ref, Repeat, literal, read_by, walk
+from runner.graph.model import Branches, Equation, Graph, Operand, Ref, Repeat, literal, read_by, walk
 from runner.graph.source import Source
 from runner.language.operations import OPERATIONS, Operation
 from runner.language.operators import COMPARISONS
@@ -57,7 +57,7 @@ class _Differing:
             match equation.form:
                 case Repeat() as repeat:
                     self._repeat(equation, repeat)
-                case Choice() as choice:
+                case Branches() as choice:
                     self._choice(equation, choice)
                 case None:
                     (result,) = equation.results
@@ -101,7 +101,7 @@ class _Differing:
         for result, number in zip(equation.results, given[: repeat.carried], strict=False):
             self.axes[result.number] |= self.axes[number]
 
-    def _choice(self, equation: Equation, choice: Choice) -> None:
+    def _choice(self, equation: Equation, choice: Branches) -> None:
         on = self._union(equation.operands)
         for body, given in zip(equation.bodies, choice.given, strict=True):
             self._bind(body, given or ())
@@ -113,7 +113,7 @@ class _Differing:
             self.axes[result.number] = on.union(*(self.axes[output] for output in outputs))
             self._mark(result.number, outputs)
 
-    def _communicates(self, choice: Choice, body: Graph, on: frozenset[str]) -> None:
+    def _communicates(self, choice: Branches, body: Graph, on: frozenset[str]) -> None:
         over = quoted([axis for axis in self.experiment.mesh.axes if axis in on])
         hangs = f"what the choice '{choice.call.label}' hangs on may differ along {over}"
         why = f"{hangs}, and devices that take another branch"

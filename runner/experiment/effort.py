@@ -104,13 +104,5 @@ def _multiplying(graph: Graph) -> frozenset[str]:
     return frozenset(
         equation.source.line.path
         for equation, row in rows
-        if row is not None and (row.contraction is not None or row.name in _COSTLY)
+        if row is not None and (row.contraction is not None or row.costly)
     )
-
-
-_COSTLY = frozenset((
-    "ragged_dot", "matvec", "vecmat", "vecdot", "conv_general_dilated", "conv", "conv_transpose", "inv", "det",
-    "slogdet", "solve", "cholesky", "solve_triangular", "qr", "lu", "eigh", "svd", "svdvals", "eigvalsh",
-    "matrix_power",
-))  # fmt: skip
-"""Operations that cost more than the number of elements, and whose row has no contraction."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from runner.experiment.functions import Function
+from runner.experiment.functions import DefinedFunction
 from runner.experiment.lines import Flat, Loop
 from runner.experiment.written import WrittenLine, is_choice
 from runner.faults import Fault, InvalidExperiment, invalid
@@ -33,7 +33,7 @@ STEPS = 1_000_000
 """The largest number of lines that all steps of a section's repeats compute: NumPy computes each for the reference."""
 
 
-def check_functions(functions: Mapping[str, Function], section: Section) -> dict[str, int]:
+def check_functions(functions: Mapping[str, DefinedFunction], section: Section) -> dict[str, int]:
     """The number of lines of each function. Raises `InvalidExperiment` for too many, or calls nested too deep."""
     known: dict[str, int] = {}
     for name in functions:
@@ -60,7 +60,7 @@ def check_calls(lines: Sequence[WrittenLine], section: Section, counts: Mapping[
 
 
 def _count(
-    name: str, functions: Mapping[str, Function], section: Section, known: dict[str, int], path: tuple[str, ...]
+    name: str, functions: Mapping[str, DefinedFunction], section: Section, known: dict[str, int], path: tuple[str, ...]
 ) -> int:
     if name in known or name in path:
         # The reader of the lines reports a cycle.

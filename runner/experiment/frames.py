@@ -10,7 +10,7 @@ from runner.experiment.plain import located
 from runner.faults import InvalidExperiment, Key
 from runner.graph.term import Term, heads, substituted
 from runner.language import static
-from runner.language.check import Scope, canonical
+from runner.language.check import VisibleNames, canonical
 from runner.language.syntax import Expression, SyntaxFault, fault_in
 
 _FEW = 4
@@ -18,7 +18,7 @@ _FEW = 4
 
 
 @dataclass(frozen=True)
-class Frame:
+class ReadingFrame:
     """Where lines are read: in a section, or in a function that is called there.
 
     - `statics`: the function's parameters that stand for what is known without arrays; `own`: all of its names.
@@ -36,7 +36,7 @@ class Frame:
     uses: tuple[Key, ...] = ()
     inside: tuple[str, ...] = ()
 
-    def filled(self, expression: Expression, key: Key, scope: Scope) -> Term:
+    def filled(self, expression: Expression, key: Key, scope: VisibleNames) -> Term:
         """The term of an expression with static parameters and comprehensions written out."""
         known = Expression(expression.text, substituted(expression.term, self.statics.get))
         mesh = scope.mesh if scope.section == "per_device" else None
@@ -56,7 +56,7 @@ class Frame:
         at = Line(name) if within is None else within.inside(name)
         return replace(at, origin=Origin(key, self.uses, scopes, label, parts))
 
-    def in_repeat(self, given: Iterable[str], own: Iterable[str]) -> Frame:
+    def in_repeat(self, given: Iterable[str], own: Iterable[str]) -> ReadingFrame:
         """The same frame inside a repeat: the names that the repeat gives hide those outside."""
         names = {label: name for label, name in self.names.items() if label not in set(own)}
         return replace(self, names=names | {name: name for name in given}) if self.scopes else self
@@ -64,14 +64,22 @@ class Frame:
 
 @dataclass(frozen=True)
 class Place:
-    """The place of an expression: its key and text, its scope, the function, the repeat, and the `name` of its line."""
+    """The place of an expression: its key, its scope, the function, the repeat, and the `name` of its line.
+
+    `written` is the expression as it is written at the key.
+    """
 
     key: Key
-    text: str
-    scope: Scope
-    frame: Frame
+    written: Expression
+    scope: VisibleNames
+    frame: ReadingFrame
     within: Line | None
     name: str
+
+    @property
+    def text(self) -> str:
+        """The text of the expression."""
+        return self.written.text
 
     def fault(self, message: str, part: Term) -> InvalidExperiment:
         """The fault of a part of the expression."""
@@ -92,7 +100,7 @@ def together(names: Sequence[str]) -> str:
     return "_".join(names if len(names) <= _FEW else (names[0], "to", names[-1]))
 
 
-def cycle(start: str, scope: Scope) -> list[str] | None:
+def cycle(start: str, scope: VisibleNames) -> list[str] | None:
     """The names along which `start` depends on itself, if it does."""
     paths = [[start]]
     while paths:

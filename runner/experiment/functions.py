@@ -34,7 +34,7 @@ _FORM = "write NAME(x, y): EXPRESSION, or NAME: {of: [x, y], result: EXPRESSION}
 
 
 @dataclass(frozen=True)
-class Function:
+class DefinedFunction:
     """A function of the experiment.
 
     - `signature`: its parameters, of which those with a default may be left out of a call.
@@ -101,9 +101,9 @@ def _inside(values: Any) -> Iterator[str]:
             yield from _inside(body.values())
 
 
-def read_functions(config: Mapping[str, Any], taken: Mapping[str, str]) -> dict[str, Function]:
+def read_functions(config: Mapping[str, Any], taken: Mapping[str, str]) -> dict[str, DefinedFunction]:
     """The functions by their names. `taken` maps names with another meaning to that meaning."""
-    functions: dict[str, Function] = {}
+    functions: dict[str, DefinedFunction] = {}
     for written, value in config.items():
         key = ("functions", written)
         function = _read(written, value, key)
@@ -121,7 +121,7 @@ def read_functions(config: Mapping[str, Any], taken: Mapping[str, str]) -> dict[
     return functions
 
 
-def _read(written: object, value: Any, key: Key) -> Function:
+def _read(written: object, value: Any, key: Key) -> DefinedFunction:
     if not isinstance(written, str):
         raise invalid(key, f"{written!r} is not a function; {_FORM}")
     mapping = is_mapping(value) and not is_choice(value)
@@ -141,7 +141,7 @@ def _read(written: object, value: Any, key: Key) -> Function:
     checkpoint = read_checkpoint(lines.pop(CHECKPOINT, None), (*key, CHECKPOINT))
     if RESULT not in lines:
         raise invalid(key, f"the function '{name.strip()}' has no '{RESULT}': the line that says what it gives")
-    return Function(name.strip(), signature, lines, key, not mapping, checkpoint)
+    return DefinedFunction(name.strip(), signature, lines, key, not mapping, checkpoint)
 
 
 def _signature(text: str, key: Key) -> inspect.Signature:
@@ -181,7 +181,7 @@ def _literal(term: Term) -> Any:
             raise ValueError(term)
 
 
-def _check_names(function: Function, taken: Mapping[str, str]) -> None:
+def _check_names(function: DefinedFunction, taken: Mapping[str, str]) -> None:
     for name in function.parameters:
         if taken.get(name) == "a dim":
             raise invalid(function.key, f"'{name}' is a dim already; a name means one thing")
@@ -194,7 +194,7 @@ def _check_names(function: Function, taken: Mapping[str, str]) -> None:
                 raise invalid(key, f"'{name}' is a dim already; a name means one thing")
 
 
-def bind(function: Function, call: Apply, key: Key, text: str, uses: tuple[Key, ...]) -> dict[str, Term]:
+def bind(function: DefinedFunction, call: Apply, key: Key, text: str, uses: tuple[Key, ...]) -> dict[str, Term]:
     """The argument of each parameter, with defaults. Raises `InvalidExperiment` if the arguments do not fit."""
     try:
         bound = function.signature.bind(*call.operands, **dict(call.named))

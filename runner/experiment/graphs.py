@@ -10,11 +10,11 @@ from runner.experiment import lines
 from runner.experiment.lines import Invocation, Line, Loop, Node, Statement
 from runner.graph.model import (
     NAME,
-    Called,
-    Choice,
+    Branches,
+    CalledFunction,
+    CombiningFunction,
     Const,
     Equation,
-    Function,
     Graph,
     Group,
     Operand,
@@ -32,14 +32,14 @@ from runner.language.syntax import Expression
 
 def graph(statements: Sequence[Statement], given: Iterable[str]) -> Graph:
     """The graph of statements that begin with the values named in `given`."""
-    reader = _Reader({}, itertools.count())
+    reader = _GraphReader({}, itertools.count())
     inputs = tuple(reader.value(name) for name in given)
     reader.statements(statements)
     names = dict(reader.names)
     return Graph(inputs, tuple(reader.equations), tuple(names.values()), names)
 
 
-class _Reader:
+class _GraphReader:
     """Reads statements into the equations of one graph; the graphs of their bodies have readers of their own."""
 
     def __init__(self, names: dict[str, int], numbers: Iterator[int], *, local: bool = False) -> None:
@@ -61,9 +61,9 @@ class _Reader:
             self.names[name] = value.number
         return value
 
-    def _inside(self) -> _Reader:
+    def _inside(self) -> _GraphReader:
         """A reader of statements with the same names in scope."""
-        return _Reader(dict(self.names), self._numbers, local=self._local)
+        return _GraphReader(dict(self.names), self._numbers, local=self._local)
 
     def statements(self, statements: Iterable[Statement]) -> None:
         """Read statements into equations."""
@@ -143,12 +143,12 @@ class _Reader:
             case Listed():
                 raise AssertionError(term)  # It was written out where its line was read.
 
-    def _function(self, term: Lambda) -> Function:
+    def _function(self, term: Lambda) -> CombiningFunction:
         inside = self._inside()
         inside._line, inside._text, inside._parts = self._line, self._text, self._parts
         inputs = tuple(map(inside.value, term.parameters))
         result = inside._whole(Expression(self._text, term.body))
-        return Function(Graph(inputs, tuple(inside.equations), (result,)))
+        return CombiningFunction(Graph(inputs, tuple(inside.equations), (result,)))
 
     def _repeat(self, loop: Loop[Statement]) -> None:
         firsts = [self._first(first, loop.first(name)) for name, first in loop.carry]
@@ -172,7 +172,7 @@ class _Reader:
     def _call(self, invocation: Invocation) -> None:
         """Read a call of a function."""
         body, given = self._body(invocation, around=False)
-        form = Called(invocation.call, self._taken(invocation.gives))
+        form = CalledFunction(invocation.call, self._taken(invocation.gives))
         self._put_results(
             Equation(invocation.call.function, given, (), form.taken[0], form=form, bodies=(body,)), invocation
         )
@@ -184,13 +184,13 @@ class _Reader:
         around = list(map(_is_expression, choice.branches))
         bodies = [self._body(branch, around=inside) for branch, inside in zip(choice.branches, around, strict=True)]
         given = tuple(None if inside else read for (_, read), inside in zip(bodies, around, strict=True))
-        form = Choice(call, calls, given, self._taken(choice.gives))
+        form = Branches(call, calls, given, self._taken(choice.gives))
         operands, graphs = (Ref(self.names[on]),), tuple(body for body, _ in bodies)
         self._put_results(Equation(call.function, operands, (), form.taken[0], form=form, bodies=graphs), choice)
 
     def _body(self, invocation: Invocation, *, around: bool) -> tuple[Graph, tuple[Ref, ...]]:
         """The lines of a call as a graph, and its operands; with `around` it may read the values around it."""
-        inside = _Reader(dict(self.names) if around else {}, self._numbers, local=True)
+        inside = _GraphReader(dict(self.names) if around else {}, self._numbers, local=True)
         arguments = () if around else invocation.call.arguments
         given = tuple(Ref(self.names[name]) for _, name in arguments)
         inputs = tuple(inside.value(parameter) for parameter, _ in arguments)

@@ -63,7 +63,7 @@ class Switch:
 
 
 @dataclass(frozen=True)
-class Network:
+class NodeLinks:
     """The links between nodes or slices; `bandwidth`: of a device, one way, all sending; `latency`: of a step."""
 
     bandwidth: float
@@ -84,7 +84,7 @@ class Hardware:
     memory_bytes: float | None
     memory_bandwidth: float | None
     links: Torus | Switch | None
-    network: Network | None
+    network: NodeLinks | None
     slices: int = 1
     shape: tuple[int, ...] = ()
 
@@ -115,7 +115,7 @@ def read(config: Mapping[str, Any], mesh: Mesh, shape: tuple[int, ...] | None) -
     links = _links(config)
     network = None
     if _is_given(config, "network"):
-        network = Network(_number(config, "network", "bandwidth"), _latency(config, "network"))
+        network = NodeLinks(_number(config, "network", "bandwidth"), _latency(config, "network"))
     if not (flops or links or network or _is_given(config, "memory")):
         choose = "to choose a file write hardware=v5e, or defaults: [override /hardware: v5e]"
         raise invalid((*KEY, "name"), f"{config['name']} has no numbers; {choose}")

@@ -37,7 +37,7 @@ _OF_NO_LINE = ("collectives", "no_collectives", "max_bytes_per_device", "max_mem
 """What an experiment may expect without naming a line or an output."""
 
 
-class Unread(Exception):
+class UnreadFunctions(Exception):
     """The functions were not read, since the worker ended; the text says how."""
 
 

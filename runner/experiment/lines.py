@@ -13,14 +13,34 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Generic, TypeAlias, TypeVar, cast
 
-from runner.graph.source import Call, Checkpoint, Line, Origin, Start
+from runner.graph.source import Checkpoint, FunctionCall, Line, Origin, Start
 from runner.graph.term import Name, substituted
 from runner.language.syntax import Expression
 
 __all__ = [
-    "Call", "Checkpoint", "Choice", "Flat", "Invocation", "Line", "Loop", "Node", "Origin", "Start", "Statement",
-    "Unit", "enclosed", "entered_by", "expressions", "flat", "inside", "lines", "paths", "rejoined",
-    "results", "units", "with_inside",
+    "Checkpoint",
+    "Choice",
+    "Flat",
+    "FunctionCall",
+    "Invocation",
+    "Line",
+    "Loop",
+    "Node",
+    "Origin",
+    "Start",
+    "Statement",
+    "Unit",
+    "enclosed",
+    "entered_by",
+    "expressions",
+    "flat",
+    "inside",
+    "lines",
+    "paths",
+    "rejoined",
+    "results",
+    "units",
+    "with_inside",
 ]  # fmt: skip
 
 
@@ -70,7 +90,7 @@ class Invocation(Compound):
     - `body`: its lines; `gives`: the lines of its results, one each. Both are in the function's own names.
     """
 
-    call: Call
+    call: FunctionCall
     body: tuple[Statement, ...]
     gives: tuple[Node, ...]
 
@@ -88,7 +108,7 @@ class Choice(Compound):
     - `gives`: for each result the line that selects one branch's value where all are computed.
     """
 
-    call: Call
+    call: FunctionCall
     branches: tuple[Invocation, ...]
     gives: tuple[Node, ...]
 
@@ -339,7 +359,7 @@ def _loop(loop: Loop[Statement], names: Mapping[str, Name]) -> Loop[Flat]:
 
 def _renamed(expression: Expression, names: Mapping[str, Name]) -> Expression:
     term = substituted(expression.term, names.get)
-    return expression if term is expression.term else Expression(expression.text, term)
+    return expression if term is expression.term else replace(expression, term=term)
 
 
 def _name(name: str, names: Mapping[str, Name]) -> str:

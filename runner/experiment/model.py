@@ -13,10 +13,10 @@ from runner.experiment import checkpoints, definition, expect, graphs, imported
 from runner.experiment.hardware import Hardware
 from runner.experiment.imported import Imports
 from runner.experiment.lines import (
-    Call,
     Checkpoint,
     Choice,
     Flat,
+    FunctionCall,
     Invocation,
     Line,
     Loop,
@@ -45,8 +45,8 @@ from runner.language.syntax import Expression
 from runner.layout import Layout, Mesh, Spec, SpecEntries
 
 __all__ = [
-    "GRADIENTS", "Array", "Call", "Checkpoint", "Choice", "Experiment", "Flat", "Gradient", "Invocation", "Line",
-    "Loop", "Node", "Origin", "Section", "Statement", "Target", "expressions", "lines", "paths", "results",
+    "GRADIENTS", "Array", "Checkpoint", "Choice", "Experiment", "Flat", "FunctionCall", "Gradient", "Invocation",
+    "Line", "Loop", "Node", "Origin", "Section", "Statement", "Target", "expressions", "lines", "paths", "results",
 ]  # fmt: skip
 
 

@@ -55,7 +55,7 @@ from runner.experiment.statements import check_functions, lengths, read_section
 from runner.experiment.written import BOTH, all_names, of_section, spread, targets
 from runner.faults import invalid, nearest
 from runner.graph.source import SECTIONS, Section
-from runner.language.check import Scope
+from runner.language.check import VisibleNames
 from runner.layout import Mesh, Spec
 from runner.untyped import is_list
 
@@ -92,13 +92,13 @@ def read(config: Mapping[str, Any]) -> Experiment:
     automatic = read_manual(config["manual"], mesh)
     manual = mesh.without(automatic)
     counts = {section: extent.check_functions(functions, section) for section in SECTIONS}
-    check_functions(functions, Scope("per_device", manual), dims)
+    check_functions(functions, VisibleNames("per_device", manual), dims)
     values = {array.name for array in arrays}
     statements: dict[Section, tuple[Statement, ...]] = {}
     sections: dict[Section, tuple[Flat, ...]] = {}
     for section in SECTIONS:
         seen = manual if section == "per_device" else mesh
-        scope = Scope(section, seen, set(values), dims, loops=gradient_names(config["grad"]))
+        scope = VisibleNames(section, seen, set(values), dims, loops=gradient_names(config["grad"]))
         scope.lengths = lengths(arrays, section, seen)
         written = of_section(config, section)
         extent.check_calls(written, section, counts[section])

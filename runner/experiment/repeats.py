@@ -7,18 +7,18 @@ from dataclasses import replace
 from typing import Any
 
 from runner.experiment.forms import FORMS, IDENTIFIER, check
-from runner.experiment.frames import Frame
+from runner.experiment.frames import ReadingFrame
 from runner.experiment.plain import check_name, read_expression, read_size
 from runner.faults import InvalidExperiment, Key, invalid
 from runner.graph.term import substituted
 from runner.language import static
-from runner.language.check import Scope
+from runner.language.check import VisibleNames
 from runner.language.printing import text
 from runner.language.syntax import Expression, SyntaxFault
 
 
 def read_steps(
-    config: Mapping[str, Any], frame: Frame, key: Key, dims: Mapping[str, int], scope: Scope
+    config: Mapping[str, Any], frame: ReadingFrame, key: Key, dims: Mapping[str, int], scope: VisibleNames
 ) -> tuple[int, frozenset[str]]:
     """The number of steps, and the lines that compute it."""
     value, at = config["repeat"], (*key, "repeat")
@@ -42,7 +42,7 @@ def read_steps(
     return steps, read & scope.static.keys()
 
 
-def known_without_arrays(expression: Expression, scope: Scope) -> int | None:
+def known_without_arrays(expression: Expression, scope: VisibleNames) -> int | None:
     """The integer value of a line that depends on sizes alone; None for others."""
     mesh = scope.mesh if scope.section == "per_device" else None
     try:

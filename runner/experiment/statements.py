@@ -16,14 +16,15 @@ from typing import Any
 from runner.experiment.checkpoints import read_checkpoint
 from runner.experiment.combiners import combined
 from runner.experiment.forms import choices
-from runner.experiment.frames import Frame, Place, cycle, free, together
-from runner.experiment.functions import RESULT, Function, bind, is_static
-from runner.experiment.model import Array, Call, Choice, Invocation, Line, Loop, Node, Section, Statement
+from runner.experiment.frames import Place, ReadingFrame, cycle, free, together
+from runner.experiment.functions import RESULT, DefinedFunction, bind, is_static
+from runner.experiment.model import Array, Choice, FunctionCall, Invocation, Line, Loop, Node, Section, Statement
 from runner.experiment.plain import located, read_expression
 from runner.experiment.repeats import check_repeat, known_without_arrays, read_steps
 from runner.experiment.written import BOTH, WrittenLine, of
 from runner.faults import Fault, InvalidExperiment, Key, invalid, nearest
 from runner.graph.term import (
+    NOTHING,
     Apply,
     Const,
     Group,
@@ -39,7 +40,7 @@ from runner.graph.term import (
     substituted,
 )
 from runner.language import bounds, forms, static
-from runner.language.check import Scope, check
+from runner.language.check import VisibleNames, check
 from runner.language.forms import CALLING, is_choice, is_map
 from runner.language.operations import CONSTANTS
 from runner.language.parts import at_index
@@ -54,28 +55,28 @@ _MAP = "map(f, xs), or map(lambda x: x @ w, xs)"
 def read_statements(
     config: Mapping[str, Any],
     key: Key,
-    scope: Scope,
+    scope: VisibleNames,
     dims: Mapping[str, int],
-    functions: Mapping[str, Function] | None = None,
+    functions: Mapping[str, DefinedFunction] | None = None,
 ) -> tuple[Statement, ...]:
     """The statements of a section whose lines are a mapping that stands at `key`; `scope` grows by their names."""
     return read_section(of(config, key, scope.section, shared=False), scope, dims, functions or {})
 
 
 def read_section(
-    lines: Sequence[WrittenLine], scope: Scope, dims: Mapping[str, int], functions: Mapping[str, Function]
+    lines: Sequence[WrittenLine], scope: VisibleNames, dims: Mapping[str, int], functions: Mapping[str, DefinedFunction]
 ) -> tuple[Statement, ...]:
     """The statements of a section; `scope` grows by their names."""
     taken = {*dims, *scope.values, *functions, *_everywhere(lines)}
     scope.functions = tuple(functions)
-    return _Reader(dims, functions, taken).statements(lines, scope, Frame(), None)
+    return _SectionReader(dims, functions, taken).statements(lines, scope, ReadingFrame(), None)
 
 
-def check_functions(functions: Mapping[str, Function], scope: Scope, dims: Mapping[str, int]) -> None:
+def check_functions(functions: Mapping[str, DefinedFunction], scope: VisibleNames, dims: Mapping[str, int]) -> None:
     """Read each function once, as if it were called with arrays, to find faults in functions that are never called."""
     for function in functions.values():
         for section in ("per_device", "graph") if function.differs else ("per_device",):
-            inside = Scope(
+            inside = VisibleNames(
                 section,
                 scope.mesh,
                 set(function.parameters),
@@ -83,8 +84,8 @@ def check_functions(functions: Mapping[str, Function], scope: Scope, dims: Mappi
                 parameters=frozenset(function.parameters),
                 functions=tuple(functions),
             )
-            frame = Frame(inside=(function.name,))
-            reader = _Reader(dims, functions, {*dims, *function.parameters, *functions})
+            frame = ReadingFrame(inside=(function.name,))
+            reader = _SectionReader(dims, functions, {*dims, *function.parameters, *functions})
             reader.statements([*function.body(section), function.result(section)], inside, frame, None)
 
 
@@ -108,18 +109,18 @@ def _everywhere(lines: Iterable[WrittenLine]) -> Iterable[str]:
 
 
 @dataclass
-class _Reader:
+class _SectionReader:
     """Reads the lines of one section.
 
     - `taken`: the names that cannot be given to lines of functions.
     """
 
     dims: Mapping[str, int]
-    functions: Mapping[str, Function]
+    functions: Mapping[str, DefinedFunction]
     taken: set[str]
 
     def statements(
-        self, lines: Sequence[WrittenLine], scope: Scope, frame: Frame, within: Line | None
+        self, lines: Sequence[WrittenLine], scope: VisibleNames, frame: ReadingFrame, within: Line | None
     ) -> tuple[Statement, ...]:
         parsed = [None if isinstance(line.value, Mapping) else read_expression(line.value, line.key) for line in lines]
         statements: list[Statement] = []
@@ -144,10 +145,10 @@ class _Reader:
     # A line: the calls in it first, then what is left of it.
 
     def _line(
-        self, line: WrittenLine, expression: Expression, scope: Scope, frame: Frame, within: Line | None
+        self, line: WrittenLine, expression: Expression, scope: VisibleNames, frame: ReadingFrame, within: Line | None
     ) -> list[Statement]:
         term = frame.filled(expression, line.key, scope)
-        place = Place(line.key, expression.text, scope, frame, within, line.names[0])
+        place = Place(line.key, expression, scope, frame, within, line.names[0])
         before: list[Statement] = []
         statements = self._written_out(term, line.names, place, before)
         if statements is None:
@@ -171,25 +172,25 @@ class _Reader:
         """The lines that name the parts of the value called `whole`."""
         parts = [Expression.of(at_index(Name(whole), Const(i))) for i in range(len(given))]
         return [
-            self._node(name, part.term, replace(place, text=part.text)) for name, part in zip(given, parts, strict=True)
+            self._node(name, part.term, replace(place, written=part)) for name, part in zip(given, parts, strict=True)
         ]
 
     def _node(self, name: str, term: Term, place: Place, *, parts: int = 0, result: bool = False) -> Node:
         """One checked line; `name` is its name for the lines around it."""
-        scope, expression = place.scope, Expression(place.text, term)
+        scope, expression = place.scope, Expression(place.text, term, place.written.term)
         self._check(expression, place, name)
         self._name(name, place.frame)
         self._add(name, known_without_arrays(expression, scope), scope)
         return Node(place.frame.line(name, place.within, place.key, parts=parts, result=result), expression)
 
-    def _add(self, name: str, size: int | None, scope: Scope) -> None:
+    def _add(self, name: str, size: int | None, scope: VisibleNames) -> None:
         """Add the name of a value, which may be a static integer."""
         scope.values.add(name)
         scope.static.pop(name, None)
         if size is not None:
             scope.static[name] = size
 
-    def _name(self, name: str, frame: Frame) -> str:
+    def _name(self, name: str, frame: ReadingFrame) -> str:
         """The name of a line in the section: for a function's line, a name that nothing else has."""
         if not frame.scopes:
             return name
@@ -241,7 +242,7 @@ class _Reader:
 
     def _call(
         self,
-        function: Function,
+        function: DefinedFunction,
         call: Apply,
         given: tuple[str, ...],
         place: Place,
@@ -282,15 +283,15 @@ class _Reader:
         result = read_expression(last.value, last.key)
         apart = len(given) > 1 and not isinstance(result.term, Group)
         results = (label,) if apart else given
-        made = Call(function.name, label, results, tuple(arguments.items()), function.checkpoint)
+        made = FunctionCall(function.name, label, results, tuple(arguments.items()), function.checkpoint)
         parts = len(given) if apart else 0
         invocation = self._invocation(function, made, statics, result, place, scope or label, parts)
         return [invocation, *(self._parts(given, label, place) if apart else ())]
 
     def _invocation(
         self,
-        function: Function,
-        made: Call,
+        function: DefinedFunction,
+        made: FunctionCall,
         statics: Mapping[str, Term],
         result: Expression,
         place: Place,
@@ -301,7 +302,7 @@ class _Reader:
         outer, section = place.frame, place.scope.section
         single = len(made.results) == 1
         head = self._name(made.label, outer) if single else free(f"{outer.prefix}{made.label}", self.taken)
-        frame = Frame(
+        frame = ReadingFrame(
             statics=statics,
             own=function.own,
             prefix=f"{head}_",
@@ -311,7 +312,7 @@ class _Reader:
         )
         inside = place.scope.called(dict(made.arguments))
         lines = list(self.statements(function.body(section), inside, frame, place.within))
-        there = Place(function.result(section).key, result.text, inside, frame, place.within, RESULT)
+        there = Place(function.result(section).key, result, inside, frame, place.within, RESULT)
         term = self._hoisted(frame.filled(result, there.key, inside), there, lines)
         # The results of a call have the names that the lines around the call know.
         if single:
@@ -332,13 +333,15 @@ class _Reader:
 
     # Repeats.
 
-    def _loop(self, line: WrittenLine, scope: Scope, frame: Frame, within: Line | None) -> list[Statement]:
+    def _loop(
+        self, line: WrittenLine, scope: VisibleNames, frame: ReadingFrame, within: Line | None
+    ) -> list[Statement]:
         """A repeat, after the calls in its initial values."""
         config, key, name = line.value, line.key, line.names[0]
         check_repeat(config, key, name, self.dims)
         steps, counted = read_steps(config, frame, key, self.dims, scope)
         index = config.get("index", "i")
-        place = Place(key, "", scope, frame, within, name)
+        place = Place(key, Expression("", NOTHING), scope, frame, within, name)
         self._name(name, frame)
         itself = frame.line(name, within, key)
         before: list[Statement] = []
@@ -384,7 +387,7 @@ class _Reader:
         for name, first in given.items():
             key = (*place.key, name)
             written = read_expression(first, key)
-            here = replace(place, key=key, text=written.text, name=f"{place.name}_{name}")
+            here = replace(place, key=key, written=written, name=f"{place.name}_{name}")
             expression = Expression(
                 written.text, self._hoisted(place.frame.filled(written, key, place.scope), here, before)
             )
@@ -433,14 +436,14 @@ class _Reader:
         ]
         for name in given:
             self._add(name, None, place.scope)
-        made = Call(asked.name, label, given, (("on", on.name),))
+        made = FunctionCall(asked.name, label, given, (("on", on.name),))
         return [Choice(made, tuple(branches), tuple(gives))]
 
     def _hides(self, case: Term) -> frozenset[str]:
         function = self.functions.get(case.name) if isinstance(case, Name) else None
         return function.bound_in_repeats if function is not None else frozenset()
 
-    def _function(self, case: Term, place: Place) -> Function:
+    def _function(self, case: Term, place: Place) -> DefinedFunction:
         if isinstance(case, Name) and case.name in self.functions:
             return self.functions[case.name]
         what = f"'{case.name}' is none" if isinstance(case, Name) else "this is none"
@@ -452,7 +455,7 @@ class _Reader:
         known = tuple(self.functions)
         return (nearest(term.name, known) if isinstance(term, Name) else "") or (choices(known) if known else "")
 
-    def _gives(self, function: Function, given: tuple[str, ...], place: Place, case: Term) -> None:
+    def _gives(self, function: DefinedFunction, given: tuple[str, ...], place: Place, case: Term) -> None:
         value = function.result(place.scope.section)
         term = None if isinstance(value.value, Mapping) else read_expression(value.value, value.key).term
         count = len(term.items) if isinstance(term, Group) else 1
@@ -476,7 +479,7 @@ class _Reader:
         given: tuple[str, ...],
         place: Place,
         scope: str,
-        known: Scope,
+        known: VisibleNames,
     ) -> Invocation:
         """The call of a lambda, `called` so; the lambda may read the names that are `known` around the choice."""
         parameters = case.parameters
@@ -492,7 +495,7 @@ class _Reader:
         held = {*self.dims, *CONSTANTS, *self.functions, *forms.CALLING}
         read = tuple(dict.fromkeys(name for name in _free(body) if name not in held))
         label = given[0] if single else self._fresh(together(given), place)
-        made = Call(called, label, given, tuple((name, name) for name in read))
+        made = FunctionCall(called, label, given, tuple((name, name) for name in read))
         names = [self._name(name, outer) for name in given]
         labels = [RESULT if single else f"{RESULT}{i}" for i in range(len(given))]
         frame = replace(
@@ -561,7 +564,7 @@ class _Reader:
         lines += self._call(mapped, handed, (result,), place, lines)
         return lines
 
-    def _mapped(self, function: Term, place: Place) -> Function:
+    def _mapped(self, function: Term, place: Place) -> DefinedFunction:
         if isinstance(function, Name) and function.name in self.functions:
             return self.functions[function.name]
         message = f"what is mapped is a function of the experiment's own, or a lambda: {_MAP}{self._hint(function)}"
@@ -569,7 +572,7 @@ class _Reader:
 
     def _length(self, call: Apply, array: Term, place: Place) -> int:
         """The number of slices."""
-        scope: Scope = place.scope
+        scope: VisibleNames = place.scope
         for _, length in call.named:
             if not scope.parameters.isdisjoint(names(length)):
                 return 1

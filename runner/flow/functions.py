@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.config import schema
-from runner.experiment.imported import Unread, imports, skeleton
+from runner.experiment.imported import UnreadFunctions, imports, skeleton
 from runner.experiment.reader import read
 from runner.faults import InvalidExperiment
 from runner.link.order import job, kind
@@ -32,7 +32,7 @@ def traced(
     """The configuration with the lines of the functions that it imports, if it does; files are left in `into`.
 
     What does not speak of them is valid before any of the user's code runs. Raises `InvalidExperiment` for what cannot
-    be imported or read, and `Unread`.
+    be imported or read, and `UnreadFunctions`.
     """
     if not imports(config):
         return config
@@ -55,4 +55,4 @@ def traced(
                 ending = event.error
             case _:
                 continue
-    raise Unread(ending)
+    raise UnreadFunctions(ending)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import get_args
 
 from runner.evidence.model import Collective
-from runner.record import code
+from runner.language import python_source
 from runner.record.model import Asker, CompiledProgram, Mode, Placer, ProgramRecord, View
 from runner.why.least import gaps
 
@@ -67,7 +67,7 @@ def _by(collective: Collective) -> Asker:
 
 def _lines(file: Path) -> int:
     """The lines of code of the function `program` in a program's file."""
-    function = code.function(file.read_text(encoding="utf-8"))
+    function = python_source.function(file.read_text(encoding="utf-8"), "program")
     assert function is not None, file
     lines = map(str.strip, function.splitlines())
     return sum(bool(line) and not line.startswith("#") for line in lines)

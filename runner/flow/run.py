@@ -18,7 +18,7 @@ from runner.config import schema
 from runner.config.folders import added
 from runner.experiment import auto, data, definition, expect, memory, topology
 from runner.experiment.data import Arrays
-from runner.experiment.imported import SMALLER_TREES, TREES, Unread, imports
+from runner.experiment.imported import SMALLER_TREES, TREES, UnreadFunctions, imports
 from runner.experiment.model import Experiment
 from runner.experiment.reader import read
 from runner.faults import InvalidExperiment, invalid
@@ -97,8 +97,8 @@ class _Job:
     open: ExitStack
 
 
-_Ending: TypeAlias = "InvalidExperiment | Unread | clock.TimedOut | MemoryError"
-_ENDINGS = (InvalidExperiment, Unread, clock.TimedOut, MemoryError)
+_Ending: TypeAlias = "InvalidExperiment | UnreadFunctions | clock.TimedOut | MemoryError"
+_ENDINGS = (InvalidExperiment, UnreadFunctions, clock.TimedOut, MemoryError)
 """The exceptions that end a run early, and are in its record."""
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeAlias
 
-from runner.graph.source import Call, Checkpoint, Line, Source
+from runner.graph.source import Checkpoint, FunctionCall, Line, Source
 from runner.graph.term import NOTHING, Apply, Const, Group, Slice, Spelled, Term
 
 
@@ -42,13 +42,13 @@ class Size:
 
 
 @dataclass(frozen=True)
-class Function:
+class CombiningFunction:
     """An operand that is a function which combines two values."""
 
     body: Graph
 
 
-Operand: TypeAlias = "Ref | Const | Size | Group[Operand] | Slice[Operand] | Function"
+Operand: TypeAlias = "Ref | Const | Size | Group[Operand] | Slice[Operand] | CombiningFunction"
 
 NAME, INDEX = "name", "index"
 """The operations of equations without a call: a line that is a name, a literal or a tuple; a subscript."""
@@ -88,18 +88,18 @@ class Repeat:
 
 
 @dataclass(frozen=True)
-class Called:
+class CalledFunction:
     """A call of one of the experiment's own functions; its operands are the inputs of its body.
 
     `taken`: the places of the lines that give its results.
     """
 
-    call: Call
+    call: FunctionCall
     taken: tuple[Source, ...]
 
 
 @dataclass(frozen=True)
-class Choice:
+class Branches:
     """A call of `cond` or `switch`: its operand is the predicate or index, its `bodies` the branches in JAX's order.
 
     - `calls`: the call that each branch makes; `given`: for each branch, the values that it is called with; None: its
@@ -107,8 +107,8 @@ class Choice:
     - `taken`: the places of the lines that select the results of the branch taken.
     """
 
-    call: Call
-    calls: tuple[Call, ...]
+    call: FunctionCall
+    calls: tuple[FunctionCall, ...]
     given: tuple[tuple[Ref, ...] | None, ...]
     taken: tuple[Source, ...]
 
@@ -129,7 +129,7 @@ class Equation:
     source: Source
     named: tuple[tuple[str, Operand], ...] = ()
     spelled: Spelled = "call"
-    form: Repeat | Called | Choice | None = None
+    form: Repeat | CalledFunction | Branches | None = None
     bodies: tuple[Graph, ...] = ()
 
     @property
@@ -151,7 +151,7 @@ class Equation:
     def reads(self) -> tuple[int, ...]:
         """The numbers of the values that it reads, with repetitions, including those that its bodies capture."""
         inside = (number for body in self.bodies for number in body.captured)
-        given = self.form.given if isinstance(self.form, Choice) else ()
+        given = self.form.given if isinstance(self.form, Branches) else ()
         read = (*self.arguments, *(operand for operands in given for operand in operands or ()))
         return (*(number for operand in read for number in read_by(operand)), *inside)
 
@@ -226,7 +226,7 @@ def read_by(operand: Operand) -> Iterator[int]:
     match operand:
         case Ref(number=number):
             yield number
-        case Function(body=body):
+        case CombiningFunction(body=body):
             yield from body.captured
         case _:
             for part in inside(operand):
@@ -237,7 +237,7 @@ def walk(graph: Graph) -> Iterator[Equation]:
     """Yield every equation, each before those of its bodies and of the functions among its operands."""
     for equation in graph.equations:
         yield equation
-        functions = (operand.body for operand in equation.arguments if isinstance(operand, Function))
+        functions = (operand.body for operand in equation.arguments if isinstance(operand, CombiningFunction))
         for body in (*equation.bodies, *functions):
             yield from walk(body)
 
@@ -281,6 +281,6 @@ def _text(operand: Operand) -> str:
         case Slice(lower=lower, upper=upper, step=step):
             first, last, by = ("" if part == NOTHING else _text(part) for part in (lower, upper, step))
             return f"{first}:{last}" + (f":{by}" if by else "")
-        case Function(body=body):
+        case CombiningFunction(body=body):
             inputs = ", ".join(f"%{value.number} {value.name}" for value in body.inputs)
             return f"({inputs}) -> {'; '.join(_lines(body, ''))}"

@@ -56,7 +56,7 @@ class Frame:
 
 
 @dataclass(frozen=True)
-class Call:
+class FunctionCall:
     """A call of one of the experiment's own functions, or of `cond` or `switch` with the predicate or index.
 
     - `label`: the caller's name for its result; `results`: the caller's names for all of its results.

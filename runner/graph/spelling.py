@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from runner.graph.model import Equation, Function, Graph, Operand, Ref, Size, walk
+from runner.graph.model import CombiningFunction, Equation, Graph, Operand, Ref, Size, walk
 from runner.graph.term import Apply, Const, Group, Lambda, Name, Slice, Term
 
 
@@ -50,7 +50,7 @@ class Spelling:
                 return Group(tuple(map(self.operand, items)), kind)
             case Slice(lower=lower, upper=upper, step=step):
                 return Slice(self.operand(lower), self.operand(upper), self.operand(step))
-            case Function(body=body):
+            case CombiningFunction(body=body):
                 return self.function(body)
 
     def equation(self, equation: Equation) -> Term:

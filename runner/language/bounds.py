@@ -39,14 +39,6 @@ class _Sequence:
 _Static = _Integer | _Sequence | None
 """The static value of a part; None for an array or a number of unknown size."""
 
-_OF_NATURALS = ("power", "left_shift", "right_shift")
-
-_EXACT = frozenset((
-    "add", "subtract", "multiply", "floor_divide", "remainder", "power", "left_shift", "right_shift", "bitwise_and",
-    "bitwise_or", "bitwise_xor",
-))  # fmt: skip
-"""The operators on integers whose result is an integer."""
-
 
 def check(expression: Expression, sizes: Mapping[str, int], mesh: Mesh | None = None) -> None:
     """Raise `SyntaxFault` where `expression` makes an integer or a sequence beyond the limits, apart from arrays.
@@ -91,8 +83,8 @@ def check(expression: Expression, sizes: Mapping[str, int], mesh: Mesh | None = 
             return None
         if not isinstance(left, _Integer) or not isinstance(right, _Integer):
             return None
-        negative, zero = right.value is not None and right.value < 0, right.value == 0
-        if (negative and operation in _OF_NATURALS) or (zero and operation in ("floor_divide", "remainder")):
+        negative = right.value is not None and right.value < 0
+        if negative and BY_NAME[operation].natural:
             # A fraction, or an error that the evaluation reports.
             return None
         bits = _bits(operation, left, right)
@@ -103,9 +95,13 @@ def check(expression: Expression, sizes: Mapping[str, int], mesh: Mesh | None = 
                 f"it makes an integer of {'about ' if bits > 1024 else ''}{bits:,} bits, and no dtype has more than 64",
                 term,
             )
-        if operation in _EXACT and left.value is not None and right.value is not None:
+        if not BY_NAME[operation].exact or left.value is None or right.value is None:
+            return _Integer(bits)
+        try:
             return known(BY_NAME[operation].python(left.value, right.value), term)
-        return _Integer(bits)
+        except ZeroDivisionError:
+            # The evaluation reports it.
+            return None
 
     def known(value: int, term: Term) -> _Integer:
         if value.bit_length() > _BITS:

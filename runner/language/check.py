@@ -17,7 +17,7 @@ from runner.layout import Mesh
 
 
 @dataclass
-class Scope:
+class VisibleNames:
     """The names that an expression may use.
 
     - `values`: arrays and earlier nodes; `sizes`: the dims; `loops`: the carries of earlier repeats.
@@ -38,7 +38,7 @@ class Scope:
     functions: tuple[str, ...] = ()
     lengths: dict[str, int] = field(default_factory=dict[str, int])
 
-    def nested(self) -> Scope:
+    def nested(self) -> VisibleNames:
         """Return a copy to which the names of a loop's body can be added."""
         return replace(
             self,
@@ -48,7 +48,7 @@ class Scope:
             lengths=dict(self.lengths),
         )
 
-    def called(self, arguments: Mapping[str, str]) -> Scope:
+    def called(self, arguments: Mapping[str, str]) -> VisibleNames:
         """Return the scope of a function's lines; `arguments` maps its parameters to names of this scope."""
         return replace(
             self,
@@ -61,7 +61,7 @@ class Scope:
         )
 
 
-def check(expression: Expression, scope: Scope) -> None:
+def check(expression: Expression, scope: VisibleNames) -> None:
     """Raise `SyntaxFault` for a name, an operation, an argument or a mesh axis that does not exist."""
     # Lambdas are checked first: they cannot read enclosing values.
     for part in within(expression.term):
@@ -105,7 +105,7 @@ def _tupled(term: Term) -> Term:
     return Group(tuple(map(_tupled, term.items)), at=term.at) if isinstance(term, Group) else term
 
 
-def _check(expression: Expression, term: Term, scope: Scope) -> None:
+def _check(expression: Expression, term: Term, scope: VisibleNames) -> None:
     match term:
         case Name(name=name):
             loop, _, carry = name.partition(".")
@@ -124,7 +124,7 @@ def _check(expression: Expression, term: Term, scope: Scope) -> None:
                 _check(expression, child, scope)
 
 
-def _check_carry(expression: Expression, term: Term, loop: str, carry: str, scope: Scope) -> None:
+def _check_carry(expression: Expression, term: Term, loop: str, carry: str, scope: VisibleNames) -> None:
     carries = scope.loops.get(loop)
     if carries is None:
         if loop == "grad":
@@ -143,7 +143,7 @@ def _check_carry(expression: Expression, term: Term, loop: str, carry: str, scop
     raise expression.fault(f"the repeat '{loop}' carries no '{carry}'; it carries {', '.join(carries)}", term)
 
 
-def _check_name(expression: Expression, node: Term, name: str, scope: Scope) -> None:
+def _check_name(expression: Expression, node: Term, name: str, scope: VisibleNames) -> None:
     if name in scope.values or name in scope.sizes or name in CONSTANTS:
         return
     if name in scope.loops:
@@ -161,7 +161,7 @@ def _names(known: list[str]) -> str:
     return f"; there are {', '.join(known)}" if known and len(known) <= 12 else ""
 
 
-def _check_call(expression: Expression, call: Apply, scope: Scope) -> None:
+def _check_call(expression: Expression, call: Apply, scope: VisibleNames) -> None:
     name = call.operation
     operation = OPERATIONS.get(name)
     if operation is None and name in CALLING:
@@ -211,7 +211,7 @@ def _check_function(expression: Expression, node: Term, operation: Operation) ->
     _check_choice(expression, node, str(operation.function), COMPUTATIONS, otherwise)
 
 
-def _check_lambda(expression: Expression, node: Lambda, scope: Scope) -> None:
+def _check_lambda(expression: Expression, node: Lambda, scope: VisibleNames) -> None:
     """Check a function that combines two values: it may read its parameters and the dims only."""
     own = node.parameters
     for name in own:
@@ -240,11 +240,11 @@ def _arguments(signature: inspect.Signature) -> str:
     return str(signature).removeprefix("(").removesuffix(")")
 
 
-def _is_parameter(node: Term, scope: Scope) -> bool:
+def _is_parameter(node: Term, scope: VisibleNames) -> bool:
     return isinstance(node, Name) and node.name in scope.parameters
 
 
-def _check_axes(expression: Expression, node: Term, scope: Scope) -> None:
+def _check_axes(expression: Expression, node: Term, scope: VisibleNames) -> None:
     mesh = scope.mesh
     if _is_parameter(node, scope):
         return

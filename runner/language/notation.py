@@ -31,20 +31,33 @@ def _two(operands: Sequence[Any]) -> tuple[int, int] | None:
             return None
 
 
-def einsum(operands: Sequence[Any]) -> Labels | None:
-    """`einsum('...ij,jk', x, y)`: writes out the ellipsis and an implicit result."""
-    if not isinstance(operands[0], str):
-        return None
-    ranks = _ranks(operands)
-    left, arrow, right = operands[0].replace(" ", "").partition("->")
+def parsed(subscripts: str, ranks: Sequence[int] | None = None) -> Labels:
+    """Parse subscripts, `'...ij,jk'`, and write out an ellipsis and an implicit result.
+
+    `ranks`: those of the operands; needed for an ellipsis only. Raises `ValueError` for another number of operands.
+    """
+    left, arrow, result = subscripts.replace(" ", "").partition("->")
     inputs = left.split(",")
-    extra = [rank - len(labels) + 3 if "..." in labels else 0 for labels, rank in zip(inputs, ranks, strict=True)]
-    batch = _BATCH[: max(extra)]
-    inputs = [labels.replace("...", batch[len(batch) - n :]) for labels, n in zip(inputs, extra, strict=True)]
     if not arrow:
         once = sorted(c for c in set(left) - {",", "."} if left.count(c) == 1)
-        right = ("..." if batch else "") + "".join(once)
-    return inputs, right.replace("...", batch)
+        result = ("..." if "..." in left else "") + "".join(once)
+    if ranks is None:
+        return inputs, result
+    extra = [rank - len(labels) + 3 if "..." in labels else 0 for labels, rank in zip(inputs, ranks, strict=True)]
+    batch = "".join(c for c in _BATCH + string.ascii_letters if c not in left)[: max(extra)]
+    inputs = [labels.replace("...", batch[len(batch) - n :]) for labels, n in zip(inputs, extra, strict=True)]
+    return inputs, result.replace("...", batch)
+
+
+def spelled(labels: Labels) -> str:
+    """The subscripts of labels: `'ij,jk->ik'`."""
+    inputs, result = labels
+    return f"{','.join(inputs)}->{result}"
+
+
+def einsum(operands: Sequence[Any]) -> Labels | None:
+    """`einsum('...ij,jk', x, y)`: writes out the ellipsis and an implicit result."""
+    return parsed(operands[0], _ranks(operands)) if isinstance(operands[0], str) else None
 
 
 def tensordot(operands: Sequence[Any]) -> Labels | None:

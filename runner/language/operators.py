@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from runner import dtypes
 from runner.language.operations import OPERATIONS, Operation
@@ -15,12 +15,22 @@ from runner.language.operations import OPERATIONS, Operation
 class Operator:
     """A Python operator: the operation `name` on arrays, `python` on Python numbers.
 
-    `function` is its name in the module `operator`.
+    - `function`: its name in the module `operator`.
+    - `kind`: of two integers `arithmetic` and `bits` make an integer; `quotient`, `comparison` and `product` do not.
+    - `natural`: whether its second operand is not negative where both are integers: else Python gives a fraction, or
+      raises an error.
     """
 
     symbol: str
     name: str
     function: str
+    kind: Literal["arithmetic", "quotient", "product", "bits", "comparison"]
+    natural: bool = False
+
+    @property
+    def exact(self) -> bool:
+        """Whether of integers it makes an integer."""
+        return self.kind in ("arithmetic", "bits")
 
     @property
     def operation(self) -> Operation:
@@ -41,31 +51,31 @@ class Operator:
 BY_NAME = {
     row.name: row
     for row in (
-        Operator("+", "add", "add"),
-        Operator("-", "subtract", "sub"),
-        Operator("*", "multiply", "mul"),
-        Operator("/", "divide", "truediv"),
-        Operator("//", "floor_divide", "floordiv"),
-        Operator("%", "remainder", "mod"),
-        Operator("**", "power", "pow"),
-        Operator("@", "matmul", "matmul"),
-        Operator("&", "bitwise_and", "and_"),
-        Operator("|", "bitwise_or", "or_"),
-        Operator("^", "bitwise_xor", "xor"),
-        Operator("<<", "left_shift", "lshift"),
-        Operator(">>", "right_shift", "rshift"),
-        Operator("-", "negative", "neg"),
-        Operator("+", "positive", "pos"),
-        Operator("~", "invert", "invert"),
-        Operator("==", "equal", "eq"),
-        Operator("!=", "not_equal", "ne"),
-        Operator("<", "less", "lt"),
-        Operator("<=", "less_equal", "le"),
-        Operator(">", "greater", "gt"),
-        Operator(">=", "greater_equal", "ge"),
+        Operator("+", "add", "add", "arithmetic"),
+        Operator("-", "subtract", "sub", "arithmetic"),
+        Operator("*", "multiply", "mul", "arithmetic"),
+        Operator("/", "divide", "truediv", "quotient"),
+        Operator("//", "floor_divide", "floordiv", "arithmetic"),
+        Operator("%", "remainder", "mod", "arithmetic"),
+        Operator("**", "power", "pow", "arithmetic", natural=True),
+        Operator("@", "matmul", "matmul", "product"),
+        Operator("&", "bitwise_and", "and_", "bits"),
+        Operator("|", "bitwise_or", "or_", "bits"),
+        Operator("^", "bitwise_xor", "xor", "bits"),
+        Operator("<<", "left_shift", "lshift", "bits", natural=True),
+        Operator(">>", "right_shift", "rshift", "bits", natural=True),
+        Operator("-", "negative", "neg", "arithmetic"),
+        Operator("+", "positive", "pos", "arithmetic"),
+        Operator("~", "invert", "invert", "bits"),
+        Operator("==", "equal", "eq", "comparison"),
+        Operator("!=", "not_equal", "ne", "comparison"),
+        Operator("<", "less", "lt", "comparison"),
+        Operator("<=", "less_equal", "le", "comparison"),
+        Operator(">", "greater", "gt", "comparison"),
+        Operator(">=", "greater_equal", "ge", "comparison"),
     )
 }
 """The operators of the language, by the names of their operations."""
 
-COMPARISONS = frozenset(("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"))
+COMPARISONS = frozenset(name for name, each in BY_NAME.items() if each.kind == "comparison")
 """The operations of `<`, `==`, and the other comparisons."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 from runner.graph.model import INDEX
 from runner.graph.term import Apply, Const, Group, Lambda, Listed, Slice, Term, children
 from runner.language.operations import OPERATIONS, Operation
+from runner.language.operators import BY_NAME
 
 
 def parts(term: Term) -> Iterator[Term]:
@@ -37,6 +38,11 @@ def called(term: Term) -> Operation | None:
 def operator(operation: str, *operands: Term) -> Apply:
     """Build a unary or binary operator term: `operator("add", a, b)` is `a + b`."""
     return Apply(operation, operands, spelled="operator")
+
+
+def computed(operation: str, *operands: Term) -> Apply:
+    """Build what an operation computes of operands: an operator term if it has an operator, else a call."""
+    return operator(operation, *operands) if operation in BY_NAME else Apply(operation, operands)
 
 
 def at_index(x: Term, index: Term) -> Apply:

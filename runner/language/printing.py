@@ -15,7 +15,7 @@ _INFINITE = "1e309"
 """The literal for infinity, beyond the largest float."""
 
 
-class _Place(IntEnum):
+class _Rank(IntEnum):
     """The position of a term, ordered by precedence: a term that binds less strongly gets parentheses.
 
     A slice's bound may be omitted. In the brackets of an index, a tuple has no parentheses; in those of an update, a
@@ -40,24 +40,24 @@ class _Place(IntEnum):
 
 
 _BINDS = {
-    "|": _Place.OR, "^": _Place.XOR, "&": _Place.AND, "<<": _Place.SHIFT, ">>": _Place.SHIFT, "+": _Place.SUM,
-    "-": _Place.SUM, "*": _Place.PRODUCT, "/": _Place.PRODUCT, "//": _Place.PRODUCT, "%": _Place.PRODUCT,
-    "@": _Place.PRODUCT, "**": _Place.POWER,
+    "|": _Rank.OR, "^": _Rank.XOR, "&": _Rank.AND, "<<": _Rank.SHIFT, ">>": _Rank.SHIFT, "+": _Rank.SUM,
+    "-": _Rank.SUM, "*": _Rank.PRODUCT, "/": _Rank.PRODUCT, "//": _Rank.PRODUCT, "%": _Rank.PRODUCT,
+    "@": _Rank.PRODUCT, "**": _Rank.POWER,
 }  # fmt: skip
 
-_Piece: TypeAlias = "str | tuple[Term, _Place]"
+_Piece: TypeAlias = "str | tuple[Term, _Rank]"
 """Text, or a child and its position."""
 
 
 def text(term: Term) -> str:
     """Print a term: `psum(A @ B, 'x')`."""
-    return "".join(_texts(term, _Place.LAMBDA))
+    return "".join(_texts(term, _Rank.LAMBDA))
 
 
 def written(term: Term) -> tuple[str, Term]:
     """Print a term; return the text, and the term with the spans of all its parts in that text."""
     writing = _Writing()
-    whole = writing.put(term, _Place.LAMBDA)
+    whole = writing.put(term, _Rank.LAMBDA)
     return "".join(writing.texts), whole
 
 
@@ -66,8 +66,8 @@ class _Writing:
         self.texts: list[str] = []
         self._end = 0
 
-    def put(self, term: Term, place: _Place) -> Term:
-        if place is _Place.BOUND and term == NOTHING:
+    def put(self, term: Term, place: _Rank) -> Term:
+        if place is _Rank.BOUND and term == NOTHING:
             return NOTHING
         enclosed = _binds(term) < place
         self._add("(" if enclosed else "")
@@ -87,7 +87,7 @@ class _Writing:
         self._end += len(written.encode())
 
 
-def _texts(term: Term, place: _Place) -> Iterator[str]:
+def _texts(term: Term, place: _Rank) -> Iterator[str]:
     enclosed = _binds(term) < place
     if enclosed:
         yield "("
@@ -100,40 +100,40 @@ def _texts(term: Term, place: _Place) -> Iterator[str]:
         yield ")"
 
 
-def _binds(term: Term) -> _Place:
+def _binds(term: Term) -> _Rank:
     match term:
         case Lambda():
-            return _Place.LAMBDA
+            return _Rank.LAMBDA
         case Apply(spelled="operator", operation=operation, operands=operands):
             single = len(operands) == 1
-            return _Place.SIGN if single else _BINDS.get(BY_NAME[operation].symbol, _Place.COMPARISON)
+            return _Rank.SIGN if single else _BINDS.get(BY_NAME[operation].symbol, _Rank.COMPARISON)
         case _:
-            return _Place.ATOM
+            return _Rank.ATOM
 
 
-def _pieces(term: Term, place: _Place) -> Iterator[_Piece]:
+def _pieces(term: Term, place: _Rank) -> Iterator[_Piece]:
     """Yield the children of a term in order, and the text between them."""
     match term:
         case Name(name=name):
             yield name
         case Const(value=value):
-            yield "" if place is _Place.BOUND and term == NOTHING else _constant(value)
+            yield "" if place is _Rank.BOUND and term == NOTHING else _constant(value)
         case Group(items=items, kind=kind):
             opening, closing = "[]" if kind == "list" else "()"
-            bare = kind == "tuple" and bool(items) and place in (_Place.INDEX, _Place.UPDATE)
-            comma = kind == "tuple" and len(items) == 1 and place is not _Place.UPDATE
+            bare = kind == "tuple" and bool(items) and place in (_Rank.INDEX, _Rank.UPDATE)
+            comma = kind == "tuple" and len(items) == 1 and place is not _Rank.UPDATE
             yield "" if bare else opening
-            yield from _joined((item, _Place.LAMBDA) for item in items)
+            yield from _joined((item, _Rank.LAMBDA) for item in items)
             yield ("," if comma else "") + ("" if bare else closing)
         case Slice(lower=lower, upper=upper, step=step):
-            yield from ((lower, _Place.BOUND), ":", (upper, _Place.BOUND), "" if step == NOTHING else ":")
-            yield step, _Place.BOUND
+            yield from ((lower, _Rank.BOUND), ":", (upper, _Rank.BOUND), "" if step == NOTHING else ":")
+            yield step, _Rank.BOUND
         case Lambda(parameters=parameters, body=body):
             yield f"lambda {', '.join(parameters)}: " if parameters else "lambda: "
-            yield body, _Place.LAMBDA
+            yield body, _Rank.LAMBDA
         case Listed(element=element, index=index, bounds=bounds):
-            yield from ("[", (element, _Place.LAMBDA), f" for {index} in range(")
-            yield from _joined((bound, _Place.LAMBDA) for bound in bounds)
+            yield from ("[", (element, _Rank.LAMBDA), f" for {index} in range(")
+            yield from _joined((bound, _Rank.LAMBDA) for bound in bounds)
             yield ")]"
         case Apply():
             yield from _applied(term)
@@ -142,19 +142,24 @@ def _pieces(term: Term, place: _Place) -> Iterator[_Piece]:
 def _applied(term: Apply) -> Iterator[_Piece]:
     match term:
         case Apply(spelled="operator", operands=(operand,)):
-            yield from (BY_NAME[term.operation].symbol, (operand, _Place.SIGN))
+            yield from (BY_NAME[term.operation].symbol, (operand, _Rank.SIGN))
         case Apply(spelled="operator", operands=(left, right)):
             binds, symbol = _binds(term), BY_NAME[term.operation].symbol
-            over = _Place(binds + 1)
-            before = binds if binds not in (_Place.COMPARISON, _Place.POWER) else over
-            after = over if binds is not _Place.POWER else binds
+            over = _Rank(binds + 1)
+            before = binds if binds not in (_Rank.COMPARISON, _Rank.POWER) else over
+            after = over if binds is not _Rank.POWER else binds
             yield from ((left, before), f" {symbol} ", (right, after))
         case Apply(spelled="index", operands=(x, index)):
-            yield from ((x, _Place.ATOM), "[", (index, _Place.INDEX), "]")
+            yield from ((x, _Rank.ATOM), "[", (index, _Rank.INDEX), "]")
         case Apply(spelled=".T", operands=(x,)):
-            yield from ((x, _Place.ATOM), f"{_gap(x)}.T")
+            yield from ((x, _Rank.ATOM), f"{_gap(x)}.T")
         case Apply(operation=operation, operands=(x, index, *values)) if operation.startswith(AT):
-            yield from ((x, _Place.ATOM), f"{_gap(x)}.at[", (index, _Place.UPDATE), f"].{operation.removeprefix(AT)}(")
+            yield from (
+                (x, _Rank.ATOM),
+                f"{_gap(x)}.at[",
+                (index, _Rank.UPDATE),
+                f"].{operation.removeprefix(AT)}(",
+            )
             yield from _arguments(values, term.named)
         case Apply(operation=operation, operands=operands):
             yield f"{operation}("
@@ -169,12 +174,12 @@ def _gap(term: Term) -> str:
 def _arguments(operands: Iterable[Term], named: Iterable[tuple[str, Term]]) -> Iterator[_Piece]:
     between = ""
     for name, operand in (*(("", operand) for operand in operands), *named):
-        yield from (f"{between}{name}{'=' if name else ''}", (operand, _Place.LAMBDA))
+        yield from (f"{between}{name}{'=' if name else ''}", (operand, _Rank.LAMBDA))
         between = ", "
     yield ")"
 
 
-def _joined(parts: Iterable[tuple[Term, _Place]]) -> Iterator[_Piece]:
+def _joined(parts: Iterable[tuple[Term, _Rank]]) -> Iterator[_Piece]:
     for at, part in enumerate(parts):
         if at:
             yield ", "

@@ -23,18 +23,17 @@ _MODULES = {
 
 _BY_PATH = {operation.jax: operation.name for operation in OPERATIONS.values()}
 
-METHODS: Mapping[str, str] = {
-    name: name
-    for name in (
-        "sum", "mean", "max", "min", "prod", "std", "var", "argmax", "argmin", "any", "all", "cumsum", "cumprod",
-        "astype", "reshape", "transpose", "ravel", "squeeze", "swapaxes", "dot", "clip", "round", "conj", "repeat",
-        "take", "sort", "argsort", "diagonal", "trace", "ptp",
-    )
-} | {"flatten": "ravel"}  # fmt: skip
-"""The array methods that equal an operation on the array and their arguments, and the operation."""
+_ON_ARRAYS = {
+    **{row.name: row.name for row in OPERATIONS.values() if row.on_arrays is not None},
+    "flatten": "ravel",
+    "mT": "matrix_transpose",
+}
+"""The names of the methods and attributes of arrays that equal an operation, and the operation."""
 
-_SPREAD = ("reshape", "transpose")
-"""The methods that take a shape or axes as separate arguments too."""
+METHODS: Mapping[str, str] = {
+    name: operation for name, operation in _ON_ARRAYS.items() if OPERATIONS[operation].on_arrays != "attribute"
+}
+"""The array methods that equal an operation on the array and their arguments, and the operation."""
 
 _VALUES = {"pi": math.pi, "e": math.e, "newaxis": None}
 _DTYPES = {**{name: name for name in dtypes.NAMES}, "bool_": "bool"}
@@ -102,7 +101,8 @@ class _Plain(ast.NodeTransformer):
 
 def _of_method(node: ast.Call, method: ast.Attribute) -> ast.Call:
     arguments = node.args
-    if method.attr in _SPREAD and len(arguments) > 1 and not any(isinstance(each, ast.Starred) for each in arguments):
+    several = OPERATIONS[METHODS[method.attr]].on_arrays == "method of a tuple"
+    if several and len(arguments) > 1 and not any(isinstance(each, ast.Starred) for each in arguments):
         shape = ast.Tuple(arguments, ast.Load())
         shape.lineno, shape.col_offset = arguments[0].lineno, arguments[0].col_offset
         shape.end_lineno, shape.end_col_offset = arguments[-1].end_lineno, arguments[-1].end_col_offset
@@ -144,11 +144,10 @@ def _dotted(node: ast.expr) -> str | None:
 
 def attribute(value: str, name: str) -> str | None:
     """Return the message for an array attribute that an operation replaces, such as `x.shape`; None for any other."""
-    operation = {"mT": "matrix_transpose"}.get(name, name)
-    known = ("shape", "ndim", "size", "real", "imag", "matrix_transpose")
-    return (
-        f"attribute '.{name}' is not part of the language; write {operation}({value})" if operation in known else None
-    )
+    operation = _ON_ARRAYS.get(name, "")
+    if operation not in OPERATIONS or OPERATIONS[operation].on_arrays != "attribute":
+        return None
+    return f"attribute '.{name}' is not part of the language; write {operation}({value})"
 
 
 def refusal(function: ast.expr, call: ast.Call) -> str:

@@ -12,11 +12,6 @@ from runner.language.operators import BY_NAME
 from runner.language.syntax import Expression
 from runner.layout import Mesh
 
-_OF_SIZES = (
-    *("add", "subtract", "multiply", "floor_divide", "remainder", "power"),
-    *("left_shift", "right_shift", "bitwise_and", "bitwise_or"),
-)
-
 _LONGEST = 100_000
 """The most elements that a comprehension may have."""
 
@@ -72,19 +67,19 @@ def evaluate(expression: Expression, sizes: Mapping[str, int], mesh: Mesh | None
                 return sizes[name]
             case Apply(operation="negative", spelled="operator", operands=(operand,)):
                 return -value(operand)
-            case Apply(operation=operation, spelled="operator", operands=(left, right)) if operation in _OF_SIZES:
-                first, second = value(left), value(right)
-                if second == 0 and operation in ("floor_divide", "remainder"):
-                    raise expression.fault("division by zero", term)
-                if operation == "power" and second < 0:
-                    raise expression.fault("sizes are integers: the exponent is at least 0", term)
-                if operation in ("left_shift", "right_shift") and second < 0:
-                    raise expression.fault("what a size is shifted by is at least 0", term)
-                return BY_NAME[operation].python(first, second)
             case Apply(operation="bitwise_xor", spelled="operator"):
                 raise expression.fault("'^' is Python's exclusive or; a power is written **", term)
             case Apply(operation="divide", spelled="operator"):
                 raise expression.fault("sizes are integers: use // instead of /", term)
+            case Apply(operation=operation, spelled="operator", operands=(left, right)) if BY_NAME[operation].exact:
+                first, second, how = value(left), value(right), BY_NAME[operation]
+                if how.natural and second < 0:
+                    what = "what a size is shifted by" if how.kind == "bits" else "sizes are integers: the exponent"
+                    raise expression.fault(f"{what} is at least 0", term)
+                try:
+                    return how.python(first, second)
+                except ZeroDivisionError:
+                    raise expression.fault("division by zero", term) from None
             case Apply(operation="axis_size", operands=(argument,), named=()) if mesh is not None:
                 return axis_size(argument)
             case _:

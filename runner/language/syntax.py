@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from runner.graph.source import Source
@@ -63,10 +63,14 @@ def fault_at(message: str, source: Source) -> SyntaxFault:
 
 @dataclass(frozen=True)
 class Expression:
-    """One expression: its text as written, and its term."""
+    """One expression: its text as written, and its term.
+
+    `whole`: the term of all of the text, if `term` is a part of it or has names in the place of parts; else None.
+    """
 
     text: str
     term: Term
+    whole: Term | None = field(default=None, compare=False)
 
     @classmethod
     def of(cls, term: Term) -> Expression:

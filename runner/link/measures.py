@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class MeasuringRequest:
     """What to measure: collectives of these `kinds` and `sizes` in bytes, products of these `dtypes`, a copy.
 
     `devices` are so many, 0: all that are there. Each is run `runs` times.
@@ -28,7 +28,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measure:
+class MeasuredRun:
     """The median time of one run.
 
     - `kind`: a collective, or `dispatch` (a program that does nothing), `product`, `copy`.
@@ -48,7 +48,7 @@ class NotMeasured(Exception):
     """The process ended before it had measured everything; the message is its last output."""
 
 
-def measure(wanted: Wanted) -> Iterator[Measure]:
+def measure(wanted: MeasuringRequest) -> Iterator[MeasuredRun]:
     """Measure, in a process of its own. Raises `NotMeasured`."""
     command = [sys.executable, "-m", "runner.worker.measure", str(os.getpid()), json.dumps(dataclasses.asdict(wanted))]
     with tempfile.TemporaryFile() as words:
@@ -56,7 +56,7 @@ def measure(wanted: Wanted) -> Iterator[Measure]:
         try:
             assert process.stdout is not None
             for line in process.stdout:
-                yield Measure(**json.loads(line))
+                yield MeasuredRun(**json.loads(line))
             code = process.wait()
         finally:
             process.kill()

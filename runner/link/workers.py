@@ -62,7 +62,7 @@ class _Ticket:
 
 
 @dataclass
-class _Line:
+class _Queue:
     """One process, or several that work together, and its queue of jobs, of which it does the first."""
 
     worker: Worker | Together | None
@@ -105,7 +105,7 @@ class Workers:
         """Whether the processes that do a job together are those of a cluster."""
         self.count = count
         """The largest number of processes for each kind of job."""
-        self._lines = [_Line(first)] if first is not None else []
+        self._lines = [_Queue(first)] if first is not None else []
         self._aside: Workers | None = None
         self.started = len(self._lines)
         """The number of processes that were started."""
@@ -164,7 +164,7 @@ class Workers:
             self._aside = Workers(start=self._start)
         return self._aside
 
-    def _line(self, kind: str, processes: int, *, at_once: bool) -> _Line:
+    def _line(self, kind: str, processes: int, *, at_once: bool) -> _Queue:
         """The line of that kind with the fewest jobs; a new one while all are busy and there may be more.
 
         With `at_once` it is a new one if all are busy, however many there are.
@@ -174,7 +174,7 @@ class Workers:
         ours = [line for line in self._lines if line.kind in (None, kind) and line.processes == processes]
         line = min(ours, key=lambda line: len(line.waiting), default=None)
         if line is None or (line.waiting and (at_once or len(ours) < self.count)):
-            line = _Line(None, processes=processes)
+            line = _Queue(None, processes=processes)
             self._lines.append(line)
         line.kind = kind
         return line
@@ -185,7 +185,7 @@ class Workers:
             if line.processes > 1 and line.kind != kind and not line.waiting:
                 line.end()
 
-    def _send(self, line: _Line) -> None:
+    def _send(self, line: _Queue) -> None:
         """Send the process its current job and the next one, so that it need not wait for that."""
         if line.grown and not any(ticket.sent for ticket in line.waiting):
             line.end()
@@ -201,7 +201,7 @@ class Workers:
             line.worker.submit(text)
             ticket.sent = True
 
-    def _events(self, line: _Line, ticket: _Ticket) -> Generator[Event, None, None]:
+    def _events(self, line: _Queue, ticket: _Ticket) -> Generator[Event, None, None]:
         # They have many classes, which are created when a process has its job.
         from runner.link.events import Log
 
@@ -244,7 +244,7 @@ class _End:
     said: bool = False
 
 
-def _of_one(line: _Line, worker: Worker | Together, ticket: _Ticket) -> Generator[Event, None, _End]:
+def _of_one(line: _Queue, worker: Worker | Together, ticket: _Ticket) -> Generator[Event, None, _End]:
     """Yield the events of one process in a job, and remove finished steps from those that remain."""
     from runner.link.events import (
         Called,

@@ -20,14 +20,12 @@ from typing import Literal
 
 import numpy as np
 
-from runner.derivation.rules import Assignment, Rule, layout
+from runner.derivation.rules import SCATTERED, Assignment, Rule, layout
 from runner.layout import Mesh, Spec
 from runner.planning.model import Layable, Operand, Operation, Tensor, Transfer
 from runner.planning.network import Choice, Costs, Network, Numbers
 from runner.planning.prices import Prices
 from runner.planning.spaces import Indices, Sending, Space, Spaces, Units, plain_layouts, split_axes
-
-_OF_SUMS = ("sum", "mean")
 
 
 @dataclass(frozen=True)
@@ -204,7 +202,7 @@ class Tables:
             tuple(needed),
             tuple(partial),
             tuple(axis for axis in mesh.axes if axis in over),
-            all(kind in _OF_SUMS for kind in reduced.values()),
+            all(kind in SCATTERED for kind in reduced.values()),
             tuple(lacking),
             mesh.axis_size(used),
         )

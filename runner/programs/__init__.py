@@ -8,9 +8,9 @@ from pathlib import Path
 
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
-from runner.programs.types import Types
+from runner.programs.types import InferredTypes
 
-Writer = Callable[[Experiment, Path, Types], str]
+Writer = Callable[[Experiment, Path, InferredTypes], str]
 """The experiment, the folder in which `load` looks, and the types in; the module's source out."""
 
 WRITERS: dict[Program, Writer] = {program: import_module(f"{__name__}.{program}").write for program in Program}

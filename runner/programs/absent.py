@@ -12,11 +12,11 @@ from pathlib import Path
 from runner import dtypes
 from runner.experiment.model import Array, Experiment
 from runner.experiment.program import Program
-from runner.programs.names import Names
+from runner.programs.names import Identifiers
 from runner.programs.spelling import ordered, sharding, tuple_of
 
 
-def inputs(experiment: Experiment, names: Names, folder: Path) -> str:
+def inputs(experiment: Experiment, names: Identifiers, folder: Path) -> str:
     """Write `abstract_inputs`: each array's shape, dtype and sharding."""
     rows = [_struct(array, f", sharding={sharding(array.layout.spec)}") for array in experiment.arrays]
     return "\n".join(

@@ -7,10 +7,10 @@ from pathlib import Path
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.programs import global_view
-from runner.programs.types import Types
+from runner.programs.types import InferredTypes
 
 
-def write(experiment: Experiment, folder: Path, types: Types) -> str:
+def write(experiment: Experiment, folder: Path, types: InferredTypes) -> str:
     """Write the program's source."""
     return global_view.write(
         experiment,

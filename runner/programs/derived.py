@@ -7,10 +7,10 @@ from pathlib import Path
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.programs import shard_map
-from runner.programs.types import Types
+from runner.programs.types import InferredTypes
 
 
-def write(experiment: Experiment, folder: Path, types: Types) -> str:
+def write(experiment: Experiment, folder: Path, types: InferredTypes) -> str:
     """Write the program's source from the lines in `types.derived`."""
     assert types.derived is not None
     return shard_map.write(types.derived, folder, types, Program.DERIVED)

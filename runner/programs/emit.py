@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from runner.experiment.model import Experiment
-from runner.graph.model import Equation, Function, Graph, Operand, Ref, Size, literal
+from runner.graph.model import CombiningFunction, Equation, Graph, Operand, Ref, Size, literal
 from runner.graph.term import NOTHING, Apply, Const, Group, Lambda, Listed, Name, Slice, Term
 from runner.language.operations import COMPUTATIONS, CONSTANTS, OPERATIONS
 from runner.language.operations.arguments import AT
 from runner.language.parts import at_index, axes_of, operator
 from runner.language.printing import text
 from runner.layout import Spec
-from runner.programs.names import Names
+from runner.programs.names import Identifiers
 from runner.sharding.repairs import Repair
 
 
@@ -25,7 +25,7 @@ class Emit:
     def __init__(
         self,
         experiment: Experiment,
-        names: Names,
+        names: Identifiers,
         named: Mapping[int, str],
         parts: Mapping[int, Equation],
         repairs: Mapping[int, Repair],
@@ -56,7 +56,7 @@ class Emit:
                 return Group(tuple(map(self._operand, items)), kind)
             case Slice(lower=lower, upper=upper, step=step):
                 return Slice(self._operand(lower), self._operand(upper), self._operand(step))
-            case Function(body=body):
+            case CombiningFunction(body=body):
                 return self._function(body)
 
     def _function(self, body: Graph) -> Term:
@@ -104,7 +104,7 @@ class Emit:
             return self._operand(equation.operands[0])
         names_function = equation.argument(operation.function, operation.signature)
         written = (
-            Name(COMPUTATIONS[str(operand.value)])
+            Name(COMPUTATIONS[str(operand.value)].jax)
             if isinstance(operand, Const) and operand is names_function
             else self._operand(operand)
             for operand in equation.flat

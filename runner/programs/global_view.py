@@ -10,7 +10,7 @@ from runner.experiment.program import Program
 from runner.layout import Spec
 from runner.programs import absent, source, spelling, within
 from runner.programs.lines import Lines
-from runner.programs.names import Names
+from runner.programs.names import Identifiers
 from runner.programs.types import Repairs
 
 
@@ -28,7 +28,7 @@ def write(
     `constraints` are those of values in the middle, `outputs` those of what is returned, `repairs` is what explicit
     sharding asks for.
     """
-    names = Names(experiment)
+    names = Identifiers(experiment)
     target = absent if experiment.target.topology else source
     forward = names.reserve("forward") if experiment.grad else names.function
     constraints, outputs, repairs = constraints or {}, outputs or {}, repairs or Repairs()

@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from runner.experiment.graphs import graph
 from runner.experiment.imported import Imported
 from runner.experiment.model import Experiment, Statement
-from runner.graph.model import Called, Choice, Equation, Graph, Operand, Ref, Repeat, Value, walk
-from runner.graph.source import Call, Line, Source
+from runner.graph.model import Branches, CalledFunction, Equation, Graph, Operand, Ref, Repeat, Value, walk
+from runner.graph.source import FunctionCall, Line, Source
 from runner.layout import Spec
 from runner.programs import within
 from runner.programs.emit import Emit
-from runner.programs.names import Names
+from runner.programs.names import Identifiers
 from runner.programs.spelling import checkpointed, constrained, constrained_inside, resharded, tuple_of
 from runner.programs.types import Repairs
 
@@ -31,7 +31,7 @@ class Lines:
     def __init__(
         self,
         experiment: Experiment,
-        names: Names,
+        names: Identifiers,
         repairs: Repairs | None = None,
         *,
         under_vmap: bool = False,
@@ -92,9 +92,9 @@ class Lines:
             match equation.form:
                 case Repeat() as repeat:
                     self._repeat(equation, repeat, indent)
-                case Called() as called:
+                case CalledFunction() as called:
                     self._call(equation, called, indent)
-                case Choice() as choice:
+                case Branches() as choice:
                     self._choice(equation, choice, indent)
                 case None if equation.results[0].name:
                     self._line(equation, indent)
@@ -128,14 +128,14 @@ class Lines:
         emit = Emit(self._experiment, self._names, self._named, self._parts, repairs, self._under_vmap)
         return emit.text(equation)
 
-    def _call(self, equation: Equation, called: Called, indent: str) -> None:
+    def _call(self, equation: Equation, called: CalledFunction, indent: str) -> None:
         """Write a call of a function, and the function if it is not written yet."""
         (body,) = equation.bodies
         arguments = ", ".join(map(self._read, equation.operands))
         written = f"{self._function(called.call, body)}({arguments})"
         self._give(equation, called.call, called.taken, written, indent)
 
-    def _give(self, equation: Equation, call: Call, taken: Sequence[Source], written: str, indent: str) -> None:
+    def _give(self, equation: Equation, call: FunctionCall, taken: Sequence[Source], written: str, indent: str) -> None:
         """Write the assignment of a call or of a choice."""
         identifiers = [self._define(value) for value in equation.results]
         self._put(indent, f'with jax.named_scope("{call.label}"):')
@@ -143,7 +143,7 @@ class Lines:
         for source, identifier in zip(taken, identifiers, strict=True):
             self._follow(source.line.path, identifier, indent + "    ")
 
-    def _choice(self, equation: Equation, choice: Choice, indent: str) -> None:
+    def _choice(self, equation: Equation, choice: Branches, indent: str) -> None:
         """Write a call of `cond` or `switch`."""
         branches = zip(choice.calls, equation.bodies, choice.given, strict=True)
         called = [self._branch(call, body, given) for call, body, given in branches]
@@ -155,7 +155,9 @@ class Lines:
         written = f"jax.lax.{equation.operation}({', '.join([self._read(equation.operands[0]), *between, *operands])})"
         self._give(equation, choice.call, choice.taken, written, indent)
 
-    def _branch(self, call: Call, body: Graph, given: Sequence[Ref] | None) -> tuple[str, tuple[str, ...] | None]:
+    def _branch(
+        self, call: FunctionCall, body: Graph, given: Sequence[Ref] | None
+    ) -> tuple[str, tuple[str, ...] | None]:
         """The function of a branch and its operands; or a lambda, and None."""
         if given is None:
             texts = [self._given(equation) for equation in self._outputs(body)]
@@ -180,7 +182,7 @@ class Lines:
             text = resharded(text, self._repairs.reshard[path])
         return constrained(text, self._constrained[path]) if path in self._constrained else text
 
-    def _function(self, call: Call, body: Graph, *, branch: bool = False) -> str:
+    def _function(self, call: FunctionCall, body: Graph, *, branch: bool = False) -> str:
         """The name of the Python function with these lines; writes it where there is none yet."""
         outer = self._names, self._lines, self._depth
         self._names, self._lines, self._depth = self._names.inside(), [], self._depth + 1

@@ -32,7 +32,7 @@ _RESERVED = frozenset(
 )
 
 
-class Names:
+class Identifiers:
     """Maps the experiment's names to distinct Python identifiers that do not collide with the script's own."""
 
     def __init__(self, experiment: Experiment) -> None:
@@ -49,14 +49,14 @@ class Names:
         """Reserve an identifier for the script itself, `wish` or one like it."""
         return self._free(wish)
 
-    def inside(self) -> Names:
+    def inside(self) -> Identifiers:
         """The names in scope in a function of the program: the dims, and the functions written before it."""
         inner = copy.copy(self)
         inner._identifiers = {dim: self._identifiers[dim] for dim in self._dims}
         inner._taken = {*self._reserved, *self._functions, *inner._identifiers.values()}
         return inner
 
-    def within(self, own: Iterable[str]) -> Names:
+    def within(self, own: Iterable[str]) -> Identifiers:
         """The names in scope in a lambda with the parameters `own`."""
         inner = copy.copy(self)
         inner._identifiers, inner._taken = dict(self._identifiers), set(self._taken)
@@ -65,7 +65,7 @@ class Names:
             inner.add(name)
         return inner
 
-    def reserve_function(self, wish: str, inner: Names) -> str:
+    def reserve_function(self, wish: str, inner: Identifiers) -> str:
         """Reserve an identifier for a function that shadows no name around it and none of its `inner` names."""
         name, count = wish, 2
         while name in self._taken | inner._taken:

@@ -11,13 +11,13 @@ from runner.experiment.program import Program
 from runner.layout import Spec
 from runner.programs import absent, source, spelling
 from runner.programs.lines import Lines
-from runner.programs.names import Names
-from runner.programs.types import Types
+from runner.programs.names import Identifiers
+from runner.programs.types import InferredTypes
 
 
-def write(experiment: Experiment, folder: Path, types: Types, program: Program = Program.SHARD_MAP) -> str:
+def write(experiment: Experiment, folder: Path, types: InferredTypes, program: Program = Program.SHARD_MAP) -> str:
     """Write the source of the program, under the name of `program`."""
-    names = Names(experiment)
+    names = Identifiers(experiment)
     target = absent if experiment.target.topology else source
     body = code(experiment, names, types.differing.get(program, {}))
     return source.module(
@@ -29,7 +29,7 @@ def write(experiment: Experiment, folder: Path, types: Types, program: Program =
     )
 
 
-def code(experiment: Experiment, names: Names, differing: Mapping[str, tuple[str, ...]]) -> str:
+def code(experiment: Experiment, names: Identifiers, differing: Mapping[str, tuple[str, ...]]) -> str:
     """Write what builds and returns the jitted function; `differing`: the values that lines with gradients read."""
     forward, sharded = names.function, "sharded"
     if experiment.grad:
@@ -115,7 +115,7 @@ def _outward(name: str, axes: tuple[str, ...]) -> str:
 
 
 def _after(
-    experiment: Experiment, names: Names, lines: Lines, passed: Sequence[tuple[str, str, tuple[str, ...]]]
+    experiment: Experiment, names: Identifiers, lines: Lines, passed: Sequence[tuple[str, str, tuple[str, ...]]]
 ) -> tuple[list[str], str]:
     """Write the lines that read gradients as a function with a `shard_map` of its own, and the call of it.
 

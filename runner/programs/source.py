@@ -11,7 +11,6 @@ For a topology that is not here, `runner/programs/absent.py` has what stands in 
 
 from __future__ import annotations
 
-import ast
 import functools
 import re
 import textwrap
@@ -22,13 +21,14 @@ from runner import dtypes
 from runner.experiment import data
 from runner.experiment.model import Array, Experiment
 from runner.experiment.program import Program
+from runner.language import python_source
 from runner.programs import processes, within
-from runner.programs.names import Names
+from runner.programs.names import Identifiers
 from runner.programs.spelling import ordered, sharding, tuple_of
 from runner.version import __version__
 
 
-def header(experiment: Experiment, program: str, names: Names, body: str, *, mesh: bool) -> str:
+def header(experiment: Experiment, program: str, names: Identifiers, body: str, *, mesh: bool) -> str:
     """Write the docstring, the imports, JAX's configuration and the dims, as far as `body` reads them."""
     title = in_docstring(textwrap.fill(f"{experiment.name}: {experiment.summary}".rstrip(": "), 110))
     lines = [
@@ -106,14 +106,11 @@ def _imports(experiment: Experiment, body: str, *, mesh: bool) -> list[str]:
 
 @functools.lru_cache(maxsize=8)
 def _read(body: str) -> frozenset[str]:
-    """The names that lines of Python read.
-
-    The lines come as text from several writers, so Python's parser decides which words are names.
-    """
-    return frozenset(node.id for node in ast.walk(ast.parse(body)) if isinstance(node, ast.Name))
+    """The names that lines of Python read; the lines come as text from several writers."""
+    return python_source.names(body)
 
 
-def dims(experiment: Experiment, names: Names, body: str) -> str:
+def dims(experiment: Experiment, names: Identifiers, body: str) -> str:
     """Write one line with the dims that the body reads: `I, J = 4, 4`."""
     read = _read(body)
     used = [dim for dim in experiment.dims if names[dim] in read]
@@ -122,7 +119,7 @@ def dims(experiment: Experiment, names: Names, body: str) -> str:
     return f"{', '.join(names[d] for d in used)} = {', '.join(str(experiment.dims[d]) for d in used)}"
 
 
-def inputs(experiment: Experiment, names: Names, folder: Path) -> str:
+def inputs(experiment: Experiment, names: Identifiers, folder: Path) -> str:
     """Write `inputs`, which creates the arrays."""
     lines = ["def inputs():", '    """The arrays, whole, in NumPy."""']
     made_by = {array.name: data.source(array, dict(experiment.dims), folder) for array in experiment.arrays}
@@ -196,7 +193,7 @@ def main(experiment: Experiment, program: Program) -> str:
 
 
 def returned(
-    experiment: Experiment, names: Names, laid_out: Mapping[str, str] | None = None, passed: Iterable[str] = ()
+    experiment: Experiment, names: Identifiers, laid_out: Mapping[str, str] | None = None, passed: Iterable[str] = ()
 ) -> str:
     """Write the tuple of outputs that a program returns; `laid_out` has the expressions of those that are no name.
 
@@ -207,7 +204,7 @@ def returned(
 
 def with_gradients(
     experiment: Experiment,
-    names: Names,
+    names: Identifiers,
     forward: str,
     laid_out: Mapping[str, str],
     jit: Iterable[str] = ("@jax.jit",),
@@ -245,7 +242,7 @@ def with_gradients(
     return "\n".join([*lines, f"    return {everything}"])
 
 
-def parameters(experiment: Experiment, names: Names) -> str:
+def parameters(experiment: Experiment, names: Identifiers) -> str:
     """The parameters of a program's function, one per array."""
     return ", ".join(names[array.name] for array in experiment.arrays)
 
@@ -255,7 +252,7 @@ def indent(text: str, by: int) -> str:
     return textwrap.indent(text, " " * by, lambda line: bool(line.strip()))
 
 
-def blocks_comment(experiment: Experiment, arrays: Iterable[Array], names: Names) -> str:
+def blocks_comment(experiment: Experiment, arrays: Iterable[Array], names: Identifiers) -> str:
     """Write the comment with each array's block on one device: `# each device: A[4, 2], B[2, 4]`."""
     blocks = (f"{names[array.name]}{list(experiment.block(array.layout).shard_shape)}" for array in arrays)
     along = f" along {', '.join(experiment.manual.axes)}" if experiment.automatic else ""

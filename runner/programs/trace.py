@@ -11,7 +11,7 @@ from runner.experiment.naming import NamedCode
 from runner.layout import Spec
 from runner.programs import processes, shard_map, source, spelling
 from runner.programs.lines import Lines
-from runner.programs.names import Names
+from runner.programs.names import Identifiers
 from runner.programs.shard_map import options
 from runner.programs.types import Typed
 
@@ -23,7 +23,7 @@ def write(of: Experiment, traced: NamedCode, folder: Path, kept: Mapping[str, Ty
     computed as in `shard_map`, and given to them like an array.
     """
     experiment = traced.experiment
-    names = Names(experiment)
+    names = Identifiers(experiment)
     read = [names.add(array.name) for array in experiment.given[len(experiment.arrays) :]]
     parameters = ", ".join([source.parameters(experiment, names), *read])
     lines = Lines(experiment, names).section(experiment.per_device)
@@ -64,7 +64,7 @@ def write(of: Experiment, traced: NamedCode, folder: Path, kept: Mapping[str, Ty
 def _gradients(of: Experiment) -> str:
     """Write the lines of `shard_map` that need no gradient; the gradients are among the results."""
     forward = of.forward
-    return shard_map.code(forward, Names(forward), {})
+    return shard_map.code(forward, Identifiers(forward), {})
 
 
 def _with_gradients(experiment: Experiment, of: Experiment) -> list[str]:

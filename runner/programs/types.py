@@ -37,7 +37,7 @@ Floats = dict[str, dict[int, str]]
 
 
 @dataclass(frozen=True)
-class Types:
+class InferredTypes:
     """The results of JAX's abstract evaluation of an experiment.
 
     - `outputs`: the whole outputs.

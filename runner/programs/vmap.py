@@ -11,14 +11,14 @@ from runner.experiment.program import Program
 from runner.layout import Layout
 from runner.programs import absent, source, spelling
 from runner.programs.lines import Lines
-from runner.programs.names import Names
-from runner.programs.types import Types
+from runner.programs.names import Identifiers
+from runner.programs.types import InferredTypes
 
 
-def write(experiment: Experiment, folder: Path, types: Types) -> str:
+def write(experiment: Experiment, folder: Path, types: InferredTypes) -> str:
     """Write the source of the program, which maps over the manual axes; dimensions on other axes stay whole."""
     experiment = experiment.inside
-    names = Names(experiment)
+    names = Identifiers(experiment)
     mapped = names.reserve("mapped") if experiment.grad else "mapped"
     lines = Lines(experiment, names, under_vmap=True)
     first = experiment.forward if experiment.grad else experiment
@@ -79,7 +79,7 @@ def _nest(experiment: Experiment, function: str, mapped: str, axes: Sequence[tup
     return lines
 
 
-def _end(experiment: Experiment, names: Names, mapped: str, lines: Lines, passed: Sequence[str]) -> list[str]:
+def _end(experiment: Experiment, names: Identifiers, mapped: str, lines: Lines, passed: Sequence[str]) -> list[str]:
     """The lines after the vmaps: the function from the devices' blocks to the outputs' blocks."""
     if experiment.grad is None:
         return [f"return jax.jit({mapped})"]
@@ -109,7 +109,7 @@ def _end(experiment: Experiment, names: Names, mapped: str, lines: Lines, passed
     ]
 
 
-def _after(experiment: Experiment, names: Names, lines: Lines) -> tuple[list[str], str]:
+def _after(experiment: Experiment, names: Identifiers, lines: Lines) -> tuple[list[str], str]:
     """Write the lines that read gradients as a function mapped over the devices, and the call of it."""
     statements = experiment.after("per_device")
     read = frozenset[str]().union(*(line.names for line in flat(statements)))
@@ -153,7 +153,7 @@ def _block_axes(layout: Layout) -> tuple[str, ...]:
     return tuple(axis for axis in layout.mesh.axes if axis not in layout.replicated_over)
 
 
-def _split(experiment: Experiment, names: Names) -> str:
+def _split(experiment: Experiment, names: Identifiers) -> str:
     lines = [
         f"def split({source.parameters(experiment, names)}):",
         '    """Each array as the blocks of the devices: first the mesh axes that shard it, then the block."""',
@@ -192,7 +192,7 @@ def _cut(layout: Layout) -> tuple[str, tuple[str, ...]]:
     return f".reshape({', '.join(map(str, split))}){moved}", axes
 
 
-def _join(experiment: Experiment, names: Names, types: Types) -> str:
+def _join(experiment: Experiment, names: Identifiers, types: InferredTypes) -> str:
     identifiers = [names[name] for name in experiment.outputs]
     lines = [
         f"def join({', '.join(identifiers)}):",

@@ -6,21 +6,22 @@ have. Python parses it; only the known syntax is evaluated.
 
 from __future__ import annotations
 
-import ast
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from runner.faults import nearest
+from runner.language import python_source
+from runner.language.python_source import PythonPart
 from runner.record.measures import Row
 
-_OPERATORS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
+_OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
 }
 
 Condition = Callable[[Row], bool]
@@ -33,52 +34,49 @@ class NoCondition(Exception):
 def parse(text: str, names: Iterable[str]) -> Condition:
     """Parse the condition; `names` are the columns. Raises `NoCondition`."""
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
+        tree = python_source.expression(text)
     except SyntaxError as error:
         raise NoCondition(f"{text!r} is no condition: {error.msg}; bytes_sent < 1e6, for example") from None
     return _condition(tree, tuple(names))
 
 
-def _condition(tree: ast.expr, names: tuple[str, ...]) -> Condition:
+def _condition(tree: PythonPart, names: tuple[str, ...]) -> Condition:
     match tree:
-        case ast.BoolOp(op=joined, values=values):
-            parts = [_condition(value, names) for value in values]
-            every = all if isinstance(joined, ast.And) else any
+        case PythonPart(kind="and" | "or", inside=inside):
+            parts = [_condition(part, names) for part in inside]
+            every = all if tree.kind == "and" else any
             return lambda row: every(part(row) for part in parts)
-        case ast.UnaryOp(op=ast.Not(), operand=operand):
+        case PythonPart(kind="not", inside=(operand,)):
             inner = _condition(operand, names)
             return lambda row: not inner(row)
-        case ast.Compare(left=left, ops=operators, comparators=others):
-            return _comparison([left, *others], operators, names)
+        case PythonPart(kind="comparison", inside=inside, words=words):
+            return _comparison(inside, words, names)
         case _:
-            raise NoCondition(f"'{ast.unparse(tree)}' is no comparison; bytes_sent < 1e6, for example")
+            raise NoCondition(f"'{tree.text}' is no comparison; bytes_sent < 1e6, for example")
 
 
-def _comparison(terms: list[ast.expr], operators: list[ast.cmpop], names: tuple[str, ...]) -> Condition:
-    for comparison in operators:
-        if type(comparison) not in _OPERATORS:
-            raise NoCondition("a comparison is one of <, <=, >, >=, ==, !=")
-    values = [_value(term, names) for term in terms]
+def _comparison(parts: Sequence[PythonPart], words: Sequence[str], names: tuple[str, ...]) -> Condition:
+    if not set(words) <= _OPERATORS.keys():
+        raise NoCondition(f"a comparison is one of {', '.join(_OPERATORS)}")
+    values = [_value(part, names) for part in parts]
 
     def holds(row: Row) -> bool:
         ends = [value(row) for value in values]
-        pairs = zip(ends, ends[1:], operators, strict=False)
-        return all(_compared(a, b, _OPERATORS[type(operator)]) for a, b, operator in pairs)
+        return all(_compared(a, b, _OPERATORS[word]) for a, b, word in zip(ends, ends[1:], words, strict=False))
 
     return holds
 
 
-def _value(term: ast.expr, names: tuple[str, ...]) -> Callable[[Row], Any]:
-    match term:
-        case ast.Constant(value=int() | float() | str() as value):
+def _value(part: PythonPart, names: tuple[str, ...]) -> Callable[[Row], Any]:
+    match part:
+        case PythonPart(kind="literal", value=int() | float() | str() as value):
             return lambda row: value
-        case ast.Name() | ast.Attribute():
-            name = ast.unparse(term)
+        case PythonPart(kind="name", text=name):
             if name not in names:
                 raise NoCondition(f"no column '{name}'{nearest(name, names) or '; there are ' + ', '.join(names)}")
             return lambda row: row.value(name)
         case _:
-            raise NoCondition(f"'{ast.unparse(term)}' is neither a column nor a number nor a text")
+            raise NoCondition(f"'{part.text}' is neither a column nor a number nor a text")
 
 
 def _compared(value: Any, bound: Any, by: Callable[[Any, Any], bool]) -> bool:

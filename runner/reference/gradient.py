@@ -18,6 +18,7 @@ from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment, Section
 from runner.experiment.results import DIFFERENCES
 from runner.graph.model import walk
+from runner.language.operations import OPERATIONS
 from runner.reference.arithmetic import Arithmetic, Floats
 from runner.reference.decisions import PerDevice, Replaying
 from runner.reference.interpreter import interpret
@@ -30,10 +31,7 @@ RTOL = 1e-6
 """The tolerance between <g, v> and the difference along v, relative to the sum of the magnitudes of <g, v>'s terms."""
 
 RTOL_IN_FLOAT32 = 1e-5
-"""The same where the graph calls an operation of `IN_FLOAT32`."""
-
-IN_FLOAT32 = frozenset({"dot_product_attention"})
-"""The operations that JAX computes in float32 for any input: its softmax (`jax._src.nn.functions`)."""
+"""The same where the graph calls an operation that JAX computes in float32 for any input."""
 
 _STEPS = (1e-6, 1e-7, 1e-5, 1e-4)
 """Steps, relative to the array's largest element: a smaller one for a kink that lies near, larger ones for rounding."""
@@ -88,7 +86,7 @@ def consult(
     """
     assert experiment.grad is not None
     consulted = Gradients()
-    rtol = RTOL_IN_FLOAT32 if _operations(experiment) & IN_FLOAT32 else RTOL
+    rtol = RTOL_IN_FLOAT32 if _in_float32(experiment) else RTOL
     whole, experiment = experiment, experiment.forward
     for section, oracle in sections.items():
         # The graph's gradients are the oracle of all programs, even if its own programs do not compute them.
@@ -180,9 +178,10 @@ def _scale(array: np.ndarray) -> float:
     return _largest(array) or 1.0
 
 
-def _operations(experiment: Experiment) -> frozenset[str]:
-    """The operations that the graph calls."""
-    return frozenset(equation.operation for equation in walk(experiment.computed("graph")))
+def _in_float32(experiment: Experiment) -> bool:
+    """Whether JAX computes an operation of the graph in float32 for any input."""
+    rows = (OPERATIONS.get(equation.operation) for equation in walk(experiment.computed("graph")))
+    return any(row is not None and row.in_float32 for row in rows)
 
 
 def _apart(

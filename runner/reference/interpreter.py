@@ -24,9 +24,9 @@ from runner import dtypes
 from runner.experiment.graphs import graph as graph_of
 from runner.experiment.model import Experiment, Flat, Line, Section
 from runner.graph.model import (
+    CombiningFunction,
     Const,
     Equation,
-    Function,
     Graph,
     Group,
     Operand,
@@ -244,7 +244,7 @@ class _Interpreter:
                 return self._lift(build, None, *(self._read(item, moved) for item in items))
             case Slice(lower=lower, upper=upper, step=step):
                 return self._lift(slice, None, *(self._read(part, moved) for part in (lower, upper, step)))
-            case Function(body=body):
+            case CombiningFunction(body=body):
                 return self._everywhere(self._function(body))
 
     def _function(self, body: Graph) -> Callable[..., Any]:

@@ -15,6 +15,7 @@ from typing import Any, Self
 import numpy as np
 
 from runner import dtypes
+from runner.language import notation
 from runner.language.counterparts.contraction import contract
 from runner.reference.machine import (
     NEAREST,
@@ -165,7 +166,7 @@ class Rounded(np.ndarray):
 
         args, kwargs = _mapped(operand, args), _mapped(operand, kwargs)
         with np.errstate(all="ignore"):
-            return _settled((contract if func is np.einsum else func)(*args, **kwargs), kind, machine)
+            return _settled((_einsum if func is np.einsum else func)(*args, **kwargs), kind, machine)
 
 
 def rounded(value: Any, kind: str, machine: Machine, *, exact: bool = False) -> Rounded:
@@ -223,18 +224,22 @@ def _settled(result: Any, kind: str, machine: Machine, *, exact: bool = False) -
     return rounded(plain(result), kind, machine, exact=exact)
 
 
+def _einsum(subscripts: str, *operands: Any) -> Any:
+    return contract(notation.parsed(subscripts, [np.ndim(each) for each in operands]), *operands)
+
+
 def _in_own_dtype(subscripts: str, value: Rounded) -> Any:
     """`np.einsum` of one operand: the sum over dropped dimensions, each step rounded to the dtype of `value`."""
-    names, kept = subscripts.split("->")
+    (names,), kept = notation.parsed(subscripts, [value.ndim])
     kind, machine = value.kind, value.machine
     distinct = "".join(dict.fromkeys(names))
-    total = np.einsum(f"{names}->{distinct}", plain(value))
+    total = np.einsum(notation.spelled(([names], distinct)), plain(value))
     gone = tuple(place for place, name in enumerate(distinct) if name not in kept)
     if gone:
         with np.errstate(all="ignore"):
             total = reduced(np.add, total, kind, machine, axis=gone, every_step=dtypes.dtype(kind).itemsize < 4)
     left = "".join(name for name in distinct if name in kept)
-    return rounded(np.einsum(f"{left}->{kept}", total), kind, machine)
+    return rounded(np.einsum(notation.spelled(([left], kept)), total), kind, machine)
 
 
 def _arrays(value: Any) -> list[Rounded]:

@@ -32,7 +32,7 @@ def sent(kind: str, devices: int, bytes_in: int | None, bytes_out: int | None) -
     return round(times * held * (devices - 1) / devices) if shared else times * held
 
 
-class Sending(Protocol):
+class RingCollective(Protocol):
     """A collective that is compiled, asked for or planned."""
 
     @property
@@ -51,7 +51,7 @@ class Sending(Protocol):
         ...
 
 
-def total(collectives: Iterable[Sending]) -> Count:
+def total(collectives: Iterable[RingCollective]) -> Count:
     """The bytes that a device sends in all executions of all `collectives`; None where one is not known."""
     return executions.total(
         (collective.count, collective.branches, collective.bytes_sent) for collective in collectives

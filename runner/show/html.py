@@ -9,7 +9,7 @@ from runner.record.model import Record, Trace
 from runner.show import collectives, figures, modes, report, svg, trace
 from runner.show.page.markup import Inside, grid, joined, tag
 from runner.show.status import HUES, look
-from runner.show.table import Cell, Table, status_cell
+from runner.show.table import StatusCell, Table, status_cell
 
 
 def fragment(record: Record) -> str:
@@ -47,6 +47,6 @@ def _trace(taken: Trace, axes: Sequence[str]) -> str:
     return "\n".join("".join(text for text, _ in line).rstrip() for line in lines)
 
 
-def _coloured(cell: Cell) -> Inside:
+def _coloured(cell: StatusCell) -> Inside:
     hue = look(cell.status).hue if cell.status else None
     return tag("span", cell.text, style=f"color:{HUES[hue].anywhere}") if hue else cell.text

@@ -25,7 +25,7 @@ PIPED = 10.0
 """Seconds between two lines without a terminal."""
 
 
-class _Line:
+class _ProgressLine:
     """Context manager: a thread rewrites `text` on one line of a terminal.
 
     - `every`: seconds between two lines without a terminal.
@@ -78,7 +78,7 @@ class _Line:
             _write("")
 
 
-class Progress(_Line):
+class Progress(_ProgressLine):
     """Context manager: `tell` sets the current activity, which a terminal shows with its seconds until the end.
 
     - `every`: seconds between two lines without a terminal.
@@ -109,7 +109,7 @@ class Quiet(Progress):
         return self
 
 
-class SweepProgress(_Line):
+class SweepProgress(_ProgressLine):
     """Context manager: a line with the points done, running and failed, the time left, and the best value so far.
 
     - `points`: their number; `every`: seconds between two lines without a terminal.

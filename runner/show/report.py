@@ -29,7 +29,7 @@ from runner.record.verdicts import (
 from runner.show import refused, values
 from runner.show.console import PLAIN, print_table, room, say, show_lines
 from runner.show.status import FAULTS, LOOKS, WARNING, look
-from runner.show.table import Cell, Table, status_cell
+from runner.show.table import StatusCell, Table, status_cell
 from runner.words import listed
 
 
@@ -134,26 +134,26 @@ def _head(record: Record, mesh: MeshShape, target: Devices) -> None:
         say(f"mesh {axes} on {devices}{jax}\n")
 
 
-def programs(record: Record) -> Table[Cell]:
+def programs(record: Record) -> Table[StatusCell]:
     """Return the table of programs, with their checks, measured values, and times."""
     names: list[str] = []
     for program in record.programs.values():
         names += [name for name, _ in program.checks.named() if name not in names]
     expected = [name for name in names if name in CHECKED]
     names = [name for name in names if name not in expected]
-    rows: list[list[Cell]] = []
+    rows: list[list[StatusCell]] = []
     for program, result in record.programs.items():
-        row = [Cell(program), status_cell(result.status)]
+        row = [StatusCell(program), status_cell(result.status)]
         for name in names:
             check = result.checks.get(name)
             status = "not run" if check is None or check.status == "not_run" else check.status
             row.append(status_cell(status, "–" if status == "not run" else status))
         if expected:
             row.append(_expectations([check for name, check in result.checks.named() if name in expected]))
-        row += map(Cell, _measured(result.checks))
+        row += map(StatusCell, _measured(result.checks))
         timing = result.timing if isinstance(result, CompiledProgram) else None
-        row.append(Cell(f"{timing.compile_s * 1e3:.0f} ms" if timing else "–"))
-        row.append(Cell(_run_time(timing) if timing else "–"))
+        row.append(StatusCell(f"{timing.compile_s * 1e3:.0f} ms" if timing else "–"))
+        row.append(StatusCell(_run_time(timing) if timing else "–"))
         rows.append(row)
     head = ("program", "status", *names, *(["expect"] if expected else []), *_MEASURED, "compile", "run")
     return Table(head, rows)
@@ -250,7 +250,7 @@ def _open(name: str, output: ValueOutput, undecided: Undecided) -> str:
     return text
 
 
-def _expectations(checks: Sequence[Verdict]) -> Cell:
+def _expectations(checks: Sequence[Verdict]) -> StatusCell:
     """Return all expectations of a program in one cell; failures are named below the table."""
     statuses = {check.status for check in checks}
     status = next((status for status in ("failed", "passed") if status in statuses), "not run")

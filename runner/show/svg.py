@@ -94,7 +94,7 @@ def figure(picture: Picture, paint: dict[int, str], *, marked: bool = False, roo
 
 
 @dataclass(frozen=True)
-class _Frame:
+class _ImageFrame:
     """Data that all slices of one picture share, so that their cells have one size.
 
     - `rows`, `columns`: the indices that are drawn; `xs`, `ys`: the range of each of them.
@@ -115,7 +115,7 @@ class _Frame:
     marked: bool
 
 
-def _frame(grids: Sequence[Grid], picture: Picture, *, sliced: bool, marked: bool, room: float) -> _Frame:
+def _frame(grids: Sequence[Grid], picture: Picture, *, sliced: bool, marked: bool, room: float) -> _ImageFrame:
     """Return a frame as large as the labels of all slices need and the page allows, with notes on omissions."""
     first = grids[0]
     columns = clip(len(first.columns), _LINES)
@@ -153,10 +153,10 @@ def _frame(grids: Sequence[Grid], picture: Picture, *, sliced: bool, marked: boo
         notes.append("too small for labels: point at a cell to read its devices")
     elif not whole:
         notes.append("each cell names the first of its devices: point at it to read all")
-    return _Frame(rows, columns, xs, ys, left, top, size, platform, whole, tuple(notes), marked)
+    return _ImageFrame(rows, columns, xs, ys, left, top, size, platform, whole, tuple(notes), marked)
 
 
-def _grid(grid: Grid, frame: _Frame, picture: Picture, paint: dict[int, str]) -> Box:
+def _grid(grid: Grid, frame: _ImageFrame, picture: Picture, paint: dict[int, str]) -> Box:
     """Draw one grid with its headings."""
     left, top = frame.left, frame.top
     width, height = frame.xs[-1][1], frame.ys[-1][1]
@@ -197,7 +197,7 @@ def _fit(holders: list[tuple[int, ...]], platform: str, width: float, height: fl
 
 
 def _cell(
-    cell: Cell, picture: Picture, paint: dict[int, str], place: tuple[float, float, float, float], frame: _Frame
+    cell: Cell, picture: Picture, paint: dict[int, str], place: tuple[float, float, float, float], frame: _ImageFrame
 ) -> str:
     """Draw one shard: in the colour of its device, or striped in those of all copies; labelled, with their number.
 

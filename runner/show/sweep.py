@@ -14,7 +14,7 @@ from runner.record import measures
 from runner.record.measures import MEASURES, Best, Row
 from runner.record.model import STATUSES
 from runner.show.console import print_table, say
-from runner.show.table import Cell, Table, status_cell
+from runner.show.table import StatusCell, Table, status_cell
 from runner.words import bytes_text, time_text
 
 HEADINGS = {
@@ -62,7 +62,7 @@ def measure_text(name: str, value: float | None) -> str:
     return f"{value:.3g}" if value >= 1e4 else f"{value:g}"
 
 
-def table(rows: Sequence[Row]) -> Table[Cell]:
+def table(rows: Sequence[Row]) -> Table[StatusCell]:
     """Return the table: the keys that vary, then the measures."""
     keys = list(rows[0].keys) if rows else []
     experiments = len({row.experiment for row in rows}) > 1
@@ -73,16 +73,16 @@ def table(rows: Sequence[Row]) -> Table[Cell]:
     on = {row.hardware for row in rows if row.hardware}
     heads = {**HEADINGS, "estimate_s": f"estimate on {next(iter(on))}"} if len(on) == 1 else HEADINGS
     head += [heads[name] for name in measured] + (["message"] if said else [])
-    lines: list[list[Cell]] = []
+    lines: list[list[StatusCell]] = []
     for row in rows:
         texts = [str(row.point), *([row.experiment or "–"] if experiments else [])]
         texts += [row.keys[key] for key in keys]
-        cells = [*map(Cell, (*texts, row.program or "–"))]
+        cells = [*map(StatusCell, (*texts, row.program or "–"))]
         cells.append(status_cell(row.status))
         equal = "" if row.same_as is None else f" (as point {row.same_as})"
-        cells.append(Cell(f"{collectives_text(row.collectives)}{equal}"))
-        cells += [Cell(_measured(row, name, named=len(on) > 1)) for name in measured]
-        lines.append([*cells, *([Cell(brief(row.error))] if said else [])])
+        cells.append(StatusCell(f"{collectives_text(row.collectives)}{equal}"))
+        cells += [StatusCell(_measured(row, name, named=len(on) > 1)) for name in measured]
+        lines.append([*cells, *([StatusCell(brief(row.error))] if said else [])])
     return Table(head, lines)
 
 

@@ -16,7 +16,7 @@ from runner.show.status import look
 
 
 @dataclass(frozen=True)
-class Cell:
+class StatusCell:
     """Text in the colour of a status; plain `str` cells have no colour."""
 
     text: str
@@ -28,7 +28,7 @@ Content = TypeVar("Content", covariant=True)
 
 @dataclass(frozen=True)
 class Table(Generic[Content]):
-    """The names of the columns, and rows of as many cells: texts and `Cell`, on a page markup as well.
+    """The names of the columns, and rows of as many cells: texts and `StatusCell`, on a page markup as well.
 
     `right` are the indices of numeric columns, which a page aligns to the right.
     """
@@ -38,7 +38,7 @@ class Table(Generic[Content]):
     right: frozenset[int] = frozenset()
 
 
-Texts = Table[Cell | str]
+Texts = Table[StatusCell | str]
 """A table that the terminal, Markdown and pages can all show."""
 
 _Styled = tuple[str, str]
@@ -56,14 +56,14 @@ _EASY = 24
 """The width up to which a column is not narrowed just to save one of several tables."""
 
 
-def status_cell(status: str, text: str | None = None) -> Cell:
+def status_cell(status: str, text: str | None = None) -> StatusCell:
     """Return a status, or another text, as a cell in the colour of the status."""
-    return Cell(text or status, status)
+    return StatusCell(text or status, status)
 
 
 def markdown(table: Texts) -> list[str]:
     """Return the table as lines of Markdown."""
-    rows = [[cell.text if isinstance(cell, Cell) else cell for cell in row] for row in table.rows]
+    rows = [[cell.text if isinstance(cell, StatusCell) else cell for cell in row] for row in table.rows]
     written = ["| " + " | ".join(text.replace("|", "\\|") for text in row) + " |" for row in (table.head, *rows)]
     return [written[0], "|---" * len(table.head) + "|", *written[1:]]
 
@@ -93,7 +93,7 @@ def lines(table: Texts, room: int | None = None) -> list[Line]:
     return [line for k, block in enumerate(blocks) for line in [*([Line()] if k else ()), *block]]
 
 
-def _styled(cell: Cell | str) -> _Styled:
+def _styled(cell: StatusCell | str) -> _Styled:
     if isinstance(cell, str):
         return printable(cell), ""
     return printable(cell.text), look(cell.status).style if cell.status else ""

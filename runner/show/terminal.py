@@ -43,7 +43,7 @@ def block(picture: Picture, width: int, paint: dict[int, str]) -> list[Line]:
 
 
 @dataclass(frozen=True)
-class _Frame:
+class _TextFrame:
     """Data that all slices of one picture share, so that their cells have one size.
 
     - `rows`, `columns`: the indices that are drawn; `corner`: the axes' names; `margin`: the room for row headings.
@@ -62,7 +62,7 @@ class _Frame:
     notes: tuple[str, ...]
 
 
-def _frame(grids: Sequence[Grid], picture: Picture, width: int) -> _Frame:
+def _frame(grids: Sequence[Grid], picture: Picture, width: int) -> _TextFrame:
     """Return a frame for grids at most `width` wide, and notes on what they leave out."""
     first = grids[0]
     across, down = len(first.columns), len(first.rows)
@@ -104,10 +104,10 @@ def _frame(grids: Sequence[Grid], picture: Picture, width: int) -> _Frame:
         inner = 20 // across - 1
     # A box of nine lines for one, two and four rows, so that the arrays of one experiment line up.
     height = {1: 7 if across <= 4 else 3, 2: 3}.get(len(rows), 1) if tall else 1
-    return _Frame(rows, columns, corner, margin, inner, height, spellings[spell], headed, tuple(notes))
+    return _TextFrame(rows, columns, corner, margin, inner, height, spellings[spell], headed, tuple(notes))
 
 
-def _grid(grid: Grid, frame: _Frame, paint: dict[int, str]) -> list[Line]:
+def _grid(grid: Grid, frame: _TextFrame, paint: dict[int, str]) -> list[Line]:
     """Draw one grid."""
     margin, inner, columns = frame.margin, frame.inner, frame.columns
 

@@ -25,7 +25,7 @@ class NotLowered(Exception):
 
 
 @dataclass(frozen=True)
-class Compiled:
+class CompiledModule:
     """`results` has the shape and dtype of every output; `seconds` is what lowering and compiling took.
 
     `said` is what the compiler wrote to standard error meanwhile; None where it cannot be read back. `lowered` is what
@@ -57,7 +57,7 @@ class Compiled:
 
 
 def costs(executable: Any) -> tuple[Memory | None, Cost | None]:
-    """An executable's memory and cost, as in `Compiled`."""
+    """An executable's memory and cost, as in `CompiledModule`."""
     return _memory(executable), _cost(executable, _text(executable)[0])
 
 
@@ -92,7 +92,7 @@ def _cost(executable: Any, text: str) -> Cost | None:
     return None if total == Cost() else with_loops(total, text)
 
 
-def compile_program(program: Program, function: Any, operands: Any) -> Compiled:
+def compile_program(program: Program, function: Any, operands: Any) -> CompiledModule:
     """Lower and compile a program."""
     phases.tell(f"{program} was compiled")
     said = CapturedStderr()
@@ -102,16 +102,16 @@ def compile_program(program: Program, function: Any, operands: Any) -> Compiled:
     seconds = time.perf_counter() - start
     heard = said.text()
     text, unreadable = _text(executable)
-    return Compiled(executable, tuple(module.out_info), seconds, heard, module, text, unreadable)
+    return CompiledModule(executable, tuple(module.out_info), seconds, heard, module, text, unreadable)
 
 
-def planned(experiment: Experiment, program: Program, compiled: Compiled, folder: Path) -> Planned | None:
+def planned(experiment: Experiment, program: Program, compiled: CompiledModule, folder: Path) -> Planned | None:
     """Shardy's plan of a program; None for a program on one device."""
     return plan.of_program(experiment, program, compiled.lowered, folder) if program.on_mesh else None
 
 
 def reshards(
-    experiment: Experiment, program: Program, compiled: Compiled, mesh: Any, *, run: bool
+    experiment: Experiment, program: Program, compiled: CompiledModule, mesh: Any, *, run: bool
 ) -> dict[str, Reshard]:
     """For each involuntary rematerialization a sequence of reshards that avoids it; `mesh` is JAX's."""
     if compiled.said is None or not program.on_mesh or "full rematerialization" not in compiled.said.lower():
@@ -122,7 +122,7 @@ def reshards(
     return resharding.ways(experiment, Origins(experiment, program.lines), compiled.said, mesh, run=run)
 
 
-def asked(experiment: Experiment, program: Program, compiled: Compiled) -> list[AskedCollective] | None:
+def asked(experiment: Experiment, program: Program, compiled: CompiledModule) -> list[AskedCollective] | None:
     """The explicit collectives of a program, read from its lowered module; None without a mesh."""
     if not program.on_mesh:
         return None

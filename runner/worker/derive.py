@@ -22,7 +22,7 @@ from runner.sharding.plan import Derivation, Plan, whole_axes
 from runner.untyped import is_sequence
 from runner.why import notation
 from runner.worker import calls
-from runner.worker.plan import NOWHERE, Names, Place, plan
+from runner.worker.plan import NOWHERE, ModuleNames, Place, plan
 from runner.worker.refusing import refusal
 from runner.worker.specs import partition, structs
 from runner.worker.versions import abstract_mesh
@@ -115,7 +115,7 @@ def planned(experiment: Experiment) -> tuple[Plan, Parts]:
         return graph.producers[number].source.line.path, number if scopes[-1][2] else None, False
 
     arrays = {f"arrays[{at}]": array.name for at, array in enumerate(experiment.given)}
-    return plan(lowered, experiment, Names(where, arrays.get, tuple(experiment.results))), types
+    return plan(lowered, experiment, ModuleNames(where, arrays.get, tuple(experiment.results))), types
 
 
 def derived(

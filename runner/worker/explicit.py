@@ -19,7 +19,7 @@ from runner.experiment.imported import Imported
 from runner.experiment.model import Experiment
 from runner.faults import invalid
 from runner.graph.model import Equation, Graph
-from runner.graph.source import Call
+from runner.graph.source import FunctionCall
 from runner.language.operations import OPERATIONS
 from runner.layout import Spec
 from runner.programs.types import Repairs
@@ -191,7 +191,7 @@ class _Explicit(Walker):
             self.gathered[path] = lies
         return self._settled(path, value, entered)
 
-    def inside(self, call: Call, body: Graph, arguments: Sequence[Any]) -> tuple[Any, ...]:
+    def inside(self, call: FunctionCall, body: Graph, arguments: Sequence[Any]) -> tuple[Any, ...]:
         """Evaluate a function's body; a user's own Python function is called, since nothing inside can be repaired."""
         imports = self.experiment.imports
         if call.function not in imports.functions:

@@ -72,7 +72,7 @@ class _Tree:
 
 
 @dataclass(frozen=True)
-class _Around:
+class _RepeatAround:
     """A repeat around a line: its name, its mapping in the file, and the lines of its body before that line."""
 
     name: str
@@ -92,11 +92,11 @@ def traced(definition: Mapping[str, Any], folder: Path, into: Path) -> dict[str,
 
     Raises `InvalidExperiment` for what cannot be imported, traced or read, with the user's line if there is one.
     """
-    return _Reading(definition, folder, into).done()
+    return _FunctionReader(definition, folder, into).done()
 
 
 @dataclass
-class _Reading:
+class _FunctionReader:
     definition: Mapping[str, Any]
     folder: Path
     into: Path
@@ -397,7 +397,7 @@ class _Reading:
             if section == "per_device" or not self.definition[BOTH]:
                 return
         self.before: dict[str, Any] = {}
-        self.around: list[_Around] = []
+        self.around: list[_RepeatAround] = []
         self.values: set[str] = set()
         known, self.trees = dict(self.trees), {name: self.trees[name] for name in self.trees if name in self.operands}
         for where in (BOTH, section):
@@ -464,7 +464,7 @@ class _Reading:
         self.values |= {str(repeat.get("index", "i")), *(leaf for part in first.values() for leaf in part)}
         lines: dict[str, Any] = {}
         body: Mapping[str, Any] = repeat["body"]
-        self.around.append(_Around(name, {**repeat, **first}, lines))
+        self.around.append(_RepeatAround(name, {**repeat, **first}, lines))
         for written, value in body.items():
             own: Key = (*key, "body", written)
             given, text = (written, value) if is_choice(value) else self._line(section, written, value, own)

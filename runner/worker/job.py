@@ -42,7 +42,7 @@ from runner.link.events import (
 )
 from runner.link.steps import Step, StepWork
 from runner.programs import WRITERS
-from runner.programs.types import Floats, Types
+from runner.programs.types import Floats, InferredTypes
 from runner.record.files import write_text
 from runner.worker import calls, gradient, phases, processes, warm
 from runner.worker.compilation import NotLowered
@@ -151,7 +151,9 @@ def _run(job: dict[str, Any], emit: Emit) -> None:
         emit(doing.done(step))
 
 
-def _sources(experiment: Experiment, programs: list[Program], data_folder: Path, types: Types) -> dict[str, str]:
+def _sources(
+    experiment: Experiment, programs: list[Program], data_folder: Path, types: InferredTypes
+) -> dict[str, str]:
     """The sources of the programs and of those that show the layouts of intermediate values, by name."""
     sources: dict[str, str] = {}
     for program in programs:
@@ -175,7 +177,7 @@ def _keeping(program: Program) -> str:
     return f"{program}_keeping_all"
 
 
-def _types_event(types: Types, target: Devices) -> events.Types:
+def _types_event(types: InferredTypes, target: Devices) -> events.Types:
     """The event with the types."""
     return events.Types(
         unsupported={program.value: reason for program, reason in types.unsupported.items()},
@@ -291,7 +293,7 @@ def _absent(experiment: Experiment) -> AbsentDevices | None:
     return AbsentDevices(experiment)
 
 
-def _prepare_trace(experiment: Experiment, types: Types, data: Path) -> TraceProgram:
+def _prepare_trace(experiment: Experiment, types: InferredTypes, data: Path) -> TraceProgram:
     # Few runs take a trace: the others need not wait for the import.
     from runner.worker.trace import TraceProgram, prepare
 

@@ -26,7 +26,7 @@ import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from runner.link.measures import Measure, Wanted
+from runner.link.measures import MeasuredRun, MeasuringRequest
 from runner.worker import calls
 
 _lax, _numpy = cast("Any", jax.lax), cast("Any", jnp)
@@ -46,7 +46,7 @@ def main() -> None:
     """Measure, and print each measure as soon as it is known."""
     channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    wanted = Wanted(**json.loads(sys.argv[2]))
+    wanted = MeasuringRequest(**json.loads(sys.argv[2]))
     if wanted.platform == "cpu":
         calls.configure("jax_platforms", "cpu")
         calls.configure("jax_num_cpu_devices", wanted.devices)
@@ -55,13 +55,13 @@ def main() -> None:
         channel.flush()
 
 
-def measures(wanted: Wanted) -> Iterator[Measure]:
+def measures(wanted: MeasuringRequest) -> Iterator[MeasuredRun]:
     """Measure the local devices, the smallest sizes first."""
     devices = calls.devices(wanted.platform)[: wanted.devices or None]
     count = len(devices)
     mesh = calls.make_mesh((count,), ("x",), axis_types=(AxisType.Auto,), devices=devices)
     kind = devices[0].device_kind
-    measured = functools.partial(Measure, device=kind, devices=count)
+    measured = functools.partial(MeasuredRun, device=kind, devices=count)
     few = max(3, wanted.runs // 5)
     seconds = _time(calls.jit(_nothing), _placed(mesh, P("x"), (count,), jnp.float32), wanted.runs)
     yield measured(kind="dispatch", dtype="float32", bytes=0, seconds=seconds)

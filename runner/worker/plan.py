@@ -38,7 +38,7 @@ NOWHERE: Place = (None, None, False)
 
 
 @dataclass(frozen=True)
-class Names:
+class ModuleNames:
     """The experiment's names for the operations (`where`) and the arguments (`array`) of a module.
 
     `outputs`: the names of the results in order; empty if no keys are needed.
@@ -49,7 +49,7 @@ class Names:
     outputs: tuple[str, ...] = ()
 
 
-def plan(lowered: Any, experiment: Experiment, names: Names) -> Plan:
+def plan(lowered: Any, experiment: Experiment, names: ModuleNames) -> Plan:
     """Shardy's plan of a lowered program; if it is not available, a plan with the reason."""
     modules = propagated(lowered)
     if isinstance(modules, str):
@@ -58,7 +58,7 @@ def plan(lowered: Any, experiment: Experiment, names: Names) -> Plan:
     origins, counted = ShardingOrigins(originating, experiment.mesh), Places(module, experiment.mesh)
     origins.walk()
     counted.walk()
-    reader = _Reader(module, experiment, names, origins, counted)
+    reader = _PlanReader(module, experiment, names, origins, counted)
     reader.walk()
     return reader.plan()
 
@@ -74,7 +74,7 @@ def of_program(experiment: Experiment, program: Program, lowered: Any, folder: P
         # An operand of a loop that is sliced in each step is attributed to the whole value.
         return None if lines[0].primitive is None else lines[0].node, None, lines[0].gradient
 
-    whole = plan(lowered, experiment, Names(where, origins.array, tuple(experiment.outputs)))
+    whole = plan(lowered, experiment, ModuleNames(where, origins.array, tuple(experiment.outputs)))
     write_text(folder / f"plan_{program}.json", _text(whole))
     return whole.summary()
 
@@ -97,7 +97,7 @@ _ALONG = frozenset({"slice", "dynamic_slice", "reshape", "transpose", "convert",
 
 
 @dataclass(frozen=True)
-class _Known:
+class _KnownValue:
     """What is known of a value: its array or line, and the names of its dimensions.
 
     - `fixed`: the key of an array, and its layout, which holds for all readers.
@@ -111,9 +111,9 @@ class _Known:
     met: tuple[tuple[str, Spec], ...] = ()
 
 
-class _Reader(Places):
+class _PlanReader(Places):
     def __init__(
-        self, module: Any, experiment: Experiment, names: Names, origins: ShardingOrigins, counted: Places
+        self, module: Any, experiment: Experiment, names: ModuleNames, origins: ShardingOrigins, counted: Places
     ) -> None:
         super().__init__(module, experiment.mesh)
         self._experiment, self._names, self._origins = experiment, names, origins
@@ -127,7 +127,7 @@ class _Reader(Places):
         self._visited: dict[Any, int] = {}
         self._values: dict[int, Spec] = {}
         self._layouts: dict[Any, Spec] = {}
-        self._known: dict[Any, _Known] = {}
+        self._known: dict[Any, _KnownValue] = {}
         self._numbers: dict[Any, int] = {}
         self._inputs: list[str] = []
         self._last: list[Any] = []
@@ -158,10 +158,10 @@ class _Reader(Places):
             self._layouts[argument] = spec = shardy.one(text) or self._replicated(argument)
             name = shardy.name_of(str(argument.location))
             array = self._names.array(name) if name else None
-            known = _Known(array or name or f"argument {at}")
+            known = _KnownValue(array or name or f"argument {at}")
             if array is not None:
                 dims = next(source.dims for source in self._experiment.given if source.name == array)
-                known = _Known(array, dims, (self._experiment.key_of_layout(array), spec))
+                known = _KnownValue(array, dims, (self._experiment.key_of_layout(array), spec))
             self._known[argument] = self._asking(argument, known, (("", "", at), 0))
             self._inputs.append(known.of)
 
@@ -186,7 +186,7 @@ class _Reader(Places):
         if name == "constant":
             for result in operation.results:
                 self._layouts[result] = self._replicated(result)
-                self._known[result] = _Known("a constant")
+                self._known[result] = _KnownValue("a constant")
             return False
         if name == "return":
             self._last = list(operation.operands)
@@ -228,7 +228,7 @@ class _Reader(Places):
         where = self._place_of(operation)
         of = line or (known_operands[0].of if known_operands and name in _ALONG else name)
         for at, result in enumerate(operation.results):
-            known = _Known(of, dims[at] if at < len(dims) else ())
+            known = _KnownValue(of, dims[at] if at < len(dims) else ())
             self._known[result] = known if where is None else self._asking(result, known, (where, at))
         result_nodes = [self._nodes(result, made=True) for result in operation.results]
         if rule.text is not None:
@@ -258,8 +258,8 @@ class _Reader(Places):
             )  # fmt: skip
             self._planned.append((planned, operand_nodes, result_nodes))
 
-    def _of(self, value: Any) -> _Known:
-        return self._known.get(value, _Known(""))
+    def _of(self, value: Any) -> _KnownValue:
+        return self._known.get(value, _KnownValue(""))
 
     def _number_of(self, value: Any) -> int:
         if value not in self._numbers:
@@ -277,7 +277,9 @@ class _Reader(Places):
             self._regions.lie(nodes, whole, key)
         return nodes
 
-    def _asking(self, value: Any, known: _Known, where: tuple[sharding_origins.OperationPlace, int]) -> _Known:
+    def _asking(
+        self, value: Any, known: _KnownValue, where: tuple[sharding_origins.OperationPlace, int]
+    ) -> _KnownValue:
         """What is known of a value, with the keys of the constraints on it."""
         asked: list[tuple[str, Spec]] = []
         met: list[tuple[str, Spec]] = []

@@ -17,6 +17,7 @@ import numpy as np
 
 from runner.derivation.terms import ALL, Part, built, constant, indexed
 from runner.graph.term import NOTHING, Apply, Const, Group, Slice, Term
+from runner.language import notation
 from runner.language.operations import OPERATIONS
 from runner.language.parts import axes_of, operator
 from runner.language.parts import transposed as turned
@@ -575,9 +576,10 @@ def transposed(x: Term, order: tuple[int, ...]) -> Term:
         case Apply(operation="transpose", operands=(inner, Group(items=items))):
             before = [item.value for item in items if isinstance(item, Const)]
             return transposed(inner, tuple(cast("int", before[at]) for at in order))
-        case Apply(operation="einsum", operands=(Const(value=str(spelled)), *operands)):
-            left, _, result = spelled.partition("->")
-            return replace(x, operands=(Const(f"{left}->{''.join(result[at] for at in order)}"), *operands))
+        case Apply(operation="einsum", operands=(Const(value=str(subscripts)), *operands)):
+            inputs, result = notation.parsed(subscripts)
+            subscripts = notation.spelled((inputs, "".join(result[at] for at in order)))
+            return replace(x, operands=(Const(subscripts), *operands))
         case Apply(operation="matmul", operands=(left, right)) if len(order) == 2:
             return operator("matmul", turned(right), turned(left))
         case _:
@@ -917,8 +919,8 @@ def _product(application: Application) -> Term:
     second = [first[paired[d]] if d in paired else next(letters) for d in range(ranks[1])]
     kept = [first[d] for d in (*many, *(d for d in range(ranks[0]) if d not in (*many, *left)))]
     kept += [second[d] for d in range(ranks[1]) if d not in paired]
-    spelled = f"{''.join(first)},{''.join(second)}->{''.join(kept)}"
-    return Apply("einsum", (Const(spelled), x, y), named)
+    subscripts = notation.spelled((("".join(first), "".join(second)), "".join(kept)))
+    return Apply("einsum", (Const(subscripts), x, y), named)
 
 
 @reads("conv_general_dilated")
@@ -1112,20 +1114,21 @@ def _groups(groups: Any) -> list[list[int]] | None:
     return None if groups is None else [list(map(int, group)) for group in groups]
 
 
-_REDUCED = {"psum": "sum", "psum_invariant": "sum", "pmax": "max", "pmin": "min"}
+_REDUCING = {"psum": "psum", "psum_invariant": "psum", "pmax": "pmax", "pmin": "pmin"}
 
 
-@reads(*_REDUCED)
+@reads(*_REDUCING)
 def _over_devices(application: Application) -> Term:
     """A reduction over mesh axes, and over the dimensions that `vmap` makes of its own axis."""
-    whole = _REDUCED[application.name]
+    over = OPERATIONS[_REDUCING[application.name]].over
+    assert over is not None
     axes = application.params["axes"]
     places = tuple(int(axis) for axis in axes if not isinstance(axis, str))
     results: list[Term] = []
     for operand in application.operands:
-        x = _built(f"{whole}({{x}}, axis={{a}})", x=operand, a=_axes(places)) if places else operand
+        x = _built(f"{over.reduction}({{x}}, axis={{a}})", x=operand, a=_axes(places)) if places else operand
         names = _axis_names(application.params)
-        results.append(_collective(f"p{whole}", application, x) if names else x)
+        results.append(_collective(_REDUCING[application.name], application, x) if names else x)
     return results[0] if len(results) == 1 else Group(tuple(results))
 
 
@@ -1177,7 +1180,7 @@ def _place(application: Application) -> Term:
 
 
 _OVER_AXES = {
-    *_REDUCED, "all_gather", "all_gather_invariant", "reduce_scatter", "all_to_all", "ragged_all_to_all", "ppermute",
+    *_REDUCING, "all_gather", "all_gather_invariant", "reduce_scatter", "all_to_all", "ragged_all_to_all", "ppermute",
     "pbroadcast", "pcollectivebroadcast", "axis_index", "pvary",
 }  # fmt: skip
 

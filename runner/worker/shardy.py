@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from runner.evidence.opcodes import REDUCTIONS
 from runner.layout import Spec
 from runner.sharding.plan import terms
 
@@ -14,10 +15,6 @@ _DIMENSION = re.compile(r"\{([^}]*)\}")
 _AXIS = re.compile(r'"([^"]+)"(?::(\(\d+\)\d+))?')
 _SHARDING = re.compile(r"<@\w*, (\[[^\]]*\])[^>]*>")
 _RULE = re.compile(r"op_sharding_rule<(.*?) ?\{([^}]*)\}(.*)>$")
-
-_REDUCTIONS = {
-    "add": "sum", "maximum": "max", "minimum": "min", "multiply": "prod", "and": "and", "or": "or",
-}  # fmt: skip
 
 Dims = tuple[str | None, ...]
 """The names of an array's dimensions, as far as they have names."""
@@ -127,7 +124,7 @@ def reduction(operation: Any, operand: Any) -> str | None:
     """The reduction of an all-reduce: from Shardy's text, else from the operation that it completes."""
     if "reduction_kind" in operation.attributes:
         kind = str(operation.attributes["reduction_kind"]).strip('"').lower()
-        known = next((name for name in ("sum", "max", "min", "prod", "and", "or") if name in kind), None)
+        known = next((name for name in REDUCTIONS.values() if name in kind), None)
         if known:
             return known
     owner = getattr(operand.owner, "operation", operand.owner)
@@ -139,6 +136,6 @@ def reduction(operation: Any, operand: Any) -> str | None:
         for block in region.blocks:
             for inner in block.operations:
                 kind = inner.operation.name.partition(".")[2]
-                if kind in _REDUCTIONS:
-                    return _REDUCTIONS[kind]
+                if kind in REDUCTIONS:
+                    return REDUCTIONS[kind]
     return "sum"

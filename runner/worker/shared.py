@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 if TYPE_CHECKING:
-    from runner.worker.compilation import Compiled
+    from runner.worker.compilation import CompiledModule
 
 _MOST = 8
 """How many compilations are kept: the memory of a process that does many points stays flat."""
@@ -28,15 +28,15 @@ _INPUTS = re.compile(r"^def inputs\(\):\n(?:(?: .*)?\n)+", re.MULTILINE)
 @dataclass(frozen=True)
 class _Kept:
     function: Any
-    compiled: Compiled
+    compiled: CompiledModule
 
 
 _kept: OrderedDict[tuple[Any, ...], _Kept] = OrderedDict()
 
 
 def compiled(
-    text: str, function: Any, operands: Sequence[Any], compile_it: Callable[[], Compiled]
-) -> tuple[Any, Compiled]:
+    text: str, function: Any, operands: Sequence[Any], compile_it: Callable[[], CompiledModule]
+) -> tuple[Any, CompiledModule]:
     """The function to run and its compilation: those of an earlier program, or else `compile_it`'s.
 
     `text` is the source of the program, `function` its jitted function, `operands` what it is called with, on devices.

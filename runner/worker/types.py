@@ -20,9 +20,10 @@ from runner.experiment.program import Program
 from runner.faults import LEFT_OUT, InvalidExperiment, invalid, key_text
 from runner.graph.source import Source
 from runner.graph.term import Apply, Const, Term, mapped
+from runner.language.parts import called
 from runner.language.syntax import Expression
 from runner.layout import Layout, Spec
-from runner.programs.types import Floats, Repairs, Typed, Types
+from runner.programs.types import Floats, InferredTypes, Repairs, Typed
 from runner.untyped import is_sequence
 from runner.words import quoted
 from runner.worker import calls, explicit, gradient, limits
@@ -32,7 +33,7 @@ from runner.worker.versions import abstract_mesh, varying_axes
 from runner.worker.walk import REFUSALS, Walker
 
 
-def infer(experiment: Experiment, *, derives: bool = False) -> Types:
+def infer(experiment: Experiment, *, derives: bool = False) -> InferredTypes:
     """Evaluate every section abstractly.
 
     With `derives` the graph's lines for one device are derived even if `derived` is not among the programs to run.
@@ -113,7 +114,7 @@ def infer(experiment: Experiment, *, derives: bool = False) -> Types:
     if not experiment.chosen and all(program in unsupported for program in experiment.programs):
         of_lines = limits.not_here(experiment) is not None or not experiment.grad
         raise invalid(("per_device",) if of_lines else ("grad", "of"), unsupported[experiment.programs[0]])
-    return Types(outputs, nodes, repairs, unsupported, floats, differing, **deriving)
+    return InferredTypes(outputs, nodes, repairs, unsupported, floats, differing, **deriving)
 
 
 def _place(experiment: Experiment, output: str) -> str:
@@ -289,9 +290,10 @@ def _known_gathered(experiment: Experiment, name: str, loose: frozenset[str]) ->
 
 
 def _invarying(term: Term) -> Term:
-    """An expression whose `all_gather`s return invarying values."""
+    """An expression whose collectives return invarying values where they can."""
     term = mapped(term, _invarying)
-    if not isinstance(term, Apply) or term.operation != "all_gather":
+    row = called(term)
+    if not isinstance(term, Apply) or row is None or row.over is None or "invarying" not in row.over.to:
         return term
     others = (argument for argument in term.named if argument[0] != "to")
     return replace(term, named=(*others, ("to", Const("invarying"))))

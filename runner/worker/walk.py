@@ -18,11 +18,11 @@ from runner.experiment.model import Experiment, Section, Statement
 from runner.experiment.plain import located
 from runner.faults import InvalidExperiment
 from runner.graph.model import (
-    Called,
-    Choice,
+    Branches,
+    CalledFunction,
+    CombiningFunction,
     Const,
     Equation,
-    Function,
     Graph,
     Group,
     Operand,
@@ -32,7 +32,7 @@ from runner.graph.model import (
     Slice,
     flat,
 )
-from runner.graph.source import Call, Source
+from runner.graph.source import FunctionCall, Source
 from runner.language.operations import COMPUTATIONS, CONSTANTS, OPERATIONS, Operation
 from runner.language.operators import BY_NAME
 from runner.language.syntax import SyntaxFault, fault_at
@@ -106,9 +106,9 @@ class Walker:
             match equation.form:
                 case Repeat() as repeat:
                     self._repeat(equation, repeat)
-                case Called() as called:
+                case CalledFunction() as called:
                     self._call(equation, called)
-                case Choice() as choice:
+                case Branches() as choice:
                     self._choose(equation, choice)
                 case None:
                     (result,) = equation.results
@@ -117,14 +117,14 @@ class Walker:
                     if source.whole and source.line.first is None and not self.combining:
                         self.on_value(source.line.path, value)
 
-    def _call(self, equation: Equation, called: Called) -> None:
+    def _call(self, equation: Equation, called: CalledFunction) -> None:
         """A call of a function of the experiment's own."""
         (body,) = equation.bodies
         values = self.inside(called.call, body, [self.read(operand) for operand in equation.operands])
         for result, value in zip(equation.results, values, strict=True):
             self._numbered[result.number] = value
 
-    def inside(self, call: Call, body: Graph, arguments: Sequence[Any]) -> tuple[Any, ...]:
+    def inside(self, call: FunctionCall, body: Graph, arguments: Sequence[Any]) -> tuple[Any, ...]:
         """Evaluate the body of a function or a branch, equation by equation."""
         self._numbered.update(zip((value.number for value in body.inputs), arguments, strict=True))
         self._run(body)
@@ -161,12 +161,12 @@ class Walker:
         key, uses = source.line.written(self._section)
         raise InvalidExperiment(located(key, source.text, fault_at(message, source), uses)) from None
 
-    def _choose(self, equation: Equation, choice: Choice) -> None:
+    def _choose(self, equation: Equation, choice: Branches) -> None:
         """Evaluate a `cond` or `switch` with the lines of each branch."""
         outer, on = self._numbered, self.read(equation.operands[0])
         ends: dict[int, tuple[Any, ...]] = {}
 
-        def case(number: int, call: Call, body: Graph, operands: tuple[Ref, ...] | None) -> Callable[[], Any]:
+        def case(number: int, call: FunctionCall, body: Graph, operands: tuple[Ref, ...] | None) -> Callable[[], Any]:
             paths = [body.producers[output].source.line.path for output in body.outputs]
 
             def taken() -> tuple[Any, ...]:
@@ -315,7 +315,7 @@ class Walker:
                 return list(map(self.read, items))
             case Slice(lower=lower, upper=upper, step=step):
                 return slice(self.read(lower), self.read(upper), self.read(step))
-            case Function(body=body):
+            case CombiningFunction(body=body):
                 return self._function(body)
 
     def _function(self, body: Graph) -> Callable[..., Any]:
@@ -367,7 +367,7 @@ class Walker:
         arguments = [*equation.operands, *named.values()]
         names_function = equation.argument(operation.function, operation.signature)
         values = [
-            function(COMPUTATIONS[str(operand.value)])
+            function(COMPUTATIONS[str(operand.value)].jax)
             if isinstance(operand, Const) and operand is names_function
             else self.operand(equation, operand)
             for operand in flat(arguments)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import string
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -53,10 +52,11 @@ def tensordot(a: Any, b: Any, axes: Any = 2, *, preferred_element_type: Any = No
 def einsum(subscripts: str, /, *operands: Any, preferred_element_type: Any = None) -> Any:
     """`jnp.einsum` with string subscripts, pair by pair; dimensions that only one operand has are summed first."""
     arrays = preferred(common(*operands), preferred_element_type)
-    terms, result = _spelled_out(subscripts := notation.in_ascii(subscripts), [each.ndim for each in arrays])
+    inputs, result = notation.parsed(notation.in_ascii(subscripts), [each.ndim for each in arrays])
+    terms = list(inputs)
     path: list[Any] = [tuple(range(len(arrays)))]
     if len(arrays) > 2:
-        path = np.einsum_path(subscripts, *arrays, optimize="greedy")[0][1:]
+        path = np.einsum_path(notation.spelled((terms, result)), *arrays, optimize="greedy")[0][1:]
     for places in path:
         taken = [(terms.pop(place), arrays.pop(place)) for place in sorted(places, reverse=True)]
         later = set(result).union(*terms)
@@ -64,36 +64,19 @@ def einsum(subscripts: str, /, *operands: Any, preferred_element_type: Any = Non
         for at, (term, value) in reversed([*enumerate(taken)]):
             own = later.union(*(other for place, (other, _) in enumerate(taken) if place != at))
             kept = "".join(name for name in dict.fromkeys(term) if name in own)
-            reduced.append((kept, value if kept == term else np.einsum(f"{term}->{kept}", value)))
+            reduced.append((kept, value if kept == term else np.einsum(notation.spelled(([term], kept)), value)))
         names = dict.fromkeys("".join(term for term, _ in reduced))
         left = "".join(name for name in names if name in later) if terms else result
-        spelled = f"{','.join(term for term, _ in reduced)}->{left}"
-        arrays.append(contract(spelled, *(value for _, value in reduced)))
+        arrays.append(contract(([term for term, _ in reduced], left), *(value for _, value in reduced)))
         terms.append(left)
     return arrays[0]
-
-
-def _spelled_out(subscripts: str, ranks: Sequence[int]) -> tuple[list[str], str]:
-    """The subscripts of each operand and of the result, with letters in the place of an ellipsis."""
-    given, arrow, result = subscripts.replace(" ", "").partition("->")
-    terms = given.split(",")
-    free = [letter for letter in string.ascii_letters if letter not in given]
-    wide = [rank - len(term.replace("...", "")) for term, rank in zip(terms, ranks, strict=True)]
-    most = max((more for term, more in zip(terms, wide, strict=True) if "..." in term), default=0)
-    dots = "".join(free[:most])
-    spelled = [term.replace("...", dots[most - more :]) for term, more in zip(terms, wide, strict=True)]
-    if not arrow:
-        letters = given.replace(",", "").replace("...", "")
-        result = "..." + "".join(sorted(letter for letter in set(letters) if letters.count(letter) == 1))
-    return spelled, result.replace("...", dots)
 
 
 def dot_general(lhs: Any, rhs: Any, dimension_numbers: Any, *, preferred_element_type: Any = None) -> Any:
     """`jax.lax.dot_general`: the batch dimensions come first, then the free ones of `lhs`, then of `rhs`."""
     labels = notation.dot_general((np.asarray(lhs), np.asarray(rhs), *dimension_numbers))
     assert labels is not None
-    (first, second), result = labels
-    return einsum(f"{first},{second}->{result}", lhs, rhs, preferred_element_type=preferred_element_type)
+    return einsum(notation.spelled(labels), lhs, rhs, preferred_element_type=preferred_element_type)
 
 
 def ragged_dot(lhs: Any, rhs: Any, group_sizes: Any, *, preferred_element_type: Any = None) -> Any:
@@ -190,7 +173,7 @@ def dot_product_attention(
     query, key, value = (np.expand_dims(x, tuple(range(4 - x.ndim))) for x in map(floating, (query, key, value)))
     groups = query.shape[-2] // key.shape[-2]
     key, value = np.repeat(key, groups, axis=-2), np.repeat(value, groups, axis=-2)
-    logits = contract("btnh,bsnh->bnts", query, key)
+    logits = contract(notation.parsed("btnh,bsnh->bnts"), query, key)
     logits = logits * (1.0 / math.sqrt(query.shape[-1]) if scale is None else scale)
     if bias is not None:
         logits = logits + floating(bias)
@@ -201,7 +184,7 @@ def dot_product_attention(
     logits = dtypes.where(allowed, logits, -0.7 * float(np.finfo(np.float32).max))
     weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
     weights = weights / weights.sum(axis=-1, keepdims=True)
-    return np.reshape(contract("bnts,bsnh->btnh", weights, value), shape)
+    return np.reshape(contract(notation.parsed("bnts,bsnh->btnh"), weights, value), shape)
 
 
 # Linear algebra. JAX gives NaN where LAPACK gives up; NumPy raises.

@@ -1,4 +1,4 @@
-"""Two arrays in; their contraction out: every `einsum` of the interpreter, at the speed of BLAS."""
+"""Labels and arrays in; their contraction out: every `einsum` of the interpreter, at the speed of BLAS."""
 
 from __future__ import annotations
 
@@ -7,24 +7,26 @@ from typing import Any
 
 import numpy as np
 
+from runner.language.notation import Labels, spelled
 
-def contract(spelled: str, *operands: Any) -> Any:
+
+def contract(labels: Labels, *operands: Any) -> Any:
     """`np.einsum`, but as a batched matrix product for two plain arrays of floats.
 
     NumPy multiplies two operands element by element, which takes a minute where BLAS takes a second; with `optimize` it
     uses BLAS only where there is no batch dimension.
 
-    - `spelled`: subscripts with an arrow and without an ellipsis.
+    - `labels`: those of the operands and of the result.
     - `operands`: arrays; those of a subclass (`Rounded`) go to `np.einsum`, which dispatches to their class.
     """
-    terms, result = spelled.split("->")
-    first, _, second = terms.partition(",")
-    plain = len(operands) == 2 and all(type(each) is np.ndarray and each.dtype.kind in "fc" for each in operands)
-    distinct = all(len(set(names)) == len(names) for names in (first, second))
-    # A matrix product needs summed dimensions, and each of them in both operands.
-    if plain and distinct and set(first) ^ set(second) <= set(result) and set(first) & set(second) - set(result):
-        return _multiplied(first, second, result, *operands)
-    return np.einsum(spelled, *operands)
+    inputs, result = labels
+    if len(operands) == 2 and all(type(each) is np.ndarray and each.dtype.kind in "fc" for each in operands):
+        first, second = inputs
+        distinct = all(len(set(names)) == len(names) for names in inputs)
+        # A matrix product needs summed dimensions, and each of them in both operands.
+        if distinct and set(first) ^ set(second) <= set(result) and set(first) & set(second) - set(result):
+            return _multiplied(first, second, result, *operands)
+    return np.einsum(spelled(labels), *operands)
 
 
 def _multiplied(first: str, second: str, result: str, a: Any, b: Any) -> Any:

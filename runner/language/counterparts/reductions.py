@@ -10,6 +10,7 @@ import numpy as np
 
 from runner import dtypes
 from runner.language.counterparts.promotion import array, convert, dtype_of, floating, ieee
+from runner.language.notation import spelled
 from runner.untyped import is_sequence, is_tuple
 
 # The mask for `where=None`.
@@ -82,7 +83,8 @@ def added(a: Any, axis: Any, *, keepdims: bool = False) -> Any:
     along = range(a.ndim) if axis is None else axis if is_tuple(axis) else (axis,)
     axes = tuple(each % a.ndim for each in along)
     names = string.ascii_letters[: a.ndim]
-    total = np.einsum(f"{names}->{''.join(name for place, name in enumerate(names) if place not in axes)}", a)
+    kept = "".join(name for place, name in enumerate(names) if place not in axes)
+    total = np.einsum(spelled(([names], kept)), a)
     return np.expand_dims(total, axes) if keepdims else total
 
 

@@ -7,13 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from runner.language.counterparts import arithmetic
-from runner.language.counterparts.promotion import array, ieee_maximum, ieee_minimum, promoted
+from runner.language.counterparts.promotion import array, promoted
+from runner.language.counterparts.windows import COMPUTATIONS
 from runner.untyped import is_sequence
-
-_NAMED: dict[str, Callable[..., Any]] = {
-    "add": arithmetic.add, "mul": arithmetic.multiply, "max": promoted(ieee_maximum), "min": promoted(ieee_minimum),
-}  # fmt: skip
 
 Arrays = list[Any]
 
@@ -21,7 +17,7 @@ Arrays = list[Any]
 def associative_scan(fn: Any, elems: Any, reverse: bool = False, axis: int = 0) -> Any:
     """`jax.lax.associative_scan`, combining the same pairs as JAX; `fn` is a name or a function of two like `elems`."""
     several = is_sequence(elems)
-    combine: Callable[..., Any] = _NAMED[fn] if isinstance(fn, str) else fn
+    combine: Callable[..., Any] = promoted(COMPUTATIONS[fn][0]) if isinstance(fn, str) else fn
     arrays: Arrays = [array(each) for each in (elems if several else [elems])]
     axis %= arrays[0].ndim
 

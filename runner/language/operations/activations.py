@@ -52,5 +52,6 @@ ROWS = (
         algebra.dot_product_attention,
         "jax.nn.dot_product_attention",
         wide=2,
+        in_float32=True,
     ),
 )

@@ -2,8 +2,37 @@
 
 from __future__ import annotations
 
-COMPUTATIONS = {name: f"jax.lax.{name}" for name in ("add", "mul", "max", "min")}
-"""The names by which a call passes a function of JAX's, and that function's path."""
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Combiner:
+    """A function of two values that a call passes by name: its name in `jax.lax`, and the operation that it is.
+
+    `identity`: the value that changes no other.
+    """
+
+    name: str
+    operation: str
+    identity: float
+
+    @property
+    def jax(self) -> str:
+        """The function's path in JAX."""
+        return f"jax.lax.{self.name}"
+
+
+COMPUTATIONS = {
+    each.name: each
+    for each in (
+        Combiner("add", "add", 0),
+        Combiner("mul", "multiply", 1),
+        Combiner("max", "maximum", -math.inf),
+        Combiner("min", "minimum", math.inf),
+    )
+}
+"""The functions that a call passes by name."""
 
 PADDINGS = ("SAME", "SAME_LOWER", "VALID")
 """The strings that the argument `padding` may be."""

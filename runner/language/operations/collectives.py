@@ -12,19 +12,19 @@ _dimensions = range(3)
 _ragged = ("operand", "output", "input_offsets", "send_sizes", "output_offsets", "recv_sizes")
 
 ROWS = (
-    over_axes("psum", _reduction, collectives.psum, OverAxes("sum", _sums, _limits, ("",))),
-    over_axes("pmean", _reduction, collectives.pmean, OverAxes("mean", _sums, _limits, ("",))),
+    over_axes("psum", _reduction, collectives.psum, OverAxes("sum", _sums, _limits, ("",), reduction="sum")),
+    over_axes("pmean", _reduction, collectives.pmean, OverAxes("mean", _sums, _limits, ("",), reduction="mean")),
     over_axes(
         "pmax",
         _reduction,
         collectives.pmax,
-        OverAxes("extreme", ("pmax", "unreduced_pmax"), ("axes of one kind",), ("",)),
+        OverAxes("extreme", ("pmax", "unreduced_pmax"), ("axes of one kind",), ("",), reduction="max"),
     ),
     over_axes(
         "pmin",
         _reduction,
         collectives.pmin,
-        OverAxes("extreme", ("pmin", "unreduced_pmin"), ("axes of one kind",), ("",)),
+        OverAxes("extreme", ("pmin", "unreduced_pmin"), ("axes of one kind",), ("",), reduction="min"),
     ),
     over_axes(
         "psum_scatter",

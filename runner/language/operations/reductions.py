@@ -14,26 +14,35 @@ _scan = "operand, axis=0, reverse=False"
 
 ROWS = (
     # Reductions.
-    array("sum", _sum, reductions.sum_, wide=2, completed_by="psum"),
-    array("prod", _sum, reductions.prod, wide=2),
+    array("sum", _sum, reductions.sum_, wide=2, completed_by="psum", on_arrays="method"),
+    array("prod", _sum, reductions.prod, wide=2, on_arrays="method"),
     array(
-        "mean", "a, axis=None, dtype=None, *, keepdims=False, where=None", reductions.mean, wide=2, completed_by="pmean"
+        "mean",
+        "a, axis=None, dtype=None, *, keepdims=False, where=None",
+        reductions.mean,
+        wide=2,
+        completed_by="pmean",
+        on_arrays="method",
     ),
-    array("var", _moments, reductions.var, wide=2),
-    array("std", _moments, reductions.std, wide=2),
+    array("var", _moments, reductions.var, wide=2, on_arrays="method"),
+    array("std", _moments, reductions.std, wide=2, on_arrays="method"),
     array("average", "a, axis=None, weights=None, *, keepdims=False", reductions.average, wide=2, completed_by="pmean"),
     array("nansum", _nan, reductions.nansum, wide=2),
     array("nanprod", _nan, reductions.nanprod, wide=2),
     array("nanmean", "a, axis=None, *, keepdims=False", reductions.nanmean),
     array("nanmax", "a, axis=None, *, keepdims=False", reductions.nanmax),
     array("nanmin", "a, axis=None, *, keepdims=False", reductions.nanmin),
-    array("max", _choice, reductions.max_, completed_by="pmax", also=("amax",)),
-    array("min", _choice, reductions.min_, completed_by="pmin", also=("amin",)),
-    array("ptp", "a, axis=None, *, keepdims=False", reductions.ptp),
-    array("any", "a, axis=None, *, keepdims=False, where=None", reductions.any_, decides="threshold"),
-    array("all", "a, axis=None, *, keepdims=False, where=None", reductions.all_, decides="threshold"),
-    array("argmax", "a, axis=None, *, keepdims=None", reductions.argmax, decides="largest"),
-    array("argmin", "a, axis=None, *, keepdims=None", reductions.argmin, decides="smallest"),
+    array("max", _choice, reductions.max_, completed_by="pmax", also=("amax",), on_arrays="method"),
+    array("min", _choice, reductions.min_, completed_by="pmin", also=("amin",), on_arrays="method"),
+    array("ptp", "a, axis=None, *, keepdims=False", reductions.ptp, on_arrays="method"),
+    array(
+        "any", "a, axis=None, *, keepdims=False, where=None", reductions.any_, decides="threshold", on_arrays="method"
+    ),
+    array(
+        "all", "a, axis=None, *, keepdims=False, where=None", reductions.all_, decides="threshold", on_arrays="method"
+    ),
+    array("argmax", "a, axis=None, *, keepdims=None", reductions.argmax, decides="largest", on_arrays="method"),
+    array("argmin", "a, axis=None, *, keepdims=None", reductions.argmin, decides="smallest", on_arrays="method"),
     array("count_nonzero", "a, axis=None, keepdims=False", reductions.count_nonzero, decides="threshold"),
     array("median", "a, axis=None, *, keepdims=False", reductions.median),
     array("quantile", "a, q, axis=None, *, method='linear', keepdims=False", reductions.quantile),
@@ -47,9 +56,9 @@ ROWS = (
     array("segment_max", _segments, reductions.segment_max, jax="jax.ops.segment_max"),
     array("segment_min", _segments, reductions.segment_min, jax="jax.ops.segment_min"),
     # Scans.
-    array("cumsum", "a, axis=None, dtype=None", reductions.cumsum),
+    array("cumsum", "a, axis=None, dtype=None", reductions.cumsum, on_arrays="method"),
     array("cumulative_sum", "x, /, *, axis=None, dtype=None, include_initial=False", reductions.cumulative_sum),
-    array("cumprod", "a, axis=None, dtype=None", reductions.cumprod),
+    array("cumprod", "a, axis=None, dtype=None", reductions.cumprod, on_arrays="method"),
     array("cummax", _scan, reductions.cummax, jax="jax.lax.cummax"),
     array("cummin", _scan, reductions.cummin, jax="jax.lax.cummin"),
     array("cumlogsumexp", _scan, reductions.cumlogsumexp, jax="jax.lax.cumlogsumexp"),

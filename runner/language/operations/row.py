@@ -38,11 +38,21 @@ Limit = Literal[
 """The uses of a collective that JAX does not support without a clear error: `runner/worker/limits.py` checks them."""
 
 
+Linear = Literal["together", "each", "first"]
+"""In which operands an operation is linear: all of them together, as `+`; each alone, as `*`; the first, as `/`."""
+
+
+OnArrays = Literal["method", "method of a tuple", "attribute"]
+"""How arrays spell an operation: `x.sum(axis)`; `x.reshape(m, n)`, also of separate numbers; `x.shape`."""
+
+
 @dataclass(frozen=True)
 class OverAxes:
     """The properties that only operations over mesh axes have.
 
     - `does`: what it does with the devices' values.
+    - `reduction`: for one that reduces the devices' values to one, the operation that reduces dimensions of an array in
+      the same way.
     - `primitives`: its primitives in JAX, by which `runner/evidence/nodes.py` finds it in a compiled module.
     - `limits`: the uses that JAX does not support.
     - `calls`: the texts of further arguments, after the value and the axes, with which `runner/checks/mends.py` tries
@@ -59,6 +69,12 @@ class OverAxes:
     to: tuple[str, ...] = ()
     operands: tuple[str, ...] = ("x",)
     not_on: tuple[str, ...] = ()
+    reduction: str = ""
+
+    @property
+    def linear(self) -> bool:
+        """Whether it adds up the devices' values, so that sums may be taken before or after it."""
+        return self.does in ("sum", "mean", "scatter")
 
     @property
     def collective(self) -> str | None:
@@ -81,11 +97,19 @@ class Known(TypedDict, total=False):
     draws: str
     constant: bool
     elementwise: bool
+    costly: bool
+    in_float32: bool
+    neutral: tuple[float | None, float]
+    inverse: str
+    linear: Linear
+    confused_with: tuple[str, ...]
+    counts: str
     indices: str
     contraction: Callable[[Sequence[Any]], Labels | None]
     completed_by: str
     out_sharding: bool
     pair: tuple[str, str]
+    on_arrays: OnArrays
     method: str
     function: str
     also: Mapping[str, str] | tuple[str, ...]
@@ -106,12 +130,20 @@ class Operation:
     - `draws`: the argument whose dtype determines the random numbers that are drawn.
     - `constant`: whether differentiation treats its result as a constant.
     - `elementwise`: whether each element of the result depends only on the operands' elements at its position.
+    - `costly`: whether it takes more than a few steps per element; so does every product with a `contraction`.
+    - `in_float32`: whether JAX computes in float32 whatever the operands' dtypes are.
+    - `neutral`: for an operator of two numbers its neutral left and right operands, None if it has no left one.
+    - `inverse`: the operation that undoes it, given the same right operand.
+    - `linear`: in which operands it is linear.
+    - `confused_with`: the operations that are easily written for it.
+    - `counts`: for one that counts from 0 on every device, the argument that says how far.
     - `indices`: the argument with indices that JAX requires to have one dtype, though each may be traced or a number.
     - `contraction`: for a product that sums over dimensions, a function from its operands to the labels of these and of
       the result: see `runner/language/notation.py`.
     - `completed_by`: the collective that completes the result where a reduced dimension is sharded.
     - `out_sharding`: whether it takes an argument `out_sharding` under explicit sharding.
     - `pair`: two arguments that are easily confused.
+    - `on_arrays`: how arrays spell it, if they do.
     - `function`: the argument that is a function, given by name: `arguments.COMPUTATIONS`.
     - `method`: the last name of an operation that is spelled `x.at[index].add(values)`.
     - `over`: the properties of an operation over mesh axes.
@@ -129,11 +161,19 @@ class Operation:
     draws: str | None = None
     constant: bool = False
     elementwise: bool = False
+    costly: bool = False
+    in_float32: bool = False
+    neutral: tuple[float | None, float] | None = None
+    inverse: str | None = None
+    linear: Linear | None = None
+    confused_with: tuple[str, ...] = ()
+    counts: str | None = None
     indices: str | None = None
     contraction: Callable[[Sequence[Any]], Labels | None] | None = None
     completed_by: str | None = None
     out_sharding: bool = False
     pair: tuple[str, str] | None = None
+    on_arrays: OnArrays | None = None
     method: str | None = None
     function: str | None = None
     over: OverAxes | None = None
@@ -146,7 +186,9 @@ class Operation:
         module = self.jax.rpartition(".")[0]
         for name in self.also:
             arguments = self.also[name] if isinstance(self.also, Mapping) else self.arguments
-            yield replace(self, name=name, jax=f"{module}.{name}", arguments=arguments, also=(), of=self.name)
+            yield replace(
+                self, name=name, jax=f"{module}.{name}", arguments=arguments, also=(), on_arrays=None, of=self.name
+            )
 
     @property
     def key(self) -> str:
@@ -162,6 +204,21 @@ class Operation:
     def random(self) -> bool:
         """Whether it is a function of `jax.random`."""
         return self.jax.startswith("jax.random.")
+
+    @property
+    def makes_key(self) -> bool:
+        """Whether it makes a random key of other values than keys."""
+        return self.random and not {"key", "keys"} & set(self.signature.parameters)
+
+    @property
+    def adds(self) -> bool:
+        """Whether it adds its second operand to the first or subtracts it."""
+        return self.neutral is not None and self.neutral[1] == 0
+
+    @property
+    def commutes(self) -> bool:
+        """Whether its two operands may be exchanged."""
+        return self.neutral is not None and self.neutral[0] is not None
 
     @property
     def communicates(self) -> bool:

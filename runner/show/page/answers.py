@@ -11,7 +11,7 @@ from runner.record.folders import natural
 from runner.record.measures import Row
 from runner.show.page.frame import Part
 from runner.show.page.markup import Inside, Markup, table, tag
-from runner.show.page.measured import Sweep, either, text, title
+from runner.show.page.measured import MeasuredSweep, either, text, title
 from runner.show.table import Table
 
 _ALIKE = 3
@@ -21,7 +21,7 @@ _SIZES = 60
 """The most sizes with a row."""
 
 
-def part(sweep: Sweep) -> Part:
+def part(sweep: MeasuredSweep) -> Part:
     """Return the section: the recommended layout and why; then the best by each measure and its lead.
 
     If sizes were swept, there is one answer per size, since a size is not a choice.
@@ -45,7 +45,7 @@ def part(sweep: Sweep) -> Part:
     return Part("answer", "Answer", [take, tag("p", lead + left, class_="lead"), shown])
 
 
-def _take(sweep: Sweep, groups: Mapping[tuple[str, ...], Sequence[Row]]) -> Markup | None:
+def _take(sweep: MeasuredSweep, groups: Mapping[tuple[str, ...], Sequence[Row]]) -> Markup | None:
     """Return the recommendation: the choice within memory that costs least by the first available measure."""
     measure = next((name for name in _FIRST if name in sweep.ranked), None)
     if measure is None:
@@ -90,7 +90,7 @@ class _Choice:
     worst: Row
 
 
-def _chosen_of(sweep: Sweep, rows: Sequence[Row], measure: str) -> _Choice | None:
+def _chosen_of(sweep: MeasuredSweep, rows: Sequence[Row], measure: str) -> _Choice | None:
     """Return the choice with the least cost; ties go to the other measures in order, then to the first."""
     order = [measure, *(name for name in _FIRST if name != measure and name in sweep.ranked)]
 
@@ -115,18 +115,18 @@ def _chosen_of(sweep: Sweep, rows: Sequence[Row], measure: str) -> _Choice | Non
     return _Choice(first, programs, alike, others[0] if others else None, ordered[-1])
 
 
-def _fits(sweep: Sweep, row: Row) -> bool:
+def _fits(sweep: MeasuredSweep, row: Row) -> bool:
     """Return whether the row is not known to exceed the memory of the hardware."""
     program = sweep.compiled(row)
     return not (program and program.estimate and program.estimate.fits is False)
 
 
-def _sized(sweep: Sweep, size: Sequence[str]) -> str:
+def _sized(sweep: MeasuredSweep, size: Sequence[str]) -> str:
     return " ".join(f"{key}={value}" for key, value in zip(sweep.sizes, size, strict=True))
 
 
 def _taken(
-    sweep: Sweep, measure: str, taken: Sequence[tuple[tuple[str, ...], _Choice]], *, everywhere: bool
+    sweep: MeasuredSweep, measure: str, taken: Sequence[tuple[tuple[str, ...], _Choice]], *, everywhere: bool
 ) -> list[Inside]:
     """Describe one choice for all sizes at which it is the best; `everywhere` if these are all sizes."""
     size, chosen = taken[-1]
@@ -147,7 +147,7 @@ def _taken(
     return [title, tag("p", _since(sweep, measure, size if len(taken) > 1 else (), chosen))]
 
 
-def _since(sweep: Sweep, measure: str, size: Sequence[str], chosen: _Choice) -> str:
+def _since(sweep: MeasuredSweep, measure: str, size: Sequence[str], chosen: _Choice) -> str:
     """Return the reason: the measure, the lead, and the other costs; `size` is the size of the figures if several."""
 
     def value(row: Row, name: str = measure) -> str:
@@ -185,12 +185,12 @@ def _since(sweep: Sweep, measure: str, size: Sequence[str], chosen: _Choice) -> 
     return sentence
 
 
-def _best(sweep: Sweep, rows: Sequence[Row]) -> dict[str, measures.Best]:
+def _best(sweep: MeasuredSweep, rows: Sequence[Row]) -> dict[str, measures.Best]:
     return {name: best for name in sweep.ranked if (best := measures.best(list(rows), name))}
 
 
 def _by_size(
-    sweep: Sweep, sizes: Sequence[str], best_of: Mapping[tuple[str, ...], Mapping[str, measures.Best]]
+    sweep: MeasuredSweep, sizes: Sequence[str], best_of: Mapping[tuple[str, ...], Mapping[str, measures.Best]]
 ) -> Markup:
     """Return a table with a row for each size and a column for each measure."""
     names = [name for name in sweep.ranked if any(name in of for of in best_of.values())]
@@ -226,7 +226,7 @@ def _chosen(row: Row, sizes: Sequence[str]) -> list[str]:
     return [f"{key}={value}" for key, value in row.keys.items() if value and key not in sizes]
 
 
-def _card(sweep: Sweep, best: measures.Best) -> Markup:
+def _card(sweep: MeasuredSweep, best: measures.Best) -> Markup:
     points: dict[int, list[Row]] = {}
     for row in best.rows:
         points.setdefault(row.point, []).append(row)
@@ -250,7 +250,7 @@ def _factor(value: float) -> str:
     return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
 
 
-def link(sweep: Sweep, rows: Sequence[Row]) -> Inside:
+def link(sweep: MeasuredSweep, rows: Sequence[Row]) -> Inside:
     """Return a link to a point, named after the point with one or several of its programs."""
     way = sweep.link(rows[0])
     name = sweep.name(rows[0], [row.program for row in rows if row.program])

@@ -72,7 +72,7 @@ def front(dots: Sequence[Dot]) -> list[Dot]:
 def scatter(dots: Sequence[Dot], x: Axis, y: Axis, width: float = 760, height: float = 440) -> Box:
     """Draw the dots, and the front as a staircase."""
     best = front(dots)
-    place = _Place(x.scale, y.scale, width, height)
+    place = _ChartScale(x.scale, y.scale, width, height)
     parts = [_frame(place, x, y)]
     corners = [place.of(dot.x, dot.y) for dot in best]
     steps = f"M{number(corners[0][0])} {number(_TOP)}L" + "L".join(
@@ -87,7 +87,7 @@ def scatter(dots: Sequence[Dot], x: Axis, y: Axis, width: float = 760, height: f
     return Box(width, height, "".join(parts))
 
 
-def _labels(dots: Sequence[Dot], best: Collection[str], place: _Place) -> Iterator[str]:
+def _labels(dots: Sequence[Dot], best: Collection[str], place: _ChartScale) -> Iterator[str]:
     """Return labels beside the dots: long names on the front, short ones elsewhere, joined for dots at one place.
 
     A name is left out if it would cover another name or a dot at every position.
@@ -119,7 +119,7 @@ def _labels(dots: Sequence[Dot], best: Collection[str], place: _Place) -> Iterat
 _Corners: TypeAlias = tuple[float, float, float, float]
 
 
-def _room(boxes: Sequence[_Corners], taken: Sequence[_Corners], place: _Place) -> _Corners | None:
+def _room(boxes: Sequence[_Corners], taken: Sequence[_Corners], place: _ChartScale) -> _Corners | None:
     """Return the first box (left, top, right, bottom) inside the chart that covers nothing; None if there is none."""
     for left, top, right, bottom in boxes:
         inside = left >= _LEFT and right <= place.width - 2 and top >= 0 and bottom <= place.height - _BELOW
@@ -162,7 +162,7 @@ def mark(kind: int, x: float, y: float, r: float) -> str:
 def lines(series: Sequence[Series], x: Axis, y: Axis, width: float = 380, height: float = 280) -> Box:
     """Draw a line for each series, the background series first."""
     sizes = sorted({a for line in series for a, _ in line.points})
-    place = _Place(x.scale, y.scale, width, height)
+    place = _ChartScale(x.scale, y.scale, width, height)
     parts = [_frame(place, x, y, sizes)]
     for line in sorted(series, key=lambda line: line.kind is not None):
         points = [place.of(a, b) for a, b in line.points]
@@ -182,7 +182,7 @@ def swatch(kind: int, *, line: bool = False) -> Box:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _ChartScale:
     """Maps values to positions in a chart of some size."""
 
     across: Scale
@@ -201,7 +201,7 @@ class _Place:
         return _TOP + (1 - self.up.at(y)) * (self.height - _TOP - _BELOW)
 
 
-def _frame(place: _Place, x: Axis, y: Axis, sizes: Sequence[float] | None = None) -> str:
+def _frame(place: _ChartScale, x: Axis, y: Axis, sizes: Sequence[float] | None = None) -> str:
     """Draw the axes with ticks and titles."""
     parts: list[str] = []
     right, bottom = place.width - _RIGHT, place.height - _BELOW

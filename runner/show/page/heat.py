@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from runner.record.measures import ANSWERS, Row
 from runner.show.colours import ink, ramp
 from runner.show.page.markup import Inside, Markup, scrolling, tag
-from runner.show.page.measured import Sweep, text, title
-from runner.show.page.plots import Layouts
+from runner.show.page.measured import MeasuredSweep, text, title
+from runner.show.page.plots import MeasureGrid
 from runner.show.status import look
 
 _PROGRAMS = 3
 """The most programs that get a table each; with more, one table shows the least of all programs."""
 
 
-def maps(sweep: Sweep, plot: Layouts) -> list[Markup]:
+def maps(sweep: MeasuredSweep, plot: MeasureGrid) -> list[Markup]:
     """Return the tables, one per program if there are few programs; none if no row has the measure."""
     measure, keys = plot.measure, (plot.down, plot.across)
     programs = list(dict.fromkeys(row.program or "" for row in sweep.candidates))
@@ -35,7 +35,7 @@ def maps(sweep: Sweep, plot: Layouts) -> list[Markup]:
 
 
 def _map(
-    sweep: Sweep,
+    sweep: MeasuredSweep,
     measure: str,
     keys: tuple[str, str],
     programs: Sequence[str],
@@ -67,7 +67,7 @@ def _map(
     return scrolling(table, label)
 
 
-def _cell(sweep: Sweep, measure: str, rows: Sequence[Row], known: Sequence[float]) -> Markup:
+def _cell(sweep: MeasuredSweep, measure: str, rows: Sequence[Row], known: Sequence[float]) -> Markup:
     answers = [row for row in rows if row.status in ANSWERS and row.measures.get(measure) is not None]
     if not answers:
         return _without(sweep, measure, rows)
@@ -81,7 +81,7 @@ def _cell(sweep: Sweep, measure: str, rows: Sequence[Row], known: Sequence[float
     return tag("td", shown, style=f"background:{paint};color:{ink(paint)}", data_p=f"{number}.{best.program}")
 
 
-def _without(sweep: Sweep, measure: str, rows: Sequence[Row]) -> Markup:
+def _without(sweep: MeasuredSweep, measure: str, rows: Sequence[Row]) -> Markup:
     """Return a cell in which nothing passed, or whose measure is unknown."""
     if not rows:
         return tag("td", "", class_="none", title="not in the sweep")

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from runner.printable import escape
 from runner.show.status import look
-from runner.show.table import Cell, Table
+from runner.show.table import StatusCell, Table
 from runner.untyped import is_sequence
 
 
@@ -64,7 +64,7 @@ class Number:
 
 def table(
     caption: Inside,
-    shown: Table[Cell | Number | Inside],
+    shown: Table[StatusCell | Number | Inside],
     *,
     kind: str | None = None,
     id: str | None = None,
@@ -79,8 +79,8 @@ def table(
 
 
 def grid(
-    shown: Table[Cell | Number | Inside],
-    cell: Callable[[Cell], Inside] = lambda cell: badge(cell.status, cell.text) if cell.status else cell.text,
+    shown: Table[StatusCell | Number | Inside],
+    cell: Callable[[StatusCell], Inside] = lambda cell: badge(cell.status, cell.text) if cell.status else cell.text,
     *,
     caption: Inside = None,
     kind: str | None = None,
@@ -89,11 +89,11 @@ def grid(
 ) -> Markup:
     """Return a table element; the first cell of a row is its heading. `cell` renders a cell with a status."""
 
-    def written(k: int, content: Cell | Number | Inside) -> Markup:
+    def written(k: int, content: StatusCell | Number | Inside) -> Markup:
         style = "n" if k in shown.right else None
         inside: Inside = None
         number = why = None
-        if isinstance(content, Cell):
+        if isinstance(content, StatusCell):
             inside = cell(content)
         elif isinstance(content, Number):
             inside, number = content.text, "" if content.value is None else f"{content.value:g}"

@@ -23,7 +23,7 @@ _UNITS = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"))
 
 
 @dataclass(frozen=True)
-class Point:
+class MeasuredPoint:
     """A point: its name, its record, its overrides, and the link target.
 
     - `same_as`: the index of the point that stands for it, whose record it shares.
@@ -37,10 +37,10 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Sweep:
+class MeasuredSweep:
     """The points by number, one row for each program of each point, and the varying keys."""
 
-    points: Mapping[int, Point]
+    points: Mapping[int, MeasuredPoint]
     rows: Sequence[Row]
 
     @property
@@ -121,11 +121,11 @@ class Sweep:
         return self.points[row.point].link
 
 
-def gather(points: Sequence[Point]) -> Sweep:
+def gather(points: Sequence[MeasuredPoint]) -> MeasuredSweep:
     """Collect the rows of all points of all sweeps; the keys are those that vary among them."""
     numbered = dict(enumerate(points))
     every = (measures.rows(k, point.record, point.overrides, point.same_as) for k, point in numbered.items())
-    return Sweep(numbered, measures.varying([row for rows in every for row in rows]))
+    return MeasuredSweep(numbered, measures.varying([row for rows in every for row in rows]))
 
 
 def either(names: Sequence[str]) -> str:
@@ -159,7 +159,7 @@ def moved(row: Row) -> str:
     return ", ".join(times_text(row.collectives[kind], kind) for kind in kinds) or "none"
 
 
-def flat(sweep: Sweep) -> dict[str, Any]:
+def flat(sweep: MeasuredSweep) -> dict[str, Any]:
     """Return the rows as plain lists, with the names of their columns."""
     columns = [
         "point",

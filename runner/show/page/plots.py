@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from runner.record.measures import Row
-from runner.show.page.measured import Sweep
+from runner.show.page.measured import MeasuredSweep
 from runner.show.page.scale import Scale, of_sizes, scale
 
 _COSTS = ("estimate_s", "run_s", "bytes_sent")
@@ -17,7 +17,7 @@ _ACROSS = 40
 
 
 @dataclass(frozen=True)
-class Layouts:
+class MeasureGrid:
     """A measure by two keys, `down` and `across`: the least over all rows with these values."""
 
     measure: str
@@ -48,7 +48,7 @@ class Growth:
     scale: Scale
 
 
-def layouts(sweep: Sweep) -> Layouts | None:
+def layouts(sweep: MeasuredSweep) -> MeasureGrid | None:
     """Return bytes sent by two keys: layouts first, then meshes, then the keys with the most values.
 
     None if fewer than two keys vary.
@@ -63,10 +63,10 @@ def layouts(sweep: Sweep) -> Layouts | None:
     keys = sorted(usable, key=rank)[:2]
     if len(keys) < 2 or "bytes_sent" not in sweep.measures:
         return None
-    return Layouts("bytes_sent", keys[0], keys[1])
+    return MeasureGrid("bytes_sent", keys[0], keys[1])
 
 
-def against(sweep: Sweep) -> Against | None:
+def against(sweep: MeasuredSweep) -> Against | None:
     """Return a time, or the bytes sent if no time ranks layouts, against memory; None for fewer than two points."""
     cost = next((name for name in _COSTS if name in sweep.ranked), None)
     if cost is None:
@@ -82,7 +82,7 @@ def against(sweep: Sweep) -> Against | None:
     return Against(cost, "memory_bytes", rows, scales)
 
 
-def growths(sweep: Sweep) -> list[Growth]:
+def growths(sweep: MeasuredSweep) -> list[Growth]:
     """Return one chart for each key with three or more numbers."""
     charts: list[Growth] = []
     for key in sweep.keys:

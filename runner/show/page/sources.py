@@ -8,7 +8,8 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
-from runner.record import code
+from runner.language import python_source
+from runner.language.operations import OPERATIONS
 from runner.record.model import CompiledProgram, Record
 from runner.show import modes, profile
 from runner.show.page.frame import Part
@@ -16,9 +17,7 @@ from runner.show.page.markup import Inside, Markup, joined, scrolling, table, ta
 from runner.show.table import Table
 from runner.words import bytes_text, time_text
 
-_MOVING = frozenset(
-    ("psum", "pmean", "pmax", "pmin", "all_gather", "psum_scatter", "all_to_all", "ppermute", "pshuffle", "pswapaxes")
-)
+_MOVING = frozenset(name for name, row in OPERATIONS.items() if row.communicates)
 _PLACING = frozenset(("with_sharding_constraint", "reshard", "out_sharding", "NamedSharding", "shard_map", "pcast"))
 
 
@@ -128,7 +127,7 @@ def _source(file: Path) -> str | None:
         return None
     try:
         text = file.read_text(encoding="utf-8")
-        return code.function(text) or text
+        return python_source.function(text, "program") or text
     except (OSError, ValueError, SyntaxError):
         return None
 

@@ -12,12 +12,12 @@ from runner.show.page import answers, chart, drawing, heat, plots
 from runner.show.page.chart import Axis, Dot, Series
 from runner.show.page.frame import Part, document
 from runner.show.page.markup import Inside, Markup, Number, badge, table, tag
-from runner.show.page.measured import Sweep, flat, moved, text, title
+from runner.show.page.measured import MeasuredSweep, flat, moved, text, title
 from runner.show.page.plots import Growth
 from runner.show.page.scale import Scale, scale
 from runner.show.shapes import number as coordinate
 from runner.show.sweep import brief, memory
-from runner.show.table import Cell, Table, status_cell
+from runner.show.table import StatusCell, Table, status_cell
 
 _SERIES = 6
 """The most lines with a colour; the others are grey."""
@@ -28,7 +28,7 @@ _LISTED = 24
 
 def page(
     name: str,
-    sweep: Sweep,
+    sweep: MeasuredSweep,
     notes: Sequence[str] = (),
     exported: str | None = None,
     commands: Sequence[Command] = (),
@@ -52,7 +52,7 @@ def page(
     return document(f"{name}: sweep", _head(name, sweep, commands), [part for part in parts if part], flat(sweep), foot)
 
 
-def _head(name: str, sweep: Sweep, commands: Sequence[Command]) -> list[Inside]:
+def _head(name: str, sweep: MeasuredSweep, commands: Sequence[Command]) -> list[Inside]:
     points = sweep.points
     counts = Counter(point.record.status for point in points.values())
     first = next(iter(points.values())).record if points else None
@@ -83,7 +83,7 @@ def _head(name: str, sweep: Sweep, commands: Sequence[Command]) -> list[Inside]:
     ]
 
 
-def _where(sweep: Sweep) -> Iterator[str]:
+def _where(sweep: MeasuredSweep) -> Iterator[str]:
     for target in (point.record.target for point in sweep.points.values()):
         if target is not None:
             simulated = "simulated " if target.platform == "cpu" else ""
@@ -91,7 +91,7 @@ def _where(sweep: Sweep) -> Iterator[str]:
             yield f"compiled for {target.topology}, not here" if target.topology else here
 
 
-def _heat(sweep: Sweep) -> Part | None:
+def _heat(sweep: MeasuredSweep) -> Part | None:
     plot = plots.layouts(sweep)
     drawn = heat.maps(sweep, plot) if plot else []
     if not drawn:
@@ -100,7 +100,7 @@ def _heat(sweep: Sweep) -> Part | None:
     return Part("heat", "Layouts by bytes", [tag("p", lead, class_="lead"), drawn])
 
 
-def _against(sweep: Sweep) -> Part | None:
+def _against(sweep: MeasuredSweep) -> Part | None:
     """Return the chart of time, or of bytes sent, against memory."""
     plot = plots.against(sweep)
     if plot is None:
@@ -129,7 +129,7 @@ def _against(sweep: Sweep) -> Part | None:
     return Part("against", f"{'Bytes' if plot.x == 'bytes_sent' else 'Time'} against memory", inside)
 
 
-def _long(sweep: Sweep, row: Row, *, several: bool) -> str:
+def _long(sweep: MeasuredSweep, row: Row, *, several: bool) -> str:
     """Return the long chart label of a row: its point, the program, and the values of the swept keys."""
     values = " ".join(value for value in row.keys.values() if value)
     return " ".join([sweep.points[row.point].name, *([row.program or ""] if several else []), *filter(None, [values])])
@@ -156,7 +156,7 @@ def _key(named: Sequence[tuple[str, int]], *, line: bool = False) -> Markup | No
     return tag("ul", items, class_="legend")
 
 
-def _sizes(sweep: Sweep) -> Part | None:
+def _sizes(sweep: MeasuredSweep) -> Part | None:
     """Return charts for each numeric key and measure, with a line per setting of the other keys."""
     inside = [_lines(sweep, plot) for plot in plots.growths(sweep)]
     if not inside:
@@ -165,7 +165,7 @@ def _sizes(sweep: Sweep) -> Part | None:
     return Part("sizes", "By size", [tag("p", lead, class_="lead"), inside])
 
 
-def _lines(sweep: Sweep, plot: Growth) -> Inside:
+def _lines(sweep: MeasuredSweep, plot: Growth) -> Inside:
     key, others, sizes = plot.key, plot.others, plot.sizes
     named: dict[tuple[str, ...], list[Row]] = {}
     for row in sweep.passed:
@@ -224,7 +224,7 @@ def _points(rows: Sequence[Row], key: str, sizes: Mapping[str, float], measure: 
     return sorted(least.items())
 
 
-def _failures(sweep: Sweep) -> Part | None:
+def _failures(sweep: MeasuredSweep) -> Part | None:
     """Return the section of what did not pass, with each reason once."""
     reasons: dict[tuple[str, str], list[Row]] = {}
     for row in sweep.rows:
@@ -242,7 +242,7 @@ def _failures(sweep: Sweep) -> Part | None:
     return Part("failures", "What did not pass", inside)
 
 
-def _table(sweep: Sweep) -> Part:
+def _table(sweep: MeasuredSweep) -> Part:
     experiments = len({row.experiment for row in sweep.rows}) > 1
     messages = any(row.error for row in sweep.rows)
     head = ["point", *(["experiment"] if experiments else []), *sweep.keys, "program", "status", "collectives"]
@@ -258,13 +258,13 @@ def _table(sweep: Sweep) -> Part:
     return Part("table", "Every point", [narrowing, whole])
 
 
-def _heading(sweep: Sweep, measure: str) -> str:
+def _heading(sweep: MeasuredSweep, measure: str) -> str:
     """Return a measure in words; an estimate names the hardware."""
     on = sorted({row.hardware for row in sweep.rows if row.hardware}) if measure == "estimate_s" else []
     return " on ".join([title(measure), *([" or ".join(on)] if on else [])])
 
 
-def _row(sweep: Sweep, row: Row, *, experiments: bool, messages: bool) -> list[Cell | Number | Inside]:
+def _row(sweep: MeasuredSweep, row: Row, *, experiments: bool, messages: bool) -> list[StatusCell | Number | Inside]:
     point = sweep.points[row.point]
     name: Inside = point.name if point.link is None else tag("a", point.name, href=point.link)
     if row.same_as is not None:
@@ -290,7 +290,7 @@ def _blank(reason: str, sign: str = "–") -> Markup:
     return tag("span", sign, title=reason)
 
 
-def _unknown(sweep: Sweep, notes: Sequence[str]) -> Part | None:
+def _unknown(sweep: MeasuredSweep, notes: Sequence[str]) -> Part | None:
     """Return the section on what the records do not know, and what the page leaves out."""
     lines = list(notes)
     if same := sum(point.same_as is not None for point in sweep.points.values()):

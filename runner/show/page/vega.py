@@ -10,14 +10,14 @@ from typing import Any
 
 from runner.record.measures import ANSWERS
 from runner.show.page import plots
-from runner.show.page.measured import Sweep, flat, title
-from runner.show.page.plots import Against, Growth, Layouts
+from runner.show.page.measured import MeasuredSweep, flat, title
+from runner.show.page.plots import Against, Growth, MeasureGrid
 from runner.show.page.scale import Scale, scale
 
 SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
 
 
-def specification(name: str, sweep: Sweep) -> dict[str, Any]:
+def specification(name: str, sweep: MeasuredSweep) -> dict[str, Any]:
     """Return a scatter plot of time against memory, a heat map and line charts, as far as the rows have the data."""
     table = flat(sweep)
     values = [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
@@ -43,11 +43,11 @@ def _field(name: str, kind: str, **more: Any) -> dict[str, Any]:
     return {"field": name.replace(".", "\\."), "type": kind, "title": title(name), **more}
 
 
-def _tips(sweep: Sweep) -> list[dict[str, Any]]:
+def _tips(sweep: MeasuredSweep) -> list[dict[str, Any]]:
     return [_field(name, "nominal") for name in ("point", *sweep.keys, "program", "bytes_sent")]
 
 
-def _heat(plot: Layouts) -> dict[str, Any]:
+def _heat(plot: MeasureGrid) -> dict[str, Any]:
     return {
         "facet": {"column": _field("program", "nominal")},
         "spec": {
@@ -62,7 +62,7 @@ def _heat(plot: Layouts) -> dict[str, Any]:
     }
 
 
-def _against(sweep: Sweep, plot: Against) -> dict[str, Any]:
+def _against(sweep: MeasuredSweep, plot: Against) -> dict[str, Any]:
     across, up = plot.scales
     return {
         "mark": {"type": "point", "filled": True},
@@ -78,7 +78,7 @@ def _against(sweep: Sweep, plot: Against) -> dict[str, Any]:
     }
 
 
-def _growth(sweep: Sweep, plot: Growth, measure: str) -> dict[str, Any]:
+def _growth(sweep: MeasuredSweep, plot: Growth, measure: str) -> dict[str, Any]:
     values = [value for row in sweep.passed if (value := row.measures.get(measure)) is not None]
     return {
         # Swept values are written as on the command line.

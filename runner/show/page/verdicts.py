@@ -10,7 +10,7 @@ from runner.show import report
 from runner.show.page.frame import Part
 from runner.show.page.markup import Inside, Markup, badge, table, tag
 from runner.show.status import LOOKS, look
-from runner.show.table import Cell, Table
+from runner.show.table import StatusCell, Table
 
 
 def part(record: Record) -> Part:
@@ -64,7 +64,7 @@ def _programs(record: Record) -> Markup:
 _TIMES = ("compile", "run")
 
 
-def _sign(cell: Cell, column: str) -> Cell | Markup:
+def _sign(cell: StatusCell, column: str) -> StatusCell | Markup:
     """Return a status as a sign, for a narrow column in which failures stand out; the word is its title."""
     if cell.status not in LOOKS:
         return cell

@@ -27,6 +27,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.loadgroup = True
     # Sessions with the `whole` tests, and every command line, compile with the users' settings.
     here.OPTIMIZED = config.option.markexpr != "not whole"
+    if config.option.markexpr == "not whole":
+        config.pluginmanager.register(_Sampled())
 
 
 LARGE = (
@@ -52,6 +54,18 @@ FOLDER = Path(__file__).parents[1] / "conf" / "experiment"
 TRIED = frozenset(file.name for file in sorted(FOLDER.glob("*.yaml"))[_MINOR % 9 :: 9] if file.stem not in LARGE)
 HARDWARE = ("collective_allgather_matmul.yaml",)
 """The experiments of these sessions, run here and compiled for hardware."""
+
+
+class _Sampled:
+    """Leaves out the experiments that the session does not run: composing them all takes most of the collection.
+
+    It is a plugin, since pytest asks a `conftest.py` only about the files beside it.
+    """
+
+    def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
+        """Ignore an experiment of which no item would be run."""
+        untried = collection_path.parent == FOLDER and collection_path.name not in {*TRIED, *HARDWARE}
+        return True if untried and collection_path.suffix == ".yaml" else None
 
 
 @pytest.hookimpl(tryfirst=True)

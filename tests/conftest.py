@@ -83,9 +83,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.whole)
         seen[test] += 1
     for item in items:
+        if item.get_closest_marker("xdist_group") is None and _shares(item):
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.split("::")[0]))
         hardware = "::v5e_2x2::" in item.nodeid
         if item.path.parent == FOLDER and item.path.name not in (HARDWARE if hardware else TRIED):
             item.add_marker(pytest.mark.whole)
+
+
+def _shares(item: Any) -> bool:
+    """Return whether an item uses a fixture of its module, which is made once if one worker runs them all."""
+    # pytest has no other place that says what a fixture's scope is.
+    definitions = item._fixtureinfo.name2fixturedefs if hasattr(item, "_fixtureinfo") else {}
+    return any(each[-1].scope == "module" for each in definitions.values())
 
 
 def _test(item: pytest.Item) -> str:

@@ -67,7 +67,8 @@ def plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in cast("Mapping[str, Any]", value).items()}
     if isinstance(value, list | tuple):
-        return [plain(item) for item in cast("list[Any]", value)]
+        # Most lists are of numbers, and long: a call for each would take most of the time.
+        return [item if type(item) in _AS_IT_IS else plain(item) for item in cast("list[Any]", value)]
     if isinstance(value, complex):
         return {"real": plain(value.real), "imag": plain(value.imag)}
     if isinstance(value, StrEnum):
@@ -142,6 +143,8 @@ def _build(kind: Any, data: Any, at: str) -> Any:
         return _expect(data in arguments, data, at, " or ".join(map(repr, arguments)))
     if origin is list:
         items = _expect(isinstance(data, list), data, at, "a list")
+        if arguments[0] in _AS_IT_IS and all(type(item) is arguments[0] for item in items):
+            return list(items)
         return [_build(arguments[0], item, f"{at}[{i}]") for i, item in enumerate(items)]
     if origin is tuple:
         whole = isinstance(data, list) and (arguments[-1] is ... or len(cast("list[Any]", data)) == len(arguments))
@@ -190,6 +193,8 @@ def _read(kind: type[Any]) -> tuple[tuple[str, str, Any, bool], ...]:
 
 
 def _one_of(kinds: tuple[Any, ...], data: Any, at: str) -> Any:
+    if data is None and types.NoneType in kinds:
+        return None
     misfits: list[str] = []
     for kind in kinds:
         try:

@@ -27,6 +27,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.loadgroup = True
     # Sessions with the `whole` tests, and every command line, compile with the users' settings.
     here.OPTIMIZED = config.option.markexpr != "not whole"
+    if config.option.markexpr == "not whole":
+        config.pluginmanager.register(_Sampled())
 
 
 LARGE = (
@@ -54,6 +56,18 @@ HARDWARE = ("collective_allgather_matmul.yaml",)
 """The experiments of these sessions, run here and compiled for hardware."""
 
 
+class _Sampled:
+    """Leaves out the experiments that the session does not run: composing them all takes most of the collection.
+
+    It is a plugin, since pytest asks a `conftest.py` only about the files beside it.
+    """
+
+    def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
+        """Ignore an experiment of which no item would be run."""
+        untried = collection_path.parent == FOLDER and collection_path.name not in {*TRIED, *HARDWARE}
+        return True if untried and collection_path.suffix == ".yaml" else None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep every n-th case of a test marked `sample(n)`, unless the session runs all of them.
@@ -69,9 +83,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.whole)
         seen[test] += 1
     for item in items:
+        if item.get_closest_marker("xdist_group") is None and _shares(item):
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.split("::")[0]))
         hardware = "::v5e_2x2::" in item.nodeid
         if item.path.parent == FOLDER and item.path.name not in (HARDWARE if hardware else TRIED):
             item.add_marker(pytest.mark.whole)
+
+
+def _shares(item: Any) -> bool:
+    """Return whether an item uses a fixture of its module, which is made once if one worker runs them all."""
+    # pytest has no other place that says what a fixture's scope is.
+    definitions = item._fixtureinfo.name2fixturedefs if hasattr(item, "_fixtureinfo") else {}
+    return any(each[-1].scope == "module" for each in definitions.values())
 
 
 def _test(item: pytest.Item) -> str:

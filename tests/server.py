@@ -7,6 +7,7 @@ is refused before: the first worker of a command is forked, and has JAX; the com
 from __future__ import annotations
 
 import gc
+import importlib
 import json
 import os
 import runpy
@@ -88,18 +89,17 @@ def _serve() -> None:
     process.Worker = _Late  # pyright: ignore[reportAttributeAccessIssue]
 
     # The imports of every command line.
-    import hydra.main  # noqa: F401  # isort: skip
-    import runner.config.compose
-    import runner.config.composition
-    import runner.experiment.reader
-    import runner.flow.run
-    import runner.show.report
-    import runner.testing.items
+    for name in _OF_COMMANDS:
+        importlib.import_module(name)
+    from runner.config.compose import compose
+    from runner.config.folders import conf_folder
 
-    runner.config.compose.register()
+    # The first composition of a process loads Hydra's plugins and prepares its parsers.
+    compose("case3_allreduce", conf_folder(), ["mesh.shape=[4,1]"])
     assert "jax" not in sys.modules
     there = set(sys.modules)
-    import runner.worker.job
+    for name in _OF_WORKERS:
+        importlib.import_module(name)
 
     # If a command's own process imports JAX, it does so again, which the tests detect.
     _WORKERS_OWN.update({name: sys.modules.pop(name) for name in set(sys.modules) - there if name.startswith(_HIDDEN)})
@@ -110,6 +110,39 @@ def _serve() -> None:
         asked = json.loads(line)
         print(json.dumps(asdict(_done(**asked))), flush=True)
 
+
+_OF_COMMANDS = (
+    "hydra._internal.logging_config",
+    "hydra.main",
+    "omegaconf._impl",
+    "runner.checks.known",
+    "runner.cli.command",
+    "runner.cli.composing",
+    "runner.cli.sweeping",
+    "runner.config.composition",
+    "runner.config.trust",
+    "runner.flow.drawing",
+    "runner.flow.findings",
+    "runner.flow.modes",
+    "runner.flow.run",
+    "runner.record.code",
+    "runner.show.collectives",
+    "runner.show.keeping",
+    "runner.show.modes",
+    "runner.show.report",
+    "runner.testing.items",
+)
+"""The modules that most command lines import."""
+
+_OF_WORKERS = (
+    "jax.experimental.multihost_utils",
+    "jaxlib.mlir.dialects.builtin",
+    "jaxlib.mlir.dialects.mhlo",
+    "runner.worker.__main__",
+    "runner.worker.derive",
+    "runner.worker.job",
+)
+"""The modules that most workers import."""
 
 _HIDDEN = ("jax", "runner.worker")
 _WORKERS_OWN: dict[str, ModuleType] = {}

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import os
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +17,8 @@ import pytest
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-import runner
+from runner import api
+from runner.link.workers import Workers
 from runner.worker.versions import is_own
 from tests.user_functions.modules import Module
 
@@ -26,8 +28,19 @@ W = np.arange(16, dtype=np.float32).reshape(4, 4) / 16
 GLOBAL: list[Any] = []
 
 
-def check(folder: Path, function: Any, *operands: Any, **more: Any) -> runner.Record:
-    return runner.check(function, operands, folder=folder, quiet=True, **{"mesh": MESH, **more})
+WORKERS = Workers()
+"""One process computes all checks of this file, as it does where one test follows another."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _workers() -> Iterator[None]:
+    yield
+    WORKERS.close()
+
+
+def check(folder: Path, function: Any, *operands: Any, **more: Any) -> api.Record:
+    """Do what `runner.check` does, without printing; it starts no process for each."""
+    return api.checked(function, operands, folder=folder, workers=WORKERS, **{"mesh": MESH, **more})
 
 
 def message(folder: Path, function: Any, *operands: Any, **more: Any) -> str:

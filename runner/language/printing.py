@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from enum import IntEnum
 from typing import TypeAlias
@@ -51,7 +51,9 @@ _Piece: TypeAlias = "str | tuple[Term, _Rank]"
 
 def text(term: Term) -> str:
     """Print a term: `psum(A @ B, 'x')`."""
-    return "".join(_texts(term, _Rank.LAMBDA))
+    texts: list[str] = []
+    _print(term, _Rank.LAMBDA, texts.append)
+    return "".join(texts)
 
 
 def written(term: Term) -> tuple[str, Term]:
@@ -87,17 +89,17 @@ class _Writing:
         self._end += len(written.encode())
 
 
-def _texts(term: Term, place: _Rank) -> Iterator[str]:
+def _print(term: Term, place: _Rank, add: Callable[[str], None]) -> None:
     enclosed = _binds(term) < place
     if enclosed:
-        yield "("
+        add("(")
     for piece in _pieces(term, place):
         if isinstance(piece, str):
-            yield piece
+            add(piece)
         else:
-            yield from _texts(*piece)
+            _print(*piece, add)
     if enclosed:
-        yield ")"
+        add(")")
 
 
 def _binds(term: Term) -> _Rank:
@@ -154,12 +156,7 @@ def _applied(term: Apply) -> Iterator[_Piece]:
         case Apply(spelled=".T", operands=(x,)):
             yield from ((x, _Rank.ATOM), f"{_gap(x)}.T")
         case Apply(operation=operation, operands=(x, index, *values)) if operation.startswith(AT):
-            yield from (
-                (x, _Rank.ATOM),
-                f"{_gap(x)}.at[",
-                (index, _Rank.UPDATE),
-                f"].{operation.removeprefix(AT)}(",
-            )
+            yield from ((x, _Rank.ATOM), f"{_gap(x)}.at[", (index, _Rank.UPDATE), f"].{operation.removeprefix(AT)}(")
             yield from _arguments(values, term.named)
         case Apply(operation=operation, operands=operands):
             yield f"{operation}("

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from runner.experiment.forms import KINDS
@@ -58,7 +59,7 @@ class MeasuredSweep:
         """The rows that can be recommended: without `vmap`, which runs on one device and has no layout."""
         return [row for row in self.passed if Program(row.program).on_mesh]
 
-    @property
+    @cached_property
     def measures(self) -> list[str]:
         """The measures that at least one row has."""
         return [name for name in MEASURES if any(row.measures.get(name) is not None for row in self.rows)]

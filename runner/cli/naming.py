@@ -15,6 +15,7 @@ from pathlib import Path
 from runner.cli.arguments import VALUED, folders
 from runner.cli.subcommands import SUBCOMMANDS
 from runner.config.folders import InvalidName, conf_folder, file_of, located
+from runner.invocation import invocation
 
 _NAME = re.compile(r"[\w.-]+(/[\w.-]+)*")
 _GROUP = "experiment="
@@ -105,7 +106,7 @@ def _require_there(word: str, options: Sequence[str], folders: Sequence[Path]) -
             if Path(file).is_file():
                 raise InvalidName(f"command line: {word}\n  no experiment '{option}'; did you mean the file '{file}'?")
             subcommand = "" if "=" in word else nearest(option, SUBCOMMANDS).replace("mean '", "mean the subcommand '")
-            meant = experiment_meant(option, folders) or subcommand or "; python -m runner lists them"
+            meant = experiment_meant(option, folders) or subcommand or f"; {invocation()} lists them"
             raise InvalidName(f"command line: {word}\n  no experiment '{option}'{meant}")
 
 

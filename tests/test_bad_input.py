@@ -198,7 +198,7 @@ WITHOUT_JAX = {
     ),
     "no mesh": (
         edited("defaults:\n  - override /mesh: x2_y2\n", ""),
-        "configuration  mesh\n  there is no mesh; name one (mesh=x2_y2) or give mesh.axes and mesh.shape",
+        "configuration  mesh\n  there is no mesh; write mesh: {axes: [x], shape: [4]}, or choose one: mesh=x4",
     ),
     "dtype": (
         edited("spec: [null, x]}", "spec: [null, x], dtype: flaot32}"),
@@ -251,6 +251,11 @@ WITHOUT_JAX = {
     "no package": (
         edited("# @package _global_\n", ""),
         "experiment/mine.yaml:1:1\n  an experiment begins with the line: # @package _global_",
+    ),
+    "no package and no mesh": (
+        edited("# @package _global_\ndefaults:\n  - override /mesh: x2_y2\n", ""),
+        "experiment/mine.yaml:1:1\n  an experiment begins with these lines:\n"
+        "    # @package _global_\n    mesh: {axes: [x], shape: [2]}",
     ),
     "another package": (
         edited("_global_", "experiment"),

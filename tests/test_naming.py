@@ -121,6 +121,20 @@ def test_what_is_wrong_in_a_file_by_itself_has_its_place(here: Path) -> None:
     )
 
 
+def test_an_experiment_without_a_name_has_its_files(here: Path) -> None:
+    (here / "my.yaml").write_text(GOOD.replace("name: mine\n", "", 1), encoding="utf-8")
+    ran = command(here, "my.yaml", *ROW)
+    assert ran.returncode == 0, ran.stderr
+    (folder,) = (here / "outputs" / "my").iterdir()
+    assert recorded(folder)["experiment"] == "my"
+    none = command(here, "mesh=x2_y2")
+    assert (none.returncode, none.stderr) == (
+        2,
+        "configuration  name\n"
+        "  no experiment is chosen: write its name or file first, such as case3_allreduce, or give name=…\n",
+    )
+
+
 def test_a_sweep_over_a_file_goes_on_where_it_ended(here: Path) -> None:
     swept = command(here, "-m", "my.yaml", *ROW, "seed=1,2", "hydra.sweep.dir=sweep")
     assert swept.returncode == 0, swept.stderr

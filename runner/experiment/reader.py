@@ -77,8 +77,11 @@ def read(config: Mapping[str, Any]) -> Experiment:
     config |= {key: spread(config[key], (key,)) for key in ("arrays", "constraints", "outputs")}
     auto.refuse(config)
     name = config["name"]
+    if name is None:
+        message = "no experiment is chosen: write its name or file first, such as case3_allreduce, or give name=…"
+        raise invalid(("name",), message)
     if not name:
-        raise invalid(("name",), "the experiment has no name; write name: mine")
+        raise invalid(("name",), "the name is empty; write name: mine, or leave the key out: the file's name is taken")
     if message := misnamed(name):
         raise invalid(("name",), message)
     mesh = read_mesh(config["mesh"])

@@ -90,9 +90,8 @@ def of_misfit(misfit: ShapeMisfit, sources: Sources) -> str:
     fault = misfit.fault
     if not misfit.name:
         return sources.report(fault)
-    for override in reversed(sources.overrides):
-        if tuple(_parts(quoting.name(override)))[: len(fault.key)] == fault.key:
-            return f"command line: {override}  {key_text(fault.key)}\n  {fault.message}"
+    if (override := _below(fault.key, sources.overrides)) is not None:
+        return f"command line: {override}  {key_text(fault.key)}\n  {fault.message}"
     places = (key_place(layer.file, fault.key[len(layer.package) :]) for layer in reversed(sources.layers))
     place = next((place for place in places if place is not None), "configuration")
     # A name that YAML read as another type is not spelled like that in the file.
@@ -138,7 +137,7 @@ def _of_overrides(overrides: Sequence[str], folders: Sequence[Path]) -> str | No
         if name in groups:
             continue
         for misfit in shape.misfits(value, tuple(_parts(name))):
-            return Sources((), (text,)).report(misfit.fault)
+            return of_misfit(misfit, Sources((), (text,)))
     return None
 
 
@@ -152,9 +151,14 @@ def _of_defaults(error: Exception, sources: Sources) -> str | None:
         chosen = [override for override in sources.overrides if quoting.name(override) == group]
         if len(chosen) > 1:
             return f"command line: {' '.join(chosen)}\n  '{group}' is chosen twice; name one"
+        if chosen:
+            return f"command line: {chosen[0]}\n  there is a {group} already; to choose another write {chosen[0].lstrip('+')}"
         option = text.rpartition(": ")[2].rstrip("'")
         place = _where(option, group, sources)
         return f"{place}\n  there is a {group} already; to choose another write: override /{group}: {option}"
+    if forced := re.match(r"force-add of config groups is not supported: '\++(.*)'", text):
+        written = forced.group(1)
+        return f"command line: ++{written}\n  '{quoting.name(written)}' chooses a file: write {written}"
     if unmatched := re.match(r"In '(\S+)': Could not override '([^']*)'", text):
         config, named = unmatched.groups()
         group = named.partition("@")[0].rpartition("/")[2]
@@ -320,17 +324,21 @@ def _of_config(error: Exception, sources: Sources) -> str:
     if unknown:
         key = key or (unknown.group(1),)
         siblings = shape.siblings(key) or sources.names(key[:-1])
-        message = f"there is no key '{key[-1]}'{nearest(str(key[-1]), siblings) or shape.listed(siblings)}"
-        override = sources.override(key)
+        what = "array" if key[:-1] == ("arrays",) else "key"
+        alternatives = nearest(str(key[-1]), siblings) or shape.listed(siblings)
+        message = shape.keyless(key) or f"there is no {what} '{key[-1]}'{alternatives}"
+        override = sources.override(key) or _below(key, sources.overrides)
         among = next((written for written in siblings if key[-1] in one_by_one(written)), None)
         if among and key[0] == "arrays":
             message = f"'{key[-1]}' stands in '{among}'; to change it alone, give it a line of its own: {key[-1]}: {{}}"
-        elif override and len(key) > 1 and not shape.siblings(key):
+        elif override and len(key) > 1 and not shape.siblings(key) and not shape.keyless(key):
             message += f"; to add a name, write ++{override.lstrip('+')}"
+        if override is not None:
+            return f"command line: {override}  {key_text(key)}\n  {message}"
         for layer in reversed(sources.layers):
             below = key[len(layer.package) :] if key[: len(layer.package)] == layer.package else key
             place = key_place(layer.file, below)
-            if place is not None and sources.override(key) is None:
+            if place is not None:
                 return f"{place}  {'.'.join(map(str, key))}\n  {message}"
         return sources.report(Fault(key, message))
     if "Could not override" in str(error) or "Could not override" in text:
@@ -341,6 +349,12 @@ def _of_config(error: Exception, sources: Sources) -> str:
         override = next((o for o in sources.overrides if o.lstrip("+~").startswith(name)), name)
         return f"command line: {override}\n  there is no key or config group '{name}'{nearest(last, siblings)}"
     return sources.report(Fault(key, _sentence(text)))
+
+
+def _below(key: Key, overrides: Sequence[str]) -> str | None:
+    """Return the last override of a key below `key`; None where there is none."""
+    below = (override for override in reversed(overrides) if tuple(_parts(quoting.name(override)))[: len(key)] == key)
+    return next(below, None)
 
 
 def _parts(full_key: str) -> list[str | int]:

@@ -213,10 +213,21 @@ def listed(names: Sequence[str]) -> str:
     """Return the end of a message with the first dozen alternatives: `; there are x, y`."""
     if not names:
         return "; there is none yet"
-    return f"; there are {', '.join(names[:12])}{', …' if len(names) > 12 else ''}"
+    return f"; there {'are' if len(names) > 1 else 'is'} {', '.join(names[:12])}{', …' if len(names) > 12 else ''}"
+
+
+def keyless(key: Key) -> str | None:
+    """Return the message for a `key` below a value that has no keys, such as `mesh.shape.x`; None for any other."""
+    above = at(key[:-1])
+    if above is None or above.name in ("anything", "mapping"):
+        return None
+    whole = f"; write it whole, {key_text(key[:-1])}=[…]" if above.name == "list" else ""
+    return f"'{key[-2]}' is {_in_words(above)} and has no key '{key[-1]}'{whole}"
 
 
 def _unknown(key: Key) -> str:
+    if (message := keyless(key)) is not None:
+        return message
     there = siblings(key)
     near = nearest(str(key[-1]), there)
     spelling = "; a mesh is written {axes: [x, y], shape: [2, 4]}" if key[:-1] == ("mesh",) and not near else ""

@@ -152,7 +152,8 @@ def _of_defaults(error: Exception, sources: Sources) -> str | None:
         if len(chosen) > 1:
             return f"command line: {' '.join(chosen)}\n  '{group}' is chosen twice; name one"
         if chosen:
-            return f"command line: {chosen[0]}\n  there is a {group} already; to choose another write {chosen[0].lstrip('+')}"
+            written = chosen[0].lstrip("+")
+            return f"command line: {chosen[0]}\n  there is a {group} already; to choose another write {written}"
         option = text.rpartition(": ")[2].rstrip("'")
         place = _where(option, group, sources)
         return f"{place}\n  there is a {group} already; to choose another write: override /{group}: {option}"

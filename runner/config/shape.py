@@ -171,7 +171,7 @@ def _number(value: Any, read: type[int] | type[float]) -> bool:
         return False
 
 
-_GROUPS = ("hardware", "mesh", "rules", "target")
+GROUPS = ("hardware", "mesh", "rules", "target")
 """The keys that are config groups, of which a file chooses an option in its defaults list."""
 
 
@@ -188,7 +188,7 @@ def _refusal(value: Any, key: Key, kind: Kind) -> str:
     if kind.name == "list" and not isinstance(value, Mapping):
         enumerated = WORD.match(f"{key_text(key)}={value}")
         cure = "; in a sweep that is all of them: add -m" if enumerated else f"; write [{value}]"
-    if len(key) == 1 and key[0] in _GROUPS and isinstance(value, str):
+    if len(key) == 1 and key[0] in GROUPS and isinstance(value, str):
         cure = f"; to choose a file write defaults: [override /{key[0]}: {value}]"
     if key[:1] == ("arrays",) and key[-1] == "specs":
         cure = "; the layout of one array is its 'spec'"

@@ -91,12 +91,12 @@ def read(config: Mapping[str, Any]) -> Experiment:
     specs = Specs(mesh, read_rules(config["rules"], mesh))
     arrays = tuple(read_array(array, config["arrays"][array], specs, dims) for array in config["arrays"])
     taken = _distinct_names(config, arrays, dims)
-    functions = read_functions(config["functions"], taken)
+    functions = read_functions(config["functions"], taken, [array.name for array in arrays])
     automatic = read_manual(config["manual"], mesh)
     manual = mesh.without(automatic)
     counts = {section: extent.check_functions(functions, section) for section in SECTIONS}
-    check_functions(functions, Scope("per_device", manual), dims)
     values = {array.name for array in arrays}
+    check_functions(functions, Scope("per_device", manual, values), dims)
     statements: dict[Section, tuple[Statement, ...]] = {}
     sections: dict[Section, tuple[Flat, ...]] = {}
     for section in SECTIONS:

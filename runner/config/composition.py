@@ -268,9 +268,21 @@ def _of_missing(missing: str, sources: Sources, folders: Sequence[Path]) -> str:
         groups = sorted(config_groups(folders) - {"hydra"})
         name = group or option
         return f"{where}\n  there is no config group '{name}'{nearest(name, groups) or shape.listed(groups)}"
-    sizes = [name for name in there if name.startswith(f"{option}_")]
+    sizes = [name for name in there if name.startswith(f"{option}_")] or _of_sizes(
+        option, there if group == "mesh" else ()
+    )
     meant = experiment_meant(option, folders) if group == "experiment" else "" if sizes else nearest(option, there)
     return f"{where}\n  no {group} '{option}'{meant or shape.listed(sizes or there)}"
+
+
+def _of_sizes(option: str, meshes: Sequence[str]) -> list[str]:
+    """Return the meshes with the sizes in an option that is called by its sizes alone, such as `2x2`."""
+    sizes = re.findall(r"\d+", option)
+    return (
+        [name for name in meshes if re.findall(r"\d+", name) == sizes]
+        if re.fullmatch(r"\d+([x_,]\d+)*", option)
+        else []
+    )
 
 
 _NEAR, _SURE = 3, 0.85
@@ -333,7 +345,7 @@ def _of_config(error: Exception, sources: Sources) -> str:
         if among and key[0] == "arrays":
             message = f"'{key[-1]}' stands in '{among}'; to change it alone, give it a line of its own: {key[-1]}: {{}}"
         elif override and len(key) > 1 and not shape.siblings(key) and not shape.keyless(key):
-            message += f"; to add a name, write ++{override.lstrip('+')}"
+            message += f"{' To' if message.endswith('?') else '; to'} add a name, write ++{override.lstrip('+')}"
         if override is not None:
             return f"command line: {override}  {key_text(key)}\n  {message}"
         for layer in reversed(sources.layers):

@@ -184,15 +184,20 @@ def _refusal(value: Any, key: Key, kind: Kind) -> str:
             specs.read(value)
         except specs.NoSpec as error:
             return str(error)
+    if len(key) == 3 and key[0] == "arrays" and key[-1] == "specs":
+        return f"an array has one layout: write spec: {_in_yaml(value)}; specs are those of the leaves of a tree"
     cure = ""
     if kind.name == "list" and not isinstance(value, Mapping):
         enumerated = WORD.match(f"{key_text(key)}={value}")
         cure = "; in a sweep that is all of them: add -m" if enumerated else f"; write [{value}]"
     if len(key) == 1 and key[0] in GROUPS and isinstance(value, str):
         cure = f"; to choose a file write defaults: [override /{key[0]}: {value}]"
-    if key[:1] == ("arrays",) and key[-1] == "specs":
-        cure = "; the layout of one array is its 'spec'"
     return f"{name} is {_in_words(kind)}, not {described(value)}{cure}"
+
+
+def _in_yaml(value: Any) -> str:
+    """Format a spec as YAML has it: `[null, x]`."""
+    return specs.written(value) if isinstance(value, list) else str(value)
 
 
 def _in_words(kind: Kind) -> str:

@@ -31,7 +31,9 @@ def read_mesh(config: Mapping[str, Any]) -> Mesh:
             raise invalid(("mesh", "axes", i), f"the mesh axis '{axis}' stands twice")
     check(shape, ("mesh", "shape"))
     if len(axes) != len(shape):
-        raise invalid(("mesh", "shape"), f"{counted(shape, 'size')} for {counted(axes, 'axis', 'axes')}")
+        raise invalid(
+            ("mesh", "shape"), f"{counted(shape, 'size')} for {counted(axes, 'axis', 'axes')}; each axis has one"
+        )
     devices = _read_devices(config.get("devices"), tuple(shape))
     return Mesh(tuple(axes), tuple(shape), devices, auto=_read_types(config.get("types"), axes))
 

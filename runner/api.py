@@ -92,13 +92,14 @@ class Record(model.Record):
 
 
 def compose(
-    experiment: str | Path, overrides: Overrides = (), *, config_dir: str | Path | None = None
+    experiment: str | Path, overrides: Overrides = (), *, config_dir: str | Path | None = None, **keys: Any
 ) -> Configuration:
     """Compose the configuration of an experiment; return it resolved, with the places of its values.
 
     - `experiment`: its name, or the path of its file, `CONFIG_DIR/experiment/NAME.yaml`.
     - `overrides`: one or several as on the command line, `["mesh.shape=[4,2]", "program=shard_map"]`; or a mapping of
       keys to values, `{"mesh.shape": [4, 2], "program": "shard_map"}`.
+    - `keys`: more of them, of an experiment's own keys: `program="shard_map", mesh="x4_y2"`.
     - `config_dir`: the folder of your own experiments, as in `--config-dir`.
 
     Raises `InvalidConfiguration`.
@@ -113,7 +114,7 @@ def compose(
             raise InvalidConfiguration(f"{experiment}: {error}") from None
     elif not (folder / "experiment").is_dir():
         raise InvalidConfiguration(f"{folder} has no folder 'experiment', in which NAME.yaml would be")
-    return _compose(experiment, folder, texts(overrides))
+    return _compose(experiment, folder, texts(overrides, keys))
 
 
 def validate(configuration: Configuration) -> Experiment:
@@ -134,19 +135,25 @@ def run(
     *,
     config_dir: str | Path | None = None,
     folder: str | Path | None = None,
+    quiet: bool = True,
+    **keys: Any,
 ) -> Record:
     """Run an experiment as the command does, in its own worker process, and write its run folder.
 
-    - `experiment`, `overrides`, `config_dir`: as for `compose`; a mapping has the keys of an experiment's file.
+    - `experiment`, `overrides`, `config_dir`, `keys`: as for `compose`; a mapping has the keys of an experiment's file.
     - `folder`: the run folder, by default `outputs/NAME/DATE_TIME`. It must be absent, empty, or the folder of an
       earlier run, whose files are deleted.
+    - `quiet`: False to print what the command prints; a notebook shows the record that is returned.
 
     Raises `FileExistsError` if the folder has files that no run wrote. Errors in the experiment, its configuration or
     its programs do not raise: they are in the record.
     """
     where = Path(folder) if folder is not None else dated(name_of(experiment))
     _begin(where)
-    return _run(experiment, texts(overrides), config_dir, where)
+    record = _run(experiment, texts(overrides, keys), config_dir, where)
+    if not quiet:
+        print(record)
+    return record
 
 
 def _run(

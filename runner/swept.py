@@ -18,6 +18,7 @@ from typing import Any, TypeAlias, cast
 from runner.config.compose import InvalidConfiguration
 from runner.config.folders import InvalidName, located
 from runner.config.quoting import for_hydra
+from runner.config.shape import GROUPS
 from runner.record import plain
 from runner.record.record import UnreadableRecord
 from runner.show.console import captured, print_table
@@ -59,7 +60,8 @@ class Rows(Sequence[dict[str, Any]]):
     def _repr_html_(self) -> str:
         from runner.show.page.markup import grid
 
-        return grid(self._table())
+        # A notebook's cell is narrower than most tables.
+        return f'<div style="overflow-x: auto; max-width: 100%">{grid(self._table())}</div>'
 
     def _table(self) -> Table[str]:
         """Its columns that hold anything."""
@@ -74,13 +76,30 @@ def _cell(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) and abs(value) < 1e4 else str(value)
 
 
-def texts(overrides: Overrides) -> list[str]:
-    """Overrides as the command line has them: of a mapping a list is a value, and a tuple several."""
+def texts(overrides: Overrides, keys: Mapping[str, Any] | None = None) -> list[str]:
+    """Return overrides as the command line has them, and then those of the `keys`.
+
+    In a mapping a list is a value, a tuple the several values of a sweep, and a string may choose a file of a group.
+    """
+    if keys:
+        return [*texts(overrides), *texts(keys)]
     if isinstance(overrides, str):
         return [overrides]
     if isinstance(overrides, Mapping):
-        return [f"++{name}={for_hydra(value)}" for name, value in overrides.items()]
+        return [f"{_plus(name, value)}{name}={for_hydra(_several(value))}" for name, value in overrides.items()]
     return list(overrides)
+
+
+def _several(value: Any) -> Any:
+    """Return a value without PartitionSpecs; a tuple stays one."""
+    plain = _plain(value)
+    return tuple(plain) if isinstance(value, tuple) and not _is_spec(value) else plain
+
+
+def _plus(name: str, value: Any) -> str:
+    """Return the prefix of an override in Hydra's syntax: none where strings choose files of a group."""
+    chosen = value if isinstance(value, tuple) else (value,)
+    return "" if name in GROUPS and all(isinstance(each, str) for each in cast("tuple[Any, ...]", chosen)) else "++"
 
 
 def sweep(
@@ -89,11 +108,13 @@ def sweep(
     *,
     config_dir: str | Path | None = None,
     folder: str | Path | None = None,
+    **keys: Any,
 ) -> Any:
     """Run a sweep as `python -m runner -m` does, in a process of its own, and return its table.
 
     - `experiment`, `config_dir`: as for `runner.run`; `folder`: of the sweep, which is empty or not there.
-    - `overrides`: those with several values are swept over: `["dims.J=4,8"]`, or `{"dims.J": (4, 8)}`.
+    - `overrides`, `keys`: those with several values are swept over: `["dims.J=4,8"]`, `{"dims.J": (4, 8)}`, or
+      `program=("auto", "derived")`.
 
     What is wrong with a point is in its row. Raises `InvalidConfiguration` where there is no point to run.
     """
@@ -102,7 +123,7 @@ def sweep(
         if isinstance(experiment, Mapping):
             experiment = written(experiment, name_of(experiment), Path(scratch))
         arguments = _named(experiment, config_dir)
-        command = [sys.executable, "-m", "runner", "-m", *arguments, *texts(overrides)]
+        command = [sys.executable, "-m", "runner", "-m", *arguments, *texts(overrides, keys)]
         command.append(f"hydra.sweep.dir={for_hydra(str(where))}")
         here = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
         done = subprocess.run(
@@ -137,11 +158,15 @@ def _plain(value: Any) -> Any:
     """Replace PartitionSpecs in a value by lists, as a file has them."""
     if is_mapping(value):
         return {key: _plain(part) for key, part in value.items()}
-    # A caller with a PartitionSpec has imported JAX.
-    jax: Any = sys.modules.get("jax")
-    if isinstance(value, list | tuple) or (jax is not None and isinstance(value, jax.sharding.PartitionSpec)):
+    if isinstance(value, list | tuple) or _is_spec(value):
         return [_plain(part) for part in cast("Iterable[Any]", value)]
     return value
+
+
+def _is_spec(value: object) -> bool:
+    # A caller with a PartitionSpec has imported JAX.
+    jax: Any = sys.modules.get("jax")
+    return jax is not None and isinstance(value, jax.sharding.PartitionSpec)
 
 
 def name_of(experiment: str | Path | Mapping[str, Any]) -> str:

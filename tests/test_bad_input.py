@@ -44,10 +44,15 @@ WITHOUT_JAX = {
         edited('init: "arange(16)", spec', 'int: "arange(16)", spec'),
         "experiment/mine.yaml:9:22  arrays.A.int\n  there is no key 'int'; did you mean 'init'?",
     ),
+    "None in a list": (
+        edited("spec: [null, x]}", "spec: [None, x]}"),
+        "experiment/mine.yaml:9:56  arrays.A.spec[0]\n"
+        "  mesh axis 'None' does not exist; the mesh has x, y; YAML writes None as null",
+    ),
     "specs for spec": (
         edited("spec: [null, x]}", "specs: [null, x]}"),
         "experiment/mine.yaml:9:49  arrays.A.specs\n"
-        "  'specs' is a text, not a list; the layout of one array is its 'spec'",
+        "  an array has one layout: write spec: [null,x]; specs are those of the leaves of a tree",
     ),
     "misspelt operation": (
         edited("psum(partial", "psumm(partial"),
@@ -194,11 +199,11 @@ WITHOUT_JAX = {
     ),
     "output that nothing computes": (
         edited("  C: [null, null]", "  D: [null, null]"),
-        "experiment/mine.yaml:20:6  outputs.D\n  graph computes no 'D'",
+        "experiment/mine.yaml:20:6  outputs.D\n  graph computes no 'D'; it has C",
     ),
     "no mesh": (
         edited("defaults:\n  - override /mesh: x2_y2\n", ""),
-        "configuration  mesh\n  there is no mesh; name one (mesh=x2_y2) or give mesh.axes and mesh.shape",
+        "configuration  mesh\n  there is no mesh; write mesh: {axes: [x], shape: [4]}, or choose one: mesh=x4",
     ),
     "dtype": (
         edited("spec: [null, x]}", "spec: [null, x], dtype: flaot32}"),
@@ -251,6 +256,11 @@ WITHOUT_JAX = {
     "no package": (
         edited("# @package _global_\n", ""),
         "experiment/mine.yaml:1:1\n  an experiment begins with the line: # @package _global_",
+    ),
+    "no package and no mesh": (
+        edited("# @package _global_\ndefaults:\n  - override /mesh: x2_y2\n", ""),
+        "experiment/mine.yaml:1:1\n  an experiment begins with these lines:\n"
+        "    # @package _global_\n    mesh: {axes: [x], shape: [2]}",
     ),
     "another package": (
         edited("_global_", "experiment"),
@@ -314,6 +324,21 @@ OVERRIDES = {
         "command line: target=v5e\n  no target 'v5e'; there are v5e_16x16, v5e_1x1, v5e_2x2, v5e_2x4, v5e_4x4",
     ),
     "misspelt group": (["mehs=x2"], "command line: mehs=x2  mehs\n  there is no key 'mehs'; did you mean 'mesh'?"),
+    "a mesh by its sizes": (
+        ["mesh=2x2"],
+        "command line: mesh=2x2\n  no mesh '2x2'; there are data2_model2, fsdp2_tensor2, x2_y2",
+    ),
+    "a key of a list": (
+        ["mesh.shape.x=3"],
+        "command line: mesh.shape.x=3  mesh.shape.x\n"
+        "  'shape' is a list and has no key 'x'; write it whole, mesh.shape=[…]",
+    ),
+    "a key of an array that is not there": (
+        ["arrays.D.shape=[4]"],
+        "command line: arrays.D.shape=[4]  arrays.D\n"
+        "  there is no array 'D'; there are A, B; to add a name, write ++arrays.D.shape=[4]",
+    ),
+    "a group by plus": (["++mesh=x4"], "command line: ++mesh=x4\n  'mesh' chooses a file: write mesh=x4"),
     "misspelt option": (["mesh=x2y2"], "command line: mesh=x2y2\n  no mesh 'x2y2'; did you mean 'x2_y2'?"),
     "misspelt program": (
         ["program=shardmap"],

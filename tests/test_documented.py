@@ -19,6 +19,10 @@ from pathlib import Path
 
 import pytest
 
+from runner.config import files, shape
+from runner.language import printing
+from runner.language.syntax import parse
+from runner.untyped import is_dict
 from tests.command import ROOT
 from tests.server import Done, command
 from tests.test_readme import settled
@@ -186,6 +190,60 @@ def test_a_command_of_a_page_does_what_the_page_says(folder: Path, each: Shown) 
 def flowing(text: str) -> str:
     """Return a text on one line without the parts that change between runs."""
     return " ".join(settled(text).split())
+
+
+FRAGMENTS = {
+    "apiVersion: v1": "a Kubernetes manifest; there is no cluster here",
+    "# conf/hardware/v5e.yaml": "a file of the group hardware, which tests/test_estimate.py holds to the shipped one",
+    "# my_conf/rules/fsdp_tensor.yaml": "a file of the group rules: tests/test_rules.py reads such files",
+    "ring:": "lines of per_device, without the section that they are in",
+    "arrays: {x: [data], w1: [null, model], w2: [model, null]}": "a layout by hand, which tests/test_plan.py reads",
+    "'+hydra.callbacks.own=": "an override, which tests/test_track.py makes",
+    "- run: pip install": "a step of a workflow of GitHub",
+}
+"""The YAML blocks that are no part of an experiment, by their beginnings, and why."""
+
+YAML = [
+    (page.name, block)
+    for page in sorted({ROOT / "README.md", *(ROOT / "docs").glob("*.md")})
+    for language, block in blocks(page.read_text(encoding="utf-8"))
+    if language == "yaml"
+]
+
+
+def test_every_block_of_yaml_is_a_part_of_an_experiment_or_says_why_not() -> None:
+    excused = {begin for begin in FRAGMENTS for _, block in YAML if block.lstrip("\n").startswith(begin)}
+    assert excused == set(FRAGMENTS)
+    checked = 0
+    for page, block in YAML:
+        if block.lstrip("\n").startswith(tuple(FRAGMENTS)):
+            continue
+        content = files.load(block)
+        assert [misfit.fault.message for misfit in shape.misfits(content)] == [], (page, block)
+        # Calls of imported functions are read after these are traced.
+        for section in () if "imports" in content else ("functions", "both", "graph", "per_device"):
+            for text in texts(content.get(section, {})):
+                parse(text)
+                checked += 1
+    assert checked >= 40
+
+
+def texts(value: object) -> Iterator[str]:
+    """Return the expressions in the lines of a section; an ellipsis stands for lines of the reader's."""
+    if is_dict(value):
+        for name, part in value.items():
+            yield from texts(part) if name not in ("of", "checkpoint", "stack", "index") else ()
+    elif value != "…":
+        yield str(value)
+
+
+def test_a_line_as_jax_spells_it_is_the_line_beside_it() -> None:
+    table = (ROOT / "docs" / "language.md").read_text(encoding="utf-8").split("| in JAX | the same line |")[1]
+    rows = re.findall(r"^\| (`.+`) \| `(.+)` \|$", table.split("\n\n")[0], re.MULTILINE)
+    assert len(rows) >= 6
+    for spelled, line in rows:
+        for text in re.findall(r"`([^`]+)`", spelled):
+            assert printing.text(parse(text).term) == printing.text(parse(line).term), text
 
 
 def test_the_number_of_operations_is_what_the_readme_says() -> None:

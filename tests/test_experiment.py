@@ -201,7 +201,7 @@ def test_what_a_body_names_ends_with_the_body(name: str) -> None:
 
 
 FAULTS: dict[str, tuple[str, str, str]] = {
-    "no name": ("name: null", "name", "the experiment has no name"),
+    "no name": ("name: null", "name", "no experiment is chosen"),
     "name of a folder": ("name: a/b", "name", "'a/b' cannot name a folder; use letters, digits, '_', '-', '.'"),
     "name up": ("name: ..", "name", "'..' cannot name a folder"),
     "a shape alone": (

@@ -141,6 +141,75 @@ def test_what_lines_become(line: str, lines: dict[str, str | None]) -> None:
     assert all(expected is None or found[name] == expected for name, expected in lines.items())
 
 
+CLOSED = """
+mesh: {axes: [x], shape: [2]}
+arrays:
+  A: {shape: [4, 4], init: "arange(16) / 16", spec: [x, null]}
+  W: {shape: [4, 4], init: "arange(16) % 5 - 2", spec: [null, null]}
+functions:
+  f(h): h @ W
+  g(h):
+    gate: tanh(h)
+    result: gate * f(h)
+both:
+  m: {graph: "map(f, A)", per_device: "map(f, A, length=2)"}
+  c: cond(W[0, 0] < 0, f, g, A)
+  l:
+    repeat: 2
+    carry: {h: g(A)}
+    body: {h: g(h)}
+  C: m + c + l.h
+outputs: {C: [x, null]}
+"""
+
+
+def test_a_function_reads_arrays_as_a_python_closure_does(tmp_path: Path) -> None:
+    outcome = run(CLOSED, tmp_path)
+    assert outcome.failures() == []
+    a, w = np.arange(16).reshape(4, 4) / 16, np.arange(16).reshape(4, 4) % 5 - 2.0
+    h = np.tanh(a) * (a @ w)
+    for _ in range(2):
+        h = np.tanh(h) * (h @ w)
+    for program in outcome.experiment.programs:
+        np.testing.assert_allclose(outcome.value(program, "C"), 2 * (a @ w) + h, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "place", "part"),
+    [
+        ("carry: {h: g(A)}\n    body: {h: g(h)}", "carry: {W: A}\n    body: {W: f(W)}", "both.l.body.W", "f(W)"),
+        ("gate: tanh(h)", "W: tanh(h)", "functions.g(h).result", "f(h)"),
+        ("g(h):\n    gate: tanh(h)", "g(W):\n    gate: tanh(W)\n    h: gate", "functions.g(W).result", "f(h)"),
+        ('"map(f, A)"', '"map(lambda W: f(W), A)"', "both.m.graph", "f(W)"),
+    ],
+)
+def test_a_name_that_hides_an_array_is_refused_where_a_function_reads_the_array(
+    old: str, new: str, place: str, part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert old in CLOSED
+    said = refusal(experiment, CLOSED.replace(old, new), tmp_path / "e.yaml").splitlines()
+    assert said[0].endswith(f"  {place}")
+    assert said[1] == "  'f' reads the array 'W', and here 'W' is another value; rename that"
+    assert part in said[2]
+
+
+def test_a_function_that_combines_two_values_reads_no_array(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = CLOSED.replace("f(h): h @ W", "f(h): h @ W\n  both_(a, b): a + b * W").replace(
+        '{graph: "map(f, A)", per_device: "map(f, A, length=2)"}', "associative_scan(both_, A, axis=1)"
+    )
+    said = refusal(experiment, text, tmp_path / "e.yaml")
+    assert "  what combines two values reads nothing else; 'both_' reads 'W'\n" in said
+
+
+def test_a_function_may_have_the_name_of_the_experiment() -> None:
+    text = CLOSED.replace("f(h)", "case(h)").replace("(f,", "(case,").replace(", f,", ", case,")
+    source = written(experiment(f"name: case\n{text}"))
+    assert "def case(A, W):" in source
+    assert "def case_2(h, W):" in source
+
+
 def test_a_function_of_sizes_can_be_called_in_a_slice(tmp_path: Path) -> None:
     outcome = run(SLICED, tmp_path)
     assert outcome.failures() == []

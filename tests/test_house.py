@@ -11,7 +11,7 @@ import pytest
 from tests.command import ROOT
 
 FLOORS = (
-    ("untyped", "words", "printable", "version"),
+    ("untyped", "words", "printable", "version", "invocation"),
     ("faults", "dtypes", "layout", "codec", "executions"),
     ("graph",),
     ("language",),

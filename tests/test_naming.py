@@ -102,6 +102,20 @@ def test_what_names_none_is_one_message(here: Path, typed: str, message: str) ->
     assert str(refused.value) == f"command line: {typed}\n  {message}"
 
 
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        ("case3_allreduce dims.J", "dims.J\n  'dims.J' is a key, whose value is missing: write dims.J=…"),
+        ("case3_allreduce trace", "trace\n  'trace' is a key, whose value is missing: write trace=true"),
+        ("-m case3_allreduce dims.J=4, 8", "dims.J=4, 8\n  a space after the comma: write dims.J=4,8"),
+    ],
+)
+def test_a_word_that_is_a_key_or_a_value_names_no_experiment(here: Path, typed: str, message: str) -> None:
+    with pytest.raises(InvalidName) as refused:
+        spelled(*typed.split())
+    assert str(refused.value) == f"command line: {message}"
+
+
 def test_a_file_by_itself_is_run_with_the_meshes_that_come_with_the_runner(here: Path) -> None:
     ran = command(here, "my.yaml", *ROW, "mesh=x4_y2", "hydra.run.dir=run")
     assert ran.returncode == 0, ran.stderr
@@ -118,6 +132,20 @@ def test_what_is_wrong_in_a_file_by_itself_has_its_place(here: Path) -> None:
     assert (ran.returncode, ran.stderr) == (
         2,
         "my.yaml:1:1\n  an experiment begins with the line: # @package _global_\n",
+    )
+
+
+def test_an_experiment_without_a_name_has_its_files(here: Path) -> None:
+    (here / "my.yaml").write_text(GOOD.replace("name: mine\n", "", 1), encoding="utf-8")
+    ran = command(here, "my.yaml", *ROW)
+    assert ran.returncode == 0, ran.stderr
+    (folder,) = (here / "outputs" / "my").iterdir()
+    assert recorded(folder)["experiment"] == "my"
+    none = command(here, "mesh=x2_y2")
+    assert (none.returncode, none.stderr) == (
+        2,
+        "configuration  name\n"
+        "  no experiment is chosen: write its name or file first, such as case3_allreduce, or give name=…\n",
     )
 
 

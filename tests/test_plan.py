@@ -502,7 +502,7 @@ ONE = {"model": 1}
 REFUSED = {
     "nothing is to be found": (
         mlp(8, {"model": 4}, x=[]) | {"arrays": {"x": {"shape": [2]}}, "graph": {"y": "x"}},
-        "there is no layout to find: say auto where one is wanted, spec: auto",
+        "there is no layout to find: write auto in the place of a spec, such as arrays.A.spec=auto",
     ),
     "one device": (mlp(8, ONE), "the mesh model=1 has one device: there is nothing to lay out"),
     "time without hardware": (

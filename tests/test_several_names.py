@@ -97,7 +97,7 @@ BAD = {
     ),
     "an output that there is not": (
         ("  p, q: [x, y]", "  p, r: [x, y]"),
-        "e.yaml:14:9  outputs.r\n  graph computes no 'r'",
+        "e.yaml:14:9  outputs.r\n  graph computes no 'r'; it has p, q",
     ),
 }
 

@@ -28,11 +28,33 @@ from tests.faults import GOOD
         ),
         ({"dims.J": (4, 8), "arrays.A.spec": ([None, "x"], ["x"])}, ["++dims.J=4,8", "++arrays.A.spec=[null,x],[x]"]),
         ({"graph.C": "A @ B.T", "outputs": {"C": ["x"]}}, ["++graph.C='A @ B.T'", "++outputs={C:[x]}"]),
+        ({"mesh": "x4", "rules": ("a", "b"), "hardware": None}, ["mesh=x4", "rules=a,b", "++hardware=null"]),
+        ({"mesh": {"axes": ["x"], "shape": [4]}}, ["++mesh={axes:[x],shape:[4]}"]),
         ((), []),
     ],
 )
 def test_overrides_may_be_a_text_a_list_or_a_mapping(overrides: Any, texts: list[str]) -> None:
     assert swept.texts(overrides) == texts
+
+
+def test_keywords_are_more_overrides() -> None:
+    assert swept.texts("seed=1", {"program": "auto"}) == ["seed=1", "++program=auto"]
+
+
+def test_a_partition_spec_is_a_value() -> None:
+    from jax.sharding import PartitionSpec as P
+
+    overrides = {"arrays.A.spec": P(None, ("x", "y")), "outputs.C": (P("x"), P())}
+    assert swept.texts(overrides) == ["++arrays.A.spec=[null,[x,y]]", "++outputs.C=[x],[]"]
+
+
+def test_several_overrides_in_one_text_are_one_message() -> None:
+    with pytest.raises(runner.InvalidConfiguration) as refused:
+        runner.compose("case3_allreduce", "program=auto dims.J=8")
+    assert str(refused.value) == (
+        "command line: program=auto dims.J=8\n  these are 2 overrides in one text: write each by itself, "
+        'in Python ["program=auto", "dims.J=8"]'
+    )
 
 
 @pytest.mark.parametrize("text", ["", "it's", "a\\b", "a\\'b", "psum(x, 'x')", "null", "4,8", "${nope", "1.5", "true"])
@@ -61,6 +83,7 @@ def test_a_sweep_is_a_table_with_a_row_for_each_program(folder: Path) -> None:
     assert table[0]["status"] == "passed"
     assert len(table[1:]) == 1
     assert repr(table).splitlines()[0].split()[:4] == ["point", "experiment", "program", "status"]
+    assert table._repr_html_().startswith('<div style="overflow-x: auto')
     assert "<td" in table._repr_html_()
     with pytest.raises(KeyError):
         table["nosuch"]

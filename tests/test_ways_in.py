@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -87,9 +89,43 @@ def test_an_unknown_flag_is_bad_input_with_or_without_an_experiment(tmp_path: Pa
     told = done(tmp_path, *arguments)
     assert told.returncode == 2
     assert told.stdout == ""
-    assert len(told.stderr.splitlines()) == 2
-    assert "python -m runner: error: " in told.stderr
+    first, *others = told.stderr.splitlines()
+    assert re.fullmatch(r"python -m runner: (unrecognized arguments: --nosuch|argument --version: .*)", first)
+    assert others == [
+        "  for example: python -m runner case3_allreduce dims.J=8",
+        "  all arguments: python -m runner --help",
+    ]
     assert list(tmp_path.iterdir()) == []
+
+
+NEEDED = {"compare": "A", "report": "FOLDER", "measure": "NAME", "derive": "NAME", "mutate": "NAME", "plan": "NAME"}
+"""The subcommands that do nothing without an argument, and that argument."""
+
+
+@pytest.mark.parametrize("name", NEEDED)
+def test_a_subcommand_without_its_arguments_says_which_with_an_example(tmp_path: Path, name: str) -> None:
+    told = done(tmp_path, module=f"runner {name}")
+    assert (told.returncode, told.stdout) == (2, "")
+    assert told.stderr == (
+        f"python -m runner {name}: {NEEDED[name]} is missing\n"
+        f"  for example: python -m runner {name} {SUBCOMMANDS[name].example}\n"
+        f"  all arguments: python -m runner {name} --help\n"
+    )
+
+
+def test_messages_suggest_the_command_that_was_typed(tmp_path: Path) -> None:
+    script = tmp_path / "bin" / "shardproof"
+    script.parent.mkdir()
+    script.write_text("from runner.cli.command import main\nmain()\n", encoding="utf-8")
+    told = {}
+    for words in ((), ("nosuch",), ("compare",)):
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        line = [sys.executable, str(script), *words]
+        process = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False, env=environment)
+        told[words] = process.stdout + process.stderr
+    assert told[()].endswith("experiments. Run one: shardproof allreduce_as_scatter_gather\n")
+    assert told[("nosuch",)] == "command line: nosuch\n  no experiment 'nosuch'; shardproof lists them\n"
+    assert told[("compare",)].startswith("shardproof compare: A is missing\n  for example: shardproof compare ")
 
 
 def test_a_group_lists_its_names_with_what_they_say(tmp_path: Path) -> None:

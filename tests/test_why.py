@@ -155,6 +155,12 @@ def test_what_the_program_asks_for_is_in_its_line_and_what_is_differentiated_say
     assert any("per_device.loss asks for it: psum(sum(y ** 2), 'x')" in text for _, text in reasons)
 
 
+def test_the_plan_repeats_no_reason_that_a_program_gives(tmp_path: Path) -> None:
+    told = run_command("case3_allreduce", "program=derived", "explain=true", f"hydra.run.dir={tmp_path}/a").stdout
+    assert told.count("the product in C sums over J, which arrays.A.spec and arrays.B.spec shard over x") == 1
+    assert "\n      all-reduce over x, a device sends 64 B\n" in told
+
+
 def test_the_terminal_explains_where_it_is_asked_to_and_a_failure_always(tmp_path: Path) -> None:
     told = run_command("+experiment=case3_allreduce", "program=auto", "explain=true", f"hydra.run.dir={tmp_path}/a")
     line = (

@@ -8,9 +8,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, NoReturn
 
-from runner.cli.subcommands import program
 from runner.config.folders import conf_folder
+from runner.invocation import invocation
 
 _INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 """The flags with which Hydra prints information about itself."""
@@ -25,17 +26,28 @@ VALUED = (
 """The flags that take a value."""
 
 
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one message: what is wrong, an `example`, and where the help is."""
+
+    def __init__(self, example: str, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._example = example
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with status 2, after the message."""
+        missing = message.removeprefix("the following arguments are required: ")
+        if missing != message:
+            message = f"{missing} {'are' if ', ' in missing else 'is'} missing"
+        self.exit(2, f"{self.prog}: {message}\n  for example: {self._example}\n  all arguments: {self.prog} --help\n")
+
+
 def parsed(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """Return the flags that matter before Hydra is imported, and the overrides.
 
     Raises `SystemExit` with a message for an unknown flag or an invalid value.
     """
-    parser = argparse.ArgumentParser(
-        prog=program(),
-        usage=f"{program()} [NAME] [KEY=VALUE ...] [-m] [--config-dir DIR]; --help says more",
-        add_help=False,
-        allow_abbrev=False,
-    )
+    command = invocation()
+    parser = Parser(f"{command} case3_allreduce dims.J=8", prog=command, add_help=False, allow_abbrev=False)
     for flag in ("--help", "-h"):
         parser.add_argument(flag, action="store_true", dest="help")
     parser.add_argument("--version", action="store_true")

@@ -201,7 +201,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("folder", metavar="CONF", type=Path, nargs="?", help="by default the runner's own")
     folder: Path = parser.parse_args(list(arguments)).folder or conf_folder()
     if not (folder / "experiment").is_dir():
-        print(f"{folder}\n  it has no folder 'experiment'", file=sys.stderr)
+        what = "it has no folder 'experiment'" if folder.is_dir() else "there is no such folder"
+        print(f"{folder}\n  {what}", file=sys.stderr)
         return 2
     (folder / FILE).write_text(text(), encoding="utf-8")
     status = 0

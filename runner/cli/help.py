@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from runner.cli.subcommands import SUBCOMMANDS, program
+from runner.cli.subcommands import SUBCOMMANDS
 from runner.config.folders import experiments
+from runner.invocation import invocation
 
 _GROUPS = {
     "experiment": "what is computed, and how it is sharded",
@@ -46,7 +47,7 @@ flags:
 def text(folders: Sequence[Path]) -> str:
     """Return the help, with the number of names in the config folders."""
     return _TEXT.format(
-        program=program(),
+        program=invocation(),
         subcommands=_lines({name: each.summary for name, each in SUBCOMMANDS.items()}),
         groups=_lines({name: f"{_count(name, folders):>3}  {what}" for name, what in _GROUPS.items()}),
     ).rstrip()

@@ -7,6 +7,7 @@ experiment of that file.
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import re
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from pathlib import Path
 from runner.cli.arguments import VALUED, folders
 from runner.cli.subcommands import SUBCOMMANDS
 from runner.config.folders import InvalidName, conf_folder, file_of, located
+from runner.invocation import invocation
 
 _NAME = re.compile(r"[\w.-]+(/[\w.-]+)*")
 _GROUP = "experiment="
@@ -33,6 +35,9 @@ def with_experiment(
     named = [override for override in overrides if _names(override)]
     if any(override.startswith(f"+{_GROUP}") for override in overrides) or not named:
         return list(arguments), list(overrides)
+    for before, word in itertools.pairwise(overrides):
+        if before.endswith(",") and word in named:
+            raise InvalidName(f"command line: {before} {word}\n  a space after the comma: write {before}{word}")
     chosen = [_option(word, Path(known.config_dir) if known.config_dir else None) for word in named]
     for word, (folder, options) in zip(named, chosen, strict=True):
         _require_there(word, options, [folder] if folder else folders(known, list(overrides)))
@@ -101,12 +106,24 @@ def _require_there(word: str, options: Sequence[str], folders: Sequence[Path]) -
             from runner.config.composition import experiment_meant
             from runner.faults import nearest
 
+            if (meant := _as_override(word)) is not None:
+                raise InvalidName(f"command line: {word}\n  {meant}")
             file = f"{option}.yaml"
             if Path(file).is_file():
                 raise InvalidName(f"command line: {word}\n  no experiment '{option}'; did you mean the file '{file}'?")
             subcommand = "" if "=" in word else nearest(option, SUBCOMMANDS).replace("mean '", "mean the subcommand '")
-            meant = experiment_meant(option, folders) or subcommand or "; python -m runner lists them"
+            meant = experiment_meant(option, folders) or subcommand or f"; {invocation()} lists them"
             raise InvalidName(f"command line: {word}\n  no experiment '{option}'{meant}")
+
+
+def _as_override(word: str) -> str | None:
+    """Return the message for a word that is a key without its value, `dims.J` or `trace`; None for any other word."""
+    from runner.config import shape
+
+    kind = shape.at((word.partition(".")[0],)) if "=" not in word else None
+    if kind is None:
+        return None
+    return f"'{word}' is a key, whose value is missing: write {word}={'true' if kind.name == 'flag' else '…'}"
 
 
 def _place(arguments: Sequence[str], word: str) -> int:

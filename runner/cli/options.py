@@ -53,7 +53,12 @@ def read(config: Mapping[str, Any], keys: Iterable[str]) -> Options:
     settings: dict[str, Any] = {name: config.get(name) for name in NAMES if config.get(name) is not None}
     columns = (*_OWN, *KINDS, *MEASURES, *OLDER, *keys)
     if (sort := settings.get("sort")) is not None and sort not in columns:
-        raise _refused("sort", sort, f"no column '{sort}'{nearest(str(sort), columns) or _there(MEASURES)}")
+        newer = [name for name in columns if name not in OLDER]
+        raise _refused(
+            "sort",
+            sort,
+            f"no column '{sort}'{nearest(str(sort), newer) or _there(MEASURES)}",
+        )
     for name in ("best", "workers"):
         if (number := settings.get(name)) is not None and (not isinstance(number, int) or number < 1):
             raise _refused(name, number, "it is a number of at least 1")

@@ -16,6 +16,7 @@ from runner.cli import single
 from runner.cli.jobs import Job
 from runner.config import schema
 from runner.config.compose import Configuration
+from runner.invocation import invocation
 from runner.link.workers import Workers
 from runner.record import files
 from runner.record.folders import PLAN
@@ -97,7 +98,7 @@ def _plan(configuration: Configuration, job: Job, workers: Workers) -> Status:
             f"the least that was found needs {bytes_text(ranked.least_memory)}"
         )
     print(f"\n{folder / PLAN}")
-    print(f"python -m runner --config-dir {folder / EXPERIMENT.parts[0]} +experiment={EXPERIMENT.stem}")
+    print(f"{invocation()} --config-dir {folder / EXPERIMENT.parts[0]} +experiment={EXPERIMENT.stem}")
     if not own:
         return "passed"
     status = own[0].programs[0].status

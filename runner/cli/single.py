@@ -31,6 +31,8 @@ def main(name: str, arguments: Sequence[str], work: Action, of_one: str) -> int:
     if any(argument in ("-m", "--multirun") for argument in arguments):
         print(f"command line: --multirun\n  {of_one} one experiment: name one point", file=sys.stderr)
         return 2
+    if not arguments:
+        subcommands.parser(name).error("the following arguments are required: NAME")
     return app.main(arguments, functools.partial(_task, work))
 
 

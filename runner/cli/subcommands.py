@@ -5,9 +5,9 @@ It is imported first of all, so it imports next to nothing.
 
 from __future__ import annotations
 
-import sys
-from pathlib import PurePath
 from typing import TYPE_CHECKING, NamedTuple
+
+from runner.invocation import invocation
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
@@ -109,18 +109,16 @@ def chosen(arguments: Sequence[str]) -> tuple[str, list[str]]:
     return "runner.cli.app", list(arguments)
 
 
-def program() -> str:
-    """Return the command as it was typed: `shardproof`, or `python -m runner`."""
-    return "shardproof" if PurePath(sys.argv[0]).stem == "shardproof" else "python -m runner"
-
-
 def parser(name: str) -> ArgumentParser:
-    """Return the parser of a subcommand, whose help ends with an example and the exit statuses."""
+    """Return the parser of a subcommand: its help has an example and the exit statuses, its errors the example."""
     import argparse
     import textwrap
 
-    subcommand, prog = SUBCOMMANDS[name], f"{program()} {name}"
-    parser = argparse.ArgumentParser(
+    from runner.cli.arguments import Parser
+
+    subcommand, prog = SUBCOMMANDS[name], f"{invocation()} {name}"
+    parser = Parser(
+        f"{prog} {subcommand.example}",
         prog=prog,
         description=textwrap.fill(subcommand.description, 100),
         epilog=f"example:\n  {prog} {subcommand.example}\n\nexit status: {subcommand.statuses}",

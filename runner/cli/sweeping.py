@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from runner.cli.options import Options
 from runner.cli.point import LOG
-from runner.cli.subcommands import program
 from runner.cli.sweep import Results
 from runner.config import quoting
 from runner.config.sources import shown as shortened
+from runner.invocation import invocation
 from runner.printable import printable
 from runner.record import consistent, manifest, measures, plain
 from runner.record import record as records
@@ -64,7 +64,7 @@ class Sweeping:
         self._gather()
         done = sum(status in measures.DONE for status in self.results.statuses.values())
         resumed = quoting.for_shell(f"resume={shortened(self.folder)}")
-        print(f"{done} of {len(self.points)} points are done; to go on: {program()} {resumed}", file=sys.stderr)
+        print(f"{done} of {len(self.points)} points are done; to go on: {invocation()} {resumed}", file=sys.stderr)
 
     def _gather(self) -> None:
         """Read the records of points that ran elsewhere: a launcher may run them anywhere."""

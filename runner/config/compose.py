@@ -10,7 +10,7 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, cast
 
 from runner.config.folders import conf_folder, misnamed
@@ -152,7 +152,7 @@ def refuse_too_much(overrides: Sequence[str], folders: Sequence[Path]) -> None:
 
 @cache
 def register() -> None:
-    """Register with Hydra the types of an experiment's keys and the resolver `${folder:NAME,OTHERWISE}`."""
+    """Register with Hydra the types of an experiment's keys, and the resolvers of `conf/config.yaml`."""
     from hydra.core.config_store import ConfigStore
     from omegaconf import OmegaConf
 
@@ -160,11 +160,17 @@ def register() -> None:
 
     ConfigStore.instance().store(name="schema", node=ExperimentConfig)
     OmegaConf.register_new_resolver("folder", _folder, replace=True)
+    OmegaConf.register_new_resolver("named", named, replace=True)
 
 
 def _folder(name: object, otherwise: str) -> str:
     """Return `name` if a folder can have it, else `otherwise`; the run in that folder then refuses the name."""
     return name if isinstance(name, str) and misnamed(name) is None else otherwise
+
+
+def named(option: str) -> str:
+    """Return the name of an experiment whose file gives none: the file's name, `mine` of the option `../mine`."""
+    return PurePath(option).name.removesuffix(".yaml")
 
 
 def provenance_of(settings: HydraConf) -> Provenance:
@@ -202,6 +208,8 @@ def resolved(config: DictConfig, provenance: Provenance) -> Configuration:
             raise InvalidConfiguration(composition.of_misfit(misfit, provenance.sources))
     plain: Any = without_missing(given)
     plain |= shape.flags(plain)
+    if plain.get("name") is None and isinstance(option := provenance.choices.get("experiment"), str):
+        plain["name"] = named(option)
     _refuse_absent_targets(plain, provenance)
     return _with_hardware(Configuration(plain, provenance))
 

@@ -90,9 +90,8 @@ def of_misfit(misfit: ShapeMisfit, sources: Sources) -> str:
     fault = misfit.fault
     if not misfit.name:
         return sources.report(fault)
-    for override in reversed(sources.overrides):
-        if tuple(_parts(quoting.name(override)))[: len(fault.key)] == fault.key:
-            return f"command line: {override}  {key_text(fault.key)}\n  {fault.message}"
+    if (override := _below(fault.key, sources.overrides)) is not None:
+        return f"command line: {override}  {key_text(fault.key)}\n  {fault.message}"
     places = (key_place(layer.file, fault.key[len(layer.package) :]) for layer in reversed(sources.layers))
     place = next((place for place in places if place is not None), "configuration")
     # A name that YAML read as another type is not spelled like that in the file.
@@ -104,8 +103,9 @@ def _of_files(sources: Sources, folders: Sequence[Path]) -> str | None:
     """Return the message for the first file that is unreadable or has an invalid key or value."""
     from runner.config import trust
 
+    chosen = {quoting.name(override).partition(".")[0] for override in sources.overrides}
     for layer in sources.layers:
-        refused = files.refusal(layer.file, experiment=layer.group == "experiment")
+        refused = files.refusal(layer.file, experiment=layer.group == "experiment", chosen=chosen)
         if refused is not None:
             return refused
         content = files.content(layer.file)
@@ -137,7 +137,7 @@ def _of_overrides(overrides: Sequence[str], folders: Sequence[Path]) -> str | No
         if name in groups:
             continue
         for misfit in shape.misfits(value, tuple(_parts(name))):
-            return Sources((), (text,)).report(misfit.fault)
+            return of_misfit(misfit, Sources((), (text,)))
     return None
 
 
@@ -151,9 +151,15 @@ def _of_defaults(error: Exception, sources: Sources) -> str | None:
         chosen = [override for override in sources.overrides if quoting.name(override) == group]
         if len(chosen) > 1:
             return f"command line: {' '.join(chosen)}\n  '{group}' is chosen twice; name one"
+        if chosen:
+            written = chosen[0].lstrip("+")
+            return f"command line: {chosen[0]}\n  there is a {group} already; to choose another write {written}"
         option = text.rpartition(": ")[2].rstrip("'")
         place = _where(option, group, sources)
         return f"{place}\n  there is a {group} already; to choose another write: override /{group}: {option}"
+    if forced := re.match(r"force-add of config groups is not supported: '\++(.*)'", text):
+        written = forced.group(1)
+        return f"command line: ++{written}\n  '{quoting.name(written)}' chooses a file: write {written}"
     if unmatched := re.match(r"In '(\S+)': Could not override '([^']*)'", text):
         config, named = unmatched.groups()
         group = named.partition("@")[0].rpartition("/")[2]
@@ -262,9 +268,21 @@ def _of_missing(missing: str, sources: Sources, folders: Sequence[Path]) -> str:
         groups = sorted(config_groups(folders) - {"hydra"})
         name = group or option
         return f"{where}\n  there is no config group '{name}'{nearest(name, groups) or shape.listed(groups)}"
-    sizes = [name for name in there if name.startswith(f"{option}_")]
+    sizes = [name for name in there if name.startswith(f"{option}_")] or _of_sizes(
+        option, there if group == "mesh" else ()
+    )
     meant = experiment_meant(option, folders) if group == "experiment" else "" if sizes else nearest(option, there)
     return f"{where}\n  no {group} '{option}'{meant or shape.listed(sizes or there)}"
+
+
+def _of_sizes(option: str, meshes: Sequence[str]) -> list[str]:
+    """Return the meshes with the sizes in an option that is called by its sizes alone, such as `2x2`."""
+    sizes = re.findall(r"\d+", option)
+    return (
+        [name for name in meshes if re.findall(r"\d+", name) == sizes]
+        if re.fullmatch(r"\d+([x_,]\d+)*", option)
+        else []
+    )
 
 
 _NEAR, _SURE = 3, 0.85
@@ -319,17 +337,21 @@ def _of_config(error: Exception, sources: Sources) -> str:
     if unknown:
         key = key or (unknown.group(1),)
         siblings = shape.siblings(key) or sources.names(key[:-1])
-        message = f"there is no key '{key[-1]}'{nearest(str(key[-1]), siblings) or shape.listed(siblings)}"
-        override = sources.override(key)
+        what = "array" if key[:-1] == ("arrays",) else "key"
+        alternatives = nearest(str(key[-1]), siblings) or shape.listed(siblings)
+        message = shape.keyless(key) or f"there is no {what} '{key[-1]}'{alternatives}"
+        override = sources.override(key) or _below(key, sources.overrides)
         among = next((written for written in siblings if key[-1] in one_by_one(written)), None)
         if among and key[0] == "arrays":
             message = f"'{key[-1]}' stands in '{among}'; to change it alone, give it a line of its own: {key[-1]}: {{}}"
-        elif override and len(key) > 1 and not shape.siblings(key):
-            message += f"; to add a name, write ++{override.lstrip('+')}"
+        elif override and len(key) > 1 and not shape.siblings(key) and not shape.keyless(key):
+            message += f"{' To' if message.endswith('?') else '; to'} add a name, write ++{override.lstrip('+')}"
+        if override is not None:
+            return f"command line: {override}  {key_text(key)}\n  {message}"
         for layer in reversed(sources.layers):
             below = key[len(layer.package) :] if key[: len(layer.package)] == layer.package else key
             place = key_place(layer.file, below)
-            if place is not None and sources.override(key) is None:
+            if place is not None:
                 return f"{place}  {'.'.join(map(str, key))}\n  {message}"
         return sources.report(Fault(key, message))
     if "Could not override" in str(error) or "Could not override" in text:
@@ -340,6 +362,12 @@ def _of_config(error: Exception, sources: Sources) -> str:
         override = next((o for o in sources.overrides if o.lstrip("+~").startswith(name)), name)
         return f"command line: {override}\n  there is no key or config group '{name}'{nearest(last, siblings)}"
     return sources.report(Fault(key, _sentence(text)))
+
+
+def _below(key: Key, overrides: Sequence[str]) -> str | None:
+    """Return the last override of a key below `key`; None where there is none."""
+    below = (override for override in reversed(overrides) if tuple(_parts(quoting.name(override)))[: len(key)] == key)
+    return next(below, None)
 
 
 def _parts(full_key: str) -> list[str | int]:

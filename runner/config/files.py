@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import yaml
 
-from runner.config import limits
+from runner.config import limits, specs
 from runner.config.folders import file_of, is_there
 from runner.config.shape import described
 from runner.config.sources import shown
@@ -81,8 +81,11 @@ def text(file: Path) -> str:
     return written
 
 
-def refusal(file: Path, *, experiment: bool) -> str | None:
-    """Return the message, with its place, why a file is no configuration; None if valid or a YAML syntax error."""
+def refusal(file: Path, *, experiment: bool, chosen: Collection[str] = ()) -> str | None:
+    """Return the message, with its place, why a file is no configuration; None if valid or a YAML syntax error.
+
+    `chosen` are the keys and config groups that the command line sets.
+    """
     try:
         content = load(written := text(file))
     except UnreadableFile as error:
@@ -98,7 +101,9 @@ def refusal(file: Path, *, experiment: bool) -> str | None:
         return f"{shown(file)}:1:1\n  the file is empty"
     if not isinstance(content, dict):
         return f"{shown(file)}:1:1\n  the file holds {described(content)}, not a mapping of keys to values"
-    return _header(file, written) if experiment else None
+    if not experiment:
+        return None
+    return _header(file, written, [] if "mesh" in chosen else _mesh_line(cast("dict[str, Any]", content)))
 
 
 def too_much(overrides: Sequence[str], folders: Sequence[Path]) -> str | None:
@@ -114,13 +119,23 @@ def too_much(overrides: Sequence[str], folders: Sequence[Path]) -> str | None:
     return None
 
 
-def _header(file: Path, text: str) -> str | None:
-    """Check that an experiment's file begins with its `@package` line."""
+def _mesh_line(content: Mapping[str, Any]) -> list[str]:
+    """Return the line of a mesh with the axes of an experiment's specs; none if the experiment has a mesh or a base."""
+    if "mesh" in content or content.get("defaults"):
+        return []
+    axes = specs.axes(content) or ["x"]
+    return [f"mesh: {{axes: [{', '.join(axes)}], shape: [{', '.join('2' for _ in axes)}]}}"]
+
+
+def _header(file: Path, text: str, others: Sequence[str]) -> str | None:
+    """Check that an experiment's file begins with its `@package` line; `others` are more lines that it lacks."""
     lines = text.splitlines()
     head = [number for number, line in enumerate(lines, 1) if re.match(r"\s*#\s*@package\b", line)]
     above = next(number for number, line in enumerate(lines, 1) if line.strip() and not re.match(r"\s*#\s*@", line))
     place = f"{shown(file)}:{head[0] if head else 1}:1"
     if not head:
+        if others:
+            return "\n    ".join([f"{place}\n  an experiment begins with these lines:", PACKAGE, *others])
         return f"{place}\n  an experiment begins with the line: {PACKAGE}"
     if not re.fullmatch(r"\s*#\s*@package\s+_global_\s*", lines[head[0] - 1]):
         return f"{place}\n  this line of an experiment is: {PACKAGE}"

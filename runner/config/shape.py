@@ -171,7 +171,7 @@ def _number(value: Any, read: type[int] | type[float]) -> bool:
         return False
 
 
-_GROUPS = ("hardware", "mesh", "rules", "target")
+GROUPS = ("hardware", "mesh", "rules", "target")
 """The keys that are config groups, of which a file chooses an option in its defaults list."""
 
 
@@ -184,15 +184,20 @@ def _refusal(value: Any, key: Key, kind: Kind) -> str:
             specs.read(value)
         except specs.NoSpec as error:
             return str(error)
+    if len(key) == 3 and key[0] == "arrays" and key[-1] == "specs":
+        return f"an array has one layout: write spec: {_in_yaml(value)}; specs are those of the leaves of a tree"
     cure = ""
     if kind.name == "list" and not isinstance(value, Mapping):
         enumerated = WORD.match(f"{key_text(key)}={value}")
         cure = "; in a sweep that is all of them: add -m" if enumerated else f"; write [{value}]"
-    if len(key) == 1 and key[0] in _GROUPS and isinstance(value, str):
+    if len(key) == 1 and key[0] in GROUPS and isinstance(value, str):
         cure = f"; to choose a file write defaults: [override /{key[0]}: {value}]"
-    if key[:1] == ("arrays",) and key[-1] == "specs":
-        cure = "; the layout of one array is its 'spec'"
     return f"{name} is {_in_words(kind)}, not {described(value)}{cure}"
+
+
+def _in_yaml(value: Any) -> str:
+    """Format a spec as YAML has it: `[null, x]`."""
+    return specs.written(value) if isinstance(value, list) else str(value)
 
 
 def _in_words(kind: Kind) -> str:
@@ -213,10 +218,21 @@ def listed(names: Sequence[str]) -> str:
     """Return the end of a message with the first dozen alternatives: `; there are x, y`."""
     if not names:
         return "; there is none yet"
-    return f"; there are {', '.join(names[:12])}{', …' if len(names) > 12 else ''}"
+    return f"; there {'are' if len(names) > 1 else 'is'} {', '.join(names[:12])}{', …' if len(names) > 12 else ''}"
+
+
+def keyless(key: Key) -> str | None:
+    """Return the message for a `key` below a value that has no keys, such as `mesh.shape.x`; None for any other."""
+    above = at(key[:-1])
+    if above is None or above.name in ("anything", "mapping"):
+        return None
+    whole = f"; write it whole, {key_text(key[:-1])}=[…]" if above.name == "list" else ""
+    return f"'{key[-2]}' is {_in_words(above)} and has no key '{key[-1]}'{whole}"
 
 
 def _unknown(key: Key) -> str:
+    if (message := keyless(key)) is not None:
+        return message
     there = siblings(key)
     near = nearest(str(key[-1]), there)
     spelling = "; a mesh is written {axes: [x, y], shape: [2, 4]}" if key[:-1] == ("mesh",) and not near else ""

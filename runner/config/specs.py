@@ -5,6 +5,7 @@ Both forms are allowed wherever a spec is, in files and on the command line, who
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
@@ -107,6 +108,27 @@ def _holds(key: Key) -> bool:
             return True
         case _:
             return False
+
+
+def axes(config: Mapping[str, Any]) -> list[str]:
+    """Return the mesh axes, or logical names, of a configuration's specs in the order in which they stand there.
+
+    Reads what it can: malformed specs have none.
+    """
+    names: dict[str, None] = {}
+    left: list[tuple[Key, Any]] = [((name,), value) for name, value in config.items() if name in _SECTIONS]
+    while left:
+        key, value = left.pop(0)
+        if is_dict(value):
+            left += [((*key, name), inner) for name, inner in value.items()]
+            continue
+        if begins(value):
+            with contextlib.suppress(NoSpec):
+                value = read(value)
+        if is_list(value) and _holds(key):
+            for entry in value:
+                names |= dict.fromkeys(axis for axis in (entry if is_list(entry) else [entry]) if isinstance(axis, str))
+    return list(names)
 
 
 def wrong(config: Mapping[str, Any]) -> Iterator[tuple[Key, str]]:

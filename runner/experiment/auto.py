@@ -14,6 +14,7 @@ from runner.experiment.forms import AUTO, check
 from runner.experiment.patterns import fits, flattened
 from runner.experiment.written import spread
 from runner.faults import Key, invalid
+from runner.invocation import invocation
 from runner.untyped import is_list, is_mapping
 
 Least: TypeAlias = Literal["bytes", "time", "memory"]
@@ -157,7 +158,7 @@ def refuse(config: Mapping[str, Any]) -> None:
     """Raise `InvalidExperiment` for the first layout that is to be found: this reader needs all of them."""
     key = ("mesh", "shape") if shape_is_open(config) else next(keys(config), None)
     if key is not None:
-        message = "no layout yet: python -m runner plan with the same arguments finds it, and writes a file that runs"
+        message = f"no layout yet: {invocation()} plan with the same arguments finds it, and writes a file that runs"
         raise invalid(key, message)
 
 

@@ -27,6 +27,9 @@ def _lambda(function: DefinedFunction, named: Name, functions: Mapping[str, Defi
         count = len(function.parameters)
         message = f"what combines two values has two parameters; {function} has {count}"
         raise place.fault(message, named)
+    if function.captured:
+        message = f"what combines two values reads nothing else; '{function.name}' reads '{function.captured[0]}'"
+        raise place.fault(message, named)
     known: dict[str, Term] = {}
     section = place.scope.section
     for line in (*function.body(section), function.result(section)):

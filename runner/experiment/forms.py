@@ -212,7 +212,9 @@ FORMS: Mapping[str, Form] = {
         "list", of=Form("integer", "{value!r} is not a number of chips; it is an integer of at least 1", least=1)
     ),
     "shape": Form("list", of=SIZE),
-    "dtype": Form("text", "no dtype {value!r}", choices=dtypes.NAMES, example="; for example float32, bfloat16, int32"),
+    "dtype": Form(
+        "text", "no dtype {value!r}", choices=dtypes.NAMES, example="; for example float32, float16, bfloat16, int32"
+    ),
     "init": _any("", _TEXT, "numbers"),
     "numbers": _any("", Form("number"), Form("flag"), Form("list", of="numbers")),
     "spec": _LAYOUT,

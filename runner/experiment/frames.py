@@ -22,6 +22,8 @@ class ReadingFrame:
     """Where lines are read: in a section, or in a function that is called there.
 
     - `statics`: the function's parameters that stand for what is known without arrays; `own`: all of its names.
+    - `hidden`: the names that mean another value here than in the section: the function's own, and those of the repeats
+      around the lines.
     - `prefix`: what the names begin with that the section gives the function's lines; `names`: those that it has given.
     - `scopes`: the named scopes of the calls around the lines, outermost first; none in a section.
     - `uses`: the lines that call the function, innermost first; `inside`: the functions whose lines are being read,
@@ -30,6 +32,7 @@ class ReadingFrame:
 
     statics: Mapping[str, Term] = field(default_factory=dict[str, Term])
     own: frozenset[str] = frozenset()
+    hidden: frozenset[str] = frozenset()
     prefix: str = ""
     names: dict[str, str] = field(default_factory=dict[str, str])
     scopes: tuple[str, ...] = ()
@@ -58,8 +61,9 @@ class ReadingFrame:
 
     def in_repeat(self, given: Iterable[str], own: Iterable[str]) -> ReadingFrame:
         """The same frame inside a repeat: the names that the repeat gives hide those outside."""
+        hiding = replace(self, hidden=self.hidden | {*given})
         names = {label: name for label, name in self.names.items() if label not in set(own)}
-        return replace(self, names=names | {name: name for name in given}) if self.scopes else self
+        return replace(hiding, names=names | {name: name for name in given}) if self.scopes else hiding
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -14,7 +14,7 @@ from runner.experiment.plain import check_name, located
 from runner.experiment.written import WrittenLine, all_names, is_choice, of, targets
 from runner.faults import InvalidExperiment, Key, invalid
 from runner.graph.source import Section
-from runner.graph.term import Apply, Const, Group, Name, Term
+from runner.graph.term import Apply, Const, Group, Name, Term, heads, within
 from runner.language.forms import CALLING
 from runner.language.operations import CONSTANTS, OPERATIONS
 from runner.language.operators import BY_NAME, COMPARISONS
@@ -40,6 +40,7 @@ class DefinedFunction:
     - `signature`: its parameters, of which those with a default may be left out of a call.
     - `lines`: as the YAML has them, including `result`; `alone`: whether `result` is the only line.
     - `checkpoint`: what of a call is kept for the backward pass; None: everything.
+    - `captured`: the arrays of the experiment that its lines read, or those of a function that it calls.
     """
 
     name: str
@@ -48,11 +49,17 @@ class DefinedFunction:
     key: Key
     alone: bool
     checkpoint: Checkpoint | None = None
+    captured: tuple[str, ...] = ()
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """The names of its parameters."""
+        """The names of its parameters, without what it captures."""
         return tuple(self.signature.parameters)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The names of its parameters and of the arrays that it captures."""
+        return (*self.parameters, *self.captured)
 
     def body(self, section: Section) -> list[WrittenLine]:
         """Its lines in a section, without the last."""
@@ -74,7 +81,7 @@ class DefinedFunction:
 
     @cached_property
     def own(self) -> frozenset[str]:
-        """Every name that it defines."""
+        """Every name that it binds to a value of its own: parameters, lines, and what its repeats define."""
         return frozenset({*self.parameters, *self.bound_in_repeats, *(name for name, _ in all_names(self.lines, ()))})
 
     @property
@@ -101,8 +108,13 @@ def _inside(values: Any) -> Iterator[str]:
             yield from _inside(body.values())
 
 
-def read_functions(config: Mapping[str, Any], taken: Mapping[str, str]) -> dict[str, DefinedFunction]:
-    """The functions by their names. `taken` maps names with another meaning to that meaning."""
+def read_functions(
+    config: Mapping[str, Any], taken: Mapping[str, str], arrays: Collection[str]
+) -> dict[str, DefinedFunction]:
+    """The functions by their names. `taken` maps names with another meaning to that meaning.
+
+    A function may read the `arrays` of the experiment, as a Python function reads what is around it.
+    """
     functions: dict[str, DefinedFunction] = {}
     for written, value in config.items():
         key = ("functions", written)
@@ -118,7 +130,39 @@ def read_functions(config: Mapping[str, Any], taken: Mapping[str, str]) -> dict[
         for name in (*function.parameters, *(name for name, _ in all_names(function.lines, ()))):
             if name in functions:
                 raise invalid(function.key, f"'{name}' is a function already; a name means one thing")
-    return functions
+    return _capturing(functions, arrays)
+
+
+def _capturing(functions: Mapping[str, DefinedFunction], arrays: Collection[str]) -> dict[str, DefinedFunction]:
+    """Return the functions with the arrays that each captures, in the order of the arrays."""
+    read = {name: set(_names_in(function.lines)) - function.own for name, function in functions.items()}
+    called = {name: [other for other in names if other in functions] for name, names in read.items()}
+    changed = True
+    while changed:
+        changed = False
+        for name, others in called.items():
+            more = {array for other in others for array in read[other] if array in arrays} - read[name]
+            read[name] |= more
+            changed = changed or bool(more)
+    return {
+        name: replace(function, captured=tuple(array for array in arrays if array in read[name]))
+        for name, function in functions.items()
+    }
+
+
+def _names_in(value: Any) -> Iterator[str]:
+    """Yield the names of values and functions in the expressions of lines, which may be repeats."""
+    if is_mapping(value):
+        for part in value.values():
+            yield from _names_in(part)
+    elif isinstance(value, str):
+        try:
+            term = parse(value).term
+        except SyntaxFault:
+            # The reader of the line reports it.
+            return
+        yield from heads(term)
+        yield from (part.operation for part in within(term) if isinstance(part, Apply) and part.spelled == "call")
 
 
 def _read(written: object, value: Any, key: Key) -> DefinedFunction:
@@ -195,16 +239,20 @@ def _check_names(function: DefinedFunction, taken: Mapping[str, str]) -> None:
 
 
 def bind(function: DefinedFunction, call: Apply, key: Key, text: str, uses: tuple[Key, ...]) -> dict[str, Term]:
-    """The argument of each parameter, with defaults. Raises `InvalidExperiment` if the arguments do not fit."""
+    """The argument of each parameter, with defaults, and the arrays that the function captures.
+
+    Raises `InvalidExperiment` if the arguments do not fit.
+    """
     try:
         bound = function.signature.bind(*call.operands, **dict(call.named))
     except TypeError as error:
         message = f"{function.name}(): {error}; it takes {function.signature}"
         raise InvalidExperiment(located(key, text, fault_in(text, message, call.at), uses)) from None
-    return {
+    arguments: dict[str, Term] = {
         name: bound.arguments[name] if name in bound.arguments else parse(repr(parameter.default)).term
         for name, parameter in function.signature.parameters.items()
     }
+    return arguments | {name: Name(name, call.at) for name in function.captured}
 
 
 def is_static(term: Term, dims: Mapping[str, int]) -> bool:

@@ -20,7 +20,7 @@ from runner.untyped import is_list
 def read_mesh(config: Mapping[str, Any]) -> Mesh:
     axes, shape = config["axes"], config["shape"]
     if axes is None and shape is None:
-        raise invalid(("mesh",), "there is no mesh; name one (mesh=x2_y2) or give mesh.axes and mesh.shape")
+        raise invalid(("mesh",), "there is no mesh; write mesh: {axes: [x], shape: [4]}, or choose one: mesh=x4")
     if axes is None or shape is None:
         given, missing = ("shape", "axes") if axes is None else ("axes", "shape")
         message = f"there is mesh.{given} without mesh.{missing}; write both: {{axes: [x, y], shape: [2, 4]}}"
@@ -31,7 +31,9 @@ def read_mesh(config: Mapping[str, Any]) -> Mesh:
             raise invalid(("mesh", "axes", i), f"the mesh axis '{axis}' stands twice")
     check(shape, ("mesh", "shape"))
     if len(axes) != len(shape):
-        raise invalid(("mesh", "shape"), f"{counted(shape, 'size')} for {counted(axes, 'axis', 'axes')}")
+        raise invalid(
+            ("mesh", "shape"), f"{counted(shape, 'size')} for {counted(axes, 'axis', 'axes')}; each axis has one"
+        )
     devices = _read_devices(config.get("devices"), tuple(shape))
     return Mesh(tuple(axes), tuple(shape), devices, auto=_read_types(config.get("types"), axes))
 

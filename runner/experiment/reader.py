@@ -77,8 +77,11 @@ def read(config: Mapping[str, Any]) -> Experiment:
     config |= {key: spread(config[key], (key,)) for key in ("arrays", "constraints", "outputs")}
     auto.refuse(config)
     name = config["name"]
+    if name is None:
+        message = "no experiment is chosen: write its name or file first, such as case3_allreduce, or give name=…"
+        raise invalid(("name",), message)
     if not name:
-        raise invalid(("name",), "the experiment has no name; write name: mine")
+        raise invalid(("name",), "the name is empty; write name: mine, or leave the key out: the file's name is taken")
     if message := misnamed(name):
         raise invalid(("name",), message)
     mesh = read_mesh(config["mesh"])
@@ -88,12 +91,12 @@ def read(config: Mapping[str, Any]) -> Experiment:
     specs = Specs(mesh, read_rules(config["rules"], mesh))
     arrays = tuple(read_array(array, config["arrays"][array], specs, dims) for array in config["arrays"])
     taken = _distinct_names(config, arrays, dims)
-    functions = read_functions(config["functions"], taken)
+    functions = read_functions(config["functions"], taken, [array.name for array in arrays])
     automatic = read_manual(config["manual"], mesh)
     manual = mesh.without(automatic)
     counts = {section: extent.check_functions(functions, section) for section in SECTIONS}
-    check_functions(functions, VisibleNames("per_device", manual), dims)
     values = {array.name for array in arrays}
+    check_functions(functions, VisibleNames("per_device", manual, values), dims)
     statements: dict[Section, tuple[Statement, ...]] = {}
     sections: dict[Section, tuple[Flat, ...]] = {}
     for section in SECTIONS:

@@ -31,7 +31,12 @@ from runner.untyped import is_list
 def known_result(name: str, section: str, known: set[str], where: str) -> None:
     """Raise `InvalidExperiment` for a name that is not among those that `where` knows."""
     if name not in known:
-        raise invalid((section, name), f"{where} computes no '{name}'{nearest(name, known)}")
+        raise invalid((section, name), f"{where} computes no '{name}'{nearest(name, known) or _there(known)}")
+
+
+def _there(known: set[str]) -> str:
+    names = sorted(known)
+    return f"; it has {', '.join(names[:12])}{', …' if names[12:] else ''}" if names else ""
 
 
 def check_constraints(
@@ -90,7 +95,10 @@ def check_outputs(
     outputs: Mapping[str, Spec], sections: Mapping[Section, tuple[Flat, ...]], grad: Gradient | None
 ) -> None:
     if not outputs:
-        raise invalid(("outputs",), "the experiment has no outputs; map the names of its results to PartitionSpecs")
+        raise invalid(
+            ("outputs",),
+            "the experiment has no outputs; write the names of its results with their specs, outputs: {C: [x, null]}",
+        )
     for name in outputs:
         if grad and name.startswith(f"{GRADIENTS}."):
             if name not in grad.names:

@@ -73,19 +73,22 @@ def read_section(
 
 
 def check_functions(functions: Mapping[str, DefinedFunction], scope: VisibleNames, dims: Mapping[str, int]) -> None:
-    """Read each function once, as if it were called with arrays, to find faults in functions that are never called."""
+    """Read each function once, as if it were called with arrays, to find faults in functions that are never called.
+
+    `scope` has the arrays, which functions may read.
+    """
     for function in functions.values():
         for section in ("per_device", "graph") if function.differs else ("per_device",):
             inside = VisibleNames(
                 section,
                 scope.mesh,
-                set(function.parameters),
+                {*function.inputs, *scope.values},
                 dims,
-                parameters=frozenset(function.parameters),
+                parameters=frozenset(function.inputs),
                 functions=tuple(functions),
             )
-            frame = ReadingFrame(inside=(function.name,))
-            reader = _SectionReader(dims, functions, {*dims, *function.parameters, *functions})
+            frame = ReadingFrame(inside=(function.name,), hidden=function.own)
+            reader = _SectionReader(dims, functions, {*dims, *scope.values, *function.inputs, *functions})
             reader.statements([*function.body(section), function.result(section)], inside, frame, None)
 
 
@@ -257,6 +260,10 @@ class _SectionReader:
         if function.name in frame.inside:
             chain = " → ".join((*frame.inside[frame.inside.index(function.name) :], function.name))
             raise place.fault(f"a cycle: {chain}; a function cannot call itself", call)
+        for name in function.captured:
+            if name in frame.hidden:
+                message = f"'{function.name}' reads the array '{name}', and here '{name}' is another value; rename that"
+                raise place.fault(message, call)
         label = given[0] if len(given) == 1 else self._fresh(together(given), place)
         statics: dict[str, Term] = {}
         arguments: dict[str, str] = {}
@@ -304,7 +311,8 @@ class _SectionReader:
         head = self._name(made.label, outer) if single else free(f"{outer.prefix}{made.label}", self.taken)
         frame = ReadingFrame(
             statics=statics,
-            own=function.own,
+            own=function.own | {*function.captured},
+            hidden=function.own,
             prefix=f"{head}_",
             scopes=(*outer.scopes, scope),
             uses=(place.key, *outer.uses),

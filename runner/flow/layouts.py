@@ -74,7 +74,7 @@ class Planning:
 def planned(config: Mapping[str, Any], folder: Path, sources: Callable[[], Sources], workers: Workers) -> Planning:
     """Find the layouts of a configuration. Raises `InvalidExperiment` if it leaves none open or none can be found."""
     if not auto.is_open(config):
-        raise invalid((), "there is no layout to find: say auto where one is wanted, spec: auto")
+        raise invalid((), "there is no layout to find: write auto in the place of a spec, such as arrays.A.spec=auto")
     request = auto.read_plan(config)
     if not auto.shape_is_open(config):
         return _planned(config, folder, sources, workers, request, request.seconds)

@@ -23,6 +23,7 @@ from runner.experiment.model import Experiment
 from runner.experiment.reader import read
 from runner.faults import InvalidExperiment, invalid
 from runner.flow import clock, functions
+from runner.invocation import invocation
 from runner.link import scratch
 from runner.link.order import job, kind
 from runner.link.process import Worker
@@ -211,7 +212,7 @@ class Running:
             raise invalid(
                 ("target", "cluster"),
                 "a cluster runs one experiment, whose command it starts once for each process: "
-                "srun -n 2 python -m runner +experiment=…; target.processes=2 starts two processes on this machine",
+                f"srun -n 2 {invocation()} NAME target.cluster=true; target.processes=2 starts two on this machine",
             )
         if experiment.target.topology is not None:
             from runner.flow import verification

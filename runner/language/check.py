@@ -266,4 +266,5 @@ def missing_axis(axis: object, mesh: Mesh) -> str:
     if axis in mesh.automatic:
         manual = ", ".join(mesh.axes)
         return f"mesh axis '{axis}' is automatic here: per_device is manual over {manual} (manual: [{manual}])"
-    return f"mesh axis '{axis}' does not exist; the mesh has {', '.join(mesh.axes)}"
+    written = "; YAML writes None as null" if axis == "None" else ""
+    return f"mesh axis '{axis}' does not exist; the mesh has {', '.join(mesh.axes)}{written}"

@@ -43,17 +43,20 @@ class Identifiers:
         self._dims = tuple(experiment.dims)
         for name in (*experiment.dims, *(array.name for array in experiment.arrays)):
             self.add(name)
-        self.function = self._free(experiment.name.replace("-", "_").replace(".", "_").replace("+", "_"))
+        self._script: set[str] = set()
+        self.function = self.reserve(experiment.name.replace("-", "_").replace(".", "_").replace("+", "_"))
 
     def reserve(self, wish: str) -> str:
         """Reserve an identifier for the script itself, `wish` or one like it."""
-        return self._free(wish)
+        identifier = self._free(wish)
+        self._script.add(identifier)
+        return identifier
 
     def inside(self) -> Identifiers:
-        """The names in scope in a function of the program: the dims, and the functions written before it."""
+        """The names in scope in a function of the program: the dims, the script's own, and the functions before it."""
         inner = copy.copy(self)
         inner._identifiers = {dim: self._identifiers[dim] for dim in self._dims}
-        inner._taken = {*self._reserved, *self._functions, *inner._identifiers.values()}
+        inner._taken = {*self._reserved, *self._script, *self._functions, *inner._identifiers.values()}
         return inner
 
     def within(self, own: Iterable[str]) -> Identifiers:

@@ -6,6 +6,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+from runner.invocation import invocation
 from runner.record import plain
 from runner.untyped import is_dict, is_list
 
@@ -33,5 +34,5 @@ def read(folder: Path) -> Command | None:
     home = Path(str(content.get("from", "")))
     where = folder.resolve()
     shown = where.relative_to(home) if home.is_absolute() and where.is_relative_to(home) else where
-    begun = " ".join(["python -m runner", *map(shlex.quote, map(str, arguments))])
-    return Command(begun, f"python -m runner {shlex.quote(f'resume={shown}')}")
+    begun = " ".join([invocation(), *map(shlex.quote, map(str, arguments))])
+    return Command(begun, f"{invocation()} {shlex.quote(f'resume={shown}')}")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+
 from runner import executions
 from runner.evidence.model import Collective
 from runner.evidence.words import NOBODY, because, collective, subject
@@ -104,9 +107,17 @@ def reasons(record: Record) -> list[str]:
     texts = [f"{names}: {'; '.join(collectives)}: {reason}" for (reason, names), collectives in by_reason.items()]
     planned: list[str] = []
     for line in record.derivation.notation if record.derivation else ():
-        planned += [f"  {line.text}", *(f"      {entry}" for entry in line.collectives)]
+        planned += [f"  {line.text}", *(f"      {_unsaid(entry, texts)}" for entry in line.collectives)]
     places = [f"{key}: {record.places[key]}" for key in named if key in record.places]
     return [*texts, *places, *(["as Shardy plans the graph:", *planned] if planned else [])]
+
+
+def _unsaid(planned: str, texts: Sequence[str]) -> str:
+    """Return what the plan says of a collective, without the reason if one of the `texts` gives it."""
+    for mark in re.finditer(r"[:;] ", planned):
+        if any(planned[mark.end() :] in text for text in texts):
+            return planned[: mark.start()]
+    return planned
 
 
 def way(reshard: Reshard) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from runner.invocation import invocation
 from runner.layout import Spec
 from runner.printable import printable
 from runner.record.folders import PLAN
@@ -56,7 +57,7 @@ def read(path: Path) -> _Plan:
     except OSError as error:
         raise UnreadablePlan(f"{file}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise UnreadablePlan(f"{file} is no plan of python -m runner plan") from None
+        raise UnreadablePlan(f"{file} is no plan, such as {invocation()} plan writes") from None
 
 
 def spec_text(entries: Any) -> str:

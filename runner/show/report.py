@@ -12,6 +12,7 @@ from runner.config.sources import listing as experiments
 from runner.config.sources import shown
 from runner.experiment.expect import CHECKED
 from runner.experiment.showing import Show, names
+from runner.invocation import invocation
 from runner.link.events import Devices, Timing
 from runner.printable import Page
 from runner.record.folders import PAGE
@@ -42,9 +43,9 @@ def listing(folders: Sequence[Path]) -> None:
         summaries = [shorten(summary, max(left, 20), placeholder=" …") for summary in summaries]
     rows = [(name, summary) for (name, *_), summary in zip(entries, summaries, strict=True)]
     print_table(Table(("experiment", "summary"), rows))
-    say(f"\n{len(entries)} experiments. Run one: python -m runner {entries[0][0] if entries else 'NAME'}")
+    say(f"\n{len(entries)} experiments. Run one: {invocation()} {entries[0][0] if entries else 'NAME'}")
     if any(summary.endswith(" …") for summary in summaries):
-        say("Summaries that end in … go on: python -m runner | cat has them whole.")
+        say(f"Summaries that end in … go on: {invocation()} | cat has them whole.")
 
 
 def story(record: Record, folder: Path) -> str:

@@ -156,7 +156,9 @@ class ExperimentFile(pytest.File):
     def _compose(self, *overrides: str) -> Configuration | None:
         """Compose the configuration; None where the file is only a base of others. Raises `CollectError`."""
         try:
-            return compose(self.experiment, self.folder, overrides)
+            composed = compose(self.experiment, self.folder, overrides)
+            # A base usually has no name, since each experiment over it has one.
+            return None if composed.sources.place(("name",)) is None and self._is_base() else composed
         except InvalidConfiguration as error:
             if self._is_base():
                 return None

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from runner.derivation.rules import Rule
+from runner.estimate.prices import Work
 from runner.layout import Spec
-from runner.planning.prices import Work
 
 
 @dataclass

@@ -16,6 +16,7 @@ from runner.derivation.ruling import Ruled, Rulings
 from runner.derivation.scopes import Names
 from runner.derivation.values import Value
 from runner.derivation.writer import below
+from runner.estimate.prices import Work
 from runner.experiment.model import Experiment
 from runner.graph.model import Equation, Graph, Operand, Ref, Repeat
 from runner.graph.term import Group, Name
@@ -23,7 +24,6 @@ from runner.layout import Parts, Spec
 from runner.planning.model import Layable, Passing, Tensor, Transfer
 from runner.planning.model import Operand as Read
 from runner.planning.model import Operation as Planned
-from runner.planning.prices import Work
 from runner.programs.types import Typed
 from runner.sharding import moves
 

@@ -40,6 +40,16 @@ class Rate:
 
 
 @dataclass(frozen=True)
+class Sending:
+    """A collective; `sent`: the bytes that a device sends on a ring; `cost`: in the unit of the objective."""
+
+    kind: str
+    axes: tuple[str, ...]
+    sent: float
+    cost: float
+
+
+@dataclass(frozen=True)
 class Work:
     """The work of one operation on all devices together: `flops` of products with operands of `dtype`."""
 
@@ -87,6 +97,11 @@ class Prices(Protocol):
     def computing(self, work: Work, shards: int, moved: float) -> float:
         """The cost of one device's share of an operation, which moves `moved` bytes through its memory."""
         ...
+
+
+def sending(prices: Prices, kind: str, axes: tuple[str, ...], sent: float) -> Sending:
+    """A collective that sends `sent` bytes, with its cost."""
+    return Sending(kind, axes, sent, prices.rate(kind, axes).cost(sent))
 
 
 @dataclass(frozen=True)

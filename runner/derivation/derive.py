@@ -14,6 +14,7 @@ from runner.derivation.ruling import Rulings
 from runner.derivation.scopes import NotDerived
 from runner.derivation.sharing import shared
 from runner.derivation.writer import Hints, Writer
+from runner.estimate.prices import Prices
 from runner.experiment.model import GRADIENTS, Experiment, Flat, Loop
 from runner.experiment.statements import read_statements
 from runner.language.check import Scope
@@ -97,20 +98,21 @@ def read(experiment: Experiment, derivation: Derivation) -> Experiment:
     return replace(experiment, per_device=statements, check_vma=derivation.check_vma, automatic=())
 
 
-def derive(experiment: Experiment, types: Parts, hints: Hints, typing: Typing) -> Derived:
+def derive(experiment: Experiment, types: Parts, hints: Hints, typing: Typing, prices: Prices) -> Derived:
     """Derive the per-device lines of the graph. Raises `NotDerived` with the reason if they cannot be written."""
     writer = Writer(
-        experiment, types, hints, Rulings(), invarying=typing.invarying, casts=typing.casts, spread=typing.spread
+        experiment, types, hints, Rulings(), prices,
+        invarying=typing.invarying, casts=typing.casts, spread=typing.spread,
     )  # fmt: skip
     if typing.single:
         writer.singled()
     fresh = writer.names.fresh
     lines = inlined(shared(hoisted(writer.write(), fresh), fresh), writer.layouts.moved)
-    return Derived(statements(lines), typing.check_vma, writer.layouts.cost, tuple(writer.names.notes))
+    return Derived(statements(lines), typing.check_vma, writer.layouts.sent, tuple(writer.names.notes))
 
 
-def settled(experiment: Experiment, types: Parts, hints: Hints) -> Hints:
-    """The plan's layouts, replaced by those that the readers of a line need wherever this sends fewer bytes.
+def settled(experiment: Experiment, types: Parts, hints: Hints, prices: Prices) -> Hints:
+    """The plan's layouts, replaced by those that the readers of a line need wherever this costs less.
 
     Raises `NotDerived`.
     """
@@ -118,7 +120,7 @@ def settled(experiment: Experiment, types: Parts, hints: Hints) -> Hints:
     rulings = Rulings()
 
     def written(specs: Hints) -> Layouts:
-        writer = Writer(experiment, types, specs, rulings, invarying=False, casts=False, spread=False)
+        writer = Writer(experiment, types, specs, rulings, prices, invarying=False, casts=False, spread=False)
         writer.write()
         return writer.layouts
 
@@ -131,7 +133,7 @@ def settled(experiment: Experiment, types: Parts, hints: Hints) -> Hints:
         tried.add(asked)
         number, spec = asked
         for numbers in dict.fromkeys(((number,), _alike(experiment, types, number))):
-            other = {**hints, **dict.fromkeys(numbers, spec)}
+            other = replace(hints, layouts={**hints.layouts, **dict.fromkeys(numbers, spec)})
             layouts = written(other)
             if layouts.cost < best.cost:
                 best, hints = layouts, other

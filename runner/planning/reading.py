@@ -5,18 +5,17 @@ The rules are those of `derivation/`: an operation without a rule gets whole ope
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Mapping
 from typing import TypeAlias
 
 from runner import dtypes
-from runner.derivation.calls import Call, NotStatic, itemsize
+from runner.derivation.calls import NotStatic, itemsize
 from runner.derivation.facts import leaves
 from runner.derivation.ruling import Ruled, Rulings
 from runner.derivation.scopes import Names
 from runner.derivation.values import Value
+from runner.derivation.work import work_of
 from runner.derivation.writer import below
-from runner.estimate.prices import Work
 from runner.experiment.model import Experiment
 from runner.graph.model import Equation, Graph, Operand, Ref, Repeat
 from runner.graph.term import Group, Name
@@ -290,24 +289,6 @@ class _Reader:
         if not inside:
             self.found.named[name] = at
         return (at,)
-
-
-def work_of(call: Call) -> Work:
-    """The flops of a product, two per multiply-add; none for other operations."""
-    if call.name == "dot_product_attention":
-        (batch, length, heads, width), keys = call.type_of("query").shape, call.type_of("key").shape[1]
-        return Work(4.0 * batch * heads * length * keys * width, call.type_of("query").dtype)
-    if call.labels is None:
-        return Work()
-    labels, result = call.labels
-    arrays = [Call.type(array) for argument in call.arguments.values() for array in argument.arrays()]
-    if len(labels) != len(arrays) or {letter for mine in labels for letter in mine} <= set(result):
-        return Work()
-    sizes: dict[str, int] = {}
-    for mine, array in zip(labels, arrays, strict=True):
-        for letter, size in zip(mine, array.shape, strict=False):
-            sizes[letter] = max(size, sizes.get(letter, 1))
-    return Work(2.0 * math.prod(sizes.values()), arrays[0].dtype)
 
 
 def _differentiate(experiment: Experiment, found: Layable) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding
 
-from runner.derivation.derive import TRIES, NotDerived, derive, section, settled
+from runner.derivation.derive import TRIES, Hints, NotDerived, derive, section, settled
+from runner.estimate.prices import BYTES
 from runner.evidence.hlo import Metadata
 from runner.experiment.model import Experiment
 from runner.graph.model import Equation, Operand, Ref
@@ -126,11 +127,11 @@ def derived(
     `refused`: gives JAX's objection to lines, if any, and collects the dtypes in them.
     """
     shardy, types = planned(experiment)
-    hints = {number: whole_axes(spec) for number, spec in shardy.values.items()}
+    hints = Hints({number: whole_axes(spec) for number, spec in shardy.values.items()})
     reason = None
     try:
-        hints = settled(experiment, types, hints)
-        every = [derive(experiment, types, hints, typing) for typing in TRIES[:1]]
+        hints = settled(experiment, types, hints, BYTES)
+        every = [derive(experiment, types, hints, typing, BYTES) for typing in TRIES[:1]]
     except NotDerived as error:
         return str(error)
     except SyntaxFault as fault:
@@ -138,7 +139,7 @@ def derived(
         return f"a line of it would be {fault}"
     tried: list[dict[str, Any]] = []
     for typing in TRIES:
-        one = every.pop() if every else derive(experiment, types, hints, typing)
+        one = every.pop() if every else derive(experiment, types, hints, typing, BYTES)
         lines = section(one.statements)
         if typing.check_vma and lines in tried:
             continue

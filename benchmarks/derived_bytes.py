@@ -9,7 +9,6 @@ the exit status is 1 if `derived` sends more in an experiment that `MORE` does n
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 import tempfile
 from collections import Counter
@@ -29,9 +28,11 @@ from runner.experiment.imported import imports
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.experiment.reader import read
+from runner.layout import Mesh
 from runner.programs import WRITERS
 from runner.programs.types import Types
 from runner.worker import functions
+from runner.worker.requested import requested
 from runner.worker.specs import structs
 from runner.worker.types import infer
 from tests import harness
@@ -39,50 +40,17 @@ from tests.command import ROOT
 
 PROGRAMS = (Program.DERIVED, Program.SHARD_MAP)
 
-KINDS = {
-    "psum": "all-reduce", "psum_invariant": "all-reduce", "psum2": "all-reduce", "pmax": "all-reduce",
-    "pmin": "all-reduce", "all_gather": "all-gather", "all_gather_invariant": "all-gather",
-    "reduce_scatter": "reduce-scatter", "all_to_all": "all-to-all", "ppermute": "collective-permute",
-}  # fmt: skip
-"""JAX's communicating primitives, with XLA's names."""
-
 MORE = frozenset({"expert_parallel_moe", "vocab_parallel_cross_entropy"})
 """The experiments in which `derived` sends more; docs/testing.md explains why."""
 
 
-def asked(program: Any, operands: Any, sizes: dict[str, int]) -> tuple[float, Counter[str]]:
+def asked(program: Any, operands: Any, mesh: Mesh) -> tuple[float, Counter[str]]:
     """Return the bytes that a device sends for a program, and the number of collectives of each kind."""
     sent, counts = 0.0, Counter[str]()
-    for equation, times in _equations(jax.make_jaxpr(program)(*operands).jaxpr, 1):
-        kind = KINDS.get(equation.primitive.name)
-        if kind is None:
-            continue
-        named = equation.params["axes"] if "axes" in equation.params else equation.params["axis_name"]
-        axes = [axis for axis in (named if isinstance(named, tuple | list) else (named,)) if isinstance(axis, str)]
-        n = math.prod(sizes[axis] for axis in axes)
-        if n == 1:
-            continue
-        held = sum(_bytes(each) for each in equation.invars)
-        share = {"all-reduce": 2 * (n - 1) / n, "all-gather": n - 1, "collective-permute": 1.0}.get(kind, (n - 1) / n)
-        sent += times * share * held
-        counts[kind] += times
+    for each in requested(jax.make_jaxpr(program)(*operands).jaxpr, mesh):
+        sent += each.times * each.sent
+        counts[each.kind] += each.times
     return sent, counts
-
-
-def _bytes(operand: Any) -> float:
-    return math.prod(operand.aval.shape) * operand.aval.dtype.itemsize
-
-
-def _equations(jaxpr: Any, times: int) -> Iterator[tuple[Any, int]]:
-    """Yield every equation with the number of its executions."""
-    for equation in jaxpr.eqns:
-        yield equation, times
-        more = times * equation.params.get("length", 1) if equation.primitive.name == "scan" else times
-        for value in equation.params.values():
-            for inner in value if isinstance(value, tuple | list) else (value,):
-                inner = getattr(inner, "jaxpr", inner)
-                if hasattr(inner, "eqns"):
-                    yield from _equations(inner, more)
 
 
 def both(experiment: Experiment, folder: Path) -> dict[Program, tuple[float, Counter[str]]] | str:
@@ -107,7 +75,7 @@ def sent_by(experiment: Experiment, program: Program, types: Types, folder: Path
     operands = [
         jax.ShapeDtypeStruct(each.shape, each.dtype) for each in structs(experiment, mesh)[: len(experiment.arrays)]
     ]
-    return asked(module["program"](mesh), operands, dict(experiment.mesh.sizes))
+    return asked(module["program"](mesh), operands, experiment.mesh)
 
 
 def _without_settings(source: str) -> Iterator[str]:

@@ -65,13 +65,16 @@ class Derived:
     """The derived lines of one device.
 
     - `check_vma`: whether JAX's types can tell which values are the same on all devices.
-    - `sent`: the bytes that a device sends in all, on a ring, without the backward pass.
+    - `sent`: the bytes that a device sends in all, on a ring, without the backward pass; `cost`: the cost of what it
+      sends and computes, in the unit of the prices; `computing`: the cost of its computation alone.
     - `notes`: the decisions that are not the plan's.
     """
 
     statements: tuple[Flat, ...]
     check_vma: bool
     sent: float
+    cost: float
+    computing: float
     notes: tuple[str, ...]
 
     def experiment(self, experiment: Experiment) -> Experiment:
@@ -108,7 +111,10 @@ def derive(experiment: Experiment, types: Parts, hints: Hints, typing: Typing, p
         writer.singled()
     fresh = writer.names.fresh
     lines = inlined(shared(hoisted(writer.write(), fresh), fresh), writer.layouts.moved)
-    return Derived(statements(lines), typing.check_vma, writer.layouts.sent, tuple(writer.names.notes))
+    spent = writer.layouts
+    return Derived(
+        statements(lines), typing.check_vma, spent.sent, spent.cost, spent.computing, tuple(writer.names.notes)
+    )
 
 
 def settled(experiment: Experiment, types: Parts, hints: Hints, prices: Prices) -> Hints:

@@ -165,6 +165,7 @@ class Seconds:
 
     def __init__(self, hardware: Hardware, mesh: Mesh, precision: str) -> None:
         self._hardware, self._mesh, self._precision = hardware, mesh, precision
+        self.name = hardware.name
         self._links = Links(hardware, mesh)
         self.unknown: list[str] = []
         """What the hardware does not specify, so that it is free."""

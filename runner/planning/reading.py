@@ -51,7 +51,7 @@ class _Reader:
         self._types = types
         self._names = Names(experiment, types)
         self._rulings = Rulings()
-        self._tensors: dict[int, _Tensors] = {}
+        self._tensors = self.found.values
         self._bounds: dict[int, int | None] = {}
         """The exclusive bounds on integers, by the number of the tensor."""
 
@@ -225,7 +225,17 @@ class _Reader:
         if len(results) == 1:
             self._bounds[results[0]] = rule.below
         self.found.operations.append(
-            Planned(call.name, line, rule, tuple(operands), results, steps, work, bool(work.flops))
+            Planned(
+                call.name,
+                equation.results[0].number,
+                line,
+                rule,
+                tuple(operands),
+                results,
+                steps,
+                work,
+                bool(work.flops),
+            )
         )
         return results or None
 

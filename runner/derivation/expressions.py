@@ -39,10 +39,13 @@ class Hints:
 
     - `layouts`: the layouts of values, by number.
     - `assignments`: the mesh axes that split the factors of operations, by the numbers of their results.
+    - `binding`: whether an operation takes its assignment although another one costs less where it stands, since
+      readers may gain more.
     """
 
     layouts: Mapping[int, Spec]
     assignments: Mapping[int, Assignment] = field(default_factory=dict[int, Assignment])
+    binding: bool = False
 
 
 _CLOSE = 1.001
@@ -135,7 +138,7 @@ class Expressions:
         number = equation.results[0].number
         around = Around(
             self.mesh, layouts.prices, tuple(value.spec for value in operands), wanted, self._added_up.get(number, 1),
-            self._in_memory(equation), self._hints.assignments.get(number),
+            self._in_memory(equation), self._hints.assignments.get(number), self._hints.binding,
         )  # fmt: skip
         choice = ruled.choice(around, moving)
         if layouts.prices.least == "time":

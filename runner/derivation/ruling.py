@@ -31,7 +31,8 @@ class Around:
     - `lying`: the current layouts of its operands; `wanted`: the layout that its result must have, None if any will do.
     - `rounds`: the number of times it is computed for each time it is completed.
     - `in_memory`: the places of the operands that are arrays of the experiment.
-    - `planned`: the assignment that a plan of the whole graph has for it, if there is one.
+    - `planned`: the assignment that a plan of the whole graph has for it, if there is one; `binding`: whether it is
+      taken although another one costs less here.
 
     All but the layouts and the assignment are the same whenever it is written.
     """
@@ -43,6 +44,7 @@ class Around:
     rounds: int
     in_memory: frozenset[str]
     planned: Assignment | None
+    binding: bool
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,10 @@ class Ruled:
 
     def choice(self, around: Around, moving: Callable[[int, Spec], float]) -> Choice:
         """The cheapest way to run the operation; `moving`: the cost of a reshard of an operand, given by number."""
-        return cheapest(self._choices(around), moving, around.prices)
+        ways = self._choices(around)
+        if around.binding:
+            ways = tuple(way for way in ways if way.assignment == around.planned) or ways
+        return cheapest(ways, moving, around.prices)
 
     def fewest(self, around: Around, moving: Callable[[int, Spec], float]) -> Choice:
         """The way for which a device sends the fewest bytes; `moving`: the bytes of a reshard of an operand."""

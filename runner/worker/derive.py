@@ -211,15 +211,18 @@ def _accepted_of_graph(
     experiment: Experiment, types: Parts, prices: Prices, judge: Judge, best: _Accepted | str
 ) -> _Accepted | None:
     """The lines of the cheapest assignment of the whole graph, if they cost less than the best so far; else None."""
-    known = None if isinstance(best, str) else best
+    known, better = None if isinstance(best, str) else best, None
     try:
         hints = inner_layouts(experiment, types, prices)
     except NotDerived:
         return None
-    other = None if hints is None else _accepted(experiment, types, hints, prices, judge, known)
-    if other is None or isinstance(other, str):
-        return None
-    return other if known is None or _less(_cost(other, judge, prices), _cost(known, judge, prices)) else None
+    for binding in (False, True) if hints is not None else ():
+        other = _accepted(experiment, types, replace(hints, binding=binding), prices, judge, known)
+        if isinstance(other, str):
+            continue
+        if known is None or _less(_cost(other, judge, prices), _cost(known, judge, prices)):
+            known = better = other
+    return better
 
 
 def _less(cost: float, other: float) -> bool:

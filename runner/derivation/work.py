@@ -14,8 +14,11 @@ from runner.programs.types import Typed
 def work_of(call: Call) -> Work:
     """The flops of a product, two per multiply-add; none for other operations."""
     if call.name == "dot_product_attention":
-        (batch, length, heads, width), keys = call.type_of("query").shape, call.type_of("key").shape[1]
-        return Work(4.0 * batch * heads * length * keys * width, call.type_of("query").dtype)
+        query, key = call.arguments["query"].typed, call.arguments["key"].typed
+        if query is None or key is None or len(key.shape) < 3:
+            return Work()
+        # A single sequence has no dimension for the batch: the keys are the third dimension from the last.
+        return Work(4.0 * math.prod(query.shape) * key.shape[-3], query.dtype)
     if call.labels is None:
         return Work()
     labels, result = call.labels

@@ -3,7 +3,7 @@
 Covers every shipped experiment that has both, as the programs request it before compilation, including gradients: the
 collectives of the traced programs, multiplied by the iterations of their loops, by the ring formulas: (n - 1)/n of the
 whole for a gather, a scatter and an exchange, twice that for a reduction, a block for a permutation. Prints a table;
-the exit status is 1 if `derived` sends more in an experiment that `MORE` does not name.
+the exit status is 1 if `derived` sends more in an experiment that `MORE` does not explain, or more than it says.
 """
 
 from __future__ import annotations
@@ -40,8 +40,26 @@ from tests.command import ROOT
 
 PROGRAMS = (Program.DERIVED, Program.SHARD_MAP)
 
-MORE = frozenset({"expert_parallel_moe", "vocab_parallel_cross_entropy"})
-"""The experiments in which `derived` sends more; docs/testing.md explains why."""
+MORE = {
+    "expert_parallel_moe": (
+        2.43,
+        "the graph runs every token through every expert, so all tokens are gathered and all results scattered; only "
+        "per_device has slots of a capacity to exchange. A graph with slots (in tests/derived_bytes.yaml) needs two "
+        "exchanges",
+    ),
+    "llama_step": (
+        1.28,
+        "Shardy's plan shards the activations of a layer over data along the features, as the weights are, not along "
+        "the batch; line by line no step to the batch sends less, and the graph has more values than are chosen for at "
+        "once. With the batch over data in all lines derived would send 74,432 B",
+    ),
+    "vocab_parallel_cross_entropy": (
+        1.03,
+        "the graph subtracts the logarithm of the total before it picks the label's logit, so the backward pass sums "
+        "one more number per token",
+    ),
+}
+"""The experiments in which `derived` sends more: at most how many times what `per_device` sends, and why."""
 
 
 def asked(program: Any, operands: Any, mesh: Mesh) -> tuple[float, Counter[str]]:
@@ -90,7 +108,7 @@ def main() -> None:
     names = parser.parse_args().names
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", DEVICES)
-    wrong = False
+    wrong, reasons = False, list[str]()
     print("| experiment | derived | per_device | of it | collectives of derived | of per_device |")
     print("|---|---|---|---|---|---|")
     for name in names or sorted(path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml")):
@@ -106,8 +124,11 @@ def main() -> None:
             continue
         (mine, kinds), (theirs, others) = (found[program] for program in PROGRAMS)
         ratio = "1" if mine == theirs else f"{mine / theirs:.2f}" if theirs else "∞"
-        wrong |= mine > theirs * 1.0001 and name not in MORE
+        most, why = MORE.get(name, (1.0, ""))
+        wrong |= mine > theirs * (most + 0.005 if why else 1.0001)
+        reasons += [f"{name}: {why}"] if why and mine > theirs else []
         print(f"| {name} | {mine:,.0f} | {theirs:,.0f} | {ratio} | {_told(kinds)} | {_told(others)} |", flush=True)
+    print("", *reasons, sep="\n")
     sys.exit(wrong)
 
 

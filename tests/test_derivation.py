@@ -20,10 +20,11 @@ import pytest
 
 from runner.derivation import combining, draws, indexing, lookups, matrices, reductions, sliding, updating, windows
 from runner.derivation.calls import Argument, Call
-from runner.derivation.derive import Typing, derive
+from runner.derivation.derive import Hints, Typing, derive
 from runner.derivation.operations import WAYS, WHOLE
 from runner.derivation.rules import followed
 from runner.derivation.terms import Part, built, constant
+from runner.estimate.prices import BYTES
 from runner.experiment import data
 from runner.graph.model import INDEX
 from runner.graph.term import Apply, Const, Name, names, within
@@ -278,8 +279,8 @@ class Case:
             for array, spec in zip(self.experiment.arrays, specs, strict=False)
         )
         one = replace(self.experiment, arrays=arrays, outputs={"out": specs[-1]})
-        hints = self.plan.values if misled else {}
-        statements = derive(one, self.parts, hints, UNCHECKED).statements
+        hints = Hints(self.plan.values if misled else {})
+        statements = derive(one, self.parts, hints, UNCHECKED, BYTES).statements
         held = interpret(one, "per_device", self.arrays, statements, keep=["out"]).values["out"]
         layout = Layout(mesh, self.whole.shape, specs[-1])
         done = set()

@@ -16,6 +16,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runner.estimate.prices import Bytes
 from runner.experiment import auto
 from runner.experiment.model import Experiment
 from runner.experiment.reader import read
@@ -24,7 +25,6 @@ from runner.planning.elimination import TooLarge, eliminated, least_of_each
 from runner.planning.messages import Messages
 from runner.planning.network import Network
 from runner.planning.plan import NoPlan, Plan, Wanted, plan
-from runner.planning.prices import Bytes
 from runner.planning.program import programmed
 from runner.planning.reading import layable
 from runner.planning.solving import Solver

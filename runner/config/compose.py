@@ -211,16 +211,12 @@ def resolved(config: DictConfig, provenance: Provenance) -> Configuration:
     if plain.get("name") is None and isinstance(option := provenance.choices.get("experiment"), str):
         plain["name"] = named(option)
     _refuse_absent_targets(plain, provenance)
-    return _with_hardware(Configuration(plain, provenance))
+    return _with_derivation(_with_hardware(Configuration(plain, provenance)))
 
 
 def _with_hardware(configuration: Configuration) -> Configuration:
     """Merge the hardware of the target's topology under the configuration's own `hardware`."""
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-    from yaml import YAMLError
-
-    from runner.config import composition, files, shape
+    from runner.config import composition, shape
 
     plain, provenance = configuration.plain, configuration.provenance
     topology = plain["target"]["topology"]
@@ -228,21 +224,57 @@ def _with_hardware(configuration: Configuration) -> Configuration:
     if not isinstance(topology, str) or own.get("name") is not None:
         return configuration
     generation = topology.partition(":")[0]
-    hardware = [file for folder in provenance.folders if (file := folder / "hardware" / f"{generation}.yaml").is_file()]
-    if not hardware:
+    below = _hardware_called(generation, provenance)
+    if below is None:
         return configuration
     provenance = replace(provenance, choices={**provenance.choices, "hardware": generation})
-    if (message := files.refusal(hardware[0], experiment=False)) is not None:
-        raise InvalidConfiguration(message)
-    try:
-        # Read by OmegaConf as Hydra does: PyYAML reads 2e+12 as a string.
-        below = cast("dict[str, Any]", OmegaConf.to_container(OmegaConf.load(hardware[0]), resolve=True))
-    except (OmegaConfBaseException, YAMLError) as error:
-        raise InvalidConfiguration(f"{shown(hardware[0])}\n  {str(error).splitlines()[0]}") from None
     merged = {**own, **_laid_over(below, own)}
     for misfit in shape.misfits(merged, ("hardware",)):
         raise InvalidConfiguration(composition.of_misfit(misfit, provenance.sources))
     return Configuration({**plain, "hardware": merged}, provenance)
+
+
+def _with_derivation(configuration: Configuration) -> Configuration:
+    """Put the numbers of the hardware that `derive` names in the place of its name."""
+    from runner.config import composition, shape
+    from runner.config.shape import listed
+
+    plain, provenance = configuration.plain, configuration.provenance
+    derive: Mapping[str, Any] = plain["derive"] or {}
+    name = derive.get("hardware")
+    if not isinstance(name, str):
+        return configuration
+    numbers = _hardware_called(name, provenance)
+    if numbers is None:
+        files = (file.stem for folder in provenance.folders for file in (folder / "hardware").glob("*.yaml"))
+        there = sorted({*files} - {"none"})
+        message = f"no hardware '{name}'{nearest(name, there) or listed(there)}"
+        raise InvalidConfiguration(provenance.sources.report(Fault(("derive", "hardware"), message)))
+    for misfit in shape.misfits(numbers, ("hardware",)):
+        raise InvalidConfiguration(composition.of_misfit(misfit, provenance.sources))
+    return Configuration({**plain, "derive": {**derive, "hardware": numbers}}, provenance)
+
+
+def _hardware_called(name: str, provenance: Provenance) -> dict[str, Any] | None:
+    """The numbers in the file of the config group `hardware` that has this name; None if there is none."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    from runner.config import files
+
+    if misnamed(name) is not None:
+        return None
+    hardware = [file for folder in provenance.folders if (file := folder / "hardware" / f"{name}.yaml").is_file()]
+    if not hardware:
+        return None
+    if (message := files.refusal(hardware[0], experiment=False)) is not None:
+        raise InvalidConfiguration(message)
+    try:
+        # Read by OmegaConf as Hydra does: PyYAML reads 2e+12 as a string.
+        return cast("dict[str, Any]", OmegaConf.to_container(OmegaConf.load(hardware[0]), resolve=True))
+    except (OmegaConfBaseException, YAMLError) as error:
+        raise InvalidConfiguration(f"{shown(hardware[0])}\n  {str(error).splitlines()[0]}") from None
 
 
 def _laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

@@ -216,6 +216,16 @@ class PlanConfig:
 
 
 @dataclass
+class DeriveConfig:
+    """How `derived` chooses among the ways to run an operation on several devices."""
+
+    cost: Annotated[str, "cost-of-derived"] = "bytes"
+    """What is to be small: the `bytes` that a device sends, or the estimated `time` on the hardware."""
+    hardware: Annotated[Any, "hardware-by-name"] = None
+    """The hardware of that time, a file of the config group `hardware`: `v5p`; null: that of the experiment."""
+
+
+@dataclass
 class TestConfig:
     """How `pytest` runs the experiment."""
 
@@ -267,6 +277,7 @@ class ExperimentConfig:
     grad: GradConfig | None = field(default_factory=GradConfig)
     expect: ExpectConfig | None = field(default_factory=ExpectConfig)
     plan: PlanConfig | None = field(default_factory=PlanConfig)
+    derive: DeriveConfig | None = field(default_factory=DeriveConfig)
     test: TestConfig | None = field(default_factory=TestConfig)
     program: Annotated[Any, "programs"] = "all"
     """`all`, one program, or a list of them."""

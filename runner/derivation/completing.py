@@ -8,6 +8,7 @@ from runner.derivation.calls import itemsize
 from runner.derivation.laying import Layouts
 from runner.derivation.rules import Choice, Reduction
 from runner.derivation.terms import built
+from runner.estimate.prices import sending
 from runner.graph.term import Term
 from runner.programs.types import Typed
 from runner.sharding import moves
@@ -25,14 +26,17 @@ def completed(layouts: Layouts, term: Term, choice: Choice, typed: Typed, deriva
         for dimension, over in scattered:
             n = mesh.axis_size(over)
             term = built("psum_scatter({x}, {over}, scatter_dimension={d}, tiled=True)", x=term, over=over, d=dimension)
-            layouts.spend_once(term, (n - 1) / n * held)
+            layouts.spend_once(term, [sending(layouts.prices, "reduce-scatter", over, (n - 1) / n * held)])
             term = built("{x} / {n}", x=term, n=n) if kind == "mean" else term
             held /= n
         scattered = ()
         if axes:
             n = mesh.axis_size(axes)
             term, factor = _reduced(term, kind, axes, derivative)
-            layouts.spend_once(term, factor * held * (n - 1 if factor == 1 else (n - 1) / n))
+            sent = factor * held * (n - 1 if factor == 1 else (n - 1) / n)
+            layouts.spend_once(
+                term, [sending(layouts.prices, "all-gather" if factor == 1 else "all-reduce", axes, sent)]
+            )
     return term
 
 

@@ -14,6 +14,7 @@ from runner.derivation.ruling import Rulings
 from runner.derivation.scopes import NotDerived
 from runner.derivation.sharing import shared
 from runner.derivation.writer import Hints, Writer
+from runner.estimate.prices import Prices
 from runner.experiment.model import GRADIENTS, Experiment, Flat, Loop
 from runner.experiment.statements import read_statements
 from runner.language.check import VisibleNames
@@ -64,13 +65,16 @@ class Derived:
     """The derived lines of one device.
 
     - `check_vma`: whether JAX's types can tell which values are the same on all devices.
-    - `sent`: the bytes that a device sends in all, on a ring, without the backward pass.
+    - `sent`: the bytes that a device sends in all, on a ring, without the backward pass; `cost`: the cost of what it
+      sends and computes, in the unit of the prices; `computing`: the cost of its computation alone.
     - `notes`: the decisions that are not the plan's.
     """
 
     statements: tuple[Flat, ...]
     check_vma: bool
     sent: float
+    cost: float
+    computing: float
     notes: tuple[str, ...]
 
     def experiment(self, experiment: Experiment) -> Experiment:
@@ -97,20 +101,24 @@ def read(experiment: Experiment, derivation: Derivation) -> Experiment:
     return replace(experiment, per_device=statements, check_vma=derivation.check_vma, automatic=())
 
 
-def derive(experiment: Experiment, types: Parts, hints: Hints, typing: Typing) -> Derived:
+def derive(experiment: Experiment, types: Parts, hints: Hints, typing: Typing, prices: Prices) -> Derived:
     """Derive the per-device lines of the graph. Raises `NotDerived` with the reason if they cannot be written."""
     writer = Writer(
-        experiment, types, hints, Rulings(), invarying=typing.invarying, casts=typing.casts, spread=typing.spread
+        experiment, types, hints, Rulings(), prices,
+        invarying=typing.invarying, casts=typing.casts, spread=typing.spread,
     )  # fmt: skip
     if typing.single:
         writer.singled()
     fresh = writer.names.fresh
     lines = inlined(shared(hoisted(writer.write(), fresh), fresh), writer.layouts.moved)
-    return Derived(statements(lines), typing.check_vma, writer.layouts.cost, tuple(writer.names.notes))
+    spent = writer.layouts
+    return Derived(
+        statements(lines), typing.check_vma, spent.sent, spent.cost, spent.computing, tuple(writer.names.notes)
+    )
 
 
-def settled(experiment: Experiment, types: Parts, hints: Hints) -> Hints:
-    """The plan's layouts, replaced by those that the readers of a line need wherever this sends fewer bytes.
+def settled(experiment: Experiment, types: Parts, hints: Hints, prices: Prices) -> Hints:
+    """The plan's layouts, replaced by those that the readers of a line need wherever this costs less.
 
     Raises `NotDerived`.
     """
@@ -118,7 +126,7 @@ def settled(experiment: Experiment, types: Parts, hints: Hints) -> Hints:
     rulings = Rulings()
 
     def written(specs: Hints) -> Layouts:
-        writer = Writer(experiment, types, specs, rulings, invarying=False, casts=False, spread=False)
+        writer = Writer(experiment, types, specs, rulings, prices, invarying=False, casts=False, spread=False)
         writer.write()
         return writer.layouts
 
@@ -131,7 +139,7 @@ def settled(experiment: Experiment, types: Parts, hints: Hints) -> Hints:
         tried.add(asked)
         number, spec = asked
         for numbers in dict.fromkeys(((number,), _alike(experiment, types, number))):
-            other = {**hints, **dict.fromkeys(numbers, spec)}
+            other = replace(hints, layouts={**hints.layouts, **dict.fromkeys(numbers, spec)})
             layouts = written(other)
             if layouts.cost < best.cost:
                 best, hints = layouts, other

@@ -8,28 +8,48 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from runner.derivation.accumulating import added_up
-from runner.derivation.calls import NotStatic, is_number, itemsize
+from runner.derivation.calls import NotStatic, is_number
 from runner.derivation.completing import Derivative, completed
 from runner.derivation.facts import leaves
 from runner.derivation.laying import Layouts
 from runner.derivation.registry import Write
-from runner.derivation.rules import assigned, followed
-from runner.derivation.ruling import Rulings
+from runner.derivation.rules import Assignment, Choice, assigned, followed
+from runner.derivation.ruling import Around, Ruled, Rulings
+from runner.derivation.scopes import Scope
 from runner.derivation.simplifying import simplified
 from runner.derivation.site import Site
 from runner.derivation.terms import built, elements_of
 from runner.derivation.values import Unmade, Value
+from runner.derivation.work import work_of
+from runner.estimate.prices import BYTES
 from runner.graph.model import Equation, Operand, Ref
 from runner.graph.term import Group, Name, Term
 from runner.layout import Spec
 from runner.programs.types import Typed
 from runner.sharding import moves
+from runner.words import bytes_text, time_text
 
-Hints = Mapping[int, Spec]
-"""The plan's layouts of values, by number."""
+
+@dataclass(frozen=True)
+class Hints:
+    """A plan of a graph.
+
+    - `layouts`: the layouts of values, by number.
+    - `assignments`: the mesh axes that split the factors of operations, by the numbers of their results.
+    - `binding`: whether an operation takes its assignment although another one costs less where it stands, since
+      readers may gain more.
+    """
+
+    layouts: Mapping[int, Spec]
+    assignments: Mapping[int, Assignment] = field(default_factory=dict[int, Assignment])
+    binding: bool = False
+
+
+_CLOSE = 1.001
+"""Costs that differ by less are the same."""
 
 
 class Expressions:
@@ -46,6 +66,7 @@ class Expressions:
         grad = layouts.names.experiment.grad
         self._spread = frozenset(grad.wrt if spread and grad is not None else ()) - self.names.inner
         self._added_up = added_up(self.names.graph)
+        self._arrays = frozenset(value.number for value in self.names.graph.inputs)
 
     def value(self, operand: Operand, goal: Spec | None = None, *, alone: bool = False) -> Value:
         """The value of an operand on one device, in the layout that is cheapest towards `goal` or the plan's.
@@ -114,15 +135,22 @@ class Expressions:
         def moving(at: int, spec: Spec) -> float:
             return layouts.cost_of(operands[at], spec, scope)
 
-        rounds = self._added_up.get(equation.results[0].number, 1)
-        choice = ruled.choice(self.mesh, tuple(value.spec for value in operands), wanted, moving, rounds)
+        number = equation.results[0].number
+        around = Around(
+            self.mesh, layouts.prices, tuple(value.spec for value in operands), wanted, self._added_up.get(number, 1),
+            self._in_memory(equation), self._hints.assignments.get(number), self._hints.binding,
+        )  # fmt: skip
+        choice = ruled.choice(around, moving)
+        if layouts.prices.least == "time":
+            self._compare(ruled, around, choice, operands, scope)
         laid = [layouts.reshard(value, spec).term for value, spec in zip(operands, choice.operands, strict=True)]
         axes = {axis for spec in choice.operands for axis in spec.axes}
         laid = [self._spread_out(term, axes - {*spec.axes}) for term, spec in zip(laid, choice.operands, strict=True)]
         terms = dict(zip(rule.operands, laid, strict=True))
         partial = write(replace(site, assignment=choice.assignment, terms=terms))
         made = completed(layouts, partial, choice, typed, self._derivative(equation, typed))
-        layouts.spend(rule.sent(self.mesh, choice.assignment), scope)
+        layouts.spend(rule.sendings(self.mesh, choice.assignment, layouts.prices), scope)
+        layouts.compute(choice.computing, scope)
         if call.elements:
             each = made.items if isinstance(made, Group) else elements_of(made, len(call.elements))
             specs = [choice.spec.padded(len(t.shape)) for t in call.elements]
@@ -138,7 +166,7 @@ class Expressions:
             made=equation.results[0].number if goal is None else None,
         )  # fmt: skip
         if wanted is not None and wanted != choice.spec:
-            steps = moves.moves(self.mesh, typed.shape, itemsize(typed.dtype), choice.spec, wanted)
+            steps = layouts.moves(typed.shape, typed.dtype, choice.spec, wanted)
             if all(step.kind == "slice" for step in steps):
                 return layouts.reshard(value, wanted)
             # Its operands may then as well have that layout.
@@ -146,6 +174,35 @@ class Expressions:
                 if operand.made is not None and operand.shape == typed.shape:
                     layouts.asked.setdefault(operand.made, wanted)
         return value
+
+    def _in_memory(self, equation: Equation) -> frozenset[str]:
+        """The places of the operands that are arrays of the experiment."""
+        parts = leaves(self.names.statics, equation)
+        return frozenset(place for place, part in parts if isinstance(part, Ref) and part.number in self._arrays)
+
+    def _compare(self, ruled: Ruled, around: Around, choice: Choice, operands: Sequence[Value], scope: Scope) -> None:
+        """Note it where another way to run an operation sends fewer bytes than the one that takes the least time."""
+        layouts = self.layouts
+
+        def sent(way: Choice) -> float:
+            return way.sent + sum(map(moved, range(len(operands)), way.operands))
+
+        def moved(at: int, spec: Spec) -> float:
+            return layouts.cost_of(operands[at], spec, scope, BYTES)
+
+        def seconds(way: Choice) -> float:
+            pairs = zip(operands, way.operands, strict=True)
+            return way.cost + sum(layouts.cost_of(operand, spec, scope) for operand, spec in pairs)
+
+        fewest = ruled.fewest(around, moved)
+        if sent(choice) > sent(fewest) * _CLOSE and seconds(fewest) > seconds(choice) * _CLOSE:
+            flops = work_of(ruled.call).flops
+            mine, other = (
+                f"{time_text(seconds(way))} for {bytes_text(round(sent(way)))}"
+                + (f" and {flops / way.shards:.3g} flops" if flops else "")
+                for way in (choice, fewest)
+            )
+            self.names.note(f"'{self.names.line}' takes the least time, not the fewest bytes: {mine}; not {other}")
 
     def _spread_out(self, term: Term, axes: Collection[str]) -> Term:
         """Cast an array with a gradient to varying over `axes`, once before the loop around it.
@@ -179,7 +236,7 @@ class Expressions:
         def make(spec: Spec) -> Term:
             assignment = assigned(mesh, rule, rule.result, spec)
             choice = followed(mesh, rule, assignment, site.call.result.shape, 1, None)
-            if choice is None or choice.spec != spec or choice.cost:
+            if choice is None or choice.spec != spec or choice.sent:
                 raise Unmade
             needed = zip(makers.items(), choice.operands, strict=True)
             terms = {place: maker(each) for (place, maker), each in needed if maker is not None}
@@ -204,7 +261,7 @@ class Expressions:
 
     def hint(self, equation: Equation, shape: tuple[int, ...]) -> Spec | None:
         """The plan's layout of a result, without the axes that do not divide its dimensions; None if unplanned."""
-        hint = self._hints.get(equation.results[0].number)
+        hint = self._hints.layouts.get(equation.results[0].number)
         if hint is None or len(hint) != len(shape):
             return None
         spec: list[tuple[str, ...]] = []

@@ -109,7 +109,8 @@ def _moments(site: Site, x: Term, axis: Term, over: tuple[str, ...], *, keep: bo
         mean = site.define("mean", mean)
     else:
         # An earlier line has the mean already.
-        site.layouts.spend(-site.rule.inside[0].bytes(site.mesh, site.assignment), names.home(mean))
+        first = next(site.rule.sendings(site.mesh, site.assignment, site.layouts.prices))
+        site.layouts.unspend(first, names.home(mean))
         mean = Name(known) if known else built("expand_dims({x}, {axis})", x=Name(str(narrow)), axis=axis)
     template = "pmean(mean(({x} - {m}) ** 2, axis={axis}, keepdims={keep}), {over})"
     return mean, built(template, x=x, m=mean, axis=axis, keep=keep, over=over)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -12,6 +12,7 @@ from runner.derivation.calls import itemsize
 from runner.derivation.scopes import Binding, Names, Scope
 from runner.derivation.terms import built, constant, gathered
 from runner.derivation.values import Unmade, Value
+from runner.estimate.prices import Prices, Sending
 from runner.graph.term import Apply, Const, Group, Name, Term
 from runner.language.printing import text
 from runner.layout import Spec
@@ -19,17 +20,21 @@ from runner.sharding import moves
 
 _MOVED = {"all-gather": "gathered", "all-to-all": "exchanged", "collective-permute": "permuted"}
 
-Copied: TypeAlias = tuple[float, set[str], dict[int, Spec], dict[tuple[str, tuple[str, ...]], str]]
+Copied: TypeAlias = tuple[float, float, float, set[str], dict[int, Spec], dict[tuple[str, tuple[str, ...]], str]]
 
 
 class Layouts:
     """The layouts in which each named value is available.
 
-    `cost`: the total bytes that a device sends.
+    - `prices`: what is to be small.
+    - `sent`: the total bytes that a device sends; `computing`: the cost of its computation; `cost`: the cost of both,
+      in the unit of the prices.
     """
 
-    def __init__(self, names: Names, *, invarying: bool) -> None:
-        self.names, self.mesh = names, names.mesh
+    def __init__(self, names: Names, prices: Prices, *, invarying: bool) -> None:
+        self.names, self.mesh, self.prices = names, names.mesh, prices
+        self.sent: float = 0.0
+        self.computing: float = 0.0
         self.cost: float = 0.0
         self.asked: dict[int, Spec] = {}
         """The first layout that each resharded result, by its number, is wanted in."""
@@ -42,36 +47,52 @@ class Layouts:
 
     def copied(self) -> Copied:
         """A snapshot of the cost and of the reshards, for `restore`."""
-        return self.cost, set(self.moved), dict(self.asked), dict(self.spread)
+        return self.sent, self.computing, self.cost, set(self.moved), dict(self.asked), dict(self.spread)
 
     def restore(self, copied: Copied) -> None:
         """Go back to a snapshot."""
-        self.cost, self.moved, self.asked, self.spread = copied
+        self.sent, self.computing, self.cost, self.moved, self.asked, self.spread = copied
 
-    def spend(self, sent: float, scope: Scope) -> None:
-        """Count `sent` bytes for each step of a scope."""
-        self.cost += sent * scope.steps
+    def compute(self, cost: float, scope: Scope) -> None:
+        """Count the cost of a computation in each step of a scope."""
+        self.computing += cost * scope.steps
+        self.cost += cost * scope.steps
 
-    def spend_once(self, term: Term, sent: float) -> None:
-        """Count `sent` bytes for a collective, unless its scope already has the same one."""
+    def spend(self, sendings: Iterable[Sending], scope: Scope) -> None:
+        """Count collectives in each step of a scope."""
+        for each in sendings:
+            self.sent += each.sent * scope.steps
+            self.cost += each.cost * scope.steps
+
+    def unspend(self, sent: Sending, scope: Scope) -> None:
+        """Take back a collective that was counted in each step of a scope."""
+        self.sent -= sent.sent * scope.steps
+        self.cost -= sent.cost * scope.steps
+
+    def spend_once(self, term: Term, sendings: Sequence[Sending]) -> None:
+        """Count the collectives of a term, unless its scope already has the same one."""
         scope, said = self.names.home(term), text(term)
         if said not in scope.collectives:
             scope.collectives.add(said)
-            scope.sent[said] = sent * scope.steps
-            self.cost += sent * scope.steps
+            scope.sent[said] = tuple(sendings)
+            self.spend(sendings, scope)
 
-    def cost_of(self, value: Value, spec: Spec, scope: Scope | None = None) -> float:
-        """The bytes that a device sends, per step of `scope`, to reshard a value; infinite for one with a halo."""
+    def cost_of(self, value: Value, spec: Spec, scope: Scope | None = None, prices: Prices | None = None) -> float:
+        """The cost, per step of `scope`, of resharding a value; infinite for one with a halo.
+
+        `prices`: by default those of the derivation.
+        """
         if value.shape is None or value.make is not None or value.spec == spec:
             return 0.0
         if value.halo:
             return math.inf
         binding = self.names.bound_to(value)
         if binding is None and value.turned is not None:
-            return self.cost_of(value.turned, Spec(spec[::-1]), scope)
+            return self.cost_of(value.turned, Spec(spec[::-1]), scope, prices)
         if binding is not None and spec in binding[1].held:
             return 0.0
-        sent = moves.sent(self.mesh, value.shape, itemsize(value.dtype), value.spec, spec)
+        weights = self.prices if prices is None else prices
+        sent = moves.sent(self.mesh, value.shape, itemsize(value.dtype), value.spec, spec, weights)
         if binding is None and scope is None:
             return sent
         return sent * self.names.home(value.term).steps / (scope or self.names.scopes[-1]).steps
@@ -95,12 +116,12 @@ class Layouts:
             )
         if binding is not None and spec in binding[1].held:
             return binding[1].held[spec]
-        steps = moves.moves(self.mesh, value.shape, itemsize(value.dtype), value.spec, spec)
+        steps = self.moves(value.shape, value.dtype, value.spec, spec)
         moved = replace(value, term=self._moved(value, steps), spec=spec, make=None, made=None)
         communicates = any(step.kind != "slice" for step in steps)
         scope = self.names.scopes[-1] if binding is None else binding[0]
         if communicates:
-            self.spend_once(moved.term, sum(step.sent for step in steps))
+            self.spend_once(moved.term, [Sending(s.kind, s.axes, s.sent, self._weight(s)) for s in steps])
         if binding is None or not communicates:
             return moved
         kind = next(step.kind for step in steps if step.kind != "slice")
@@ -112,6 +133,13 @@ class Layouts:
         binding[1].held[spec] = named
         scope.names[name] = Binding(named)
         return named
+
+    def moves(self, shape: tuple[int, ...], dtype: str, before: Spec, after: Spec) -> tuple[moves.Move, ...]:
+        """The cheapest steps from one layout of an array to another."""
+        return moves.moves(self.mesh, shape, itemsize(dtype), before, after, self.prices)
+
+    def _weight(self, step: moves.Move) -> float:
+        return self.prices.weight(self.mesh, step)
 
     def _moved(self, value: Value, steps: Sequence[moves.Move]) -> Term:
         term = value.term

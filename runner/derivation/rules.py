@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from runner.estimate.prices import BYTES, Prices, Sending, Work, sending
 from runner.layout import Mesh, Spec
 from runner.sharding import moves
 
@@ -124,9 +125,12 @@ class Rule:
                 return False
         return len(self.single) < 2 or sum(bool(assignment.get(factor)) for factor in self.single) < 2
 
-    def sent(self, mesh: Mesh, assignment: Assignment) -> float:
-        """The bytes that a device sends during the computation."""
-        return sum(each.bytes(mesh, assignment) for each in self.inside)
+    def sendings(self, mesh: Mesh, assignment: Assignment, prices: Prices) -> Iterator[Sending]:
+        """Yield the collectives during the computation."""
+        for each in self.inside:
+            axes = tuple(axis for factor in each.over for axis in assignment.get(factor, ()))
+            if sent := each.bytes(mesh, assignment):
+                yield sending(prices, each.kind, axes, sent)
 
 
 def halo_sent(
@@ -199,8 +203,8 @@ class Choice:
     - `operands`: the layouts that it requires of the operands.
     - `partial`: the layout of the result before it is completed by reductions over the axes in `over` and
       reduce-scatters along the dimensions and axes in `scattered`; `spec`: its layout after that.
-    - `cost`: the bytes that a device sends to compute the result, to complete it and to reshard it to the wanted
-      layout.
+    - `sent`: the bytes that a device sends to compute the result, to complete it and to reshard it to the wanted
+      layout; `computing`: the cost of the computation itself; `cost`: that of both, in the unit of the prices.
     - `shards`: the number of parts that the operation is split into.
     - `exchanged`: whether an operand is moved by an all-to-all first.
     """
@@ -211,9 +215,34 @@ class Choice:
     over: Mapping[Reduction, tuple[str, ...]]
     scattered: tuple[tuple[int, tuple[str, ...]], ...]
     spec: Spec
+    sent: float
+    computing: float
     cost: float
     shards: int
     exchanged: bool = False
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What one device computes and moves through its memory if the operation is not split.
+
+    - `read`: the bytes of each operand that is read from memory, 0 for one that is fused with what computes it.
+    - `written`: the bytes of the result, 0 if it is fused with what reads it.
+    """
+
+    work: Work = field(default_factory=Work)
+    read: tuple[float, ...] = ()
+    written: float = 0.0
+
+    def cost(self, mesh: Mesh, prices: Prices, operands: Iterable[Spec], result: Spec, shards: int) -> float:
+        """The cost of the computation, split into `shards`, with operands and result in these layouts."""
+        moved = self.written / mesh.axis_size(result.axes)
+        moved += sum(size / mesh.axis_size(spec.axes) for size, spec in zip(self.read, operands, strict=False))
+        return prices.computing(self.work, shards, moved)
+
+
+FUSED = Traffic()
+"""An operation without products between values that are not in memory."""
 
 
 @dataclass(frozen=True)
@@ -223,6 +252,8 @@ class Question:
     - `lying`: the current layouts of the operands.
     - `shape`, `itemsize`: of the result; `wanted`: the layout that it must have, None if any will do.
     - `rounds`: the number of times it is computed for each time it is completed.
+    - `prices`: what is to be small; `traffic`: what it computes and moves through memory.
+    - `planned`: the assignment that a plan of the whole graph has for it, if there is one.
     """
 
     mesh: Mesh
@@ -232,6 +263,9 @@ class Question:
     itemsize: int
     wanted: Spec | None
     rounds: int = 1
+    prices: Prices = BYTES
+    traffic: Traffic = FUSED
+    planned: Assignment | None = None
 
 
 def choices(asked: Question) -> tuple[Choice, ...]:
@@ -239,21 +273,24 @@ def choices(asked: Question) -> tuple[Choice, ...]:
     mesh, rule, wanted = asked.mesh, asked.rule, asked.wanted
     ways: list[Choice] = []
     for assignment, exchanged in _candidates(asked):
-        way = followed(mesh, rule, assignment, asked.shape, asked.itemsize, wanted, asked.rounds)
+        way = followed(
+            mesh, rule, assignment, asked.shape, asked.itemsize, wanted, asked.rounds, asked.prices, asked.traffic
+        )
         if way is not None:
             ways.append(replace(way, exchanged=exchanged) if exchanged else way)
     return tuple(ways)
 
 
-def cheapest(ways: Sequence[Choice], moving: Callable[[int, Spec], float]) -> Choice:
-    """The choice with the fewest bytes sent; of equals, one without an exchange, then one with the most shards.
+def cheapest(ways: Sequence[Choice], moving: Callable[[int, Spec], float], prices: Prices = BYTES) -> Choice:
+    """The choice that costs the least; of equals, one without an exchange, then one with the most shards.
 
-    `moving`: the bytes that a device sends to reshard an operand, given by number, to a layout.
+    `moving`: the cost of a reshard of an operand, given by number, to a layout.
     """
 
     def key(way: Choice) -> tuple[float, bool, int]:
-        sent = round(way.cost + sum(itertools.starmap(moving, enumerate(way.operands))), 3)
-        return sent, way.exchanged, -way.shards
+        own = way.sent if prices is BYTES else way.cost
+        cost = round(own + sum(itertools.starmap(moving, enumerate(way.operands))), prices.digits)
+        return cost, way.exchanged, -way.shards
 
     # Never empty: the unsharded assignment is always possible.
     return min(ways, key=key)
@@ -262,7 +299,8 @@ def cheapest(ways: Sequence[Choice], moving: Callable[[int, Spec], float]) -> Ch
 def _candidates(asked: Question) -> Iterator[tuple[dict[int, tuple[str, ...]], bool]]:
     """Yield each candidate assignment once, and whether it needs an all-to-all."""
     seen: list[dict[int, tuple[str, ...]]] = []
-    present = ((each, False) for each in itertools.chain(_present(asked), ({},)))
+    planned = () if asked.planned is None else (dict(asked.planned),)
+    present = ((each, False) for each in itertools.chain(_present(asked), ({},), planned))
     for each, exchanged in itertools.chain(present, ((each, True) for each in _exchanged(asked))):
         if each not in seen:
             seen.append(each)
@@ -320,6 +358,8 @@ def followed(
     itemsize: int,
     wanted: Spec | None,
     rounds: int = 1,
+    prices: Prices = BYTES,
+    traffic: Traffic = FUSED,
 ) -> Choice | None:
     """The layouts and the cost that follow from an assignment; None if it cannot be written.
 
@@ -332,7 +372,7 @@ def followed(
     needed = tuple(spec for spec in operands if spec is not None)
     if partial is None or len(needed) < len(operands):
         return None
-    cost = rule.sent(mesh, assignment)
+    sendings = list(rule.sendings(mesh, assignment, prices))
     over: dict[Reduction, tuple[str, ...]] = {}
     for factor, kind in rule.reduced.items():
         if assignment.get(factor):
@@ -347,15 +387,20 @@ def followed(
                 more = goal[len(spec[dimension]) :]
                 if more and goal[: len(spec[dimension])] == spec[dimension] and set(more) <= set(rest):
                     n = mesh.axis_size(more)
-                    cost += (n - 1) / n * held / rounds
+                    sendings.append(sending(prices, "reduce-scatter", more, (n - 1) / n * held / rounds))
                     held /= n
                     spec = Spec((*spec[:dimension], goal, *spec[dimension + 1 :]))
                     scattered.append((dimension, more))
                     rest = tuple(axis for axis in rest if axis not in more)
         n = mesh.axis_size(rest)
-        cost += 2 * (n - 1) / n * held / rounds
+        if n > 1:
+            sendings.append(sending(prices, "all-reduce", rest, 2 * (n - 1) / n * held / rounds))
         over[kind] = tuple(axis for axis in mesh.axes if axis in rest)
+    sent, cost = sum(each.sent for each in sendings), sum(each.cost for each in sendings)
     if wanted is not None:
-        cost += moves.sent(mesh, shape, itemsize, spec, wanted)
+        steps = moves.moves(mesh, shape, itemsize, spec, wanted, prices)
+        sent += sum(step.sent for step in steps)
+        cost += sum(prices.weight(mesh, step) for step in steps)
     shards = math.prod(mesh.axis_size(axes) for axes in assignment.values())
-    return Choice(assignment, needed, partial, over, tuple(scattered), spec, cost, shards)
+    computing = traffic.cost(mesh, prices, needed, partial, shards)
+    return Choice(assignment, needed, partial, over, tuple(scattered), spec, sent, computing, cost + computing, shards)

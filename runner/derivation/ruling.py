@@ -7,16 +7,44 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from runner.derivation.calls import Call, NotStatic, itemsize
 from runner.derivation.facts import call_of
 from runner.derivation.operations import WAYS
 from runner.derivation.registry import Write, as_written
-from runner.derivation.rules import Choice, Question, Rule, cheapest, choices
+from runner.derivation.rules import Assignment, Choice, Question, Rule, cheapest, choices
 from runner.derivation.scopes import Names
 from runner.derivation.values import Value
+from runner.derivation.work import traffic_of
+from runner.estimate.prices import Prices
 from runner.graph.model import Equation
 from runner.layout import Mesh, Spec
+
+_Around: TypeAlias = tuple[tuple[Spec, ...], Spec | None, tuple[tuple[int, tuple[str, ...]], ...] | None]
+
+
+@dataclass(frozen=True)
+class Around:
+    """What surrounds an operation in a graph.
+
+    - `lying`: the current layouts of its operands; `wanted`: the layout that its result must have, None if any will do.
+    - `rounds`: the number of times it is computed for each time it is completed.
+    - `in_memory`: the places of the operands that are arrays of the experiment.
+    - `planned`: the assignment that a plan of the whole graph has for it, if there is one; `binding`: whether it is
+      taken although another one costs less here.
+
+    All but the layouts and the assignment are the same whenever it is written.
+    """
+
+    mesh: Mesh
+    prices: Prices
+    lying: tuple[Spec, ...]
+    wanted: Spec | None
+    rounds: int
+    in_memory: frozenset[str]
+    planned: Assignment | None
+    binding: bool
 
 
 @dataclass(frozen=True)
@@ -30,29 +58,30 @@ class Ruled:
     rule: Rule
     write: Write
     whole: bool = False
-    _ways: dict[tuple[tuple[Spec, ...], Spec | None], tuple[Choice, ...]] = field(
-        default_factory=dict[tuple[tuple[Spec, ...], Spec | None], tuple[Choice, ...]]
-    )
+    _ways: dict[_Around, tuple[Choice, ...]] = field(default_factory=dict[_Around, tuple[Choice, ...]])
 
-    def choice(
-        self,
-        mesh: Mesh,
-        lying: tuple[Spec, ...],
-        wanted: Spec | None,
-        moving: Callable[[int, Spec], float],
-        rounds: int = 1,
-    ) -> Choice:
-        """The cheapest way to run the operation.
+    def choice(self, around: Around, moving: Callable[[int, Spec], float]) -> Choice:
+        """The cheapest way to run the operation; `moving`: the cost of a reshard of an operand, given by number."""
+        ways = self._choices(around)
+        if around.binding:
+            ways = tuple(way for way in ways if way.assignment == around.planned) or ways
+        return cheapest(ways, moving, around.prices)
 
-        - `moving`: the bytes that a device sends to reshard an operand, given by number, to a layout.
-        - `rounds`: the number of times it is computed for each time it is completed; the same in every call.
-        """
-        ways = self._ways.get((lying, wanted))
-        if ways is None:
-            typed = self.call.result
-            asked = Question(mesh, self.rule, lying, typed.shape, itemsize(typed.dtype), wanted, rounds)
-            ways = self._ways[lying, wanted] = choices(asked)
-        return cheapest(ways, moving)
+    def fewest(self, around: Around, moving: Callable[[int, Spec], float]) -> Choice:
+        """The way for which a device sends the fewest bytes; `moving`: the bytes of a reshard of an operand."""
+        return cheapest(self._choices(around), moving)
+
+    def _choices(self, around: Around) -> tuple[Choice, ...]:
+        planned = None if around.planned is None else tuple(around.planned.items())
+        key = around.lying, around.wanted, planned
+        if key not in self._ways:
+            typed, whole = self.call.result, around.in_memory
+            question = Question(
+                around.mesh, self.rule, around.lying, typed.shape, itemsize(typed.dtype), around.wanted, around.rounds,
+                around.prices, traffic_of(self.call, self.rule, whole), around.planned,
+            )  # fmt: skip
+            self._ways[key] = choices(question)
+        return self._ways[key]
 
 
 class Rulings:

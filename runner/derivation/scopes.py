@@ -10,6 +10,7 @@ from runner.derivation.lines import Writing, Written
 from runner.derivation.statics import Statics
 from runner.derivation.terms import elements_of
 from runner.derivation.values import Value
+from runner.estimate.prices import Sending
 from runner.experiment.model import Experiment, Line
 from runner.graph.model import Equation, Graph, Operand, Ref, Repeat, walk
 from runner.graph.model import Value as GraphValue
@@ -42,7 +43,7 @@ class Scope:
 
     - `steps`: how often they run; `within`: the loop, None for a section.
     - `collectives`: the texts of collectives already counted, until a name is bound again.
-    - `sent`: the bytes that a device sends for each collective, over all steps.
+    - `sent`: what each step sends, by the texts of the collectives.
     - `changing`: the names whose value changes from step to step.
     - `kept`: the names that change in any case, since the loop carries, slices or stacks them.
     """
@@ -54,7 +55,7 @@ class Scope:
     collectives: set[str] = field(default_factory=set[str])
     changing: set[str] = field(default_factory=set[str])
     kept: frozenset[str] = frozenset()
-    sent: dict[str, float] = field(default_factory=dict[str, float])
+    sent: dict[str, tuple[Sending, ...]] = field(default_factory=dict[str, tuple[Sending, ...]])
 
     def line(self, name: str) -> Line:
         """The line of this name in this scope."""

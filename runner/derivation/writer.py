@@ -17,6 +17,7 @@ from runner.derivation.scopes import Binding, Names, NotDerived, Scope
 from runner.derivation.simplifying import absorbed
 from runner.derivation.terms import built, gathered
 from runner.derivation.values import Value
+from runner.estimate.prices import Prices, sending
 from runner.experiment.lines import Choice, enclosed
 from runner.experiment.model import Experiment, Line
 from runner.graph.model import Equation, Graph, Operand, Repeat
@@ -43,6 +44,7 @@ class Writer:
         types: Parts,
         hints: Hints,
         rulings: Rulings,
+        prices: Prices,
         *,
         invarying: bool,
         casts: bool,
@@ -50,7 +52,7 @@ class Writer:
     ) -> None:
         self.experiment, self.mesh = experiment, experiment.mesh
         self.names = Names(experiment, types)
-        self.layouts = Layouts(self.names, invarying=invarying)
+        self.layouts = Layouts(self.names, prices, invarying=invarying)
         self.casts = casts
         """Whether the initial carry of a loop is cast to varying."""
         self.expressions = Expressions(
@@ -178,7 +180,7 @@ class Writer:
                 sent = self.layouts.cost
                 if specs in exchanged:
                     sent += self.layouts.cost_of(replace(firsts[0], spec=specs[0], make=None), firsts[0].spec)
-                outcome = (round(sent, 3), order, specs)
+                outcome = (round(sent, self.layouts.prices.digits), order, specs)
                 self.names.restore(names)
                 self.layouts.restore(layouts)
             else:
@@ -284,8 +286,9 @@ class Writer:
             found = accumulated(scope.lines, name, lambda term: _is_scalar(term, numbers))
             if found is None or any(text(each) not in scope.sent for each in found.sums):
                 continue
-            for each in found.sums:
-                self.layouts.cost -= scope.sent.pop(text(each))
+            for sent in (scope.sent.pop(text(each)) for each in found.sums):
+                for each in sent:
+                    self.layouts.unspend(each, scope)
             scope.lines = list(found.body)
             sums[name] = found
         return sums
@@ -307,7 +310,8 @@ class Writer:
         assert end.shape is not None
         n, term = self.mesh.axis_size(accumulation.axes), accumulation.of(end.term)
         held = moves.local_bytes(self.mesh, end.shape, itemsize(end.dtype), end.spec)
-        self.layouts.spend_once(term, held * (n - 1 if accumulation.scatters is not None else 2 * (n - 1) / n))
+        kind, sent = ("all-reduce", 2 * (n - 1) / n) if accumulation.scatters is None else ("reduce-scatter", n - 1.0)
+        self.layouts.spend_once(term, [sending(self.layouts.prices, kind, accumulation.axes, held * sent)])
         return self.names.define(self.names.fresh(name), replace(end, term=operator("add", first.term, term)))
 
     def _read_by_name(self, loop: _Loop, names: Iterable[str]) -> bool:

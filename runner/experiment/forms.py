@@ -27,6 +27,9 @@ PLATFORMS = ("cpu", "gpu", "tpu")
 LEAST = ("bytes", "time", "memory")
 """What a plan may have the least of."""
 
+COSTS = ("bytes", "time")
+"""What `derived` may choose by."""
+
 PRECISIONS = ("default", "high", "highest", "bfloat16", "tensorfloat32", "float32")
 
 AXIS_TYPES = ("explicit", "auto")
@@ -221,6 +224,13 @@ FORMS: Mapping[str, Form] = {
     "specs": Form("mapping", of=replace(_LAYOUT, optional=True)),
     "least": replace(
         _one_or_more(_LEAST_OF, f"a plan has no least {{value!r}}; there are {', '.join(LEAST)}"), optional=True
+    ),
+    "cost-of-derived": Form("text", "derived has no cost {value!r}", choices=COSTS),
+    "hardware-by-name": _any(
+        "{value!r} is not the name of hardware; it is one such as v5p",
+        _TEXT,
+        Form("mapping", open=True),
+        optional=True,
     ),
     "number-of-plans": Form("integer", "{value!r} is not a number of plans; it is an integer of at least 0", least=0),
     "seconds-of-a-plan": Form("number", "{value!r} is not a time; it is a number of seconds above 0", above=0),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from runner import dtypes
 from runner.experiment.forms import check
@@ -133,6 +133,14 @@ def read(config: Mapping[str, Any], mesh: Mesh, shape: tuple[int, ...] | None) -
         slices=slices,
     )
     return _placed(hardware, mesh, wanted, shape)
+
+
+@dataclass(frozen=True)
+class Derive:
+    """The key `derive`: what `derived` chooses by, the bytes that a device sends or the time on `hardware`."""
+
+    cost: Literal["bytes", "time"] = "bytes"
+    hardware: Hardware | None = None
 
 
 def _links(config: Mapping[str, Any]) -> Torus | Switch | None:

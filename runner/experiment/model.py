@@ -10,7 +10,7 @@ from typing import Any
 
 from runner import dtypes
 from runner.experiment import checkpoints, definition, expect, graphs, imported
-from runner.experiment.hardware import Hardware
+from runner.experiment.hardware import Derive, Hardware
 from runner.experiment.imported import Imports
 from runner.experiment.lines import (
     Checkpoint,
@@ -169,6 +169,8 @@ class Experiment:
     """The arrays and outputs to draw: a word, or names."""
     hardware: Hardware | None = None
     """The hardware for which the time of a run is estimated."""
+    derive: Derive = field(default_factory=Derive)
+    """What `derived` chooses by."""
     wrong: Mapping[Program, Mapping[str, str]] = field(default_factory=dict[Program, Mapping[str, str]])
     """For each program, the outputs that JAX is known to compute wrongly, and in which versions; "" is all."""
     logical: Mapping[Key, Logical] = field(default_factory=dict[Key, Logical])

@@ -53,7 +53,7 @@ from runner.experiment.results import (
 from runner.experiment.rules import Specs, read_rules
 from runner.experiment.statements import check_functions, lengths, read_section
 from runner.experiment.written import BOTH, all_names, of_section, spread, targets
-from runner.faults import invalid, nearest
+from runner.faults import InvalidExperiment, invalid, nearest
 from runner.graph.source import SECTIONS, Section
 from runner.language.check import VisibleNames
 from runner.layout import Mesh, Spec
@@ -164,6 +164,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
         expected=expect.read(config["expect"], programs, target.platform, expectable),
         show=read_show(config["show"], (*(array.name for array in arrays), *outputs)),
         hardware=_hardware(config["hardware"], mesh, target, programs),
+        derive=_derive(config, mesh, target),
         wrong=expect.known_wrong(config["expect"], programs, target.platform, expectable),
         logical=specs.logical,
         # Without a program that sees blocks, there are none.
@@ -238,6 +239,34 @@ def _hardware(
     """The hardware for which time is estimated; only programs on the whole mesh have an estimate."""
     if not any(program.on_mesh for program in programs):
         return None
+    return _hardware_there(config, mesh, target)
+
+
+def _derive(config: Mapping[str, Any], mesh: Mesh, target: Target) -> hardware.Derive:
+    """What `derived` chooses by."""
+    given = config["derive"]
+    for name in ("cost", "hardware"):
+        check(given[name], ("derive", name))
+    if given["cost"] == "bytes":
+        return hardware.Derive()
+    if given["hardware"] is None and config["hardware"]["name"] is None:
+        message = "the time is that on hardware: name it (derive.hardware=v5p or hardware=v5p), or leave cost: bytes"
+        raise invalid(("derive", "cost"), message)
+    if given["hardware"] is None:
+        return hardware.Derive("time", _hardware_there(config["hardware"], mesh, target))
+    if isinstance(given["hardware"], str):
+        message = f"the numbers of '{given['hardware']}' are in a file that is read with the experiment's"
+        raise invalid(("derive", "hardware"), message)
+    numbers = schema.completed(given["hardware"], schema.HardwareConfig)
+    try:
+        return hardware.Derive("time", _hardware_there(numbers, mesh, target))
+    except InvalidExperiment as error:
+        # The fault is in the numbers of the file that `derive` names.
+        raise invalid(("derive", "hardware"), error.fault.message) from None
+
+
+def _hardware_there(config: Mapping[str, Any], mesh: Mesh, target: Target) -> hardware.Hardware | None:
+    """The hardware with the slices and the shape of the target's topology, if it has one."""
     absent = target.topology
     if absent is None or absent.platform != "tpu":
         return hardware.read(config, mesh, None)

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from runner.derivation.rules import Rule
+from runner.estimate.prices import Work
 from runner.layout import Spec
-from runner.planning.prices import Work
 
 
 @dataclass
@@ -52,12 +52,14 @@ class Operand:
 class Operation:
     """One operation of a line, with the rule that covers it.
 
-    - `called`: its name; `work`: the flops of its products; `stored`: whether its result is written to memory.
+    - `called`: its name; `number`: that of its result in the graph.
+    - `work`: the flops of its products; `stored`: whether its result is written to memory.
     - `results`: the numbers of its tensors; `steps`: how often it runs.
     - `differentiated`: whether the backward pass runs through it.
     """
 
     called: str
+    number: int
     line: str
     rule: Rule
     operands: tuple[Operand, ...]
@@ -87,6 +89,7 @@ class Layable:
     """The tensors, operations and transfers to lay out.
 
     - `free`: the tensors whose layouts are wanted, by the file's keys: `arrays.w1.spec`.
+    - `values`: the tensors of the graph's values, by number; None for a value that is no array.
     - `named`: the tensors of the graph's lines, by the names that `constraints` may use.
     - `notes`: what is unknown, and therefore taken as whole or free of cost.
     """
@@ -96,6 +99,7 @@ class Layable:
     transfers: list[Transfer] = field(default_factory=list[Transfer])
     free: dict[str, int] = field(default_factory=dict[str, int])
     named: dict[str, int] = field(default_factory=dict[str, int])
+    values: dict[int, tuple[int, ...] | None] = field(default_factory=dict[int, tuple[int, ...] | None])
     notes: list[str] = field(default_factory=list[str])
 
     def note(self, what: str) -> None:

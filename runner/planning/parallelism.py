@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from runner.derivation.rules import Dimensions
+from runner.estimate.prices import Sending
 from runner.planning.model import Layable, Operation
 from runner.planning.network import Choice
-from runner.planning.spaces import Sending
 from runner.planning.tables import Tables, Way
 from runner.words import bytes_text, listed
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from runner.estimate.prices import Bytes, Prices, Seconds
 from runner.experiment.auto import Least
 from runner.experiment.model import Experiment
 from runner.layout import Parts, Spec
 from runner.planning.front import front, undominated
 from runner.planning.network import Choice, Costs, Network
 from runner.planning.parallelism import parallelism
-from runner.planning.prices import Bytes, Prices, Seconds
 from runner.planning.reading import layable
 from runner.planning.solving import SECONDS, Solution, Solver
 from runner.planning.tables import Tables, by_tensor, held

@@ -5,16 +5,16 @@ The rules are those of `derivation/`: an operation without a rule gets whole ope
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Mapping
 from typing import TypeAlias
 
 from runner import dtypes
-from runner.derivation.calls import Call, NotStatic, itemsize
+from runner.derivation.calls import NotStatic, itemsize
 from runner.derivation.facts import leaves
 from runner.derivation.ruling import Ruled, Rulings
 from runner.derivation.scopes import Names
 from runner.derivation.values import Value
+from runner.derivation.work import work_of
 from runner.derivation.writer import below
 from runner.experiment.model import Experiment
 from runner.graph.model import Equation, Graph, Operand, Ref, Repeat
@@ -23,7 +23,6 @@ from runner.layout import Parts, Spec
 from runner.planning.model import Layable, Passing, Tensor, Transfer
 from runner.planning.model import Operand as Read
 from runner.planning.model import Operation as Planned
-from runner.planning.prices import Work
 from runner.programs.types import Typed
 from runner.sharding import moves
 
@@ -52,7 +51,7 @@ class _Reader:
         self._types = types
         self._names = Names(experiment, types)
         self._rulings = Rulings()
-        self._tensors: dict[int, _Tensors] = {}
+        self._tensors = self.found.values
         self._bounds: dict[int, int | None] = {}
         """The exclusive bounds on integers, by the number of the tensor."""
 
@@ -226,7 +225,17 @@ class _Reader:
         if len(results) == 1:
             self._bounds[results[0]] = rule.below
         self.found.operations.append(
-            Planned(call.name, line, rule, tuple(operands), results, steps, work, bool(work.flops))
+            Planned(
+                call.name,
+                equation.results[0].number,
+                line,
+                rule,
+                tuple(operands),
+                results,
+                steps,
+                work,
+                bool(work.flops),
+            )
         )
         return results or None
 
@@ -290,24 +299,6 @@ class _Reader:
         if not inside:
             self.found.named[name] = at
         return (at,)
-
-
-def work_of(call: Call) -> Work:
-    """The flops of a product, two per multiply-add; none for other operations."""
-    if call.name == "dot_product_attention":
-        (batch, length, heads, width), keys = call.type_of("query").shape, call.type_of("key").shape[1]
-        return Work(4.0 * batch * heads * length * keys * width, call.type_of("query").dtype)
-    if call.labels is None:
-        return Work()
-    labels, result = call.labels
-    arrays = [Call.type(array) for argument in call.arguments.values() for array in argument.arrays()]
-    if len(labels) != len(arrays) or {letter for mine in labels for letter in mine} <= set(result):
-        return Work()
-    sizes: dict[str, int] = {}
-    for mine, array in zip(labels, arrays, strict=True):
-        for letter, size in zip(mine, array.shape, strict=False):
-            sizes[letter] = max(size, sizes.get(letter, 1))
-    return Work(2.0 * math.prod(sizes.values()), arrays[0].dtype)
 
 
 def _differentiate(experiment: Experiment, found: Layable) -> None:

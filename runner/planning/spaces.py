@@ -18,23 +18,13 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from runner.estimate.prices import Prices, Sending, sending
 from runner.experiment import enumeration
 from runner.layout import Mesh, Spec
-from runner.planning.prices import Prices
 from runner.sharding import moves
 
 Costs = NDArray[np.float64]
 Indices = NDArray[np.intp]
-
-
-@dataclass(frozen=True)
-class Sending:
-    """A collective; `sent`: the bytes that a device sends on a ring; `cost`: in the plan's unit."""
-
-    kind: str
-    axes: tuple[str, ...]
-    sent: float
-    cost: float
 
 
 @dataclass(frozen=True)
@@ -217,7 +207,7 @@ class Space:
                 mine = tuple(axis for axis, at in zip(axes, choice, strict=True) if at == d)
                 if mine:
                     n = self.mesh.axis_size(mine)
-                    sendings.append(self._sending("reduce-scatter", mine, (n - 1) / n * held))
+                    sendings.append(sending(self._prices, "reduce-scatter", mine, (n - 1) / n * held))
                     held, entries[d] = held / n, (*entries[d], *mine)
             after = self.index.get(Spec(entries))
             if after is None:
@@ -225,11 +215,8 @@ class Space:
             rest = tuple(axis for axis, at in zip(axes, choice, strict=True) if at is None)
             if rest:
                 n = self.mesh.axis_size(rest)
-                sendings.append(self._sending("all-reduce", rest, 2 * (n - 1) / n * held))
+                sendings.append(sending(self._prices, "all-reduce", rest, 2 * (n - 1) / n * held))
             yield _Completion(after, sum(each.cost for each in sendings), tuple(sendings))
-
-    def _sending(self, kind: str, axes: tuple[str, ...], sent: float) -> Sending:
-        return Sending(kind, axes, sent, self._prices.rate(kind, axes).cost(sent))
 
 
 @dataclass(frozen=True)

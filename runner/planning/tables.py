@@ -21,11 +21,11 @@ from typing import Literal
 import numpy as np
 
 from runner.derivation.rules import SCATTERED, Assignment, Rule, layout
+from runner.estimate.prices import Prices, Sending, sending
 from runner.layout import Mesh, Spec
 from runner.planning.model import Layable, Operand, Operation, Tensor, Transfer
 from runner.planning.network import Choice, Costs, Network, Numbers
-from runner.planning.prices import Prices
-from runner.planning.spaces import Indices, Sending, Space, Spaces, Units, plain_layouts, split_axes
+from runner.planning.spaces import Indices, Space, Spaces, Units, plain_layouts, split_axes
 
 
 @dataclass(frozen=True)
@@ -363,7 +363,7 @@ class Tables:
         for each in operation.rule.inside:
             axes = tuple(axis for factor in each.over for axis in way.assignment.get(factor, ()))
             if sent := each.bytes(self.mesh, way.assignment):
-                found.append(Sending(each.kind, axes, sent, self.prices.rate(each.kind, axes).cost(sent)))
+                found.append(sending(self.prices, each.kind, axes, sent))
         return found * (2 if operation.differentiated and operation.steps == 1 else 1)
 
     def _computing(self, operation: Operation, way: Way) -> float:

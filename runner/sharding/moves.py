@@ -12,14 +12,11 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 from runner.layout import Layout, Mesh, Spec
 
 Kind = Literal["all-gather", "slice", "all-to-all", "collective-permute"]
-
-_STEP = 1e-3
-"""A cost per step, in bytes, so that of paths that send equally much the shorter one wins."""
 
 
 @dataclass(frozen=True)
@@ -42,14 +39,43 @@ class Move:
     after: Spec
 
 
+class Weights(Protocol):
+    """The costs of moves; `digits`: how many decimal places of a cost matter. Must be hashable."""
+
+    @property
+    def digits(self) -> int:
+        """How many decimal places of a cost matter."""
+        ...
+
+    def weight(self, mesh: Mesh, move: Move) -> float:
+        """The cost of one move."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Sent:
+    digits: int = 3
+
+    def weight(self, mesh: Mesh, move: Move) -> float:
+        return move.sent
+
+
+SENT = _Sent()
+"""A move costs the bytes that a device sends."""
+
+
 @functools.lru_cache(maxsize=4096)
-def moves(mesh: Mesh, shape: tuple[int, ...], itemsize: int, before: Spec, after: Spec) -> tuple[Move, ...]:
-    """Find the steps from `before` to `after` that send the fewest bytes; neither layout may have axes of size 1."""
+def moves(
+    mesh: Mesh, shape: tuple[int, ...], itemsize: int, before: Spec, after: Spec, weights: Weights = SENT
+) -> tuple[Move, ...]:
+    """Find the steps from `before` to `after` that cost the least; neither layout may have axes of size 1."""
     if before == after:
         return ()
     counter = itertools.count()
     queue: list[tuple[float, int, Spec, tuple[Move, ...]]] = [(0.0, next(counter), before, ())]
     done: set[Spec] = set()
+    # Of paths that cost equally much the shorter one wins.
+    each = 10.0**-weights.digits
     while queue:
         cost, _, here, path = heapq.heappop(queue)
         if here == after:
@@ -59,14 +85,17 @@ def moves(mesh: Mesh, shape: tuple[int, ...], itemsize: int, before: Spec, after
         done.add(here)
         for move in steps(mesh, shape, itemsize, here, after):
             if move.after not in done:
-                heapq.heappush(queue, (cost + move.sent + _STEP, next(counter), move.after, (*path, move)))
+                entry = cost + weights.weight(mesh, move) + each, next(counter), move.after, (*path, move)
+                heapq.heappush(queue, entry)
     raise AssertionError(f"no way from {before} to {after}")
 
 
 @functools.lru_cache(maxsize=4096)
-def sent(mesh: Mesh, shape: tuple[int, ...], itemsize: int, before: Spec, after: Spec) -> float:
-    """The bytes that a device sends in the steps from `before` to `after`."""
-    return sum(move.sent for move in moves(mesh, shape, itemsize, before, after))
+def sent(
+    mesh: Mesh, shape: tuple[int, ...], itemsize: int, before: Spec, after: Spec, weights: Weights = SENT
+) -> float:
+    """The cost of the steps from `before` to `after`, by default the bytes that a device sends."""
+    return sum(weights.weight(mesh, move) for move in moves(mesh, shape, itemsize, before, after, weights))
 
 
 def local_bytes(mesh: Mesh, shape: tuple[int, ...], itemsize: int, spec: Spec) -> float:

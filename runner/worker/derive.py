@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
 from jax.sharding import NamedSharding
 
-from runner.derivation.derive import TRIES, NotDerived, derive, section, settled
+from runner.derivation.derive import TRIES, Derived, Hints, NotDerived, derive, section, settled
+from runner.estimate.prices import BYTES, Prices, Seconds
 from runner.evidence.hlo import Metadata
 from runner.experiment.model import Experiment
 from runner.graph.model import Equation, Operand, Ref
 from runner.language.syntax import SyntaxFault
 from runner.layout import Parts, Spec
+from runner.planning.inner import inner_layouts
 from runner.programs.types import Floats, Typed
 from runner.sharding.plan import Derivation, Plan, whole_axes
 from runner.untyped import is_sequence
 from runner.why import notation
+from runner.words import bytes_text, time_text
 from runner.worker import calls
 from runner.worker.plan import NOWHERE, ModuleNames, Place, plan
 from runner.worker.refusing import refusal
+from runner.worker.requested import Requested
 from runner.worker.specs import partition, structs
 from runner.worker.versions import abstract_mesh
 from runner.worker.walk import REFUSALS, Walker
@@ -118,33 +122,118 @@ def planned(experiment: Experiment) -> tuple[Plan, Parts]:
     return plan(lowered, experiment, ModuleNames(where, arrays.get, tuple(experiment.results))), types
 
 
-def derived(
-    experiment: Experiment, refused: Callable[[Experiment, Floats], str | None]
-) -> tuple[Experiment, Derivation, Floats] | str:
+@dataclass(frozen=True)
+class Judge:
+    """What JAX says of per-device lines.
+
+    - `refused`: its objection to them, if any; collects the dtypes in them.
+    - `requested`: the collectives of the lines and of their backward pass, with 1, or with -1 if one counts twice.
+    """
+
+    refused: Callable[[Experiment, Floats], str | None]
+    requested: Callable[[Experiment], Iterable[tuple[Requested, int]]]
+
+
+def derived(experiment: Experiment, judge: Judge) -> tuple[Experiment, Derivation, Floats] | str:
     """The experiment with per-device lines, their derivation and their dtypes; or the reason why there are none.
 
-    `refused`: gives JAX's objection to lines, if any, and collects the dtypes in them.
+    The layouts are Shardy's, as improved line by line, or those of the cheapest assignment of the whole graph if the
+    lines then cost less, backward pass included.
     """
     shardy, types = planned(experiment)
-    hints = {number: whole_axes(spec) for number, spec in shardy.values.items()}
+    hints = Hints({number: whole_axes(spec) for number, spec in shardy.values.items()})
+    hardware, mesh = experiment.derive.hardware, experiment.mesh
+    prices = BYTES if hardware is None else Seconds(hardware, mesh, experiment.precision)
+    best = _accepted(experiment, types, hints, prices, judge)
+    other = _accepted_of_graph(experiment, types, prices, judge, best)
+    if isinstance(best, str) and other is None:
+        return best
+    notes: list[str] = []
+    if other is not None:
+        if not isinstance(best, str):
+            mine, theirs = (bytes_text(round(_cost(each, judge, BYTES))) for each in (other, best))
+            notes.append(f"the layouts are chosen for the whole graph: a device sends {mine}, line by line {theirs}")
+        best = other
+    assert not isinstance(best, str)
+    if isinstance(prices, Seconds):
+        took = time_text(_cost(best, judge, prices))
+        notes.append(f"chosen by the estimated time on {prices.name}, here {took}")
+        notes += [f"taken as free: {each}" for each in prices.unknown]
+    summary = best.derived.summary(shardy)
+    summary = replace(summary, notes=[*summary.notes, *notes], notation=notation.lines(experiment, shardy))
+    return best.written, summary, best.floats
+
+
+@dataclass(frozen=True)
+class _Accepted:
+    """Derived lines that JAX accepts, the experiment with them, and the dtypes in them."""
+
+    derived: Derived
+    written: Experiment
+    floats: Floats
+
+
+def _accepted(
+    experiment: Experiment, types: Parts, hints: Hints, prices: Prices, judge: Judge, known: _Accepted | None = None
+) -> _Accepted | str:
+    """The lines of the cheapest layouts that begin with a plan, under the first typing that JAX accepts; or why not.
+
+    Lines that are also those in `known` are not judged again.
+    """
     reason = None
     try:
-        hints = settled(experiment, types, hints)
-        every = [derive(experiment, types, hints, typing) for typing in TRIES[:1]]
+        hints = settled(experiment, types, hints, prices)
+        every = [derive(experiment, types, hints, typing, prices) for typing in TRIES[:1]]
     except NotDerived as error:
         return str(error)
     except SyntaxFault as fault:
         # A derived line says more than its source, and may exceed the language's limits.
         return f"a line of it would be {fault}"
+    if known is not None and experiment.grad is None and not _less(every[0].cost, known.derived.cost):
+        return "it costs no less"
     tried: list[dict[str, Any]] = []
     for typing in TRIES:
-        one = every.pop() if every else derive(experiment, types, hints, typing)
+        one = every.pop() if every else derive(experiment, types, hints, typing, prices)
+        if known is not None and one.statements == known.derived.statements:
+            return "it is the same"
         lines = section(one.statements)
         if typing.check_vma and lines in tried:
             continue
         tried.append(lines)
         written, floats = one.experiment(experiment), Floats()
-        reason = refused(written, floats)
+        reason = judge.refused(written, floats)
         if reason is None:
-            return written, replace(one.summary(shardy), notation=notation.lines(experiment, shardy)), floats
+            return _Accepted(one, written, floats)
     return f"JAX refuses the lines: {reason}"
+
+
+def _accepted_of_graph(
+    experiment: Experiment, types: Parts, prices: Prices, judge: Judge, best: _Accepted | str
+) -> _Accepted | None:
+    """The lines of the cheapest assignment of the whole graph, if they cost less than the best so far; else None."""
+    known, better = None if isinstance(best, str) else best, None
+    try:
+        hints = inner_layouts(experiment, types, prices)
+    except NotDerived:
+        return None
+    for binding in (False, True) if hints is not None else ():
+        other = _accepted(experiment, types, replace(hints, binding=binding), prices, judge, known)
+        if isinstance(other, str):
+            continue
+        if known is None or _less(_cost(other, judge, prices), _cost(known, judge, prices)):
+            known = better = other
+    return better
+
+
+def _less(cost: float, other: float) -> bool:
+    return cost < other * (1 - 1e-6)
+
+
+def _cost(accepted: _Accepted, judge: Judge, prices: Prices) -> float:
+    """The cost of lines and of their backward pass, whose products are two for each of the lines'."""
+    sent = (
+        sign * each.times * prices.rate(each.kind, each.axes).cost(each.sent)
+        for each, sign in judge.requested(accepted.written)
+    )
+    many = 1 if accepted.written.grad is None else 3
+    return sum(sent) + (0.0 if prices is BYTES else many * accepted.derived.computing)

@@ -5,7 +5,7 @@ This is the last validation: errors that only JAX can find become messages about
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +28,7 @@ from runner.untyped import is_sequence
 from runner.words import quoted
 from runner.worker import calls, explicit, gradient, limits
 from runner.worker.refusing import refusal
+from runner.worker.requested import Requested, requested
 from runner.worker.specs import partition
 from runner.worker.versions import abstract_mesh, varying_axes
 from runner.worker.walk import REFUSALS, Walker
@@ -77,7 +78,7 @@ def infer(experiment: Experiment, *, derives: bool = False) -> InferredTypes:
         # It lowers the graph, which few other evaluations need.
         from runner.worker import derive
 
-        found = derive.derived(graph, _refused_lines)
+        found = derive.derived(graph, derive.Judge(_refused_lines, _requested))
         if isinstance(found, str):
             deriving = {"not_derived": found}
             if Program.DERIVED in experiment.programs:
@@ -332,10 +333,39 @@ def _refused(evaluate: Callable[[], Any]) -> str | None:
     return None
 
 
-def _refused_by_shard_map(experiment: Experiment, types: Mapping[str, Typed]) -> str | None:
-    """The reason why `shard_map` does not support the per-device code or its derivative; None where it does."""
-    if (reason := limits.not_here(experiment)) is not None or experiment.grad is None:
-        return reason
+def _requested(experiment: Experiment) -> Iterator[tuple[Requested, int]]:
+    """The collectives of the per-device code and of its derivative, with 1, or with -1 for what is in both."""
+    mesh, structs = experiment.mesh, _structs(experiment, lambda layout: layout.shape)
+    yield from ((each, 1) for each in requested(calls.make_jaxpr(_lines_mapped(experiment))(*structs), mesh))
+    if experiment.grad is not None:
+        mapped = _differentiated_lines(experiment)
+        structs = structs[: len(experiment.arrays)]
+        differentiated = calls.grad(mapped, argnums=gradient.places(experiment))
+        yield from ((each, 1) for each in requested(calls.make_jaxpr(differentiated)(*structs), mesh))
+        yield from ((each, -1) for each in requested(calls.make_jaxpr(mapped)(*structs), mesh))
+
+
+def _lines_mapped(experiment: Experiment) -> Callable[..., Any]:
+    """The whole per-device code under `shard_map`, without results."""
+
+    def shard(*arrays: Any) -> tuple[()]:
+        values = dict(zip((a.name for a in experiment.given), arrays, strict=True))
+        Walker(experiment, values).run(experiment.per_device, "per_device")
+        return ()
+
+    return jax.shard_map(
+        shard,
+        mesh=abstract_mesh(experiment.mesh),
+        in_specs=tuple(partition(experiment.block(a.layout).spec) for a in experiment.given),
+        out_specs=(),
+        axis_names=set(experiment.manual.axes),
+        check_vma=experiment.check_vma,
+    )
+
+
+def _differentiated_lines(experiment: Experiment) -> Callable[..., Any]:
+    """The per-device code up to the value that is differentiated, under `shard_map`."""
+    assert experiment.grad is not None
     of = experiment.grad.of
 
     def shard(*arrays: Any) -> Any:
@@ -343,7 +373,7 @@ def _refused_by_shard_map(experiment: Experiment, types: Mapping[str, Typed]) ->
         walker.run(experiment.before("per_device"), "per_device")
         return walker.values[of]
 
-    mapped = jax.shard_map(
+    return jax.shard_map(
         shard,
         mesh=abstract_mesh(experiment.mesh),
         in_specs=tuple(partition(experiment.block(a.layout).spec) for a in experiment.arrays),
@@ -351,10 +381,16 @@ def _refused_by_shard_map(experiment: Experiment, types: Mapping[str, Typed]) ->
         axis_names=set(experiment.manual.axes),
         check_vma=experiment.check_vma,
     )
-    differentiated = calls.grad(mapped, argnums=gradient.places(experiment))
+
+
+def _refused_by_shard_map(experiment: Experiment, types: Mapping[str, Typed]) -> str | None:
+    """The reason why `shard_map` does not support the per-device code or its derivative; None where it does."""
+    if (reason := limits.not_here(experiment)) is not None or experiment.grad is None:
+        return reason
+    differentiated = calls.grad(_differentiated_lines(experiment), argnums=gradient.places(experiment))
     structs = _structs(experiment, lambda layout: layout.shape)[: len(experiment.arrays)]
     reason = _refused(lambda: calls.eval_shape(differentiated, *structs))
-    return f"the gradient of '{of}': {reason}" if reason else None
+    return f"the gradient of '{experiment.grad.of}': {reason}" if reason else None
 
 
 def _refused_by_vmap(experiment: Experiment, types: Mapping[str, Typed]) -> str | None:

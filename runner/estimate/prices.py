@@ -19,6 +19,7 @@ from runner.experiment.auto import Least
 from runner.experiment.hardware import Hardware
 from runner.layout import Mesh
 from runner.sharding import ring
+from runner.sharding.moves import Move
 
 _PLACES = 4096
 """The most devices whose groups are timed for a collective; at least two groups are."""
@@ -40,6 +41,16 @@ class Rate:
 
 
 @dataclass(frozen=True)
+class Sending:
+    """A collective; `sent`: the bytes that a device sends on a ring; `cost`: in the unit of the objective."""
+
+    kind: str
+    axes: tuple[str, ...]
+    sent: float
+    cost: float
+
+
+@dataclass(frozen=True)
 class Work:
     """The work of one operation on all devices together: `flops` of products with operands of `dtype`."""
 
@@ -52,6 +63,7 @@ class Prices(Protocol):
 
     - `held`: the cost of each byte that a device holds of arrays and outputs.
     - `order`: the cost of an array's mesh axis per dimension further back; it only breaks ties.
+    - `digits`: how many decimal places of a cost matter.
     - `divided`: whether every product must be split over as many devices as its sizes allow. Where computing is free,
       the cheapest plan would otherwise compute everything on every device.
     """
@@ -76,6 +88,15 @@ class Prices(Protocol):
         """Whether every product must be split."""
         ...
 
+    @property
+    def digits(self) -> int:
+        """How many decimal places of a cost matter."""
+        ...
+
+    def weight(self, mesh: Mesh, move: Move) -> float:
+        """The cost of one step of a reshard."""
+        ...
+
     def rate(self, kind: str, axes: tuple[str, ...]) -> Rate:
         """The cost of a collective over mesh axes."""
         ...
@@ -89,6 +110,11 @@ class Prices(Protocol):
         ...
 
 
+def sending(prices: Prices, kind: str, axes: tuple[str, ...], sent: float) -> Sending:
+    """A collective that sends `sent` bytes, with its cost."""
+    return Sending(kind, axes, sent, prices.rate(kind, axes).cost(sent))
+
+
 @dataclass(frozen=True)
 class Bytes:
     """The bytes sent; for `least: memory` the bytes held, with the bytes sent as a tie-break."""
@@ -96,6 +122,7 @@ class Bytes:
     least: Least = "bytes"
     divided: bool = True
     order: float = 1e-12
+    digits: int = 3
 
     @property
     def held(self) -> float:
@@ -106,6 +133,10 @@ class Bytes:
         """The cost of a byte sent, the same for every collective: a tie-break if the objective is memory."""
         return Rate(_TIE if self.least == "memory" else 1.0)
 
+    def weight(self, mesh: Mesh, move: Move) -> float:
+        """The cost of the bytes that a step sends."""
+        return self.rate(move.kind, move.axes).cost(move.sent)
+
     def permuting(self, pairs: Sequence[tuple[int, int]]) -> Rate:
         """The rate of a collective-permute."""
         return self.rate("collective-permute", ())
@@ -114,6 +145,9 @@ class Bytes:
         """Always 0: computing is free."""
         return 0.0
 
+
+BYTES = Bytes()
+"""The prices of the bytes that a device sends."""
 
 _TIE = 1e-9
 """The weight of a tie-break: a terabyte of it costs about a kilobyte."""
@@ -125,11 +159,13 @@ class Seconds:
     least: Least = "time"
     divided = False
     order = 1e-27
+    digits = 15
     held = 1e-24
     """A tie-break in favour of plans that hold less: a terabyte costs a picosecond."""
 
     def __init__(self, hardware: Hardware, mesh: Mesh, precision: str) -> None:
         self._hardware, self._mesh, self._precision = hardware, mesh, precision
+        self.name = hardware.name
         self._links = Links(hardware, mesh)
         self.unknown: list[str] = []
         """What the hardware does not specify, so that it is free."""
@@ -164,6 +200,16 @@ class Seconds:
         groups = np.arange(mesh.size).reshape(mesh.shape).transpose(*outer, *inner).reshape(-1, n)
         some = min(len(groups), GROUPS, max(2, _PLACES // n))
         return groups[np.linspace(0, len(groups) - 1, some).astype(int)].tolist()
+
+    def weight(self, mesh: Mesh, move: Move) -> float:
+        """The time of one step of a reshard; a slice takes none."""
+        if move.kind == "slice":
+            return 0.0
+        if move.kind == "collective-permute":
+            groups = mesh.groups(move.axes)
+            pairs = tuple((group[a], group[b]) for group in groups for a, b in move.permutation if a != b)
+            return self.permuting(pairs).cost(move.sent)
+        return self.rate(move.kind, move.axes).cost(move.sent)
 
     @functools.cache  # noqa: B019
     def permuting(self, pairs: Sequence[tuple[int, int]]) -> Rate:

@@ -1,0 +1,55 @@
+"""A traced program in; the collectives that it requests, and how often each runs, out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from runner.layout import Mesh
+from runner.untyped import is_sequence
+
+KINDS = {
+    "psum": "all-reduce", "psum_invariant": "all-reduce", "psum2": "all-reduce", "pmax": "all-reduce",
+    "pmin": "all-reduce", "all_gather": "all-gather", "all_gather_invariant": "all-gather",
+    "reduce_scatter": "reduce-scatter", "all_to_all": "all-to-all", "ppermute": "collective-permute",
+}  # fmt: skip
+"""JAX's communicating primitives, with XLA's names."""
+
+
+@dataclass(frozen=True)
+class Requested:
+    """A collective: its kind and mesh axes, the bytes that a device sends each time on a ring, how often it runs."""
+
+    kind: str
+    axes: tuple[str, ...]
+    sent: float
+    times: int
+
+
+def requested(jaxpr: Any, mesh: Mesh) -> Iterator[Requested]:
+    """Yield the collectives of a jaxpr; those in a `scan` run as often as it has steps, those in a `while` once."""
+    for equation, times in _equations(jaxpr, 1):
+        kind = KINDS.get(equation.primitive.name)
+        if kind is None:
+            continue
+        named = equation.params["axes"] if "axes" in equation.params else equation.params["axis_name"]
+        axes = tuple(axis for axis in (named if is_sequence(named) else (named,)) if isinstance(axis, str))
+        n = mesh.axis_size(axes)
+        if n > 1:
+            held = sum(math.prod(each.aval.shape) * each.aval.dtype.itemsize for each in equation.invars)
+            share = {"all-reduce": 2 * (n - 1) / n, "all-gather": n - 1, "collective-permute": 1.0}
+            yield Requested(kind, axes, share.get(kind, (n - 1) / n) * held, times)
+
+
+def _equations(jaxpr: Any, times: int) -> Iterator[tuple[Any, int]]:
+    """Yield every equation with the number of its executions."""
+    for equation in jaxpr.eqns:
+        yield equation, times
+        more = times * equation.params.get("length", 1) if equation.primitive.name == "scan" else times
+        for value in equation.params.values():
+            for inner in value if is_sequence(value) else (value,):
+                inner = getattr(inner, "jaxpr", inner)
+                if hasattr(inner, "eqns"):
+                    yield from _equations(inner, more)

@@ -29,6 +29,7 @@ from runner.planning.program import programmed
 from runner.planning.reading import layable
 from runner.planning.solving import Solver
 from runner.planning.tables import Tables
+from runner.show.plan import differing
 from runner.words import bytes_text
 from runner.worker.derive import value_types
 from tests.command import ROOT, run_command
@@ -540,7 +541,7 @@ def test_what_cannot_be_planned_is_one_message(what: str, tmp_path: Path) -> Non
 def test_a_run_finds_the_layouts_that_are_auto_and_says_which(tmp_path: Path) -> None:
     done = _command(tmp_path, mlp(3, {"model": 4}, x=[]), "program=auto", module="runner")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "layouts found, for the least bytes (144 B): w1=[null, model], w2=[model, null]" in done.stdout
+    assert "layouts found, for the least bytes (144 B): w1: [null, model]; w2: [model, null]" in done.stdout
     assert "tensor parallelism (Megatron) over model: by columns in 'h', by rows in 'y'" in done.stdout
     record = json.loads((tmp_path / "run" / "result.json").read_text(encoding="utf-8"))
     assert record["programs"]["auto"]["bytes_sent"] == 144
@@ -692,6 +693,40 @@ def test_a_graph_of_four_hundred_values_is_planned() -> None:
     found = planned(config | {"plan": {"seconds": 5}})
     assert time.perf_counter() - began < 60
     assert found.best.cost >= found.bound > 0
+
+
+def test_reasons_name_the_line_of_the_users_python(tmp_path: Path) -> None:
+    home = tmp_path / "conf" / "experiment"
+    home.mkdir(parents=True)
+    (home / "model.py").write_text(
+        "import jax.numpy as jnp\n\n\ndef init(d):\n"
+        "    return {'up': jnp.ones((d, 4 * d)), 'down': jnp.ones((4 * d, d))}\n"
+        "\n\ndef loss(params, x):\n    y = jnp.tanh(x @ params['up']) @ params['down']\n    return jnp.mean(y**2)\n"
+    )
+    config = experiment(
+        {"data": 2, "model": 2},
+        {"B": 16},
+        {"x": (["B", 16], ["data", None])},
+        {"loss": "model.loss(params, x)"},
+        {"loss": []},
+    )
+    config["imports"] = {"model": "model.py"}
+    config["arrays"]["params"] = {"tree": "model.init(16)"}
+    config |= {"specs": {"params/**": "auto"}, "plan": {"candidates": 0}}
+    done = _command(tmp_path, config)
+    assert done.returncode == 0, done.stdout + done.stderr
+    line = re.escape("model.py:9 y = jnp.tanh(x @ params['up']) @ params['down']")
+    assert re.search(rf"params/down +\[null, null\] .*'{line}' would cost more: matmul", done.stdout)
+    assert "data parallelism over data: the batch is split in 'model.py:9'" in done.stdout
+    written = json.loads((tmp_path / "run" / "plan.json").read_text(encoding="utf-8"))
+    assert "params/up" in written["labels"].values()
+    assert {split["line"].split(" ")[0] for split in written["plan"]["splits"]} <= {"model.py:9", "model.py:10"}
+
+
+def test_a_candidate_has_the_layouts_that_differ_from_the_first() -> None:
+    first = {"arrays.x.spec": "[null]", "outputs.y": "[x]", "arrays.p1.spec": "[x, null]"}
+    texts = differing([first, {**first, "arrays.p1.spec": "[null, x]"}, dict(first)], {"arrays.p1.spec": "params/up"})
+    assert texts == ["x=[null] y=[x] params/up=[x, null]", "params/up=[null, x]", "the same"]
 
 
 def test_five_mesh_axes_are_planned_with_some_that_split_together() -> None:

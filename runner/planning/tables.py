@@ -96,6 +96,20 @@ class Item:
     cost: float
 
 
+@dataclass(frozen=True)
+class Transmission:
+    """A collective of a plan, and how often it runs.
+
+    - `tensor`: the number of the tensor that it lays out or completes; None inside an operation.
+    - `backward`: whether it lays out or completes the tensor's cotangent.
+    """
+
+    tensor: int | None
+    times: int
+    sending: Sending
+    backward: bool = False
+
+
 class Tables:
     """The tables of all costs; variables are the tensors by number, then the operations by number."""
 
@@ -276,21 +290,21 @@ class Tables:
     @cached_property
     def terms(self) -> tuple[Term, ...]:
         """All costs, of tensors, transfers and operations."""
-        found: list[Term] = []
+        terms: list[Term] = []
         for at, (tensor, lying) in enumerate(zip(self.layable.tensors, self.lying, strict=True)):
             if tensor.readers > 1:
                 costs = lying.space.cost[lying.own, lying.held] * tensor.steps
-                found.append(Term(tensor.line, f"{tensor.name or 'a part'} for its readers", (at,), costs))
+                terms.append(Term(tensor.line, f"{self.layable.label(at)} for its readers", (at,), costs))
         for transfer in self.layable.transfers:
-            found += self._transferred(transfer)
+            terms += self._transferred(transfer)
         for at, operation in enumerate(self.layable.operations):
-            found += self._operated(at, operation)
-        return tuple(found)
+            terms += self._operated(at, operation)
+        return tuple(terms)
 
     def _transferred(self, transfer: Transfer) -> Iterator[Term]:
         before, after = self.lying[transfer.before], self.lying[transfer.after]
         over = transfer.before, transfer.after
-        name = self.layable.tensors[transfer.before].name
+        name = self.layable.label(transfer.before)
         differentiated = self.layable.tensors[transfer.after].differentiated
         key = id(before), id(after), transfer.kind, transfer.steps
         if key not in self._costs_of:
@@ -310,7 +324,7 @@ class Tables:
         return self.lying[transfer.before].space.index[ends[transfer.kind]]
 
     def _operated(self, number: int, operation: Operation) -> Iterator[Term]:
-        kind, variable, tensors = self._kinds[number], self.variable(number), self.layable.tensors
+        kind, variable = self._kinds[number], self.variable(number)
         if kind not in self._costs_of:
             self._costs_of[kind] = list(self._priced(operation, self.ways[number]))
         for cost in self._costs_of[kind]:
@@ -319,12 +333,12 @@ class Tables:
                     yield Term(operation.line, f"{operation.called}: {cost.what}", (variable,), cost.costs)
                 case "operand", place:
                     at = operation.operands[place].tensor
-                    what = f"{operation.called}: {cost.what}{tensors[at].name or 'a part'}"
+                    what = f"{operation.called}: {cost.what}{self.layable.label(at)}"
                     yield Term(operation.line, what, (at, variable), cost.costs)
                 case "result", place:
                     at = operation.results[place]
-                    name = tensors[at].name or "a part"
-                    what = f"{operation.called}: {cost.what}{name}" if cost.what else f"{operation.called} completed"
+                    gradient = f"{operation.called}: {cost.what}{self.layable.label(at)}"
+                    what = gradient if cost.what else f"{operation.called} completed"
                     yield Term(operation.line, what, (at, variable), cost.costs)
 
     def _priced(self, operation: Operation, ways: Sequence[Way]) -> Iterator[_Cost]:
@@ -361,12 +375,12 @@ class Tables:
         return operation.steps * (2 if again else 1)
 
     def _inside(self, operation: Operation, way: Way) -> list[Sending]:
-        found: list[Sending] = []
+        sendings: list[Sending] = []
         for each in operation.rule.inside:
             axes = tuple(axis for factor in each.over for axis in way.assignment.get(factor, ()))
             if sent := each.bytes(self.mesh, way.assignment):
-                found.append(Sending(each.kind, axes, sent, self.prices.rate(each.kind, axes).cost(sent)))
-        return found * (2 if operation.differentiated and operation.steps == 1 else 1)
+                sendings.append(Sending(each.kind, axes, sent, self.prices.rate(each.kind, axes).cost(sent)))
+        return sendings * (2 if operation.differentiated and operation.steps == 1 else 1)
 
     def _computing(self, operation: Operation, way: Way) -> float:
         """The cost of one device's computation, forward and for each gradient of the backward pass."""
@@ -397,53 +411,50 @@ class Tables:
             if cost:
                 yield Item(term.line, term.what, cost)
 
-    def sendings(self, choice: Choice) -> Iterator[tuple[str, str, int, Sending]]:
-        """Yield the collectives of a choice: line, purpose, number of executions, and the collective."""
+    def sendings(self, choice: Choice) -> Iterator[Transmission]:
+        """Yield the collectives of a choice."""
         tensors = self.layable.tensors
         for at, tensor in enumerate(tensors):
             lying, number = self.lying[at], choice[at]
             if tensor.readers > 1:
                 for each in lying.space.path(int(lying.own[number]), int(lying.held[number])):
-                    yield tensor.line, f"{tensor.name or 'a part'} for its readers", tensor.steps, each
+                    yield Transmission(at, tensor.steps, each)
         for transfer in self.layable.transfers:
             yield from self._passing(transfer, choice)
         for number, operation in enumerate(self.layable.operations):
             way = self.ways[number][choice[self.variable(number)]]
             yield from self._sending(operation, way, choice)
 
-    def _passing(self, transfer: Transfer, choice: Choice) -> Iterator[tuple[str, str, int, Sending]]:
+    def _passing(self, transfer: Transfer, choice: Choice) -> Iterator[Transmission]:
         before, after = self.lying[transfer.before], self.lying[transfer.after]
-        name, space = self.layable.tensors[transfer.before].name, before.space
         start = int(before.own[choice[transfer.before]])
         stop = self._stop(transfer, after.spec(choice[transfer.after]))
-        for each in space.path(start, stop):
-            yield transfer.line, f"{name} on its way", transfer.steps, each
+        for each in before.space.path(start, stop):
+            yield Transmission(transfer.before, transfer.steps, each)
         if self.layable.tensors[transfer.after].differentiated:
-            for each in space.path(stop, start):
-                yield transfer.line, f"the gradient of {name} on its way", transfer.steps, each
+            for each in before.space.path(stop, start):
+                yield Transmission(transfer.before, transfer.steps, each, backward=True)
 
-    def _sending(self, operation: Operation, way: Way, choice: Choice) -> Iterator[tuple[str, str, int, Sending]]:
-        line, called, tensors = operation.line, operation.called, self.layable.tensors
+    def _sending(self, operation: Operation, way: Way, choice: Choice) -> Iterator[Transmission]:
+        tensors = self.layable.tensors
         for each in self._inside(operation, way):
-            yield line, f"{called}: inside", self._times(operation), each
+            yield Transmission(None, self._times(operation), each)
         for place, operand in enumerate(operation.operands):
-            lying, number = self.lying[operand.tensor], choice[operand.tensor]
-            name, needed = tensors[operand.tensor].name or "a part", way.needed[place]
-            own, held = int(lying.own[number]), int(lying.held[number])
+            at, lying, number = operand.tensor, self.lying[operand.tensor], choice[operand.tensor]
+            needed, own, held = way.needed[place], int(lying.own[number]), int(lying.held[number])
             start = own if lying.space.cost[own, needed] <= lying.space.cost[held, needed] else held
             for each in lying.space.path(start, needed):
-                yield line, f"{called}: {name}", self._times(operation), each
-            if operation.differentiated and tensors[operand.tensor].differentiated:
+                yield Transmission(at, self._times(operation), each)
+            if operation.differentiated and tensors[at].differentiated:
                 for each in lying.space.completion(needed, way.lacking[place], own, summed=True):
-                    yield line, f"{called}: the gradient of {name}", operation.steps, each
+                    yield Transmission(at, operation.steps, each, backward=True)
         for place, result in enumerate(operation.results):
             lying, own = self.lying[result], int(self.lying[result].own[choice[result]])
-            name = tensors[result].name or "a part"
             for each in _completion(lying.space, way, place, own):
-                yield line, f"{called} completed", operation.steps, each
+                yield Transmission(result, operation.steps, each)
             if operation.differentiated and tensors[result].differentiated:
                 for each in lying.space.path(own, way.partial[place]):
-                    yield line, f"{called}: the cotangent of {name}", operation.steps, each
+                    yield Transmission(result, operation.steps, each, backward=True)
 
 
 def _dimension(spec: Spec, axis: str) -> int:

@@ -100,11 +100,19 @@ def test_the_weights_of_a_small_batch_are_split_by_columns_and_then_by_rows() ->
 
 
 def test_a_memory_limit_makes_the_same_of_a_batch_that_could_be_divided() -> None:
-    whole = planned(mlp(8, {"model": 4}, x=[]))
+    by_rows = {"outputs": {"y": ["model", None]}}
+    whole = planned(mlp(8, {"model": 4}, x=[]) | by_rows)
     assert whole.best.held > 3000
-    found = planned(mlp(8, {"model": 4}, x=[], plan={"memory": 2000}))
+    found = planned(mlp(8, {"model": 4}, x=[], plan={"memory": 2000}) | by_rows)
     assert layouts(found) == {"w1": [None, "model"], "w2": ["model", None]}
-    assert found.best.held == 2 * (8 * 8 * 4) + 2 * (8 * 64 * 4) / 4 <= 2000
+    assert found.best.held == 8 * 8 * 4 + 8 * 8 * 4 / 4 + 2 * (8 * 64 * 4) / 4 <= 2000
+
+
+def test_a_product_is_computed_in_the_layout_of_its_line() -> None:
+    """As compiled by both series of JAX: x is gathered, where y in rows and an all-to-all would send a quarter of it."""
+    arrays = {"x": (["B", "D"], ["model", None]), "w": (["D", "F"], [])}
+    config = experiment({"model": 4}, {"B": 16, "D": 8, "F": 8}, arrays, {"y": "x @ w"}, {"y": [None, "model"]})
+    assert planned(config).best.sent == 16 * 8 * 4 * 3 // 4
 
 
 @pytest.mark.parametrize("batch", [64, 96, 160, 256])
@@ -394,6 +402,21 @@ def test_a_repeat_ends_as_it_begins_and_costs_as_often_as_it_runs() -> None:
     (reduced,) = found.axes
     assert (reduced.kind, reduced.count) == ("all-reduce", 5)
     assert found.best.sent == 5 * 2 * 3 / 4 * (3 * 8 * 4)
+
+
+def test_the_gradient_of_a_product_is_computed_in_the_layout_of_its_weight() -> None:
+    """As compiled on CPUs by both series of JAX: the cotangent of h is gathered, not the gradient sent all-to-all."""
+    arrays = {"x": (["B", "D"], []), "w1": (["D", "F"], ["model", None]), "w2": (["F", "D"], ["model", None])}
+    graph = {"h": "x @ w1", "a": "gelu(h)", "y": "a @ w2", "loss": "mean(y ** 2)"}
+    layouts = {"h": [None, "model"], "a": [None, "model"], "y": []}
+    sizes = {"B": 16, "D": 8, "F": 32}
+    keys = {"constraints": layouts, "grad": {"of": "loss", "wrt": ["w1", "w2"]}}
+    plan_ = planned(experiment({"model": 4}, sizes, arrays, graph, {"loss": []}, **keys))
+    reshard, reduced, gathered = 8 * 32 * 4 // 4 * 3 // 4, 2 * 16 * 8 * 4 * 3 // 4, 16 * 32 * 4 * 3 // 4
+    assert plan_.best.sent == reshard + reduced + gathered
+    assert {axes.kind: axes.bytes for axes in plan_.axes} == {
+        "all-to-all": reshard, "all-reduce": reduced, "all-gather": gathered
+    }  # fmt: skip
 
 
 def test_a_limit_that_nothing_meets_says_the_least_that_would() -> None:

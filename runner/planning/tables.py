@@ -20,7 +20,7 @@ from typing import Literal
 
 import numpy as np
 
-from runner.derivation.rules import Assignment, Rule, layout
+from runner.derivation.rules import Assignment, Dimensions, Rule, layout
 from runner.layout import Mesh, Spec
 from runner.planning.model import Layable, Operand, Operation, Tensor, Transfer
 from runner.planning.network import Choice, Costs, Network, Numbers
@@ -123,7 +123,9 @@ class Tables:
         self._alike: dict[Hashable, Lying] = {}
         self.lying = [self._lying(tensor) for tensor in layable.tensors]
         self._kinds = [self._kind(operation) for operation in layable.operations]
+        self._possible: dict[Hashable, tuple[Way, ...]] = {}
         self._ways_of: dict[Hashable, tuple[Way, ...]] = {}
+        self._compiled: dict[Hashable, Indices] = {}
         self.ways = [self._ways(kind, operation) for kind, operation in self._of_kinds()]
         self._costs_of: dict[Hashable, list[_Cost]] = {}
 
@@ -163,7 +165,8 @@ class Tables:
             for each in operation.operands
         ]
         results = [(id(self.lying[at]), tensors[at].copies > 0, tensors[at].differentiated) for at in operation.results]
-        flags = operation.steps, operation.work, operation.stored, operation.differentiated
+        named = all(tensors[at].name for at in operation.results) and operation.line not in self.layable.frames
+        flags = operation.steps, operation.work, operation.stored, operation.differentiated, named
         return repr(operation.rule), tuple(operands), tuple(results), flags
 
     def _of_kinds(self) -> Iterator[tuple[Hashable, Operation]]:
@@ -175,6 +178,7 @@ class Tables:
                 self._way(operation, assignment) for assignment in _assignments(self.mesh, operation.rule, self.units)
             )
             ways = [way for way in tried if way is not None]
+            self._possible[kind] = tuple(ways)
             if self._divided and operation.work.flops:
                 most = max(way.shards for way in ways)
                 ways = [way for way in ways if way.shards == most]
@@ -326,7 +330,7 @@ class Tables:
     def _operated(self, number: int, operation: Operation) -> Iterator[Term]:
         kind, variable = self._kinds[number], self.variable(number)
         if kind not in self._costs_of:
-            self._costs_of[kind] = list(self._priced(operation, self.ways[number]))
+            self._costs_of[kind] = list(self._priced(number, operation, self.ways[number]))
         for cost in self._costs_of[kind]:
             match cost.of:
                 case None:
@@ -341,7 +345,7 @@ class Tables:
                     what = gradient if cost.what else f"{operation.called} completed"
                     yield Term(operation.line, what, (at, variable), cost.costs)
 
-    def _priced(self, operation: Operation, ways: Sequence[Way]) -> Iterator[_Cost]:
+    def _priced(self, number: int, operation: Operation, ways: Sequence[Way]) -> Iterator[_Cost]:
         """Yield the costs of an operation, for each of its ways and each layout of its operands and results."""
         tensors = self.layable.tensors
         sent = [self._inside(operation, way) for way in ways]
@@ -357,17 +361,131 @@ class Tables:
             )
             yield _Cost("", ("operand", place), costs * self._times(operation))
             if operation.differentiated and tensors[operand.tensor].differentiated:
-                rows = [lying.space.completing(way.needed[place], way.lacking[place], summed=True) for way in ways]
-                costs = np.stack(rows)[:, lying.own].T * operation.steps
+                costs = self._differentiating(number, place) * operation.steps
                 yield _Cost("the gradient of ", ("operand", place), costs)
         for place, result in enumerate(operation.results):
             lying = self.lying[result]
-            rows = [_completed(lying.space, way, place) for way in ways]
-            yield _Cost("", ("result", place), np.stack(rows)[:, lying.own].T * operation.steps)
+            yield _Cost("", ("result", place), self._resulting(number, place) * operation.steps)
             if operation.differentiated and tensors[result].differentiated:
                 partial = np.array([way.partial[place] for way in ways])
                 costs = lying.space.cost[lying.own[:, None], partial] * operation.steps
                 yield _Cost("the cotangent of ", ("result", place), costs)
+
+    def _differentiating(self, number: int, place: int) -> Costs:
+        """The cost of completing an operand's gradient, for each layout of the operand and each way of the operation.
+
+        What the gradient is computed from is resharded first, from the layouts of the way.
+        """
+        operation = self.layable.operations[number]
+        lying, gradients = self.lying[operation.operands[place].tensor], self._gradient_ways(number, place)
+        possible = self._possible[self._kinds[number]]
+        rows = [lying.space.completing(way.needed[place], way.lacking[place], summed=True) for way in possible]
+        return np.stack(rows)[gradients, lying.own[:, None]] + self._resharding(number, gradients, place)
+
+    def _resulting(self, number: int, place: int) -> Costs:
+        """The cost of completing a result, for each layout of the result and each way of the operation.
+
+        Operands are resharded from the layouts of the way if the compiler computes the result in another one.
+        """
+        operation, ways = self.layable.operations[number], self.ways[number]
+        space, own = self.lying[operation.results[place]].space, self.lying[operation.results[place]].own
+        as_split = np.stack([_completed(space, way, place) for way in ways])[:, own].T
+        if not self._is_pinned(number):
+            return as_split
+        results, possible = self._result_ways(number, place), self._possible[self._kinds[number]]
+        rows = np.stack([_completed(space, way, place) for way in possible])
+        costs = rows[results, own[:, None]] + self._resharding(number, results, None)
+        computing = np.array([self.prices.computing(operation.work, way.shards, 0.0) for way in possible])
+        costs = costs + computing[results] - [self.prices.computing(operation.work, way.shards, 0.0) for way in ways]
+        shards = np.array([way.shards for way in possible])
+        if self._divided:
+            # A product that the compiler does not divide must not be the cheaper one.
+            undivided = shards[results] < [way.shards for way in ways]
+            costs = np.where(undivided, np.maximum(costs, as_split), costs)
+        return costs
+
+    def _resharding(self, number: int, ways: Indices, gradient: int | None) -> Costs:
+        """The cost of resharding operands, and for the gradient of one the cotangent, from one way to another.
+
+        `ways`: the other way, for each layout and each way, among those that are possible.
+        """
+        operation, costs = self.layable.operations[number], np.zeros(ways.shape)
+        possible = self._possible[self._kinds[number]]
+        for before, after in zip(
+            zip(*(_ends(operation, way, gradient) for way in self.ways[number]), strict=True),
+            zip(*(_ends(operation, way, gradient) for way in possible), strict=True),
+            strict=True,
+        ):
+            space = self.lying[before[0][0]].space
+            start, stop = (np.array([number for _, number in each]) for each in (before, after))
+            costs = costs + space.cost[start, stop[ways]]
+        return costs
+
+    def _gradient_ways(self, number: int, place: int) -> Indices:
+        """The way in which an operand's gradient is computed, for each layout of the operand and each way."""
+        rule, operands = self.layable.operations[number].rule, self.layable.operations[number].operands
+        dimensions = [() if each.place is None else rule.operands[each.place] for each in operands]
+        read = [*dimensions[:place], *dimensions[place + 1 :], rule.result]
+        return self._compiled_ways(number, operands[place].tensor, dimensions[place], read, closed=False)
+
+    def _result_ways(self, number: int, place: int) -> Indices:
+        """The way in which a result is computed, for each layout of the result and each way."""
+        operation = self.layable.operations[number]
+        read = [operation.rule.operands[each.place] for each in operation.operands if each.place is not None]
+        return self._compiled_ways(number, operation.results[place], operation.rule.result, read, closed=True)
+
+    def _compiled_ways(
+        self, number: int, tensor: int, dimensions: Dimensions, read: Sequence[Dimensions], *, closed: bool
+    ) -> Indices:
+        """The way in which the compiler computes a tensor, for each layout of the tensor and each planned way.
+
+        The partitioner computes a product in the layout in which its result is wanted. An axis that the planned way has
+        on a dimension of one operand alone, and the tensor on another dimension, splits the product along the latter,
+        and operands are resharded for that; but along a dimension that all operands have it computes as they are split.
+
+        - `dimensions`: the factors of the tensor's dimensions; `read`: those of what it is computed from.
+        - `closed`: an axis that the tensor lacks does not split a dimension of it either, since the layout is that of a
+          constraint on the product itself.
+
+        Ways are numbered among all that are possible.
+        """
+        operation, kind, lying = self.layable.operations[number], self._kinds[number], self.lying[tensor]
+        key = kind, id(lying), dimensions, closed
+        if key in self._compiled:
+            return self._compiled[key]
+        possible = self._possible[kind]
+        numbers = {id(way): at for at, way in enumerate(possible)}
+        planned = np.array([numbers[id(way)] for way in self.ways[number]])
+        if not operation.work.flops or not dimensions:
+            self._compiled[key] = np.broadcast_to(planned, (len(lying.own), len(planned)))
+            return self._compiled[key]
+        axes = [unit[0] for unit in self.units]
+        # Factors are counted from 1; 0 stands for none.
+        factors = {factor: at for at, factor in enumerate(sorted(operation.rule.sizes), start=1)}
+        first = np.array([factors.get(mine[0], 0) if mine else 0 for mine in dimensions])
+        shared = set[int].intersection(*({factor for mine in each for factor in mine} for each in read))
+        free = np.zeros(len(factors) + 1, dtype=bool)
+        free[
+            [factors[factor] for mine in dimensions for factor in mine if factor in factors and factor not in shared]
+        ] = True
+        split = np.array([[factors.get(_factor(way.assignment, axis), 0) for axis in axes] for way in possible])
+        codes = (len(factors) + 1) ** np.arange(len(axes))
+        of_code = np.full((len(factors) + 1) ** len(axes), -1)
+        of_code[split @ codes] = np.arange(len(possible))
+        layouts, again = np.unique(lying.own, return_inverse=True)
+        there = np.array([[_dimension(lying.space.layouts[at], axis) for axis in axes] for at in layouts])
+        wanted = np.where(there >= 0, first[there], 0)[:, None, :]
+        mine = split[planned][None, :, :]
+        moves = free[mine] & (wanted != mine) & ((wanted > 0) | (closed & (there < 0)[:, None, :]))
+        chosen = of_code[np.where(moves, wanted, mine) @ codes]
+        self._compiled[key] = np.where(chosen < 0, planned, chosen)[again]
+        return self._compiled[key]
+
+    def _is_pinned(self, number: int) -> bool:
+        """Whether the layout of an operation's result is a constraint on it: of a line, and not inside a function."""
+        operation = self.layable.operations[number]
+        named = [self.layable.tensors[at].name for at in operation.results]
+        return bool(operation.work.flops) and all(named) and operation.line not in self.layable.frames
 
     def _times(self, operation: Operation) -> int:
         """How often operands are resharded in a run: in a loop the backward pass does it again."""
@@ -422,8 +540,16 @@ class Tables:
         for transfer in self.layable.transfers:
             yield from self._passing(transfer, choice)
         for number, operation in enumerate(self.layable.operations):
-            way = self.ways[number][choice[self.variable(number)]]
-            yield from self._sending(operation, way, choice)
+            yield from self._sending(number, operation, choice)
+
+    def _reshards(
+        self, operation: Operation, way: Way, other: Way, gradient: int | None
+    ) -> Iterator[tuple[int, Sending]]:
+        """Yield the collectives that reshard what a product or a gradient is computed from, from one way to another."""
+        starts, stops = _ends(operation, way, gradient), _ends(operation, other, gradient)
+        for (tensor, before), (_, after) in zip(starts, stops, strict=True):
+            for each in self.lying[tensor].space.path(before, after):
+                yield tensor, each
 
     def _passing(self, transfer: Transfer, choice: Choice) -> Iterator[Transmission]:
         before, after = self.lying[transfer.before], self.lying[transfer.after]
@@ -435,8 +561,9 @@ class Tables:
             for each in before.space.path(stop, start):
                 yield Transmission(transfer.before, transfer.steps, each, backward=True)
 
-    def _sending(self, operation: Operation, way: Way, choice: Choice) -> Iterator[Transmission]:
-        tensors = self.layable.tensors
+    def _sending(self, index: int, operation: Operation, choice: Choice) -> Iterator[Transmission]:
+        tensors, chosen = self.layable.tensors, choice[self.variable(index)]
+        way = self.ways[index][chosen]
         for each in self._inside(operation, way):
             yield Transmission(None, self._times(operation), each)
         for place, operand in enumerate(operation.operands):
@@ -446,15 +573,31 @@ class Tables:
             for each in lying.space.path(start, needed):
                 yield Transmission(at, self._times(operation), each)
             if operation.differentiated and tensors[at].differentiated:
-                for each in lying.space.completion(needed, way.lacking[place], own, summed=True):
+                gradient = self._possible[self._kinds[index]][int(self._gradient_ways(index, place)[number, chosen])]
+                for tensor, each in self._reshards(operation, way, gradient, place):
+                    yield Transmission(tensor, operation.steps, each, backward=True)
+                for each in lying.space.completion(gradient.needed[place], gradient.lacking[place], own, summed=True):
                     yield Transmission(at, operation.steps, each, backward=True)
         for place, result in enumerate(operation.results):
             lying, own = self.lying[result], int(self.lying[result].own[choice[result]])
-            for each in _completion(lying.space, way, place, own):
+            computed = way
+            if self._is_pinned(index):
+                numbers = self._result_ways(index, place)
+                computed = self._possible[self._kinds[index]][int(numbers[choice[result], chosen])]
+                for tensor, each in self._reshards(operation, way, computed, None):
+                    yield Transmission(tensor, operation.steps, each)
+            for each in _completion(lying.space, computed, place, own):
                 yield Transmission(result, operation.steps, each)
             if operation.differentiated and tensors[result].differentiated:
                 for each in lying.space.path(own, way.partial[place]):
                     yield Transmission(result, operation.steps, each, backward=True)
+
+
+def _ends(operation: Operation, way: Way, gradient: int | None) -> list[tuple[int, int]]:
+    """What a product, or the gradient of its operand `gradient`, is computed from: tensors, and their layouts."""
+    operands = zip(operation.operands, way.needed, strict=True)
+    ends = [(operand.tensor, needed) for at, (operand, needed) in enumerate(operands) if at != gradient]
+    return ends if gradient is None else [*ends, *zip(operation.results, way.partial, strict=True)]
 
 
 def _dimension(spec: Spec, axis: str) -> int:

@@ -109,7 +109,7 @@ def test_a_memory_limit_makes_the_same_of_a_batch_that_could_be_divided() -> Non
 
 
 def test_a_product_is_computed_in_the_layout_of_its_line() -> None:
-    """As compiled by both series of JAX: x is gathered, where y in rows and an all-to-all would send a quarter of it."""
+    """As compiled by both series of JAX: x is gathered, where y by rows and an all-to-all would send a quarter."""
     arrays = {"x": (["B", "D"], ["model", None]), "w": (["D", "F"], [])}
     config = experiment({"model": 4}, {"B": 16, "D": 8, "F": 8}, arrays, {"y": "x @ w"}, {"y": [None, "model"]})
     assert planned(config).best.sent == 16 * 8 * 4 * 3 // 4

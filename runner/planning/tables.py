@@ -19,6 +19,7 @@ from functools import cached_property
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from runner.derivation.rules import Assignment, Dimensions, Rule, layout
 from runner.layout import Mesh, Spec
@@ -180,10 +181,23 @@ class Tables:
             ways = [way for way in tried if way is not None]
             self._possible[kind] = tuple(ways)
             if self._divided and operation.work.flops:
-                most = max(way.shards for way in ways)
-                ways = [way for way in ways if way.shards == most]
+                self._ways_of[kind] = self._possible[kind]
+                shards = self._shards(kind, operation)
+                ways = [way for way, many in zip(ways, shards, strict=True) if many == max(shards)]
+                self._compiled.clear()
             self._ways_of[kind] = tuple(ways)
         return self._ways_of[kind]
+
+    def _shards(self, kind: Hashable, operation: Operation) -> list[int]:
+        """The number of parts that a product is split into as compiled, in each of its possible ways.
+
+        The layout of a result that the file gives may be one that the compiler does not divide a way for.
+        """
+        possible = self._possible[kind]
+        given = [self.layable.tensors[at].spec is not None for at in operation.results]
+        if given == [True] and self._is_pinned(operation):
+            return [possible[at].shards for at in self._result_ways(operation, kind, 0)[0]]
+        return [way.shards for way in possible]
 
     def _way(self, operation: Operation, assignment: Assignment) -> Way | None:
         mesh, rule = self.mesh, operation.rule
@@ -390,9 +404,12 @@ class Tables:
         operation, ways = self.layable.operations[number], self.ways[number]
         space, own = self.lying[operation.results[place]].space, self.lying[operation.results[place]].own
         as_split = np.stack([_completed(space, way, place) for way in ways])[:, own].T
-        if not self._is_pinned(number):
+        if not self._is_pinned(operation):
             return as_split
-        results, possible = self._result_ways(number, place), self._possible[self._kinds[number]]
+        results, possible = (
+            self._result_ways(operation, self._kinds[number], place),
+            self._possible[self._kinds[number]],
+        )
         rows = np.stack([_completed(space, way, place) for way in possible])
         costs = rows[results, own[:, None]] + self._resharding(number, results, None)
         computing = np.array([self.prices.computing(operation.work, way.shards, 0.0) for way in possible])
@@ -423,39 +440,51 @@ class Tables:
 
     def _gradient_ways(self, number: int, place: int) -> Indices:
         """The way in which an operand's gradient is computed, for each layout of the operand and each way."""
-        rule, operands = self.layable.operations[number].rule, self.layable.operations[number].operands
-        dimensions = [() if each.place is None else rule.operands[each.place] for each in operands]
-        read = [*dimensions[:place], *dimensions[place + 1 :], rule.result]
-        return self._compiled_ways(number, operands[place].tensor, dimensions[place], read, closed=False)
-
-    def _result_ways(self, number: int, place: int) -> Indices:
-        """The way in which a result is computed, for each layout of the result and each way."""
         operation = self.layable.operations[number]
-        read = [operation.rule.operands[each.place] for each in operation.operands if each.place is not None]
-        return self._compiled_ways(number, operation.results[place], operation.rule.result, read, closed=True)
+        operands, rule = operation.operands, operation.rule
+        dimensions = [() if each.place is None else rule.operands[each.place] for each in operands]
+        read = [(each.tensor, mine) for each, mine in zip(operands, dimensions, strict=True)]
+        read[place] = operation.results[0], rule.result
+        return self._compiled_ways(
+            operation, self._kinds[number], operands[place].tensor, dimensions[place], read, closed=False
+        )
+
+    def _result_ways(self, operation: Operation, kind: Hashable, place: int) -> Indices:
+        """The way in which a result is computed, for each layout of the result and each way."""
+        rule = operation.rule
+        read = [(each.tensor, rule.operands[each.place]) for each in operation.operands if each.place is not None]
+        return self._compiled_ways(operation, kind, operation.results[place], rule.result, read, closed=True)
 
     def _compiled_ways(
-        self, number: int, tensor: int, dimensions: Dimensions, read: Sequence[Dimensions], *, closed: bool
+        self,
+        operation: Operation,
+        kind: Hashable,
+        tensor: int,
+        dimensions: Dimensions,
+        read: Sequence[tuple[int, Dimensions]],
+        *,
+        closed: bool,
     ) -> Indices:
         """The way in which the compiler computes a tensor, for each layout of the tensor and each planned way.
 
         The partitioner computes a product in the layout in which its result is wanted. An axis that the planned way has
         on a dimension of one operand alone, and the tensor on another dimension, splits the product along the latter,
         and operands are resharded for that; but along a dimension that all operands have it computes as they are split.
+        It does not contract over an axis that an array of the file is not split over, if the tensor is.
 
-        - `dimensions`: the factors of the tensor's dimensions; `read`: those of what it is computed from.
+        - `dimensions`: the factors of the tensor's dimensions; `read`: those of the tensors it is computed from.
         - `closed`: an axis that the tensor lacks does not split a dimension of it either, since the layout is that of a
           constraint on the product itself.
 
         Ways are numbered among all that are possible.
         """
-        operation, kind, lying = self.layable.operations[number], self._kinds[number], self.lying[tensor]
+        lying, ways = self.lying[tensor], self._ways_of[kind]
         key = kind, id(lying), dimensions, closed
         if key in self._compiled:
             return self._compiled[key]
         possible = self._possible[kind]
         numbers = {id(way): at for at, way in enumerate(possible)}
-        planned = np.array([numbers[id(way)] for way in self.ways[number]])
+        planned = np.array([numbers[id(way)] for way in ways])
         if not operation.work.flops or not dimensions:
             self._compiled[key] = np.broadcast_to(planned, (len(lying.own), len(planned)))
             return self._compiled[key]
@@ -463,7 +492,7 @@ class Tables:
         # Factors are counted from 1; 0 stands for none.
         factors = {factor: at for at, factor in enumerate(sorted(operation.rule.sizes), start=1)}
         first = np.array([factors.get(mine[0], 0) if mine else 0 for mine in dimensions])
-        shared = set[int].intersection(*({factor for mine in each for factor in mine} for each in read))
+        shared = set[int].intersection(*({factor for mine in each for factor in mine} for _, each in read))
         free = np.zeros(len(factors) + 1, dtype=bool)
         free[
             [factors[factor] for mine in dimensions for factor in mine if factor in factors and factor not in shared]
@@ -477,13 +506,26 @@ class Tables:
         wanted = np.where(there >= 0, first[there], 0)[:, None, :]
         mine = split[planned][None, :, :]
         moves = free[mine] & (wanted != mine) & ((wanted > 0) | (closed & (there < 0)[:, None, :]))
+        moves |= (wanted > 0) & (wanted != mine) & self._unsplit(factors, axes, read)[mine, np.arange(len(axes))]
         chosen = of_code[np.where(moves, wanted, mine) @ codes]
         self._compiled[key] = np.where(chosen < 0, planned, chosen)[again]
         return self._compiled[key]
 
-    def _is_pinned(self, number: int) -> bool:
+    def _unsplit(
+        self, factors: Mapping[int, int], axes: Sequence[str], read: Sequence[tuple[int, Dimensions]]
+    ) -> NDArray[np.bool_]:
+        """For each factor, counted from 1, and axis, whether an array of the file that has it is not split over it."""
+        unsplit = np.zeros((len(factors) + 1, len(axes)), dtype=bool)
+        for tensor, dimensions in read:
+            spec = self.layable.tensors[tensor].spec
+            if spec is not None and self.layable.tensors[tensor].copies:
+                for entry, mine in zip(spec, dimensions, strict=True):
+                    rows = [factors[factor] for factor in mine if factor in factors]
+                    unsplit[rows] |= np.array([axis not in entry for axis in axes])
+        return unsplit
+
+    def _is_pinned(self, operation: Operation) -> bool:
         """Whether the layout of an operation's result is a constraint on it: of a line, and not inside a function."""
-        operation = self.layable.operations[number]
         named = [self.layable.tensors[at].name for at in operation.results]
         return bool(operation.work.flops) and all(named) and operation.line not in self.layable.frames
 
@@ -580,17 +622,23 @@ class Tables:
                     yield Transmission(at, operation.steps, each, backward=True)
         for place, result in enumerate(operation.results):
             lying, own = self.lying[result], int(self.lying[result].own[choice[result]])
-            computed = way
-            if self._is_pinned(index):
-                numbers = self._result_ways(index, place)
+            sendings = [(result, each) for each in _completion(lying.space, way, place, own)]
+            if self._is_pinned(operation):
+                numbers = self._result_ways(operation, self._kinds[index], place)
                 computed = self._possible[self._kinds[index]][int(numbers[choice[result], chosen])]
-                for tensor, each in self._reshards(operation, way, computed, None):
-                    yield Transmission(tensor, operation.steps, each)
-            for each in _completion(lying.space, computed, place, own):
-                yield Transmission(result, operation.steps, each)
+                compiled = [*self._reshards(operation, way, computed, None)]
+                compiled += [(result, each) for each in _completion(lying.space, computed, place, own)]
+                undivided = self._divided and computed.shards < way.shards
+                sendings = max(compiled, sendings, key=_cost_of) if undivided else compiled
+            for tensor, each in sendings:
+                yield Transmission(tensor, operation.steps, each)
             if operation.differentiated and tensors[result].differentiated:
                 for each in lying.space.path(own, way.partial[place]):
                     yield Transmission(result, operation.steps, each, backward=True)
+
+
+def _cost_of(sendings: Sequence[tuple[int, Sending]]) -> float:
+    return sum(each.cost for _, each in sendings)
 
 
 def _ends(operation: Operation, way: Way, gradient: int | None) -> list[tuple[int, int]]:

@@ -30,6 +30,7 @@ from runner.experiment.program import Program
 from runner.experiment.reader import read
 from runner.experiment.written import spread
 from runner.faults import key_text
+from runner.layout import Spec
 from runner.planning.plan import Wanted, plan
 from runner.planning.solving import SECONDS
 from runner.planning.spaces import plain_layouts
@@ -48,22 +49,24 @@ MLP = {"x": ["B", "D"], "w1": ["D", "F"], "w2": ["F", "D"]}
 GATED = {"x": ["B", "D"], "w1": ["D", "F"], "w3": ["D", "F"], "w2": ["F", "D"]}
 HEADS = {"x": ["B", "S", "D"], "wq": ["D", "H", "K"], "wo": ["H", "K", "D"]}
 
+NORMALISED = {"s": "x ** 2", "m": "mean(s, axis=-1, keepdims=True)", "r": "rsqrt(m + 1e-5)", "n": "x * r"}
+PRODUCTS = {"h": "x @ w1", "a": "gelu(h)", "y": "a @ w2"}
+ATTENTION = {"q": "einsum('bsd,dhk->bshk', x, wq)", "t": "einsum('bqhk,bshk->bhqs', q, q)", "p": "softmax(t, axis=-1)",
+             "o": "einsum('bhqs,bshk->bqhk', p, q)", "y": "einsum('bqhk,hkd->bqd', o, wo)"}  # fmt: skip
+EXPERTS = {"h": "einsum('ebd,edf->ebf', x, w1)", "a": "gelu(h)", "y": "einsum('ebf,efd->ebd', a, w2)"}
+
 KINDS: Mapping[str, tuple[Mapping[str, Sequence[str]], Mapping[str, str], Sequence[str], str]] = {
     "a product": ({"x": ["B", "D"], "w": ["D", "F"]}, {"y": "x @ w"}, ["w"], "y"),
-    "two products": (MLP, {"y": "gelu(x @ w1) @ w2"}, ["w1", "w2"], "y"),
-    "gated": (GATED | {"w3": ["D", "F"]}, {"y": "(silu(x @ w1) * (x @ w3)) @ w2"}, ["w1", "w2"], "y"),
-    "residual": (MLP, {"h": "gelu(x @ w1) @ w2", "y": "x + h"}, ["w1", "w2"], "y"),
-    "normalised": (MLP, {"n": "x * rsqrt(mean(x ** 2, axis=-1, keepdims=True) + 1e-5)", "y": "gelu(n @ w1) @ w2"},
-                   ["w1", "w2"], "y"),
-    "attention": (HEADS, {"q": "einsum('bsd,dhk->bshk', x, wq)",
-                          "p": "softmax(einsum('bqhk,bshk->bhqs', q, q), axis=-1)",
-                          "o": "einsum('bhqs,bshk->bqhk', p, q)", "y": "einsum('bqhk,hkd->bqd', o, wo)"},
-                  ["wq", "wo"], "y"),
-    "experts": ({"x": ["E", "B", "D"], "w1": ["E", "D", "F"], "w2": ["E", "F", "D"]},
-                {"y": "einsum('ebf,efd->ebd', gelu(einsum('ebd,edf->ebf', x, w1)), w2)"}, ["w1", "w2"], "y"),
+    "two products": (MLP, PRODUCTS, ["w1", "w2"], "y"),
+    "gated": (GATED, {"h": "x @ w1", "g": "x @ w3", "s": "silu(h)", "a": "s * g", "y": "a @ w2"}, ["w1", "w2"], "y"),
+    "residual": (MLP, {"h": "x @ w1", "a": "gelu(h)", "z": "a @ w2", "y": "x + z"}, ["w1", "w2"], "y"),
+    "normalised": (MLP, {**NORMALISED, "h": "n @ w1", "a": "gelu(h)", "y": "a @ w2"}, ["w1", "w2"], "y"),
+    "attention": (HEADS, ATTENTION, ["wq", "wo"], "y"),
+    "experts": ({"x": ["E", "B", "D"], "w1": ["E", "D", "F"], "w2": ["E", "F", "D"]}, EXPERTS, ["w1", "w2"], "y"),
     "Gram matrix": ({"x": ["B", "D"], "w": ["D", "F"]}, {"g": "x.T @ x", "y": "g @ w"}, ["w"], "y"),
-    "vocabulary": ({"x": ["B", "D"], "w": ["D", "F"]}, {"l": "x @ w", "y": "mean(logsumexp(l, axis=-1))"}, ["w"], "y"),
-    "backward": (MLP, {"y": "gelu(x @ w1) @ w2", "loss": "mean(y ** 2)"}, ["w1", "w2"], "loss"),
+    "vocabulary": ({"x": ["B", "D"], "w": ["D", "F"]}, {"l": "x @ w", "n": "logsumexp(l, axis=-1)", "y": "mean(n)"},
+                   ["w"], "y"),
+    "backward": (MLP, {**PRODUCTS, "s": "y ** 2", "loss": "mean(s)"}, ["w1", "w2"], "loss"),
 }  # fmt: skip
 """Small graphs by kind: arrays, lines, the arrays whose layouts are open, and the output."""
 
@@ -99,10 +102,11 @@ LLAMA = ("B=256", "S=4096", "D=4096", "Q=32", "K=8", "H=128", "F=14336")
 class Compared:
     """For each layout of a case, the bytes that a device sends by the plan's model and as compiled.
 
-    - `planned`: the index of the plan's layout; `flops`: the operations of a device, from the compiler.
+    - `candidates`: the indices of the plan's layouts and of the next best ones, which `runner plan` compiles.
+    - `flops`: the operations of a device, from the compiler.
     """
 
-    planned: int
+    candidates: list[int]
     predicted: list[float]
     sent: list[int]
     flops: list[float]
@@ -113,10 +117,18 @@ class Compared:
 
         A layout in which every device computes everything sends nothing, but is no competitor.
         """
-        most = self.flops[self.planned] * 1.05
+        return self._excess(self.candidates[0])
+
+    @property
+    def ranked(self) -> float:
+        """The excess of the candidate that sends least as compiled, which is the one that `runner plan` takes."""
+        return self._excess(min(self.candidates, key=lambda at: self.sent[at]))
+
+    def _excess(self, mine: int) -> float:
+        most = self.flops[mine] * 1.05
         least = min(sent for sent, flops in zip(self.sent, self.flops, strict=True) if flops <= most)
-        mine = self.sent[self.planned]
-        return 0.0 if mine <= least else mine / least - 1 if least else float("inf")
+        sent = self.sent[mine]
+        return 0.0 if sent <= least else sent / least - 1 if least else float("inf")
 
     @property
     def tau(self) -> float | None:
@@ -135,32 +147,47 @@ def compared(config: Mapping[str, Any], folder: Path) -> Compared:
     whole = read(auto.without(config))
     types = value_types(whole.alone("graph"))
     request = auto.read_plan(config)
-    best = plan(whole, types, Wanted(request.least, free)).best.layouts
+    chosen = plan(whole, types, Wanted(request.least, free))
+    best = chosen.best.layouts
     every = [plain_layouts(whole.mesh, whole.array(key.split(".")[1]).shape) for key in best]
     choices = [dict(zip(best, specs, strict=True)) for specs in itertools.product(*every)]
     predicted: list[float] = []
     sent: list[int] = []
     flops: list[float] = []
     for layouts in choices:
-        one = whole.at(layouts={key: spec.json() for key, spec in layouts.items()})
-        predicted.append(plan(one, types, Wanted(request.least, ())).best.sent)
-        bytes_sent, computed = compiled(one, folder)
+        fixed = whole.at(layouts={key: spec.json() for key, spec in layouts.items()})
+        candidate = plan(fixed, types, Wanted(request.least, ())).best
+        predicted.append(candidate.sent)
+        bytes_sent, computed = compiled(read(_filled(config, layouts, candidate.constraints)), folder)
         sent.append(bytes_sent)
         flops.append(computed)
-    return Compared(choices.index(dict(best)), predicted, sent, flops)
+    candidates = [chosen.best, *chosen.others][: request.candidates]
+    return Compared([choices.index(dict(each.layouts)) for each in candidates], predicted, sent, flops)
+
+
+def _filled(config: Mapping[str, Any], layouts: Mapping[str, Spec], constraints: Mapping[str, Spec]) -> dict[str, Any]:
+    """Return a case with layouts of its arrays, and of its lines as constraints."""
+    specs = {key.split(".")[1]: spec.json() for key, spec in layouts.items()}
+    arrays = {name: {**array, "spec": specs.get(name, array["spec"])} for name, array in config["arrays"].items()}
+    inner = {name: spec.json() for name, spec in constraints.items() if name not in config["outputs"]}
+    return {**config, "arrays": arrays, "constraints": inner, "program": "constraint"}
 
 
 def compiled(experiment: Experiment, folder: Path) -> tuple[int, float]:
-    """Return the bytes that a device sends and its operations, from the compiled program `auto`."""
-    path = folder / "program_auto.py"
+    """Return the bytes that a device sends and its operations, from the compiled program `constraint`.
+
+    `auto` leaves the layouts of outputs and gradients to the compiler, so it may send less than the step that is asked
+    for: it need not lay out a gradient as its weight.
+    """
+    path = folder / "program_constraint.py"
     with configurable():
-        path.write_text(WRITERS[Program.AUTO](experiment, folder, infer(experiment)), encoding="utf-8")
+        path.write_text(WRITERS[Program.CONSTRAINT](experiment, folder, infer(experiment)), encoding="utf-8")
         module = _load(path)
         mesh = module.make_mesh()
         operands = structs(experiment, mesh)[: len(experiment.arrays)]
-        program = compile_program(Program.AUTO, module.program(mesh), operands)
-        program.leave(Program.AUTO, folder)
-    evidence = gather(experiment, Program.AUTO, folder, None, program.unreadable).evidence
+        program = compile_program(Program.CONSTRAINT, module.program(mesh), operands)
+        program.leave(Program.CONSTRAINT, folder)
+    evidence = gather(experiment, Program.CONSTRAINT, folder, None, program.unreadable).evidence
     sent = sum(each.bytes_sent or 0 for each in evidence.collectives or [])
     cost = program.cost()
     return sent, float((cost and cost.flops) or 0.0)
@@ -233,7 +260,12 @@ def _small(until: float) -> None:
             case = compared(config, Path(folder))
             every.setdefault(name.split(",")[0], []).append(case)
             tau = None if case.tau is None else round(case.tau, 3)
-            print(json.dumps({"case": name, "layouts": len(case.sent), "regret": case.regret, "tau": tau}), flush=True)
+            print(
+                json.dumps(
+                    {"case": name, "layouts": len(case.sent), "regret": case.regret, "ranked": case.ranked, "tau": tau}
+                ),
+                flush=True,
+            )
     for kind, mine in [*every.items(), ("all", [case for each in every.values() for case in each])]:
         regrets = sorted(case.regret for case in mine)
         taus = [case.tau for case in mine if case.tau is not None]
@@ -243,6 +275,7 @@ def _small(until: float) -> None:
             "median regret": statistics.median(regrets),
             "under 5 %": sum(regret < 0.05 for regret in regrets) / len(regrets),
             "largest regret": regrets[-1],
+            "largest of three": max(case.ranked for case in mine),
             "mean tau": statistics.mean(taus) if taus else None,
         }
         print(json.dumps(line))

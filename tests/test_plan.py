@@ -29,6 +29,7 @@ from runner.planning.program import programmed
 from runner.planning.reading import layable
 from runner.planning.solving import Solver
 from runner.planning.tables import Tables
+from runner.show.plan import differing
 from runner.words import bytes_text
 from runner.worker.derive import value_types
 from tests.command import ROOT, run_command
@@ -99,11 +100,19 @@ def test_the_weights_of_a_small_batch_are_split_by_columns_and_then_by_rows() ->
 
 
 def test_a_memory_limit_makes_the_same_of_a_batch_that_could_be_divided() -> None:
-    whole = planned(mlp(8, {"model": 4}, x=[]))
+    by_rows = {"outputs": {"y": ["model", None]}}
+    whole = planned(mlp(8, {"model": 4}, x=[]) | by_rows)
     assert whole.best.held > 3000
-    found = planned(mlp(8, {"model": 4}, x=[], plan={"memory": 2000}))
+    found = planned(mlp(8, {"model": 4}, x=[], plan={"memory": 2000}) | by_rows)
     assert layouts(found) == {"w1": [None, "model"], "w2": ["model", None]}
-    assert found.best.held == 2 * (8 * 8 * 4) + 2 * (8 * 64 * 4) / 4 <= 2000
+    assert found.best.held == 8 * 8 * 4 + 8 * 8 * 4 / 4 + 2 * (8 * 64 * 4) / 4 <= 2000
+
+
+def test_a_product_is_computed_in_the_layout_of_its_line() -> None:
+    """As compiled by both series of JAX: x is gathered, where y by rows and an all-to-all would send a quarter."""
+    arrays = {"x": (["B", "D"], ["model", None]), "w": (["D", "F"], [])}
+    config = experiment({"model": 4}, {"B": 16, "D": 8, "F": 8}, arrays, {"y": "x @ w"}, {"y": [None, "model"]})
+    assert planned(config).best.sent == 16 * 8 * 4 * 3 // 4
 
 
 @pytest.mark.parametrize("batch", [64, 96, 160, 256])
@@ -395,6 +404,21 @@ def test_a_repeat_ends_as_it_begins_and_costs_as_often_as_it_runs() -> None:
     assert found.best.sent == 5 * 2 * 3 / 4 * (3 * 8 * 4)
 
 
+def test_the_gradient_of_a_product_is_computed_in_the_layout_of_its_weight() -> None:
+    """As compiled on CPUs by both series of JAX: the cotangent of h is gathered, not the gradient sent all-to-all."""
+    arrays = {"x": (["B", "D"], []), "w1": (["D", "F"], ["model", None]), "w2": (["F", "D"], ["model", None])}
+    graph = {"h": "x @ w1", "a": "gelu(h)", "y": "a @ w2", "loss": "mean(y ** 2)"}
+    layouts = {"h": [None, "model"], "a": [None, "model"], "y": []}
+    sizes = {"B": 16, "D": 8, "F": 32}
+    keys = {"constraints": layouts, "grad": {"of": "loss", "wrt": ["w1", "w2"]}}
+    plan_ = planned(experiment({"model": 4}, sizes, arrays, graph, {"loss": []}, **keys))
+    reshard, reduced, gathered = 8 * 32 * 4 // 4 * 3 // 4, 2 * 16 * 8 * 4 * 3 // 4, 16 * 32 * 4 * 3 // 4
+    assert plan_.best.sent == reshard + reduced + gathered
+    assert {axes.kind: axes.bytes for axes in plan_.axes} == {
+        "all-to-all": reshard, "all-reduce": reduced, "all-gather": gathered
+    }  # fmt: skip
+
+
 def test_a_limit_that_nothing_meets_says_the_least_that_would() -> None:
     with pytest.raises(NoPlan) as error:
         planned(mlp(8, {"model": 4}, x=[], plan={"memory": 1000}))
@@ -540,7 +564,7 @@ def test_what_cannot_be_planned_is_one_message(what: str, tmp_path: Path) -> Non
 def test_a_run_finds_the_layouts_that_are_auto_and_says_which(tmp_path: Path) -> None:
     done = _command(tmp_path, mlp(3, {"model": 4}, x=[]), "program=auto", module="runner")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "layouts found, for the least bytes (144 B): w1=[null, model], w2=[model, null]" in done.stdout
+    assert "layouts found, for the least bytes (144 B): w1: [null, model]; w2: [model, null]" in done.stdout
     assert "tensor parallelism (Megatron) over model: by columns in 'h', by rows in 'y'" in done.stdout
     record = json.loads((tmp_path / "run" / "result.json").read_text(encoding="utf-8"))
     assert record["programs"]["auto"]["bytes_sent"] == 144
@@ -692,6 +716,40 @@ def test_a_graph_of_four_hundred_values_is_planned() -> None:
     found = planned(config | {"plan": {"seconds": 5}})
     assert time.perf_counter() - began < 60
     assert found.best.cost >= found.bound > 0
+
+
+def test_reasons_name_the_line_of_the_users_python(tmp_path: Path) -> None:
+    home = tmp_path / "conf" / "experiment"
+    home.mkdir(parents=True)
+    (home / "model.py").write_text(
+        "import jax.numpy as jnp\n\n\ndef init(d):\n"
+        "    return {'up': jnp.ones((d, 4 * d)), 'down': jnp.ones((4 * d, d))}\n"
+        "\n\ndef loss(params, x):\n    y = jnp.tanh(x @ params['up']) @ params['down']\n    return jnp.mean(y**2)\n"
+    )
+    config = experiment(
+        {"data": 2, "model": 2},
+        {"B": 16},
+        {"x": (["B", 16], ["data", None])},
+        {"loss": "model.loss(params, x)"},
+        {"loss": []},
+    )
+    config["imports"] = {"model": "model.py"}
+    config["arrays"]["params"] = {"tree": "model.init(16)"}
+    config |= {"specs": {"params/**": "auto"}, "plan": {"candidates": 0}}
+    done = _command(tmp_path, config)
+    assert done.returncode == 0, done.stdout + done.stderr
+    line = re.escape("model.py:9 y = jnp.tanh(x @ params['up']) @ params['down']")
+    assert re.search(rf"params/down +\[null, null\] .*'{line}' would cost more: matmul", done.stdout)
+    assert "data parallelism over data: the batch is split in 'model.py:9'" in done.stdout
+    written = json.loads((tmp_path / "run" / "plan.json").read_text(encoding="utf-8"))
+    assert "params/up" in written["labels"].values()
+    assert {split["line"].split(" ")[0] for split in written["plan"]["splits"]} <= {"model.py:9", "model.py:10"}
+
+
+def test_a_candidate_has_the_layouts_that_differ_from_the_first() -> None:
+    first = {"arrays.x.spec": "[null]", "outputs.y": "[x]", "arrays.p1.spec": "[x, null]"}
+    texts = differing([first, {**first, "arrays.p1.spec": "[null, x]"}, dict(first)], {"arrays.p1.spec": "params/up"})
+    assert texts == ["x=[null] y=[x] params/up=[x, null]", "params/up=[null, x]", "the same"]
 
 
 def test_five_mesh_axes_are_planned_with_some_that_split_together() -> None:

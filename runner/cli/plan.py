@@ -21,7 +21,7 @@ from runner.link.workers import Workers
 from runner.record import files
 from runner.record.folders import PLAN
 from runner.show.console import print_table
-from runner.show.plan import amount
+from runner.show.plan import amount, differing
 from runner.show.table import Table
 from runner.untyped import is_mapping
 from runner.words import bytes_text, listed
@@ -176,12 +176,12 @@ def _optimality(planning: Planning) -> str:
 
 
 def _show_plan(planning: Planning) -> None:
-    plan, least = planning.plan, planning.plan.least
+    plan, least, labels = planning.plan, planning.plan.least, planning.labels
     rows: list[tuple[str, str, str, str]] = []
     for one in plan.alternatives:
         more = f" +{amount(one.more, least)}" if one.more else ""
         following = "" if one.next is None else one.next.yaml() + more
-        rows.append((_told(one.key, planning), one.spec.yaml(), following, one.since))
+        rows.append((labels.get(one.key, one.key), one.spec.yaml(), following, one.since))
     print_table(Table(("key", "layout", "next best", "since"), rows))
     cost = amount(plan.best.cost, least)
     print(
@@ -222,8 +222,10 @@ def _show_front(planning: Planning) -> None:
     if not plan.front:
         return
     kinds = (plan.least, *planning.request.beside)
+    layouts = differing([_texts(candidate.layouts) for candidate in plan.front], planning.labels)
     rows = [
-        (*(amount(one.costs[kind], kind) for kind in kinds), _layouts_text(planning, one.layouts)) for one in plan.front
+        (*(amount(candidate.costs[kind], kind) for kind in kinds), text)
+        for candidate, text in zip(plan.front, layouts, strict=True)
     ]
     print_table(Table((*kinds, "layouts"), rows))
     print()
@@ -234,16 +236,9 @@ def list_text(shape: Sequence[int]) -> str:
     return f"[{', '.join(map(str, shape))}]"
 
 
-def _layouts_text(planning: Planning, layouts: Mapping[str, Spec]) -> str:
-    names = {key: _told(key, planning) for key in layouts}
-    short = {key: name.removesuffix(".spec").partition(".")[2] or name for key, name in names.items()}
-    return " ".join(f"{short[key]}={spec.yaml()}" for key, spec in layouts.items())
-
-
-def _told(key: str, planning: Planning) -> str:
-    """Return the key of a layout, or the path of a leaf."""
-    name = key.partition(".")[2].removesuffix(".spec")
-    return planning.experiment.imports.paths.get(name, key)
+def _texts(layouts: Mapping[str, Spec]) -> dict[str, str]:
+    """Return layouts in YAML syntax."""
+    return {key: spec.yaml() for key, spec in layouts.items()}
 
 
 def _show_tried(planning: Planning, tried: Sequence[Tried]) -> None:
@@ -251,19 +246,18 @@ def _show_tried(planning: Planning, tried: Sequence[Tried]) -> None:
     from runner.show.table import status_cell
 
     least = planning.plan.least
+    layouts = differing([_texts(each.candidate.layouts) for each in tried], planning.labels)
     rows = [
         (
-            one.by_hand or one.folder,
-            _layouts_text(planning, one.candidate.layouts),
-            amount(one.candidate.cost, least),
+            *(("", "", "") if number else (each.by_hand or each.folder, text, amount(each.candidate.cost, least))),
             program.program,
             status_cell(program.status),
             bytes_text(program.bytes_sent) if program.bytes_sent is not None else "–",
             amount(program.seconds, "time"),
             amount(program.memory_bytes, "bytes") + (" (over the limit)" if exceeds(program, planning.request) else ""),
         )
-        for one in tried
-        for program in one.programs
+        for each, text in zip(tried, layouts, strict=True)
+        for number, program in enumerate(each.programs)
     ]
     head = ("candidate", "layouts", "planned", "program", "status", "sent", "estimate", "memory")
     print_table(Table(head, rows))

@@ -65,6 +65,13 @@ class Planning:
     plan: Plan
     shapes: tuple[OfShape, ...] = ()
 
+    @property
+    def labels(self) -> dict[str, str]:
+        """The paths of the leaves of trees, by the keys of their layouts."""
+        paths = self.experiment.imports.paths
+        named = {key: key.partition(".")[2].removesuffix(".spec") for key in self.plan.best.layouts}
+        return {key: paths[name] for key, name in named.items() if name in paths}
+
     def again(self, memory: float) -> Planning:
         """Return a plan that holds at most `memory` bytes per device. Raises `NoPlan`."""
         wanted = _wanted(self.request, self.keys, self.request.seconds)
@@ -152,8 +159,8 @@ def _wanted(request: PlanRequest, keys: Sequence[Key], seconds: float) -> Wanted
 
 def leave(folder: Path, planning: Planning, **more: Any) -> None:
     """Write the plan into a run folder."""
-    whole = {"plan": codec.plain(planning.plan), "shapes": codec.plain(planning.shapes), **more}
-    files.write_text(folder / PLAN, json.dumps(whole, indent=1) + "\n")
+    written = {"plan": codec.plain(planning.plan), "shapes": codec.plain(planning.shapes), "labels": planning.labels}
+    files.write_text(folder / PLAN, json.dumps({**written, **more}, indent=1) + "\n")
 
 
 def _require_possible(experiment: Experiment, key: Key) -> None:

@@ -47,7 +47,7 @@ class _Table:
 class _Bucket:
     """An eliminated variable; `costs` is the sum of all tables that it occurred in.
 
-    The dimensions of `costs` are `others`, sorted by number, then the variable itself.
+    The dimensions of `costs` are the variable itself, then `others`, sorted by number.
     """
 
     variable: int
@@ -57,7 +57,7 @@ class _Bucket:
     @property
     def least(self) -> Costs:
         """The cost of the variable's best choice, for each choice of the others."""
-        return self.costs.min(axis=-1)
+        return self.costs.min(axis=0)
 
 
 def eliminated(network: Network) -> Eliminated:
@@ -65,7 +65,7 @@ def eliminated(network: Network) -> Eliminated:
     buckets, largest = _eliminate(network)
     choice = [0] * len(network.alone)
     for bucket in reversed(buckets):
-        choice[bucket.variable] = int(bucket.costs[tuple(choice[v] for v in bucket.others)].argmin())
+        choice[bucket.variable] = int(bucket.costs[(slice(None), *(choice[v] for v in bucket.others))].argmin())
     return Eliminated(tuple(choice), network.cost(tuple(choice)), largest)
 
 
@@ -86,10 +86,10 @@ def least_of_each(network: Network, variables: Collection[int]) -> dict[int, Cos
     for at in reversed(range(len(buckets))):
         bucket = buckets[at]
         outside = above.pop(at) if bucket.others else np.array(sum(roots) - float(bucket.least))
-        whole = bucket.costs + outside[..., None]
+        whole = bucket.costs + outside
         if bucket.variable in variables:
-            marginals[bucket.variable] = whole.min(axis=tuple(range(len(bucket.others))))
-        over = (*bucket.others, bucket.variable)
+            marginals[bucket.variable] = whole.min(axis=tuple(range(1, whole.ndim)))
+        over = (bucket.variable, *bucket.others)
         for below in children.get(at, ()):
             theirs = buckets[below]
             dropped = tuple(d for d, v in enumerate(over) if v not in theirs.others)
@@ -131,7 +131,12 @@ def _eliminate(network: Network) -> tuple[list[_Bucket], int]:
         others = tuple(sorted({v for table in mine for v in table.over} - {variable}))
         joint = np.zeros((1,) * (len(others) + 1))
         for table in sorted(mine, key=lambda table: table.costs.size):
-            joint = joint + _last(table, variable).spread((*others, variable))
+            part = _first(table, variable).spread((variable, *others))
+            # Large tables are added in place.
+            if np.broadcast_shapes(joint.shape, part.shape) == joint.shape:
+                joint += part
+            else:
+                joint = joint + part
         bucket = _Bucket(variable, others, joint)
         buckets.append(bucket)
         if others:
@@ -142,9 +147,9 @@ def _eliminate(network: Network) -> tuple[list[_Bucket], int]:
     return buckets, largest
 
 
-def _last(table: _Table, variable: int) -> _Table:
-    """The table with a variable as its last dimension and the others sorted by number."""
-    over = (*sorted(set(table.over) - {variable}), variable)
+def _first(table: _Table, variable: int) -> _Table:
+    """The table with a variable as its first dimension and the others sorted by number."""
+    over = (variable, *sorted(set(table.over) - {variable}))
     return _Table(over, np.transpose(table.costs, [table.over.index(v) for v in over]))
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from runner.derivation.rules import Rule
 from runner.estimate.prices import Work
+from runner.graph.source import Frame
 from runner.layout import Spec
 
 
@@ -91,6 +93,8 @@ class Layable:
     - `free`: the tensors whose layouts are wanted, by the file's keys: `arrays.w1.spec`.
     - `values`: the tensors of the graph's values, by number; None for a value that is no array.
     - `named`: the tensors of the graph's lines, by the names that `constraints` may use.
+    - `paths`: the paths of the leaves of trees, by the names of their arrays and outputs; `frames`: the lines of the
+      user's Python, by the paths of the graph's lines.
     - `notes`: what is unknown, and therefore taken as whole or free of cost.
     """
 
@@ -100,7 +104,24 @@ class Layable:
     free: dict[str, int] = field(default_factory=dict[str, int])
     named: dict[str, int] = field(default_factory=dict[str, int])
     values: dict[int, tuple[int, ...] | None] = field(default_factory=dict[int, tuple[int, ...] | None])
+    paths: Mapping[str, str] = field(default_factory=dict[str, str])
+    frames: dict[str, Frame] = field(default_factory=dict[str, Frame])
     notes: list[str] = field(default_factory=list[str])
+
+    def label(self, tensor: int) -> str:
+        """The name of a tensor in the user's words: of an array or a line, the path of a leaf, or `mlp.py:12`."""
+        name, line = self.tensors[tensor].name, self.tensors[tensor].line
+        if name in self.paths:
+            return self.paths[name]
+        return self.place(line) if line in self.frames else name or "a part"
+
+    def place(self, line: str) -> str:
+        """The place of a line: `mlp.py:12` in a Python function of the user's, else its path."""
+        return self.frames[line].place if line in self.frames else line
+
+    def written(self, line: str) -> str:
+        """A line as the user wrote it, with its place: `mlp.py:12 y = h @ w`; outside Python its path."""
+        return str(self.frames[line]) if line in self.frames else line
 
     def note(self, what: str) -> None:
         """Add a note, unless it is there already."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from runner.derivation.rules import Dimensions
-from runner.estimate.prices import Sending
 from runner.planning.model import Layable, Operation
 from runner.planning.network import Choice
 from runner.planning.tables import Tables, Way
@@ -47,37 +46,44 @@ def parallelism(tables: Tables, choice: Choice) -> Iterator[str]:
     stationary: list[str] = []
     for number, operation in enumerate(tables.layable.operations):
         way = tables.ways[number][choice[tables.variable(number)]]
-        found = list(_split(tables.layable, operation, way, weights))
-        for axis, kind, d in found:
+        line = tables.layable.place(operation.line)
+        roles = list(_split(tables.layable, operation, way, weights))
+        for axis, kind, d in roles:
             each = axes[axis]
             match kind:
                 case "rows":
-                    each.rows[d].append(operation.line)
+                    each.rows[d].append(line)
                 case "columns":
-                    each.columns.append(operation.line)
+                    each.columns.append(line)
                 case "contracted":
-                    each.contracted.append(operation.line)
+                    each.contracted.append(line)
                 case "experts":
-                    each.experts.append(operation.line)
+                    each.experts.append(line)
                 case "heads":
-                    each.heads.append(operation.line)
+                    each.heads.append(line)
                 case _:
-                    each.vocabulary.append(operation.line)
-        kinds = {kind: axis for axis, kind, _ in found}
+                    each.vocabulary.append(line)
+        kinds = {kind: axis for axis, kind, _ in roles}
         if {"columns", "contracted"} <= set(kinds) and not any(kind == "rows" for kind in kinds):
-            stationary.append(operation.line)
-    for name, at in tables.layable.named.items():
+            stationary.append(line)
+    for at in tables.layable.named.values():
         tensor = tables.layable.tensors[at]
         spec = tables.lying[at].spec(choice[at])
         if len(tensor.shape) > 2 and at not in weights:
             for entry in spec[1:-1]:
                 for axis in entry:
-                    axes[axis].between.append(name)
-    for what, weight, sending in _of_weights(tables, choice, weights):
-        for axis in sending.axes:
-            into = axes[axis].gathered if what == "gathered" else axes[axis].gradients
-            key = weight if what == "gathered" else sending.kind
-            into[key] = into.get(key, 0.0) + sending.sent
+                    axes[axis].between.append(tables.layable.label(at))
+    for each in tables.sendings(choice):
+        if each.tensor is None or each.tensor not in weights:
+            continue
+        kind, sent = each.sending.kind, each.sending.sent
+        for axis in each.sending.axes:
+            if each.backward and kind in _COMPLETED:
+                gradients = axes[axis].gradients
+                gradients[kind] = gradients.get(kind, 0.0) + sent
+            elif not each.backward and kind == "all-gather":
+                gathered, label = axes[axis].gathered, tables.layable.label(each.tensor)
+                gathered[label] = gathered.get(label, 0.0) + sent
     for axis in tables.mesh.axes:
         if axis in axes:
             yield from _sentences(axis, axes[axis])
@@ -204,16 +210,3 @@ def _split(layable: Layable, operation: Operation, way: Way, weights: set[int]) 
 
 def _dimension(dimensions: Dimensions, factor: int) -> int | None:
     return next((d for d, factors in enumerate(dimensions) if factor in factors), None)
-
-
-def _of_weights(tables: Tables, choice: Choice, weights: set[int]) -> Iterator[tuple[str, str, Sending]]:
-    """Yield the collectives that gather weights for products or complete their gradients."""
-    names: Mapping[str, int] = {tables.layable.tensors[at].name or "a part": at for at in weights}
-    for _, what, _, sending in tables.sendings(choice):
-        of = what.rpartition(": ")[2]
-        gradient = of.removeprefix("the gradient of ")
-        if gradient != of and gradient.removesuffix(" on its way") in names:
-            if sending.kind in _COMPLETED:
-                yield "gradient", gradient, sending
-        elif sending.kind == "all-gather" and of.removesuffix(" for its readers").removesuffix(" on its way") in names:
-            yield "gathered", of.removesuffix(" for its readers").removesuffix(" on its way"), sending

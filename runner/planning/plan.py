@@ -155,9 +155,9 @@ def plan(experiment: Experiment, types: Parts, wanted: Wanted) -> Plan:
     began = time.perf_counter()
     every = {least: prices_of(experiment, least) for least in dict.fromkeys((wanted.least, *wanted.beside))}
     prices = every[wanted.least]
-    found = layable(experiment, types, wanted.free)
+    graph = layable(experiment, types, wanted.free)
     divided = any(each.divided for each in every.values())
-    tables = Tables(experiment.mesh, found, prices, divided=divided)
+    tables = Tables(experiment.mesh, graph, prices, divided=divided)
     network = tables.network
     solver = Solver(network.pairs, [len(costs) for costs in network.alone])
     # Reserve time for the search, however long the tables took.
@@ -167,14 +167,14 @@ def plan(experiment: Experiment, types: Parts, wanted: Wanted) -> Plan:
     points: list[Candidate] = []
     if wanted.beside:
         beside = {
-            least: network if least == wanted.least else Tables(experiment.mesh, found, each, divided=divided).network
+            least: network if least == wanted.least else Tables(experiment.mesh, graph, each, divided=divided).network
             for least, each in every.items()
         }
         choices = undominated(list(beside.values()), [solution.choice, *front(list(beside.values()), wanted.seconds)])
         for choice in choices:
-            costs = {least: one.cost(choice) for least, one in beside.items()}
+            costs = {least: of_least.cost(choice) for least, of_least in beside.items()}
             points.append(replace(_candidate(tables, choice), costs=costs))
-    unknown = [*found.notes, *tables.notes]
+    unknown = [*graph.notes, *tables.notes]
     for each in every.values():
         unknown += each.unknown if isinstance(each, Seconds) else ()
     return Plan(
@@ -292,7 +292,7 @@ def _others(
                 candidate = _candidate(tables, second)
                 candidates.setdefault(tuple(candidate.layouts.values()), candidate)
         alternatives.append(Alternative(key=key, spec=spec, next=following, more=more, since=since))
-    return alternatives, sorted(candidates.values(), key=lambda one: one.cost)
+    return alternatives, sorted(candidates.values(), key=lambda candidate: candidate.cost)
 
 
 _LOOKED = 6
@@ -317,10 +317,11 @@ def _since(tables: Tables, chosen: Choice, other: Choice) -> str:
 
 
 def _by_what(tables: Tables, choice: Choice) -> dict[tuple[str, str], float]:
-    found: dict[tuple[str, str], float] = {}
+    costs: dict[tuple[str, str], float] = {}
     for item in tables.items(choice):
-        found[item.line, item.what] = found.get((item.line, item.what), 0.0) + item.cost
-    return found
+        key = tables.layable.written(item.line), item.what
+        costs[key] = costs.get(key, 0.0) + item.cost
+    return costs
 
 
 # A choice in words and numbers.
@@ -337,22 +338,23 @@ def _candidate(tables: Tables, choice: Choice) -> Candidate:
         layouts={key: lying[at].spec(choice[at]) for key, at in layable_.free.items()},
         constraints=constraints,
         cost=tables.network.cost(choice),
-        sent=sum(each.sent * times for _, _, times, each in tables.sendings(choice)),
+        sent=sum(each.sending.sent * each.times for each in tables.sendings(choice)),
         held=held(tables, choice),
     )
 
 
 def _lines(tables: Tables, choice: Choice) -> tuple[LineCost, ...]:
-    found = sorted(_by_what(tables, choice).items(), key=lambda item: -item[1])
-    return tuple(LineCost(line=line, what=what, cost=cost) for (line, what), cost in found)
+    costs = sorted(_by_what(tables, choice).items(), key=lambda item: -item[1])
+    return tuple(LineCost(line=line, what=what, cost=cost) for (line, what), cost in costs)
 
 
 def _axes(tables: Tables, choice: Choice) -> Iterator[AxesBytes]:
     """Yield the bytes sent, by mesh axes and kind of collective."""
     totals: dict[tuple[tuple[str, ...], str], tuple[float, int]] = {}
-    for _, _, times, each in tables.sendings(choice):
-        sent, count = totals.get((each.axes, each.kind), (0.0, 0))
-        totals[each.axes, each.kind] = sent + each.sent * times, count + times
+    for each in tables.sendings(choice):
+        key = each.sending.axes, each.sending.kind
+        sent, count = totals.get(key, (0.0, 0))
+        totals[key] = sent + each.sending.sent * each.times, count + each.times
     for (axes, kind), (sent, count) in totals.items():
         yield AxesBytes(axes=axes, kind=kind, bytes=sent, count=count)
 
@@ -365,7 +367,7 @@ def _splits(tables: Tables, choice: Choice) -> Iterator[Split]:
             continue
         spaces = [tables.lying[operand.tensor].space for operand in operation.operands]
         yield Split(
-            line=operation.line,
+            line=tables.layable.written(operation.line),
             operation=operation.called,
             operands=tuple(space.layouts[at] for space, at in zip(spaces, way.needed, strict=True)),
             result=tables.lying[operation.results[0]].space.layouts[way.partial[0]],

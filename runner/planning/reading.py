@@ -37,8 +37,8 @@ def layable(experiment: Experiment, types: Parts, free: Collection[str]) -> Laya
     """
     reader = _Reader(experiment, types, free)
     reader.read()
-    _differentiate(experiment, reader.found)
-    return reader.found
+    _differentiate(experiment, reader.layable)
+    return reader.layable
 
 
 class _Reader:
@@ -46,12 +46,13 @@ class _Reader:
 
     def __init__(self, experiment: Experiment, types: Parts, free: Collection[str]) -> None:
         self.experiment, self.mesh = experiment, experiment.mesh
-        self.found = Layable()
+        self.layable = Layable(paths=experiment.imports.paths)
+        self._frames = experiment.frames["graph"]
         self._free = free
         self._types = types
         self._names = Names(experiment, types)
         self._rulings = Rulings()
-        self._tensors = self.found.values
+        self._tensors = self.layable.values
         self._bounds: dict[int, int | None] = {}
         """The exclusive bounds on integers, by the number of the tensor."""
 
@@ -63,7 +64,7 @@ class _Reader:
         for array in experiment.arrays:
             key = f"arrays.{array.name}.spec"
             at = arrays[array.name] = self._tensor(array.name, array.name, Typed(array.shape, array.dtype))
-            tensor = self.found.tensors[at]
+            tensor = self.layable.tensors[at]
             tensor.copies = 1
             self._lay(at, key, array.layout.spec)
             self._bounds[at] = below(array.init, experiment)
@@ -75,10 +76,10 @@ class _Reader:
             # A gradient has the layout of its array, unless `outputs` gives another.
             at = arrays[name.partition(".")[2]]
             if name in experiment.implied:
-                self.found.tensors[at].copies += 1
+                self.layable.tensors[at].copies += 1
             else:
                 at = self._again(at, name, "outputs", experiment.outputs[name])
-                self.found.tensors[at].copies = 1
+                self.layable.tensors[at].copies = 1
             if name in numbers:
                 self._tensors[numbers[name]] = (at,)
         self._run(graph, 1, inside=False)
@@ -87,26 +88,26 @@ class _Reader:
             if tensors and name in experiment.constraints:
                 tensors = (self._again(tensors[0], name, "outputs", spec),)
             if tensors:
-                self.found.tensors[tensors[0]].copies += 1
+                self.layable.tensors[tensors[0]].copies += 1
 
     # Tensors.
 
     def _tensor(self, name: str, line: str, typed: Typed, steps: int = 1) -> int:
         size = itemsize(typed.dtype)
-        self.found.tensors.append(Tensor(name, line, typed.shape, typed.dtype, size, steps=steps))
-        return len(self.found.tensors) - 1
+        self.layable.tensors.append(Tensor(name, line, typed.shape, typed.dtype, size, steps=steps))
+        return len(self.layable.tensors) - 1
 
     def _lay(self, at: int, key: str, spec: Spec) -> None:
         """Give a tensor the layout of a key, or mark it as free."""
-        tensor = self.found.tensors[at]
+        tensor = self.layable.tensors[at]
         if key in self._free:
-            self.found.free[key] = at
+            self.layable.free[key] = at
         else:
             tensor.spec = moves.plain(self.mesh, spec, len(tensor.shape))
 
     def _again(self, at: int, name: str, section: str, spec: Spec) -> int:
         """A copy of an array in the layout that `section` gives it."""
-        tensor = self.found.tensors[at]
+        tensor = self.layable.tensors[at]
         again = self._tensor(name, tensor.line, Typed(tensor.shape, tensor.dtype))
         self._lay(again, f"{section}.{name}", spec)
         self._pass(at, again, "as it is", tensor.line, 1)
@@ -114,8 +115,8 @@ class _Reader:
         return again
 
     def _pass(self, before: int, after: int, kind: Passing, line: str, steps: int) -> None:
-        self.found.transfers.append(Transfer(before, after, kind, line, steps))
-        self.found.tensors[before].readers += 1
+        self.layable.transfers.append(Transfer(before, after, kind, line, steps))
+        self.layable.tensors[before].readers += 1
 
     def _goal(self, name: str, path: str, *, inside: bool) -> tuple[str, Spec] | None:
         """The key that gives the layout of a line, and the layout; None if none does."""
@@ -134,7 +135,10 @@ class _Reader:
 
     def _run(self, graph: Graph, steps: int, *, inside: bool) -> None:
         for equation in graph.equations:
-            self._names.path = equation.source.line.path
+            line = equation.source.line
+            self._names.path = line.path
+            if str(line) in self._frames:
+                self.layable.frames[line.path] = self._frames[str(line)]
             if isinstance(equation.form, Repeat):
                 self._repeat(equation, equation.form, steps, inside=inside)
             else:
@@ -145,7 +149,7 @@ class _Reader:
         tensors = self._computed(equation, steps)
         goal = self._goal(result.name, equation.source.line.path, inside=inside) if result.name else None
         if result.name and tensors and len(tensors) == 1:
-            tensor = self.found.tensors[tensors[0]]
+            tensor = self.layable.tensors[tensors[0]]
             if tensor.name or (goal is not None and tensor.spec is not None):
                 # The tensor already has a name or a layout, so it is passed on to a new one.
                 if goal is not None:
@@ -155,11 +159,11 @@ class _Reader:
                 if goal is not None:
                     self._lay(tensors[0], *goal)
             if not inside:
-                self.found.named[result.name] = tensors[0]
+                self.layable.named[result.name] = tensors[0]
         self._tensors[result.number] = tensors
 
     def _named_again(self, at: int, name: str, goal: tuple[str, Spec], steps: int) -> int:
-        tensor = self.found.tensors[at]
+        tensor = self.layable.tensors[at]
         again = self._tensor(name, tensor.line, Typed(tensor.shape, tensor.dtype), steps)
         self._lay(again, *goal)
         self._pass(at, again, "as it is", tensor.line, steps)
@@ -212,19 +216,19 @@ class _Reader:
         call, rule, line = ruled.call, ruled.rule, equation.source.line.path
         given = call.elements or (() if call.typed is None else (call.typed,))
         if ruled.whole and any(read.values()):
-            self.found.note(f"'{call.name}' in '{equation.source.line}' has no rule: its operands are whole")
+            self.layable.note(f"'{call.name}' in '{self.layable.written(line)}' has no rule: its operands are whole")
         work = work_of(call)
         operands: list[Read] = []
         for place, tensors in read.items():
             for at in tensors or ():
-                tensor = self.found.tensors[at]
+                tensor = self.layable.tensors[at]
                 tensor.readers += 1
                 # Operations other than products are fused with those that read or write.
                 operands.append(Read(at, place if place in rule.operands else None, bool(work.flops or tensor.copies)))
         results = tuple(self._tensor("", line, typed, steps) for typed in given)
         if len(results) == 1:
             self._bounds[results[0]] = rule.below
-        self.found.operations.append(
+        self.layable.operations.append(
             Planned(
                 call.name,
                 equation.results[0].number,
@@ -257,7 +261,7 @@ class _Reader:
                 self._pass(first[0], at, "as it is", form.line.path, steps)
             carried.append(at)
             if not inside:
-                self.found.named[result.name] = at
+                self.layable.named[result.name] = at
         for value, at in zip(given, carried, strict=False):
             self._tensors[value.number] = None if at is None else (at,)
         for value, operand in list(zip(given, equation.operands, strict=True))[form.carried :]:
@@ -281,7 +285,7 @@ class _Reader:
     def _sliced(self, whole: _Tensors, name: str, form: Repeat, steps: int, many: int) -> _Tensors:
         if not whole or len(whole) != 1:
             return None
-        tensor = self.found.tensors[whole[0]]
+        tensor = self.layable.tensors[whole[0]]
         at = self._tensor(name, form.line.path, Typed(tensor.shape[1:], tensor.dtype), many)
         self._pass(whole[0], at, "slice", form.line.path, steps)
         return (at,)
@@ -289,50 +293,50 @@ class _Reader:
     def _stacked(self, each: _Tensors, name: str, form: Repeat, many: int, inside: bool) -> _Tensors:
         if not each or len(each) != 1:
             return None
-        tensor = self.found.tensors[each[0]]
+        tensor = self.layable.tensors[each[0]]
         at = self._tensor(name, form.line.path, Typed((form.steps, *tensor.shape), tensor.dtype))
-        self.found.tensors[at].whole_first = True
+        self.layable.tensors[at].whole_first = True
         goal = self._goal(name, name, inside=inside)
         if goal is not None:
             self._lay(at, *goal)
         self._pass(each[0], at, "stack", form.line.path, many)
         if not inside:
-            self.found.named[name] = at
+            self.layable.named[name] = at
         return (at,)
 
 
-def _differentiate(experiment: Experiment, found: Layable) -> None:
+def _differentiate(experiment: Experiment, layable: Layable) -> None:
     """Mark the tensors and operations that the backward pass runs through."""
     if experiment.grad is None:
         return
-    of = found.named.get(experiment.grad.of)
+    of = layable.named.get(experiment.grad.of)
     if of is None:
         return
-    first = {name: at for at, tensor in reversed(list(enumerate(found.tensors))) if (name := tensor.name)}
-    floats = {at for at, tensor in enumerate(found.tensors) if _is_float(tensor.dtype)}
+    first = {name: at for at, tensor in reversed(list(enumerate(layable.tensors))) if (name := tensor.name)}
+    floats = {at for at, tensor in enumerate(layable.tensors) if _is_float(tensor.dtype)}
     reached = {first[name] for name in experiment.grad.wrt}
     edges: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
         (tuple(operand.tensor for operand in operation.operands), operation.results)
-        for operation in found.operations
+        for operation in layable.operations
         if operation.called != "stop_gradient"
     ]
-    passing = (transfer for transfer in found.transfers if not _is_gradient(found, transfer))
+    passing = (transfer for transfer in layable.transfers if not _is_gradient(layable, transfer))
     edges += [((transfer.before,), (transfer.after,)) for transfer in passing]
     reached = _spread(reached, edges, floats)
     needed = _spread({of}, [(after, before) for before, after in edges], floats)
     for at in reached & needed:
-        found.tensors[at].differentiated = True
-    for operation in found.operations:
-        operation.differentiated = any(found.tensors[at].differentiated for at in operation.results) and any(
-            found.tensors[operand.tensor].differentiated for operand in operation.operands
+        layable.tensors[at].differentiated = True
+    for operation in layable.operations:
+        operation.differentiated = any(layable.tensors[at].differentiated for at in operation.results) and any(
+            layable.tensors[operand.tensor].differentiated for operand in operation.operands
         )
-    if any(operation.differentiated for operation in found.operations):
-        found.note("the backward pass is assumed to be sharded as the forward pass is, and to keep what that reads")
+    if any(operation.differentiated for operation in layable.operations):
+        layable.note("the backward pass is assumed to be sharded as the forward pass is, and to keep what that reads")
 
 
-def _is_gradient(found: Layable, transfer: Transfer) -> bool:
+def _is_gradient(layable: Layable, transfer: Transfer) -> bool:
     """Whether a transfer leads from an array to its gradient."""
-    return found.tensors[transfer.after].name.startswith("grad.")
+    return layable.tensors[transfer.after].name.startswith("grad.")
 
 
 def _is_float(name: str) -> bool:

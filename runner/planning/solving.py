@@ -166,8 +166,8 @@ class Beside:
         place = int(np.searchsorted(self._kept[variable], number))
         only = [np.arange(len(costs)) for costs in self._network.alone]
         only[variable] = np.array([place])
-        found = elimination.eliminated(restricted(self._network, only)).choice
-        return tuple(int(self._kept[at][only[at][mine]]) for at, mine in enumerate(found))
+        choice = elimination.eliminated(restricted(self._network, only)).choice
+        return tuple(int(self._kept[at][only[at][mine]]) for at, mine in enumerate(choice))
 
 
 def _joined(best: Solution | None, passed: Passed) -> Solution:

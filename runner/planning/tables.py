@@ -19,8 +19,9 @@ from functools import cached_property
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from runner.derivation.rules import SCATTERED, Assignment, Rule, layout
+from runner.derivation.rules import SCATTERED, Assignment, Dimensions, Rule, layout
 from runner.estimate.prices import Prices, Sending, sending
 from runner.layout import Mesh, Spec
 from runner.planning.model import Layable, Operand, Operation, Tensor, Transfer
@@ -94,6 +95,20 @@ class Item:
     cost: float
 
 
+@dataclass(frozen=True)
+class Transmission:
+    """A collective of a plan, and how often it runs.
+
+    - `tensor`: the number of the tensor that it lays out or completes; None inside an operation.
+    - `backward`: whether it lays out or completes the tensor's cotangent.
+    """
+
+    tensor: int | None
+    times: int
+    sending: Sending
+    backward: bool = False
+
+
 class Tables:
     """The tables of all costs; variables are the tensors by number, then the operations by number."""
 
@@ -107,7 +122,9 @@ class Tables:
         self._alike: dict[Hashable, Lying] = {}
         self.lying = [self._lying(tensor) for tensor in layable.tensors]
         self._kinds = [self._kind(operation) for operation in layable.operations]
+        self._possible: dict[Hashable, tuple[Way, ...]] = {}
         self._ways_of: dict[Hashable, tuple[Way, ...]] = {}
+        self._compiled: dict[Hashable, Indices] = {}
         self.ways = [self._ways(kind, operation) for kind, operation in self._of_kinds()]
         self._costs_of: dict[Hashable, list[_Cost]] = {}
 
@@ -147,7 +164,8 @@ class Tables:
             for each in operation.operands
         ]
         results = [(id(self.lying[at]), tensors[at].copies > 0, tensors[at].differentiated) for at in operation.results]
-        flags = operation.steps, operation.work, operation.stored, operation.differentiated
+        named = all(tensors[at].name for at in operation.results) and operation.line not in self.layable.frames
+        flags = operation.steps, operation.work, operation.stored, operation.differentiated, named
         return repr(operation.rule), tuple(operands), tuple(results), flags
 
     def _of_kinds(self) -> Iterator[tuple[Hashable, Operation]]:
@@ -159,11 +177,25 @@ class Tables:
                 self._way(operation, assignment) for assignment in _assignments(self.mesh, operation.rule, self.units)
             )
             ways = [way for way in tried if way is not None]
+            self._possible[kind] = tuple(ways)
             if self._divided and operation.work.flops:
-                most = max(way.shards for way in ways)
-                ways = [way for way in ways if way.shards == most]
+                self._ways_of[kind] = self._possible[kind]
+                shards = self._shards(kind, operation)
+                ways = [way for way, many in zip(ways, shards, strict=True) if many == max(shards)]
+                self._compiled.clear()
             self._ways_of[kind] = tuple(ways)
         return self._ways_of[kind]
+
+    def _shards(self, kind: Hashable, operation: Operation) -> list[int]:
+        """The number of parts that a product is split into as compiled, in each of its possible ways.
+
+        The layout of a result that the file gives may be one that the compiler does not divide a way for.
+        """
+        possible = self._possible[kind]
+        given = [self.layable.tensors[at].spec is not None for at in operation.results]
+        if given == [True] and self._is_pinned(operation):
+            return [possible[at].shards for at in self._result_ways(operation, kind, 0)[0]]
+        return [way.shards for way in possible]
 
     def _way(self, operation: Operation, assignment: Assignment) -> Way | None:
         mesh, rule = self.mesh, operation.rule
@@ -274,21 +306,21 @@ class Tables:
     @cached_property
     def terms(self) -> tuple[Term, ...]:
         """All costs, of tensors, transfers and operations."""
-        found: list[Term] = []
+        terms: list[Term] = []
         for at, (tensor, lying) in enumerate(zip(self.layable.tensors, self.lying, strict=True)):
             if tensor.readers > 1:
                 costs = lying.space.cost[lying.own, lying.held] * tensor.steps
-                found.append(Term(tensor.line, f"{tensor.name or 'a part'} for its readers", (at,), costs))
+                terms.append(Term(tensor.line, f"{self.layable.label(at)} for its readers", (at,), costs))
         for transfer in self.layable.transfers:
-            found += self._transferred(transfer)
+            terms += self._transferred(transfer)
         for at, operation in enumerate(self.layable.operations):
-            found += self._operated(at, operation)
-        return tuple(found)
+            terms += self._operated(at, operation)
+        return tuple(terms)
 
     def _transferred(self, transfer: Transfer) -> Iterator[Term]:
         before, after = self.lying[transfer.before], self.lying[transfer.after]
         over = transfer.before, transfer.after
-        name = self.layable.tensors[transfer.before].name
+        name = self.layable.label(transfer.before)
         differentiated = self.layable.tensors[transfer.after].differentiated
         key = id(before), id(after), transfer.kind, transfer.steps
         if key not in self._costs_of:
@@ -308,24 +340,24 @@ class Tables:
         return self.lying[transfer.before].space.index[ends[transfer.kind]]
 
     def _operated(self, number: int, operation: Operation) -> Iterator[Term]:
-        kind, variable, tensors = self._kinds[number], self.variable(number), self.layable.tensors
+        kind, variable = self._kinds[number], self.variable(number)
         if kind not in self._costs_of:
-            self._costs_of[kind] = list(self._priced(operation, self.ways[number]))
+            self._costs_of[kind] = list(self._priced(number, operation, self.ways[number]))
         for cost in self._costs_of[kind]:
             match cost.of:
                 case None:
                     yield Term(operation.line, f"{operation.called}: {cost.what}", (variable,), cost.costs)
                 case "operand", place:
                     at = operation.operands[place].tensor
-                    what = f"{operation.called}: {cost.what}{tensors[at].name or 'a part'}"
+                    what = f"{operation.called}: {cost.what}{self.layable.label(at)}"
                     yield Term(operation.line, what, (at, variable), cost.costs)
                 case "result", place:
                     at = operation.results[place]
-                    name = tensors[at].name or "a part"
-                    what = f"{operation.called}: {cost.what}{name}" if cost.what else f"{operation.called} completed"
+                    gradient = f"{operation.called}: {cost.what}{self.layable.label(at)}"
+                    what = gradient if cost.what else f"{operation.called} completed"
                     yield Term(operation.line, what, (at, variable), cost.costs)
 
-    def _priced(self, operation: Operation, ways: Sequence[Way]) -> Iterator[_Cost]:
+    def _priced(self, number: int, operation: Operation, ways: Sequence[Way]) -> Iterator[_Cost]:
         """Yield the costs of an operation, for each of its ways and each layout of its operands and results."""
         tensors = self.layable.tensors
         sent = [self._inside(operation, way) for way in ways]
@@ -341,17 +373,159 @@ class Tables:
             )
             yield _Cost("", ("operand", place), costs * self._times(operation))
             if operation.differentiated and tensors[operand.tensor].differentiated:
-                rows = [lying.space.completing(way.needed[place], way.lacking[place], summed=True) for way in ways]
-                costs = np.stack(rows)[:, lying.own].T * operation.steps
+                costs = self._differentiating(number, place) * operation.steps
                 yield _Cost("the gradient of ", ("operand", place), costs)
         for place, result in enumerate(operation.results):
             lying = self.lying[result]
-            rows = [_completed(lying.space, way, place) for way in ways]
-            yield _Cost("", ("result", place), np.stack(rows)[:, lying.own].T * operation.steps)
+            yield _Cost("", ("result", place), self._resulting(number, place) * operation.steps)
             if operation.differentiated and tensors[result].differentiated:
                 partial = np.array([way.partial[place] for way in ways])
                 costs = lying.space.cost[lying.own[:, None], partial] * operation.steps
                 yield _Cost("the cotangent of ", ("result", place), costs)
+
+    def _differentiating(self, number: int, place: int) -> Costs:
+        """The cost of completing an operand's gradient, for each layout of the operand and each way of the operation.
+
+        What the gradient is computed from is resharded first, from the layouts of the way.
+        """
+        operation = self.layable.operations[number]
+        lying, gradients = self.lying[operation.operands[place].tensor], self._gradient_ways(number, place)
+        possible = self._possible[self._kinds[number]]
+        rows = [lying.space.completing(way.needed[place], way.lacking[place], summed=True) for way in possible]
+        return np.stack(rows)[gradients, lying.own[:, None]] + self._resharding(number, gradients, place)
+
+    def _resulting(self, number: int, place: int) -> Costs:
+        """The cost of completing a result, for each layout of the result and each way of the operation.
+
+        Operands are resharded from the layouts of the way if the compiler computes the result in another one.
+        """
+        operation, ways = self.layable.operations[number], self.ways[number]
+        space, own = self.lying[operation.results[place]].space, self.lying[operation.results[place]].own
+        as_split = np.stack([_completed(space, way, place) for way in ways])[:, own].T
+        if not self._is_pinned(operation):
+            return as_split
+        results, possible = (
+            self._result_ways(operation, self._kinds[number], place),
+            self._possible[self._kinds[number]],
+        )
+        rows = np.stack([_completed(space, way, place) for way in possible])
+        costs = rows[results, own[:, None]] + self._resharding(number, results, None)
+        computing = np.array([self.prices.computing(operation.work, way.shards, 0.0) for way in possible])
+        costs = costs + computing[results] - [self.prices.computing(operation.work, way.shards, 0.0) for way in ways]
+        shards = np.array([way.shards for way in possible])
+        if self._divided:
+            # A product that the compiler does not divide must not be the cheaper one.
+            undivided = shards[results] < [way.shards for way in ways]
+            costs = np.where(undivided, np.maximum(costs, as_split), costs)
+        return costs
+
+    def _resharding(self, number: int, ways: Indices, gradient: int | None) -> Costs:
+        """The cost of resharding operands, and for the gradient of one the cotangent, from one way to another.
+
+        `ways`: the other way, for each layout and each way, among those that are possible.
+        """
+        operation, costs = self.layable.operations[number], np.zeros(ways.shape)
+        possible = self._possible[self._kinds[number]]
+        for before, after in zip(
+            zip(*(_ends(operation, way, gradient) for way in self.ways[number]), strict=True),
+            zip(*(_ends(operation, way, gradient) for way in possible), strict=True),
+            strict=True,
+        ):
+            space = self.lying[before[0][0]].space
+            start, stop = (np.array([number for _, number in each]) for each in (before, after))
+            costs = costs + space.cost[start, stop[ways]]
+        return costs
+
+    def _gradient_ways(self, number: int, place: int) -> Indices:
+        """The way in which an operand's gradient is computed, for each layout of the operand and each way."""
+        operation = self.layable.operations[number]
+        operands, rule = operation.operands, operation.rule
+        dimensions = [() if each.place is None else rule.operands[each.place] for each in operands]
+        read = [(each.tensor, mine) for each, mine in zip(operands, dimensions, strict=True)]
+        read[place] = operation.results[0], rule.result
+        return self._compiled_ways(
+            operation, self._kinds[number], operands[place].tensor, dimensions[place], read, closed=False
+        )
+
+    def _result_ways(self, operation: Operation, kind: Hashable, place: int) -> Indices:
+        """The way in which a result is computed, for each layout of the result and each way."""
+        rule = operation.rule
+        read = [(each.tensor, rule.operands[each.place]) for each in operation.operands if each.place is not None]
+        return self._compiled_ways(operation, kind, operation.results[place], rule.result, read, closed=True)
+
+    def _compiled_ways(
+        self,
+        operation: Operation,
+        kind: Hashable,
+        tensor: int,
+        dimensions: Dimensions,
+        read: Sequence[tuple[int, Dimensions]],
+        *,
+        closed: bool,
+    ) -> Indices:
+        """The way in which the compiler computes a tensor, for each layout of the tensor and each planned way.
+
+        The partitioner computes a product in the layout in which its result is wanted. An axis that the planned way has
+        on a dimension of one operand alone, and the tensor on another dimension, splits the product along the latter,
+        and operands are resharded for that; but along a dimension that all operands have it computes as they are split.
+        It does not contract over an axis that an array of the file is not split over, if the tensor is.
+
+        - `dimensions`: the factors of the tensor's dimensions; `read`: those of the tensors it is computed from.
+        - `closed`: an axis that the tensor lacks does not split a dimension of it either, since the layout is that of a
+          constraint on the product itself.
+
+        Ways are numbered among all that are possible.
+        """
+        lying, ways = self.lying[tensor], self._ways_of[kind]
+        key = kind, id(lying), dimensions, closed
+        if key in self._compiled:
+            return self._compiled[key]
+        possible = self._possible[kind]
+        numbers = {id(way): at for at, way in enumerate(possible)}
+        planned = np.array([numbers[id(way)] for way in ways])
+        if not operation.work.flops or not dimensions:
+            self._compiled[key] = np.broadcast_to(planned, (len(lying.own), len(planned)))
+            return self._compiled[key]
+        axes = [unit[0] for unit in self.units]
+        # Factors are counted from 1; 0 stands for none.
+        factors = {factor: at for at, factor in enumerate(sorted(operation.rule.sizes), start=1)}
+        first = np.array([factors.get(mine[0], 0) if mine else 0 for mine in dimensions])
+        shared = set[int].intersection(*({factor for mine in each for factor in mine} for _, each in read))
+        free = np.zeros(len(factors) + 1, dtype=bool)
+        free[
+            [factors[factor] for mine in dimensions for factor in mine if factor in factors and factor not in shared]
+        ] = True
+        split = np.array([[factors.get(_factor(way.assignment, axis), 0) for axis in axes] for way in possible])
+        codes = (len(factors) + 1) ** np.arange(len(axes))
+        of_code = np.full((len(factors) + 1) ** len(axes), -1)
+        of_code[split @ codes] = np.arange(len(possible))
+        layouts, again = np.unique(lying.own, return_inverse=True)
+        there = np.array([[_dimension(lying.space.layouts[at], axis) for axis in axes] for at in layouts])
+        wanted = np.where(there >= 0, first[there], 0)[:, None, :]
+        mine = split[planned][None, :, :]
+        moves = free[mine] & (wanted != mine) & ((wanted > 0) | (closed & (there < 0)[:, None, :]))
+        moves |= (wanted > 0) & (wanted != mine) & self._unsplit(factors, axes, read)[mine, np.arange(len(axes))]
+        chosen = of_code[np.where(moves, wanted, mine) @ codes]
+        self._compiled[key] = np.where(chosen < 0, planned, chosen)[again]
+        return self._compiled[key]
+
+    def _unsplit(
+        self, factors: Mapping[int, int], axes: Sequence[str], read: Sequence[tuple[int, Dimensions]]
+    ) -> NDArray[np.bool_]:
+        """For each factor, counted from 1, and axis, whether an array of the file that has it is not split over it."""
+        unsplit = np.zeros((len(factors) + 1, len(axes)), dtype=bool)
+        for tensor, dimensions in read:
+            spec = self.layable.tensors[tensor].spec
+            if spec is not None and self.layable.tensors[tensor].copies:
+                for entry, mine in zip(spec, dimensions, strict=True):
+                    rows = [factors[factor] for factor in mine if factor in factors]
+                    unsplit[rows] |= np.array([axis not in entry for axis in axes])
+        return unsplit
+
+    def _is_pinned(self, operation: Operation) -> bool:
+        """Whether the layout of an operation's result is a constraint on it: of a line, and not inside a function."""
+        named = [self.layable.tensors[at].name for at in operation.results]
+        return bool(operation.work.flops) and all(named) and operation.line not in self.layable.frames
 
     def _times(self, operation: Operation) -> int:
         """How often operands are resharded in a run: in a loop the backward pass does it again."""
@@ -359,12 +533,12 @@ class Tables:
         return operation.steps * (2 if again else 1)
 
     def _inside(self, operation: Operation, way: Way) -> list[Sending]:
-        found: list[Sending] = []
+        sendings: list[Sending] = []
         for each in operation.rule.inside:
             axes = tuple(axis for factor in each.over for axis in way.assignment.get(factor, ()))
             if sent := each.bytes(self.mesh, way.assignment):
-                found.append(sending(self.prices, each.kind, axes, sent))
-        return found * (2 if operation.differentiated and operation.steps == 1 else 1)
+                sendings.append(sending(self.prices, each.kind, axes, sent))
+        return sendings * (2 if operation.differentiated and operation.steps == 1 else 1)
 
     def _computing(self, operation: Operation, way: Way) -> float:
         """The cost of one device's computation, forward and for each gradient of the backward pass."""
@@ -395,53 +569,81 @@ class Tables:
             if cost:
                 yield Item(term.line, term.what, cost)
 
-    def sendings(self, choice: Choice) -> Iterator[tuple[str, str, int, Sending]]:
-        """Yield the collectives of a choice: line, purpose, number of executions, and the collective."""
+    def sendings(self, choice: Choice) -> Iterator[Transmission]:
+        """Yield the collectives of a choice."""
         tensors = self.layable.tensors
         for at, tensor in enumerate(tensors):
             lying, number = self.lying[at], choice[at]
             if tensor.readers > 1:
                 for each in lying.space.path(int(lying.own[number]), int(lying.held[number])):
-                    yield tensor.line, f"{tensor.name or 'a part'} for its readers", tensor.steps, each
+                    yield Transmission(at, tensor.steps, each)
         for transfer in self.layable.transfers:
             yield from self._passing(transfer, choice)
         for number, operation in enumerate(self.layable.operations):
-            way = self.ways[number][choice[self.variable(number)]]
-            yield from self._sending(operation, way, choice)
+            yield from self._sending(number, operation, choice)
 
-    def _passing(self, transfer: Transfer, choice: Choice) -> Iterator[tuple[str, str, int, Sending]]:
+    def _reshards(
+        self, operation: Operation, way: Way, other: Way, gradient: int | None
+    ) -> Iterator[tuple[int, Sending]]:
+        """Yield the collectives that reshard what a product or a gradient is computed from, from one way to another."""
+        starts, stops = _ends(operation, way, gradient), _ends(operation, other, gradient)
+        for (tensor, before), (_, after) in zip(starts, stops, strict=True):
+            for each in self.lying[tensor].space.path(before, after):
+                yield tensor, each
+
+    def _passing(self, transfer: Transfer, choice: Choice) -> Iterator[Transmission]:
         before, after = self.lying[transfer.before], self.lying[transfer.after]
-        name, space = self.layable.tensors[transfer.before].name, before.space
         start = int(before.own[choice[transfer.before]])
         stop = self._stop(transfer, after.spec(choice[transfer.after]))
-        for each in space.path(start, stop):
-            yield transfer.line, f"{name} on its way", transfer.steps, each
+        for each in before.space.path(start, stop):
+            yield Transmission(transfer.before, transfer.steps, each)
         if self.layable.tensors[transfer.after].differentiated:
-            for each in space.path(stop, start):
-                yield transfer.line, f"the gradient of {name} on its way", transfer.steps, each
+            for each in before.space.path(stop, start):
+                yield Transmission(transfer.before, transfer.steps, each, backward=True)
 
-    def _sending(self, operation: Operation, way: Way, choice: Choice) -> Iterator[tuple[str, str, int, Sending]]:
-        line, called, tensors = operation.line, operation.called, self.layable.tensors
+    def _sending(self, index: int, operation: Operation, choice: Choice) -> Iterator[Transmission]:
+        tensors, chosen = self.layable.tensors, choice[self.variable(index)]
+        way = self.ways[index][chosen]
         for each in self._inside(operation, way):
-            yield line, f"{called}: inside", self._times(operation), each
+            yield Transmission(None, self._times(operation), each)
         for place, operand in enumerate(operation.operands):
-            lying, number = self.lying[operand.tensor], choice[operand.tensor]
-            name, needed = tensors[operand.tensor].name or "a part", way.needed[place]
-            own, held = int(lying.own[number]), int(lying.held[number])
+            at, lying, number = operand.tensor, self.lying[operand.tensor], choice[operand.tensor]
+            needed, own, held = way.needed[place], int(lying.own[number]), int(lying.held[number])
             start = own if lying.space.cost[own, needed] <= lying.space.cost[held, needed] else held
             for each in lying.space.path(start, needed):
-                yield line, f"{called}: {name}", self._times(operation), each
-            if operation.differentiated and tensors[operand.tensor].differentiated:
-                for each in lying.space.completion(needed, way.lacking[place], own, summed=True):
-                    yield line, f"{called}: the gradient of {name}", operation.steps, each
+                yield Transmission(at, self._times(operation), each)
+            if operation.differentiated and tensors[at].differentiated:
+                gradient = self._possible[self._kinds[index]][int(self._gradient_ways(index, place)[number, chosen])]
+                for tensor, each in self._reshards(operation, way, gradient, place):
+                    yield Transmission(tensor, operation.steps, each, backward=True)
+                for each in lying.space.completion(gradient.needed[place], gradient.lacking[place], own, summed=True):
+                    yield Transmission(at, operation.steps, each, backward=True)
         for place, result in enumerate(operation.results):
             lying, own = self.lying[result], int(self.lying[result].own[choice[result]])
-            name = tensors[result].name or "a part"
-            for each in _completion(lying.space, way, place, own):
-                yield line, f"{called} completed", operation.steps, each
+            sendings = [(result, each) for each in _completion(lying.space, way, place, own)]
+            if self._is_pinned(operation):
+                numbers = self._result_ways(operation, self._kinds[index], place)
+                computed = self._possible[self._kinds[index]][int(numbers[choice[result], chosen])]
+                compiled = [*self._reshards(operation, way, computed, None)]
+                compiled += [(result, each) for each in _completion(lying.space, computed, place, own)]
+                undivided = self._divided and computed.shards < way.shards
+                sendings = max(compiled, sendings, key=_cost_of) if undivided else compiled
+            for tensor, each in sendings:
+                yield Transmission(tensor, operation.steps, each)
             if operation.differentiated and tensors[result].differentiated:
                 for each in lying.space.path(own, way.partial[place]):
-                    yield line, f"{called}: the cotangent of {name}", operation.steps, each
+                    yield Transmission(result, operation.steps, each, backward=True)
+
+
+def _cost_of(sendings: Sequence[tuple[int, Sending]]) -> float:
+    return sum(each.cost for _, each in sendings)
+
+
+def _ends(operation: Operation, way: Way, gradient: int | None) -> list[tuple[int, int]]:
+    """What a product, or the gradient of its operand `gradient`, is computed from: tensors, and their layouts."""
+    operands = zip(operation.operands, way.needed, strict=True)
+    ends = [(operand.tensor, needed) for at, (operand, needed) in enumerate(operands) if at != gradient]
+    return ends if gradient is None else [*ends, *zip(operation.results, way.partial, strict=True)]
 
 
 def _dimension(spec: Spec, axis: str) -> int:

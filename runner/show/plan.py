@@ -26,7 +26,10 @@ class UnreadablePlan(Exception):
 
 @dataclass(frozen=True)
 class _Plan:
-    """A plan: the quantity that it minimises, its layouts by key, its costs in total and per line."""
+    """A plan: the quantity that it minimises, its layouts by key, its costs in total and per line.
+
+    `labels`: the paths of the leaves of trees, by their keys.
+    """
 
     name: str
     least: str
@@ -36,13 +39,15 @@ class _Plan:
     held: float
     lines: Mapping[tuple[str, str], float]
     parallelism: Sequence[str]
+    labels: Mapping[str, str]
 
 
 def read(path: Path) -> _Plan:
     """Read the plan of a run folder, or its file. Raises `UnreadablePlan`."""
     file = path / PLAN if path.is_dir() else path
     try:
-        plan: Any = json.loads(file.read_text(encoding="utf-8"))["plan"]
+        whole: Any = json.loads(file.read_text(encoding="utf-8"))
+        plan, labels = whole["plan"], whole.get("labels", {})
         best = plan["best"]
         return _Plan(
             str(path),
@@ -53,6 +58,7 @@ def read(path: Path) -> _Plan:
             best["held"],
             {(line["line"], line["what"]): line["cost"] for line in plan["lines"]},
             plan.get("parallelism", ()),
+            labels,
         )
     except OSError as error:
         raise UnreadablePlan(f"{file}: {error.strerror}") from None
@@ -68,7 +74,10 @@ def spec_text(entries: Any) -> str:
 def show_found(path: Path) -> None:
     """Print the layouts that a run planned."""
     plan = read(path)
-    layouts = ", ".join(f"{_name(key)}={spec}" for key, spec in plan.layouts.items())
+    keys: dict[str, list[str]] = {}
+    for key, spec in plan.layouts.items():
+        keys.setdefault(spec, []).append(short(key, plan.labels))
+    layouts = "; ".join(f"{', '.join(names)}: {spec}" for spec, names in keys.items())
     print(printable(f"\nlayouts found, for the least {plan.least} ({amount(plan.cost, plan.least)}): {layouts}"))
     for sentence in plan.parallelism:
         print(printable(f"  {sentence}"))
@@ -131,5 +140,17 @@ def amount(value: float | None, least: str) -> str:
     return time_text(value) if least == "time" else bytes_text(round(value))
 
 
-def _name(key: str) -> str:
-    return key.partition(".")[2].removesuffix(".spec") or key
+def short(key: str, labels: Mapping[str, str]) -> str:
+    """Return the name of an array, line or output from the key of its layout; of a leaf its path."""
+    return labels.get(key) or key.partition(".")[2].removesuffix(".spec") or key
+
+
+def differing(candidates: Sequence[Mapping[str, str]], labels: Mapping[str, str]) -> list[str]:
+    """Return the layouts of each candidate as text: of the first all of them, of the others those that differ."""
+    texts: list[str] = []
+    for layouts in candidates:
+        shown = layouts
+        if texts:
+            shown = {key: spec for key, spec in layouts.items() if candidates[0].get(key) != spec}
+        texts.append(" ".join(f"{short(key, labels)}={spec}" for key, spec in shown.items()) or "the same")
+    return texts

@@ -10,7 +10,7 @@ from typing import Any
 from runner.record.folders import PLAN
 from runner.show.page.frame import Part
 from runner.show.page.markup import Inside, Markup, joined, table, tag
-from runner.show.plan import amount, spec_text
+from runner.show.plan import amount, differing, spec_text
 from runner.show.table import Table
 
 _WIDEST = 10.0
@@ -26,7 +26,7 @@ def part(folder: Path) -> Part | None:
     if not file.exists():
         return None
     whole: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    plan = whole["plan"]
+    plan, labels = whole["plan"], whole.get("labels", {})
     least, best = plan["least"], plan["best"]
     bound = "no other plan is better" if plan["proved"] else f"no plan is below {amount(plan['bound'], least)}"
     sent, held = (amount(best[key], "bytes") for key in ("sent", "held"))
@@ -36,9 +36,13 @@ def part(folder: Path) -> Part | None:
     inside: list[Inside] = [tag("p", lead, class_="lead")]
     if plan.get("parallelism"):
         inside.append(tag("ul", [tag("li", sentence) for sentence in plan["parallelism"]]))
-    inside.append(table("Layouts that were found", Table(("layout", "", "next best", "since"), list(_layouts(plan)))))
+    inside.append(
+        table("Layouts that were found", Table(("layout", "", "next best", "since"), list(_layouts(plan, labels))))
+    )
     if plan.get("front"):
-        inside.append(_front(plan["front"]))
+        inside.append(_front(plan["front"], labels))
+    if whole.get("tried"):
+        inside.append(_tried(whole["tried"], least, labels))
     if whole.get("shapes"):
         rows = [
             (str(one["shape"]), one.get("error") or amount(one.get("cost"), least), amount(one.get("sent"), "bytes"))
@@ -49,24 +53,41 @@ def part(folder: Path) -> Part | None:
     return Part("plan", "Plan", inside)
 
 
-def _layouts(plan: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
+def _layouts(plan: Mapping[str, Any], labels: Mapping[str, str]) -> Iterator[tuple[str, str, str, str]]:
     for one in plan["alternatives"]:
         following = "" if one.get("next") is None else spec_text(one["next"])
         more = f" +{amount(one['more'], plan['least'])}" if one.get("more") else ""
-        yield one["key"], spec_text(one["spec"]), following + more, one["since"]
+        yield labels.get(one["key"], one["key"]), spec_text(one["spec"]), following + more, one["since"]
 
 
-def _front(points: Sequence[Mapping[str, Any]]) -> Markup:
+def _front(points: Sequence[Mapping[str, Any]], labels: Mapping[str, str]) -> Markup:
     """Return the plans that no other plan beats in every measure."""
     kinds = list(points[0]["costs"])
+    layouts = differing([_texts(point) for point in points], labels)
     rows = [
-        (
-            *(amount(one["costs"][kind], kind) for kind in kinds),
-            " ".join(f"{key.removesuffix('.spec')}={spec_text(spec)}" for key, spec in one["layouts"].items()),
-        )
-        for one in points
+        (*(amount(point["costs"][kind], kind) for kind in kinds), text)
+        for point, text in zip(points, layouts, strict=True)
     ]
     return table("The front: no other plan is better in all", Table((*kinds, "layouts"), rows), kind="small")
+
+
+def _tried(tried: Sequence[Mapping[str, Any]], least: str, labels: Mapping[str, str]) -> Markup:
+    """Return the candidates that were compiled, the best first, with the layouts that differ from the first one's."""
+    layouts = differing([_texts(each["candidate"]) for each in tried], labels)
+    rows: list[tuple[str, ...]] = []
+    for each, text in zip(tried, layouts, strict=True):
+        head = each.get("by_hand") or each["folder"], text, amount(each["candidate"]["cost"], least)
+        for number, program in enumerate(each["programs"]):
+            measured = (("bytes_sent", "bytes"), ("seconds", "time"), ("memory_bytes", "bytes"))
+            values = (amount(program.get(key), unit) for key, unit in measured)
+            rows.append((*(("", "", "") if number else head), program["program"], program["status"], *values))
+    columns = ("candidate", "layouts", "planned", "program", "status", "sent", "estimate", "memory")
+    return table("Candidates as compiled, the best first", Table(columns, rows), kind="small")
+
+
+def _texts(candidate: Mapping[str, Any]) -> dict[str, str]:
+    """Return the layouts of a candidate as text, by key."""
+    return {key: spec_text(spec) for key, spec in candidate["layouts"].items()}
 
 
 def _lines(lines: Sequence[Mapping[str, Any]], least: str) -> Markup:

@@ -33,5 +33,5 @@ def read(folder: Path) -> Command | None:
     home = Path(str(content.get("from", "")))
     where = folder.resolve()
     shown = where.relative_to(home) if home.is_absolute() and where.is_relative_to(home) else where
-    begun = " ".join(["python -m runner", *map(shlex.quote, map(str, arguments))])
-    return Command(begun, f"python -m runner {shlex.quote(f'resume={shown}')}")
+    command = " ".join(["python -m runner", *map(shlex.quote, map(str, arguments))])
+    return Command(command, f"python -m runner {shlex.quote(f'resume={shown}')}")

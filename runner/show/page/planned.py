@@ -41,8 +41,12 @@ def part(folder: Path) -> Part | None:
         inside.append(_front(plan["front"]))
     if whole.get("shapes"):
         rows = [
-            (str(one["shape"]), one.get("error") or amount(one.get("cost"), least), amount(one.get("sent"), "bytes"))
-            for one in whole["shapes"]
+            (
+                str(shape["shape"]),
+                shape.get("error") or amount(shape.get("cost"), least),
+                amount(shape.get("sent"), "bytes"),
+            )
+            for shape in whole["shapes"]
         ]
         inside.append(table("Shapes of the mesh, the best first", Table(("mesh.shape", least, "sent"), rows)))
     inside.append(_lines(plan["lines"], least))
@@ -50,10 +54,10 @@ def part(folder: Path) -> Part | None:
 
 
 def _layouts(plan: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
-    for one in plan["alternatives"]:
-        following = "" if one.get("next") is None else spec_text(one["next"])
-        more = f" +{amount(one['more'], plan['least'])}" if one.get("more") else ""
-        yield one["key"], spec_text(one["spec"]), following + more, one["since"]
+    for alternative in plan["alternatives"]:
+        following = "" if alternative.get("next") is None else spec_text(alternative["next"])
+        more = f" +{amount(alternative['more'], plan['least'])}" if alternative.get("more") else ""
+        yield alternative["key"], spec_text(alternative["spec"]), following + more, alternative["since"]
 
 
 def _front(points: Sequence[Mapping[str, Any]]) -> Markup:
@@ -61,10 +65,10 @@ def _front(points: Sequence[Mapping[str, Any]]) -> Markup:
     kinds = list(points[0]["costs"])
     rows = [
         (
-            *(amount(one["costs"][kind], kind) for kind in kinds),
-            " ".join(f"{key.removesuffix('.spec')}={spec_text(spec)}" for key, spec in one["layouts"].items()),
+            *(amount(point["costs"][kind], kind) for kind in kinds),
+            " ".join(f"{key.removesuffix('.spec')}={spec_text(spec)}" for key, spec in point["layouts"].items()),
         )
-        for one in points
+        for point in points
     ]
     return table("The front: no other plan is better in all", Table((*kinds, "layouts"), rows), kind="small")
 

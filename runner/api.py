@@ -50,9 +50,9 @@ class Record(model.Record):
     folder: Path
 
     @classmethod
-    def of(cls, found: model.Record, folder: Path) -> Record:
+    def of(cls, plain: model.Record, folder: Path) -> Record:
         """Build from a plain record and its run folder."""
-        record = cls(**vars(found))
+        record = cls(**vars(plain))
         record.folder = folder
         return record
 

@@ -240,10 +240,10 @@ def _travels(kind: type) -> bool:
     module = sys.modules.get(kind.__module__)
     if module is None or kind.__module__ == "__main__":
         return True
-    found: Any = module
+    attribute: Any = module
     for part in kind.__qualname__.split("."):
-        found = getattr(found, part, None)
-    return found is not kind and kind is not type(None)
+        attribute = getattr(attribute, part, None)
+    return attribute is not kind and kind is not type(None)
 
 
 def _is_array(leaf: Any) -> bool:

@@ -276,7 +276,7 @@ def _schema(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
         return of(form)
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
-        return {"anyOf": [of(one) for one in arguments]}
+        return {"anyOf": [of(member) for member in arguments]}
     if origin is Literal:
         return {"enum": list(arguments)}
     if origin is list or (origin is tuple and arguments[-1] is ...):
@@ -284,7 +284,7 @@ def _schema(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     if origin is tuple:
         return {
             "type": "array",
-            "prefixItems": [of(one) for one in arguments],
+            "prefixItems": [of(member) for member in arguments],
             "minItems": len(arguments),
             "items": False,
         }

@@ -29,16 +29,16 @@ def estimate(
     coordinates: Sequence[Coordinates] | None = None,
     needed_bytes: int | None = None,
     compiled_for: str | None = None,
-    said: Iterable[str] = (),
+    notes: Iterable[str] = (),
 ) -> Estimate:
     """A lower bound on the time of one run on one device, for a program `compiled_for` this hardware or another.
 
     - `collectives`: None if they could not be read.
     - `coordinates`: the coordinates of the mesh's devices, if known.
     - `needed_bytes`: the memory that a device needs, in bytes.
-    - `said`: notes on what the compiled module does not specify.
+    - `notes`: what the compiled module does not specify, in words.
     """
-    unknown = list(dict.fromkeys((*said, *work.unknown)))
+    unknown = list(dict.fromkeys((*notes, *work.unknown)))
     lines = [_line(hardware, line, unknown) for line in work.lines]
     links = Links(hardware, mesh, coordinates)
     times = {line.nodes[0]: line.seconds or 0.0 for line in lines if len(line.nodes) == 1}

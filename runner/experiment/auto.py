@@ -78,12 +78,12 @@ def shapes(config: Mapping[str, Any], *, alike: bool) -> list[list[int]]:
         raise invalid(("mesh", "shape"), message)
     named = set(_WORDS.findall(" ".join(_texts({key: value for key, value in whole.items() if key != "mesh"}))))
     free = [at for at, axis in enumerate(axes) if alike and axis not in named]
-    found = [
+    factorisations = [
         sizes
         for sizes in enumeration.factorisations(devices, len(axes))
         if all(sizes[a] >= sizes[b] for a, b in itertools.pairwise(free))
     ]
-    return sorted(found, key=lambda sizes: (max(sizes) / min(sizes), sizes))
+    return sorted(factorisations, key=lambda sizes: (max(sizes) / min(sizes), sizes))
 
 
 _WORDS = re.compile(r"\w+")

@@ -277,7 +277,7 @@ class Findings:
             coordinates=None if ran.coordinates is None else [tuple(place) for place in ran.coordinates],
             needed_bytes=None if memory is None else memory.needed_bytes,
             compiled_for=estimate.compiled_for(self._experiment),
-            said=[*evidence.collectives_missing, *estimate.doubts(self._experiment)],
+            notes=[*evidence.collectives_missing, *estimate.doubts(self._experiment)],
         )
 
     def _explained(self, run: ProgramRun, listed: list[Collective] | None) -> list[Collective] | None:

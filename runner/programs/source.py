@@ -277,6 +277,6 @@ def module(*parts: str) -> str:
     return _QUOTED.sub(_doubled, "\n\n\n".join(part for part in parts if part) + "\n")
 
 
-def _doubled(found: re.Match[str]) -> str:
-    inside = found["inside"]
-    return found[0] if inside is None or '"' in inside else f'"{inside}"'
+def _doubled(match: re.Match[str]) -> str:
+    inside = match["inside"]
+    return match[0] if inside is None or '"' in inside else f'"{inside}"'

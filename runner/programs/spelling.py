@@ -38,7 +38,7 @@ def out_shardings(specs: Iterable[Spec | None]) -> list[str]:
     """The `out_shardings` of a program; None leaves a layout to the compiler."""
     each = ["None" if spec is None else sharding(spec) for spec in specs]
     whole = f"out_shardings = {tuple_of(each)}"
-    return [whole] if len(whole) <= 100 else ["out_shardings = (", *(f"    {one}," for one in each), ")"]
+    return [whole] if len(whole) <= 100 else ["out_shardings = (", *(f"    {entry}," for entry in each), ")"]
 
 
 def checkpointed(function: str, checkpoint: Checkpoint, more: str = "") -> str:

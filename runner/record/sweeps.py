@@ -34,5 +34,5 @@ def read(folder: Path) -> Command | None:
     home = Path(str(content.get("from", "")))
     where = folder.resolve()
     shown = where.relative_to(home) if home.is_absolute() and where.is_relative_to(home) else where
-    begun = " ".join([invocation(), *map(shlex.quote, map(str, arguments))])
-    return Command(begun, f"{invocation()} {shlex.quote(f'resume={shown}')}")
+    command = " ".join([invocation(), *map(shlex.quote, map(str, arguments))])
+    return Command(command, f"{invocation()} {shlex.quote(f'resume={shown}')}")

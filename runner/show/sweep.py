@@ -66,13 +66,13 @@ def table(rows: Sequence[Row]) -> Table[StatusCell]:
     """Return the table: the keys that vary, then the measures."""
     keys = list(rows[0].keys) if rows else []
     experiments = len({row.experiment for row in rows}) > 1
-    said = any(row.error for row in rows)
+    failed = any(row.error for row in rows)
     head = ["point", *(["experiment"] if experiments else []), *keys, "program", "status", "collectives"]
     # Estimates exist only for named hardware.
     measured = [name for name in MEASURES if name != "estimate_s" or any(row.measures.get(name) for row in rows)]
     on = {row.hardware for row in rows if row.hardware}
     heads = {**HEADINGS, "estimate_s": f"estimate on {next(iter(on))}"} if len(on) == 1 else HEADINGS
-    head += [heads[name] for name in measured] + (["message"] if said else [])
+    head += [heads[name] for name in measured] + (["message"] if failed else [])
     lines: list[list[StatusCell]] = []
     for row in rows:
         texts = [str(row.point), *([row.experiment or "–"] if experiments else [])]
@@ -82,7 +82,7 @@ def table(rows: Sequence[Row]) -> Table[StatusCell]:
         equal = "" if row.same_as is None else f" (as point {row.same_as})"
         cells.append(StatusCell(f"{collectives_text(row.collectives)}{equal}"))
         cells += [StatusCell(_measured(row, name, named=len(on) > 1)) for name in measured]
-        lines.append([*cells, *([StatusCell(brief(row.error))] if said else [])])
+        lines.append([*cells, *([StatusCell(brief(row.error))] if failed else [])])
     return Table(head, lines)
 
 

@@ -95,12 +95,12 @@ def _cost(executable: Any, text: str) -> Cost | None:
 def compile_program(program: Program, function: Any, operands: Any) -> CompiledModule:
     """Lower and compile a program."""
     phases.tell(f"{program} was compiled")
-    said = CapturedStderr()
+    captured = CapturedStderr()
     start = time.perf_counter()
     module = _lower(program, function, operands)
     executable = module.compile()
     seconds = time.perf_counter() - start
-    heard = said.text()
+    heard = captured.text()
     text, unreadable = _text(executable)
     return CompiledModule(executable, tuple(module.out_info), seconds, heard, module, text, unreadable)
 

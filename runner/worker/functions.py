@@ -296,8 +296,8 @@ class _FunctionReader:
                 made["init"] = self._left(leaf, np.asarray(values[i]))
             self.arrays[leaf] = {**made, "spec": self._spec(leaf, array.get("spec"))}
         self.trees[name] = tree
-        if (said := array.get("specs")) is not None:
-            for leaf, spec in self._specs(said, tree, (*key[:-1], "specs")).items():
+        if (leaves := array.get("specs")) is not None:
+            for leaf, spec in self._specs(leaves, tree, (*key[:-1], "specs")).items():
                 if spec is not None:
                     self.arrays[leaf]["spec"] = spec
 
@@ -433,21 +433,21 @@ class _FunctionReader:
         if value.strip() in self.trees and "." in value:
             return self._again(name, value.strip(), key)
         try:
-            text, found = python.taken_out(value, self.objects)
+            text, calls = python.taken_out(value, self.objects)
         except SyntaxFault as fault:
             raise InvalidExperiment(located(key, value, fault)) from None
-        if not found:
+        if not calls:
             self.values |= set(targets(name, key))
             return name, value
-        whole = text in found
+        whole = text in calls
         given = targets(name, key)
         results = {
-            place: self._called(section, call, key, given[0] if whole else name) for place, call in found.items()
+            place: self._called(section, call, key, given[0] if whole else name) for place, call in calls.items()
         }
         if not whole:
             for place, (_, tree) in results.items():
                 if len(tree.leaves) != 1:
-                    message = f"{found[place].text} gives {len(tree.leaves)} arrays; give it a line of its own"
+                    message = f"{calls[place].text} gives {len(tree.leaves)} arrays; give it a line of its own"
                     raise InvalidExperiment(Fault(key, message, value, 0, len(value)))
             self.values |= set(given)
             return name, python.filled(text, {place: written for place, (written, _) in results.items()})
@@ -536,8 +536,8 @@ class _FunctionReader:
         if is_mapping(value):
             for name, part in value.items():
                 self._refuse_inside(part, (*key, name))
-        elif isinstance(value, str) and (found := python.taken_out(value, self.objects)[1]):
-            first = next(iter(found.values()))
+        elif isinstance(value, str) and (calls := python.taken_out(value, self.objects)[1]):
+            first = next(iter(calls.values()))
             where = "a line of a section, or of the body of a repeat"
             message = f"{first.function} is called where no line of its own can be; call it in {where}"
             raise InvalidExperiment(Fault(key, message, value, 0, len(value)))
@@ -743,11 +743,13 @@ class _FunctionReader:
                 continue
             if isinstance(spec, str):
                 tree = self.trees.get(name) or self._tree(name, 0, None)
-                said = self._specs(spec, tree, (section, name))
-                if section == "outputs" and None in said.values():
+                of_leaves = self._specs(spec, tree, (section, name))
+                if section == "outputs" and None in of_leaves.values():
                     chosen = self._chosen(name, tree, (section, name))
-                    said = {leaf: chosen[leaf] if entries is None else entries for leaf, entries in said.items()}
-                specs |= said
+                    of_leaves = {
+                        leaf: chosen[leaf] if entries is None else entries for leaf, entries in of_leaves.items()
+                    }
+                specs |= of_leaves
                 continue
             if name not in self.trees:
                 specs[name] = spec

@@ -84,9 +84,9 @@ def _tried(
         return value
 
     kind = dtypes.dtype(change.dtype).numpy
-    said = CapturedStderr()
+    captured = CapturedStderr()
     compiled = calls.jit(steps).lower(jax.ShapeDtypeStruct(change.shape, kind, sharding=before)).compile()
-    heard = said.text()
+    heard = captured.text()
     if heard is None or "full rematerialization" in heard.lower():
         return None
     if run:

@@ -78,15 +78,15 @@ def infer(experiment: Experiment, *, derives: bool = False) -> InferredTypes:
         # It lowers the graph, which few other evaluations need.
         from runner.worker import derive
 
-        found = derive.derived(graph, derive.Judge(_refused_lines, _requested))
-        if isinstance(found, str):
-            deriving = {"not_derived": found}
+        derivation = derive.derived(graph, derive.Judge(_refused_lines, _requested))
+        if isinstance(derivation, str):
+            deriving = {"not_derived": derivation}
             if Program.DERIVED in experiment.programs:
-                unsupported[Program.DERIVED] = found
+                unsupported[Program.DERIVED] = derivation
         else:
-            deriving = {"derived": found[0], "derivation": found[1]}
-            floats[Program.DERIVED] = found[2]
-            differing[Program.DERIVED] = _differing(found[0], per_device(found[0], {})[1])
+            deriving = {"derived": derivation[0], "derivation": derivation[1]}
+            floats[Program.DERIVED] = derivation[2]
+            differing[Program.DERIVED] = _differing(derivation[0], per_device(derivation[0], {})[1])
     if experiment.per_device:
         nodes["per_device"], varying = per_device(own, floats["per_device"])
         differing[Program.SHARD_MAP] = _differing(own, varying)
@@ -285,8 +285,8 @@ def _known_gathered(experiment: Experiment, name: str, loose: frozenset[str]) ->
         except InvalidExperiment:
             continue
         if lines and not varying[name] & loose:
-            told = ", ".join(f"{experiment.place('per_device', line)}: {gathered[line].text}" for line in lines)
-            return f"JAX knows the copies to be equal with {told}"
+            changes = ", ".join(f"{experiment.place('per_device', line)}: {gathered[line].text}" for line in lines)
+            return f"JAX knows the copies to be equal with {changes}"
     return None
 
 
@@ -399,11 +399,11 @@ def _refused_by_vmap(experiment: Experiment, types: Mapping[str, Typed]) -> str 
         if function.differentiated:
             return f"{function.call} takes the derivative of a collective, which is another one under jax.vmap"
     experiment = experiment.inside
-    found: dict[str, Typed] = {}
+    recorded: dict[str, Typed] = {}
 
     def shard(*arrays: Any) -> Any:
         values = dict(zip((a.name for a in experiment.given), arrays, strict=True))
-        walker = Walker(experiment, values, _recorder(found), under_vmap=True)
+        walker = Walker(experiment, values, _recorder(recorded), under_vmap=True)
         walker.run(experiment.per_device, "per_device")
         return walker.values[experiment.grad.of] if experiment.grad else ()
 
@@ -423,8 +423,8 @@ def _refused_by_vmap(experiment: Experiment, types: Mapping[str, Typed]) -> str 
     if reason := _refused(lambda: calls.eval_shape(mapped, *structs)):
         return reason
     for name, typed in types.items():
-        if found.get(name) != typed:
-            there = list(found[name].shape) if name in found else None
+        if recorded.get(name) != typed:
+            there = list(recorded[name].shape) if name in recorded else None
             return (
                 f"per_device.{name}: jax.vmap gives it the shape {there} instead of {list(typed.shape)}; "
                 "it has no all_to_all of an operand that is the same along an axis"

@@ -68,8 +68,8 @@ def propagated(lowered: Any) -> tuple[Any, Any] | str:
             passmanager.PassManager.parse(_PROPAGATED).run(first.operation)
             passmanager.PassManager.parse(_ORIGINS).run(second.operation)
     except (ImportError, AttributeError, TypeError, ValueError, RuntimeError) as error:
-        said = str(error).strip().split("\n")[0]
-        return f"Shardy's passes cannot be run from Python here: {type(error).__name__}: {said}"
+        reason = str(error).strip().split("\n")[0]
+        return f"Shardy's passes cannot be run from Python here: {type(error).__name__}: {reason}"
     return first, second
 
 
@@ -108,10 +108,10 @@ def of_cluster() -> tuple[int, int, str, tuple[int, ...] | None] | str:
             return f"JAX cannot find out which process of the cluster this is: {type(error).__name__}: {error}"
     address, count, number, local = detected
     if address is None or count is None or number is None:
-        said = "".join(f"; it says: {' '.join(str(text.message).split())}" for text in caught)
+        reason = "".join(f"; it says: {' '.join(str(text.message).split())}" for text in caught)
         return (
             "JAX finds no cluster that started this process: neither Slurm (srun), Open MPI (mpirun), Kubernetes nor a "
-            f"pod of TPUs; target.processes=2 starts two on this machine{said}"
+            f"pod of TPUs; target.processes=2 starts two on this machine{reason}"
         )
     return number, count, address, None if local is None else tuple(local)
 
@@ -134,8 +134,8 @@ def module_cost(text: str) -> dict[str, float] | str:
         client: Any = cast("Any", jax).local_devices(backend="cpu")[0].client
         return private.hlo_module_cost_analysis(client, module)
     except (ImportError, AttributeError, TypeError, ValueError, RuntimeError) as error:
-        said = str(error).strip().split("\n")[0]
-        return f"XLA's cost analysis cannot be asked of a part of a module here: {type(error).__name__}: {said}"
+        reason = str(error).strip().split("\n")[0]
+        return f"XLA's cost analysis cannot be asked of a part of a module here: {type(error).__name__}: {reason}"
 
 
 def user_frame(source: Any) -> tuple[str, int] | None:

@@ -73,7 +73,7 @@ def _graphs(record: Record) -> Iterator[Inside]:
         words = tag("details", tag("summary", "In words"), tag("ul", [tag("li", word) for word in shown.words]))
         figures.append(tag("div", drawing.figure(image, title, caption), words))
     yield tag("p", _LEAD, class_="lead")
-    yield tag("ul", [tag("li", tag("span", class_=f"key {kind}"), said) for kind, said in _KEY], class_="legend")
+    yield tag("ul", [tag("li", tag("span", class_=f"key {kind}"), meaning) for kind, meaning in _KEY], class_="legend")
     yield tag("div", figures, class_="graphs")
 
 

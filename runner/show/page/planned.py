@@ -45,8 +45,12 @@ def part(folder: Path) -> Part | None:
         inside.append(_tried(whole["tried"], least, labels))
     if whole.get("shapes"):
         rows = [
-            (str(one["shape"]), one.get("error") or amount(one.get("cost"), least), amount(one.get("sent"), "bytes"))
-            for one in whole["shapes"]
+            (
+                str(shape["shape"]),
+                shape.get("error") or amount(shape.get("cost"), least),
+                amount(shape.get("sent"), "bytes"),
+            )
+            for shape in whole["shapes"]
         ]
         inside.append(table("Shapes of the mesh, the best first", Table(("mesh.shape", least, "sent"), rows)))
     inside.append(_lines(plan["lines"], least))
@@ -54,10 +58,11 @@ def part(folder: Path) -> Part | None:
 
 
 def _layouts(plan: Mapping[str, Any], labels: Mapping[str, str]) -> Iterator[tuple[str, str, str, str]]:
-    for one in plan["alternatives"]:
-        following = "" if one.get("next") is None else spec_text(one["next"])
-        more = f" +{amount(one['more'], plan['least'])}" if one.get("more") else ""
-        yield labels.get(one["key"], one["key"]), spec_text(one["spec"]), following + more, one["since"]
+    for alternative in plan["alternatives"]:
+        following = "" if alternative.get("next") is None else spec_text(alternative["next"])
+        more = f" +{amount(alternative['more'], plan['least'])}" if alternative.get("more") else ""
+        label = labels.get(alternative["key"], alternative["key"])
+        yield label, spec_text(alternative["spec"]), following + more, alternative["since"]
 
 
 def _front(points: Sequence[Mapping[str, Any]], labels: Mapping[str, str]) -> Markup:

@@ -23,7 +23,7 @@ from runner.record import plain
 from runner.record.record import UnreadableRecord
 from runner.show.console import captured, print_table
 from runner.show.table import Table
-from runner.untyped import is_dict, is_mapping
+from runner.untyped import is_dict, is_mapping, is_tuple
 
 TABLE = "results.jsonl"
 """Where in the folder of a sweep its rows are."""
@@ -93,13 +93,13 @@ def texts(overrides: Overrides, keys: Mapping[str, Any] | None = None) -> list[s
 def _several(value: Any) -> Any:
     """Return a value without PartitionSpecs; a tuple stays one."""
     plain = _plain(value)
-    return tuple(plain) if isinstance(value, tuple) and not _is_spec(value) else plain
+    return tuple(plain) if is_tuple(value) and not _is_spec(value) else plain
 
 
 def _plus(name: str, value: Any) -> str:
     """Return the prefix of an override in Hydra's syntax: none where strings choose files of a group."""
-    chosen = value if isinstance(value, tuple) else (value,)
-    return "" if name in GROUPS and all(isinstance(each, str) for each in cast("tuple[Any, ...]", chosen)) else "++"
+    chosen: tuple[Any, ...] = value if is_tuple(value) else (value,)
+    return "" if name in GROUPS and all(isinstance(each, str) for each in chosen) else "++"
 
 
 def sweep(
@@ -149,7 +149,7 @@ def written(experiment: Mapping[str, Any], name: str, folder: Path) -> Path:
     try:
         text = yaml.safe_dump(_plain({"name": name, **experiment}), sort_keys=False, allow_unicode=True)
     except yaml.representer.RepresenterError as error:
-        raise ValueError(f"{error.args[1]!r} cannot stand in an experiment's file") from None
+        raise ValueError(f"{error.args[1]!r} cannot be written to an experiment's file") from None
     file.write_text(f"# @package _global_\n{text}", encoding="utf-8")
     return file
 

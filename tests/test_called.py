@@ -227,7 +227,7 @@ def test_a_reference_gives_what_the_function_gives(tmp_path: Path) -> None:
         ({"mesh": None, "in_specs": (P(), P())}, "no operand lies on a mesh, and none is given"),
         ({"mesh": {"data": "two"}}, r"\{'data': 'two'\} is no mesh; give names with sizes"),
         ({"in_specs": (P(),)}, "in_specs has 1 spec, and the function is called with 2 operands; give one for each"),
-        ({"constraints": {"result": object}}, "<class 'object'> cannot stand in an experiment's file"),
+        ({"constraints": {"result": object}}, "<class 'object'> cannot be written to an experiment's file"),
         ({"in_specs": 3}, "in_specs is 3; give a PartitionSpec, or a tree of them, for each operand"),
     ],
 )

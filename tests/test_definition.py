@@ -82,7 +82,7 @@ def test_at_nothing_else_an_experiment_is_itself() -> None:
             {"layouts": {"arrays.A": []}},
             "arrays.A: no layout 'arrays.A'; there are arrays.NAME.spec, outputs.NAME and constraints.NAME",
         ),
-        ({"layouts": {"outputs.E": []}}, "outputs.E: graph computes no 'E'"),
+        ({"layouts": {"outputs.E": []}}, "outputs.E: graph computes no 'E'; it has C, D, r.acc"),
         ({"dims": {"I": 3}}, "arrays.A.spec[0]: dimension 0 (I) of 'A' has size 3, which x=2 does not divide"),
     ],
 )

@@ -531,7 +531,7 @@ REFUSED = {
     "one device": (mlp(8, ONE), "the mesh model=1 has one device: there is nothing to lay out"),
     "time without hardware": (
         mlp(8, {"model": 4}, plan={"least": "time"}),
-        "the least time is that on hardware: name one (hardware=v5p), or ask for the least bytes",
+        "plan.least=time needs hardware: choose it, hardware=v5p, or write plan.least=bytes",
     ),
     "too little memory": (
         mlp(8, {"model": 4}, x=[], plan={"memory": "1 kB"}),

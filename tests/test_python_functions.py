@@ -361,9 +361,9 @@ def test_a_tree_that_is_given_has_a_line_for_each_leaf(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("pattern", "said"),
     [
-        ("whole/mlp/hiden", "no value inside of a call fits 'whole/mlp/hiden', and no leaf that one gives; "
+        ("whole/mlp/hiden", "no value inside a call matches 'whole/mlp/hiden', and no leaf of a result; "
                             "did you mean 'whole/mlp/hidden'?"),
-        ("other/**", "no value inside of a call fits 'other/**', and no leaf that one gives; there are params/down, "
+        ("other/**", "no value inside a call matches 'other/**', and no leaf of a result; there are params/down, "
                      "params/up, whole/head, whole/mlp and whole/mlp/hidden"),
     ],
 )  # fmt: skip
@@ -446,7 +446,7 @@ WITH_SPECS = {"params": {"tree": "mine.init(key(0), 4)", "specs": "mine.fewer_sp
         (
             TREE | {"specs": {"params/**/sideways": ["model"]}},
             "specs",
-            "no leaf of a tree fits params/**/sideways; there are params/mlp/0/up, params/mlp/1/down, x, loss",
+            "no leaf of a tree matches params/**/sideways; there are params/mlp/0/up, params/mlp/1/down, x, loss",
         ),
         (
             TREE | {"arrays": {**WITH_SPECS, "params": {"tree": "mine.init(key(0), 4)", "specs": "mine.no_specs()"}}},

@@ -164,9 +164,9 @@ def test_a_rule_that_is_dropped_is_refused_with_both_places(tmp_path: Path) -> N
     at = folder(tmp_path)
     assert refused(at, "outputs.y=[batch,embed]") == (
         "command line: outputs.y=[batch,embed]  outputs.y[1]\n"
-        "  the rule embed → x is dropped: dimension 0 has 'x' by the rule batch → x, and no other rule is left by "
-        "which this dimension could be split; where it is meant to stay whole, end with the rule [embed, null], or "
-        "allow it: rules.allow_dropped: [embed]\n"
+        "  the rule embed → x is dropped: dimension 0 has 'x' by the rule batch → x, and no other rule shards this "
+        "dimension; to leave it replicated, end with the rule [embed, null], or allow it: "
+        "rules.allow_dropped: [embed]\n"
         "  the rule: rules.logical_axis_rules[1] (rules/ours.yaml:3:5)\n"
         "  the rule before it: rules.logical_axis_rules[0] (rules/ours.yaml:2:5)"
     )

@@ -188,7 +188,7 @@ def _of_golden(file: Path, name: str) -> list[ComparedPoint]:
 def _of_series(path: Path, points: Iterable[ComparedPoint], series: str) -> list[ComparedPoint]:
     pinned = [point for point in points if point.series == series]
     if not pinned:
-        raise InvalidComparison(f"{shown(path)}: it pins nothing for {series or 'no JAX'}; {_there(points)}")
+        raise InvalidComparison(f"{shown(path)}: it pins nothing for {series or 'a run without JAX'}; {_there(points)}")
     return pinned
 
 

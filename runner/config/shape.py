@@ -14,7 +14,7 @@ from runner.config import specs
 from runner.config.quoting import WORD
 from runner.config.schema import ExperimentConfig, Flag, Layout, MeshShape
 from runner.faults import Fault, Key, key_text, nearest
-from runner.untyped import is_mapping
+from runner.untyped import is_list, is_mapping
 
 
 @dataclass(frozen=True)
@@ -197,7 +197,7 @@ def _refusal(value: Any, key: Key, kind: Kind) -> str:
 
 def _in_yaml(value: Any) -> str:
     """Format a spec as YAML has it: `[null, x]`."""
-    return specs.written(value) if isinstance(value, list) else str(value)
+    return specs.written(value) if is_list(value) else str(value)
 
 
 def _in_words(kind: Kind) -> str:

@@ -70,7 +70,7 @@ class DefinedFunction:
         """The line that says what it returns."""
         written = of({RESULT: self.lines[RESULT]}, self.key, section, shared=True)
         if not written:
-            raise invalid((*self.key, RESULT), f"the function '{self.name}' gives nothing in {section}")
+            raise invalid((*self.key, RESULT), f"the function '{self.name}' has no result in {section}")
         (line,) = written
         return replace(line, key=(*self.key, *line.key[len(self.key) + 1 :])) if self.alone else line
 

@@ -57,7 +57,9 @@ def _read_types(types: Any, axes: list[str]) -> tuple[str, ...]:
         raise invalid(key, f"{counted(types, 'type')} for {counted(axes, 'axis', 'axes')}")
     auto = tuple(axis for axis, kind in zip(axes, types, strict=True) if str(kind).lower() == "auto")
     if len(auto) == len(axes):
-        message = "no axis is explicit, as in the programs auto and constraint: say it of one, or leave out the types"
+        message = (
+            "no axis is explicit, as in the programs auto and constraint: make one explicit, or leave out mesh.types"
+        )
         raise invalid(key, message)
     return auto
 

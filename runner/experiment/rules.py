@@ -110,8 +110,8 @@ def _of_dropped(
     i, axis = next((i, axis) for axis in rule.axes for i, axes in axes_of.items() if axis in axes)
     taken = f"dimension {i} has '{axis}'" + (f" by the rule {by[i]}" if i in by else "")
     message = (
-        f"the rule {rule} is dropped: {taken}, and no other rule is left by which this dimension could be split; where "
-        f"it is meant to stay whole, end with the rule [{rule.name}, null], or allow it: {KEY}.{ALLOWED}: [{rule.name}]"
+        f"the rule {rule} is dropped: {taken}, and no other rule shards this dimension; to leave it "
+        f"replicated, end with the rule [{rule.name}, null], or allow it: {KEY}.{ALLOWED}: [{rule.name}]"
     )
     also = [("the rule", rule.key), *([("the rule before it", by[i].key)] if i in by else [])]
     return InvalidExperiment(Fault((*key, dimension), message, also=tuple(also)))

@@ -285,7 +285,7 @@ class _SectionReader:
             arguments[parameter] = inside.name
         last = function.result(place.scope.section)
         if isinstance(last.value, Mapping):
-            message = f"what '{function.name}' gives is an expression; of a repeat it is NAME.CARRIED"
+            message = f"the result of '{function.name}' is an expression, such as NAME.CARRIED of a repeat"
             raise InvalidExperiment(Fault(last.key, message, uses=(place.key, *frame.uses)))
         result = read_expression(last.value, last.key)
         apart = len(given) > 1 and not isinstance(result.term, Group)

@@ -62,7 +62,7 @@ def _reached(member: Member, timeout: float, folder: Path) -> Wire:
         raise Unmet(str(error)) from None
     except AuthenticationError:
         which = key.VARIABLE if fixed else f"key in {path}"
-        raise Unmet(f"{member.name} and what listens at {member.address} have not the same {which}") from None
+        raise Unmet(f"{member.name} and the process at {member.address} do not have the same {which}") from None
     except key.Absent as error:
         raise Unmet(f"{member.name} has no key of the run: {error}") from None
     except OSError as error:

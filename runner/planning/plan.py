@@ -146,7 +146,7 @@ def prices_of(experiment: Experiment, least: Least) -> Prices:
     if least != "time":
         return Bytes(least)
     if experiment.hardware is None:
-        raise NoPlan("the least time is that on hardware: name one (hardware=v5p), or ask for the least bytes")
+        raise NoPlan("plan.least=time needs hardware: choose it, hardware=v5p, or write plan.least=bytes")
     return Seconds(experiment.hardware, experiment.mesh, experiment.precision)
 
 

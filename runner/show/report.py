@@ -364,7 +364,7 @@ def _failures(record: Record) -> None:
             there += [program for program in programs if program not in there]
     if left_out:
         summary = "; ".join(f"{output} of {listed(programs)}" for output, programs in left_out.items())
-        say(f"agreement leaves out what expect.wrong knows: {summary}", LOOKS["known"].colour)
+        say(f"agreement does not compare the outputs in expect.wrong: {summary}", LOOKS["known"].colour)
 
 
 def _verdict(record: Record, folder: Path) -> None:

@@ -156,7 +156,7 @@ class _FunctionReader:
         for pattern in self.specs:
             if pattern not in self.patterns:
                 known = ", ".join(list(self.paths.values())[:12])
-                raise invalid(("specs",), f"no leaf of a tree fits {pattern}; there are {known}")
+                raise invalid(("specs",), f"no leaf of a tree matches {pattern}; there are {known}")
         for name in self.references:
             if not {name, name.rpartition(".")[2]} & self.called:
                 known = listed(sorted(self.called)[:12])
@@ -776,7 +776,7 @@ class _FunctionReader:
             elif not any(fits(pattern, path) for path in (*self.inside, *self.paths.values())):
                 known = {*self.inside, *(path for path in self.paths.values() if "/" in path)}
                 near = nearest(pattern, known) or (f"; there are {listed(sorted(known)[:12])}" if known else "")
-                message = f"no value inside of a call fits '{pattern}', and no leaf that one gives{near}"
+                message = f"no value inside a call matches '{pattern}', and no leaf of a result{near}"
                 if not self.inside:
                     message += "; a value inside is named by jax.named_scope, or jax.ad_checkpoint.checkpoint_name"
                 raise invalid(("constraints", pattern), message)

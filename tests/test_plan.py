@@ -655,13 +655,14 @@ def test_what_is_wrong_with_a_file_by_hand_is_one_message(written: str, message:
 
 def test_a_memory_limit_is_held_as_it_is_compiled(tmp_path: Path) -> None:
     """The model's memory is within the limit, but the compiler needs more: a plan that holds less is made."""
-    loose = _command(tmp_path, mlp(8, {"model": 4}, x=[], plan={"candidates": 1}, program="auto"))
+    by_rows = {"outputs": {"y": ["model", None]}}
+    loose = _command(tmp_path, mlp(8, {"model": 4}, x=[], plan={"candidates": 1}, program="auto") | by_rows)
     assert loose.returncode == 0, loose.stdout + loose.stderr
     (tried,) = json.loads((tmp_path / "run" / "plan.json").read_text(encoding="utf-8"))["tried"]
     needed, held = tried["programs"][0]["memory_bytes"], tried["candidate"]["held"]
     assert needed > held
     limit = needed - 1
-    config = mlp(8, {"model": 4}, x=[], plan={"candidates": 1, "memory": limit}, program="auto")
+    config = mlp(8, {"model": 4}, x=[], plan={"candidates": 1, "memory": limit}, program="auto") | by_rows
     done = _command(tmp_path, config, f"hydra.run.dir={tmp_path / 'tight'}")
     assert done.returncode == 0, done.stdout + done.stderr
     written = json.loads((tmp_path / "tight" / "plan.json").read_text(encoding="utf-8"))

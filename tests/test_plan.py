@@ -729,8 +729,8 @@ def test_reasons_name_the_line_of_the_users_python(tmp_path: Path) -> None:
     )
     config = experiment(
         {"data": 2, "model": 2},
-        {"B": 16},
-        {"x": (["B", 16], ["data", None])},
+        {"B": 16, "D": 16},
+        {"x": (["B", "D"], ["data", None])},
         {"loss": "model.loss(params, x)"},
         {"loss": []},
     )

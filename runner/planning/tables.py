@@ -196,7 +196,7 @@ class Tables:
         possible = self._possible[kind]
         given = [self.layable.tensors[at].spec is not None for at in operation.results]
         if given == [True] and self._is_pinned(operation):
-            return [possible[at].shards for at in self._result_ways(operation, kind, 0)[0].tolist()]
+            return [possible[int(at)].shards for at in self._result_ways(operation, kind, 0)[0]]
         return [way.shards for way in possible]
 
     def _way(self, operation: Operation, assignment: Assignment) -> Way | None:
@@ -499,7 +499,7 @@ class Tables:
         of_code = np.full((len(factors) + 1) ** len(axes), -1)
         of_code[split @ codes] = np.arange(len(possible))
         layouts, again = np.unique(lying.own, return_inverse=True)
-        there = np.array([[_dimension(lying.space.layouts[at], axis) for axis in axes] for at in layouts.tolist()])
+        there = np.array([[_dimension(lying.space.layouts[int(at)], axis) for axis in axes] for at in layouts])
         wanted = np.where(there >= 0, first[there], 0)[:, None, :]
         mine = split[planned][None, :, :]
         moves = free[mine] & (wanted != mine) & ((wanted > 0) | (closed & (there < 0)[:, None, :]))

@@ -109,7 +109,7 @@ def test_a_memory_limit_makes_the_same_of_a_batch_that_could_be_divided() -> Non
 
 
 def test_a_product_is_computed_in_the_layout_of_its_line() -> None:
-    """As compiled by both series of JAX: x is gathered, where y by rows and an all-to-all would send a quarter."""
+    """As compiled by JAX 0.10.2: x is gathered, where y by rows and an all-to-all would send a quarter."""
     arrays = {"x": (["B", "D"], ["model", None]), "w": (["D", "F"], [])}
     config = experiment({"model": 4}, {"B": 16, "D": 8, "F": 8}, arrays, {"y": "x @ w"}, {"y": [None, "model"]})
     assert planned(config).best.sent == 16 * 8 * 4 * 3 // 4
@@ -405,7 +405,7 @@ def test_a_repeat_ends_as_it_begins_and_costs_as_often_as_it_runs() -> None:
 
 
 def test_the_gradient_of_a_product_is_computed_in_the_layout_of_its_weight() -> None:
-    """As compiled on CPUs by both series of JAX: the cotangent of h is gathered, not the gradient sent all-to-all."""
+    """As compiled for CPUs by JAX 0.10.2: the cotangent of h is gathered, not the gradient sent all-to-all."""
     arrays = {"x": (["B", "D"], []), "w1": (["D", "F"], ["model", None]), "w2": (["F", "D"], ["model", None])}
     graph = {"h": "x @ w1", "a": "gelu(h)", "y": "a @ w2", "loss": "mean(y ** 2)"}
     layouts = {"h": [None, "model"], "a": [None, "model"], "y": []}

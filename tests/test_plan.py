@@ -109,7 +109,7 @@ def test_a_memory_limit_makes_the_same_of_a_batch_that_could_be_divided() -> Non
 
 
 def test_a_product_is_computed_in_the_layout_of_its_line() -> None:
-    """As compiled by both series of JAX: x is gathered, where y by rows and an all-to-all would send a quarter."""
+    """As compiled by JAX 0.10.2: x is gathered, where y by rows and an all-to-all would send a quarter."""
     arrays = {"x": (["B", "D"], ["model", None]), "w": (["D", "F"], [])}
     config = experiment({"model": 4}, {"B": 16, "D": 8, "F": 8}, arrays, {"y": "x @ w"}, {"y": [None, "model"]})
     assert planned(config).best.sent == 16 * 8 * 4 * 3 // 4
@@ -405,7 +405,7 @@ def test_a_repeat_ends_as_it_begins_and_costs_as_often_as_it_runs() -> None:
 
 
 def test_the_gradient_of_a_product_is_computed_in_the_layout_of_its_weight() -> None:
-    """As compiled on CPUs by both series of JAX: the cotangent of h is gathered, not the gradient sent all-to-all."""
+    """As compiled for CPUs by JAX 0.10.2: the cotangent of h is gathered, not the gradient sent all-to-all."""
     arrays = {"x": (["B", "D"], []), "w1": (["D", "F"], ["model", None]), "w2": (["F", "D"], ["model", None])}
     graph = {"h": "x @ w1", "a": "gelu(h)", "y": "a @ w2", "loss": "mean(y ** 2)"}
     layouts = {"h": [None, "model"], "a": [None, "model"], "y": []}
@@ -655,13 +655,14 @@ def test_what_is_wrong_with_a_file_by_hand_is_one_message(written: str, message:
 
 def test_a_memory_limit_is_held_as_it_is_compiled(tmp_path: Path) -> None:
     """The model's memory is within the limit, but the compiler needs more: a plan that holds less is made."""
-    loose = _command(tmp_path, mlp(8, {"model": 4}, x=[], plan={"candidates": 1}, program="auto"))
+    by_rows = {"outputs": {"y": ["model", None]}}
+    loose = _command(tmp_path, mlp(8, {"model": 4}, x=[], plan={"candidates": 1}, program="auto") | by_rows)
     assert loose.returncode == 0, loose.stdout + loose.stderr
     (tried,) = json.loads((tmp_path / "run" / "plan.json").read_text(encoding="utf-8"))["tried"]
     needed, held = tried["programs"][0]["memory_bytes"], tried["candidate"]["held"]
     assert needed > held
     limit = needed - 1
-    config = mlp(8, {"model": 4}, x=[], plan={"candidates": 1, "memory": limit}, program="auto")
+    config = mlp(8, {"model": 4}, x=[], plan={"candidates": 1, "memory": limit}, program="auto") | by_rows
     done = _command(tmp_path, config, f"hydra.run.dir={tmp_path / 'tight'}")
     assert done.returncode == 0, done.stdout + done.stderr
     written = json.loads((tmp_path / "tight" / "plan.json").read_text(encoding="utf-8"))
@@ -728,8 +729,8 @@ def test_reasons_name_the_line_of_the_users_python(tmp_path: Path) -> None:
     )
     config = experiment(
         {"data": 2, "model": 2},
-        {"B": 16},
-        {"x": (["B", 16], ["data", None])},
+        {"B": 16, "D": 16},
+        {"x": (["B", "D"], ["data", None])},
         {"loss": "model.loss(params, x)"},
         {"loss": []},
     )

@@ -194,7 +194,7 @@ class Tables:
         possible = self._possible[kind]
         given = [self.layable.tensors[at].spec is not None for at in operation.results]
         if given == [True] and self._is_pinned(operation):
-            return [possible[at].shards for at in self._result_ways(operation, kind, 0)[0]]
+            return [possible[int(at)].shards for at in self._result_ways(operation, kind, 0)[0]]
         return [way.shards for way in possible]
 
     def _way(self, operation: Operation, assignment: Assignment) -> Way | None:
@@ -426,14 +426,11 @@ class Tables:
         """
         operation, costs = self.layable.operations[number], np.zeros(ways.shape)
         possible = self._possible[self._kinds[number]]
-        for before, after in zip(
-            zip(*(_ends(operation, way, gradient) for way in self.ways[number]), strict=True),
-            zip(*(_ends(operation, way, gradient) for way in possible), strict=True),
-            strict=True,
-        ):
-            space = self.lying[before[0][0]].space
-            start, stop = (np.array([number for _, number in each]) for each in (before, after))
-            costs = costs + space.cost[start, stop[ways]]
+        planned = [_ends(operation, way, gradient) for way in self.ways[number]]
+        others = [_ends(operation, way, gradient) for way in possible]
+        for at, (tensor, _) in enumerate(planned[0]):
+            start, stop = (np.array([ends[at][1] for ends in each]) for each in (planned, others))
+            costs = costs + self.lying[tensor].space.cost[start, stop[ways]]
         return costs
 
     def _gradient_ways(self, number: int, place: int) -> Indices:
@@ -500,7 +497,7 @@ class Tables:
         of_code = np.full((len(factors) + 1) ** len(axes), -1)
         of_code[split @ codes] = np.arange(len(possible))
         layouts, again = np.unique(lying.own, return_inverse=True)
-        there = np.array([[_dimension(lying.space.layouts[at], axis) for axis in axes] for at in layouts])
+        there = np.array([[_dimension(lying.space.layouts[int(at)], axis) for axis in axes] for at in layouts])
         wanted = np.where(there >= 0, first[there], 0)[:, None, :]
         mine = split[planned][None, :, :]
         moves = free[mine] & (wanted != mine) & ((wanted > 0) | (closed & (there < 0)[:, None, :]))

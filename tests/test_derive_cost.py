@@ -72,6 +72,18 @@ def test_time_sends_more_bytes_where_the_product_would_take_longer_and_says_so()
     ]
 
 
+def test_the_time_of_a_permutation_is_that_of_its_pairs() -> None:
+    text = """
+mesh: {axes: [x], shape: [4]}
+arrays: {a: {shape: [8, 4], spec: [x]}}
+graph: {out: "roll(a, 2, axis=0)"}
+outputs: {out: [x]}
+"""
+    lines, notes, _ = _derived(text, derive={"cost": "time", "hardware": _v5p()})
+    assert "ppermute" in str(lines)
+    assert notes[-1] == "chosen by the estimated time on TPU v5p, here 3.00 µs"
+
+
 def test_faster_links_than_products_make_time_choose_as_bytes_do() -> None:
     slow = _v5p(flops={"bfloat16": 4.59e17})
     lines, notes, _ = _derived(PRODUCT, derive={"cost": "time", "hardware": slow})

@@ -115,6 +115,13 @@ def sending(prices: Prices, kind: str, axes: tuple[str, ...], sent: float) -> Se
     return Sending(kind, axes, sent, prices.rate(kind, axes).cost(sent))
 
 
+def permuted(prices: Prices, mesh: Mesh, axes: tuple[str, ...], permutation: Sequence[tuple[int, int]]) -> Rate:
+    """The cost of a permutation of blocks along mesh axes, given pairs of source and destination along them."""
+    return prices.permuting(
+        tuple((group[a], group[b]) for group in mesh.groups(axes) for a, b in permutation if a != b)
+    )
+
+
 @dataclass(frozen=True)
 class Bytes:
     """The bytes sent; for `least: memory` the bytes held, with the bytes sent as a tie-break."""
@@ -206,9 +213,7 @@ class Seconds:
         if move.kind == "slice":
             return 0.0
         if move.kind == "collective-permute":
-            groups = mesh.groups(move.axes)
-            pairs = tuple((group[a], group[b]) for group in groups for a, b in move.permutation if a != b)
-            return self.permuting(pairs).cost(move.sent)
+            return permuted(self, mesh, move.axes, move.permutation).cost(move.sent)
         return self.rate(move.kind, move.axes).cost(move.sent)
 
     @functools.cache  # noqa: B019

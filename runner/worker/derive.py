@@ -12,7 +12,7 @@ import jax
 from jax.sharding import NamedSharding
 
 from runner.derivation.derive import TRIES, Derived, Hints, NotDerived, derive, section, settled
-from runner.estimate.prices import BYTES, Prices, Seconds
+from runner.estimate.prices import BYTES, Prices, Seconds, permuted
 from runner.evidence.hlo import Metadata
 from runner.experiment.model import Experiment
 from runner.graph.model import Equation, Operand, Ref
@@ -216,7 +216,9 @@ def _accepted_of_graph(
         hints = inner_layouts(experiment, types, prices)
     except NotDerived:
         return None
-    for binding in (False, True) if hints is not None else ():
+    if hints is None:
+        return None
+    for binding in (False, True):
         other = _accepted(experiment, types, replace(hints, binding=binding), prices, judge, known)
         if isinstance(other, str):
             continue
@@ -231,9 +233,12 @@ def _less(cost: float, other: float) -> bool:
 
 def _cost(accepted: _Accepted, judge: Judge, prices: Prices) -> float:
     """The cost of lines and of their backward pass, whose products are two for each of the lines'."""
-    sent = (
-        sign * each.times * prices.rate(each.kind, each.axes).cost(each.sent)
-        for each, sign in judge.requested(accepted.written)
-    )
+
+    def cost(each: Requested) -> float:
+        if each.kind != "collective-permute":
+            return prices.rate(each.kind, each.axes).cost(each.sent)
+        return permuted(prices, accepted.written.mesh, each.axes, each.permutation).cost(each.sent)
+
+    sent = (sign * each.times * cost(each) for each, sign in judge.requested(accepted.written))
     many = 1 if accepted.written.grad is None else 3
     return sum(sent) + (0.0 if prices is BYTES else many * accepted.derived.computing)

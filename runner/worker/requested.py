@@ -20,12 +20,17 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Requested:
-    """A collective: its kind and mesh axes, the bytes that a device sends each time on a ring, how often it runs."""
+    """A collective.
+
+    - `sent`: the bytes that a device sends each time on a ring; `times`: how often it runs.
+    - `permutation`: pairs of source and destination along the axes, for a `collective-permute`.
+    """
 
     kind: str
     axes: tuple[str, ...]
     sent: float
     times: int
+    permutation: tuple[tuple[int, int], ...] = ()
 
 
 def requested(jaxpr: Any, mesh: Mesh) -> Iterator[Requested]:
@@ -40,7 +45,8 @@ def requested(jaxpr: Any, mesh: Mesh) -> Iterator[Requested]:
         if n > 1:
             held = sum(math.prod(each.aval.shape) * each.aval.dtype.itemsize for each in equation.invars)
             share = {"all-reduce": 2 * (n - 1) / n, "all-gather": n - 1, "collective-permute": 1.0}
-            yield Requested(kind, axes, share.get(kind, (n - 1) / n) * held, times)
+            pairs = tuple((int(a), int(b)) for a, b in equation.params.get("perm", ()))
+            yield Requested(kind, axes, share.get(kind, (n - 1) / n) * held, times, pairs)
 
 
 def _equations(jaxpr: Any, times: int) -> Iterator[tuple[Any, int]]:

@@ -31,6 +31,7 @@ from runner.graph.model import (
     Group,
     Operand,
     Ref,
+    Region,
     Repeat,
     Size,
     Slice,
@@ -46,6 +47,7 @@ from runner.layout import Layout, Mesh
 from runner.reference.arithmetic import ANY, EXACT, Arithmetic, cast
 from runner.reference.decisions import Decision, PerDevice, Script
 from runner.untyped import is_list
+from runner.words import quoted
 
 _TOO_MANY_DIMENSIONS = re.compile(r"\bdimensions?\b.*\b64\b")
 """NumPy's words for an array with too many dimensions."""
@@ -140,7 +142,9 @@ class _Interpreter:
                 del self.values[value.number]
         for equation, released in zip(graph.equations, graph.released, strict=True):
             gone = frozenset(released) - kept
-            if isinstance(equation.form, Repeat):
+            if isinstance(equation.form, Repeat) and equation.form.region is not None:
+                self._region(equation, equation.form.region)
+            elif isinstance(equation.form, Repeat):
                 self._repeat(equation, equation.form, gone)
             else:
                 self._line(equation, gone)
@@ -185,6 +189,24 @@ class _Interpreter:
             del ends
         together = (self._lift(lambda *slices: OPERATIONS["stack"].numpy(slices), None, *steps) for steps in stacked)
         self.values |= zip((result.number for result in equation.results), (*carried, *together), strict=True)
+
+    def _region(self, equation: Equation, region: Region) -> None:
+        """Run a `shard_map` on all of its devices: shard the operands, and join the results."""
+        (body,) = equation.bodies
+        outer, self.mesh = self.mesh, region.mesh
+        for param, operand, spec in zip(body.inputs, equation.operands, region.in_specs, strict=True):
+            (whole,) = self.values[operand.number] if isinstance(operand, Ref) else ()
+            self.values[param.number] = _shards(Layout(region.mesh, np.shape(whole), spec), whole)
+        self.run(body, frozenset(body.outputs))
+        for result, output, spec in zip(equation.results, body.outputs, region.out_specs, strict=True):
+            held = self.values[output]
+            layout = Layout.of_shards(region.mesh, np.shape(held[0]), spec)
+            if self.arithmetic.machine is None:
+                _check_copies(held, layout, equation, body.producers.get(output))
+            self.values[result.number] = [held[0] if not any(layout.spec) else layout.assembled(held)]
+        for number in body.defines:
+            self.values.pop(number, None)
+        self.mesh = outer
 
     def _everywhere(self, value: Any) -> PerDevice:
         return [value] * self.mesh.size
@@ -369,6 +391,33 @@ class _Interpreter:
             return self._everywhere(result)
         # Entries that are one object stay one object when they are widened.
         return self._lift(identity, equation, result)
+
+
+_COPIES = 1e-9
+"""By how much copies may differ, relative to their largest element: what float64 loses in sums of another order."""
+
+
+def _check_copies(held: PerDevice, layout: Layout, equation: Equation, line: Equation | None) -> None:
+    """Raise `CollectiveMisfit` where copies differ that the out_specs of a `shard_map` promise to be the same."""
+    for _, (first, *others) in layout.holders():
+        for other in others:
+            if held[first] is held[other]:
+                continue
+            one, two = np.asarray(held[first]), np.asarray(held[other])
+            if one.dtype.kind not in "fc":
+                same = np.array_equal(one, two)
+            else:
+                finite = np.abs(one[np.isfinite(one)])
+                scale = float(finite.max()) if finite.size else 0.0
+                same = np.allclose(one, two, rtol=_COPIES, atol=_COPIES * scale, equal_nan=True)
+            if not same:
+                at = (layout.mesh.coordinates[position] for position in (first, other))
+                over = quoted([axis for axis, a, b in zip(layout.mesh.axes, *at, strict=True) if a != b])
+                message = (
+                    f"the out_specs of the shard_map, {layout.spec}, promise the same value on every device along "
+                    f"{over}, and the devices have different ones"
+                )
+                raise CollectiveMisfit(message, equation if line is None else line)
 
 
 def _tuple(*items: Any) -> tuple[Any, ...]:

@@ -587,6 +587,7 @@ class _Reading:
                 in_space(read_in),
                 structs,
                 mesh=self.probe.manual if local else None,
+                devices=self.probe.mesh,
                 varying=varying,
                 check_vma=self.probe.check_vma,
                 references={name.rpartition(".")[2]: each for name, each in self.references.items()},

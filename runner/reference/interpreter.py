@@ -196,7 +196,8 @@ class _Interpreter:
         outer, self.mesh = self.mesh, region.mesh
         for param, operand, spec in zip(body.inputs, equation.operands, region.in_specs, strict=True):
             (whole,) = self.values[operand.number] if isinstance(operand, Ref) else ()
-            self.values[param.number] = _shards(Layout(region.mesh, np.shape(whole), spec), whole)
+            layout = Layout(region.mesh, np.shape(whole), spec)
+            self.values[param.number] = _shards(layout, whole) if any(spec) else self._everywhere(whole)
         self.run(body, frozenset(body.outputs))
         for result, output, spec in zip(equation.results, body.outputs, region.out_specs, strict=True):
             held = self.values[output]

@@ -642,7 +642,8 @@ class _Body:
         for variable, operand, spec, wish, kept in inputs:
             if kept:
                 shard = self.reader.fresh(wish or "shard")
-                over[shard], inside.known[variable] = self.term(operand), Name(shard)
+                over[shard] = _array(self.term(operand), variable.aval)
+                inside.known[variable] = Name(shard)
                 in_specs.append(spec)
         ends: list[Term] = []
 

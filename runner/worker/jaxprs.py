@@ -45,7 +45,7 @@ from runner.worker.primitives import (
 )
 from runner.worker.systems import system
 from runner.worker.trips import steps
-from runner.worker.versions import abstract_mesh, expanded, scan_counts, user_frame, varying_axes
+from runner.worker.versions import abstract_mesh, expanded, is_own, scan_counts, user_frame, varying_axes
 from runner.worker.walk import REFUSALS, function_of
 
 _LONGEST = 96
@@ -632,7 +632,9 @@ class _Body:
     def _region(self, equation: Any, wanted: Sequence[bool]) -> list[Term]:
         """The results of a `shard_map`: a region that has the lines of a device."""
         params = equation.params
-        jaxpr, mesh = params["jaxpr"], self._mesh(params)
+        jaxpr = params["jaxpr"]
+        self.frame = _defined(jaxpr) or self.frame
+        mesh = self._mesh(params)
         live = self.live(jaxpr, tuple(wanted))
         name = self.reader.fresh(self._loop_name("shard_map"))
         inside = replace(self.inside({}), follows=params["check_vma"])
@@ -894,6 +896,14 @@ def _bodies(
 def _array(term: Term, aval: Any) -> Term:
     """An initial carry; a number becomes an array of the carried dtype."""
     return built("asarray({x}, {t})", x=term, t=str(aval.dtype)) if isinstance(term, Const) else term
+
+
+def _defined(jaxpr: Any) -> Frame | None:
+    """The line where the function of a jaxpr is defined, in the user's own files."""
+    said = re.fullmatch(r".* at (.*):(\d+)", str(getattr(jaxpr.debug_info, "func_src_info", "")))
+    if said is None or not is_own(said[1]):
+        return None
+    return Frame(said[1], int(said[2]), linecache.getline(said[1], int(said[2])).strip())
 
 
 def _frame(equation: Any) -> Frame | None:

@@ -21,6 +21,7 @@ from runner.programs.types import Floats, Typed
 from runner.sharding.plan import Derivation, Plan, whole_axes
 from runner.untyped import is_sequence
 from runner.why import notation
+from runner.words import listed
 from runner.worker import calls
 from runner.worker.plan import NOWHERE, Names, Place, plan
 from runner.worker.refusing import refusal
@@ -125,6 +126,8 @@ def derived(
 
     `refused`: gives JAX's objection to lines, if any, and collects the dtypes in them.
     """
+    if experiment.regions:
+        return f"the shard_map in {listed(experiment.regions)} is a device's code already, of which no other is derived"
     shardy, types = planned(experiment)
     hints = {number: whole_axes(spec) for number, spec in shardy.values.items()}
     reason = None

@@ -88,7 +88,7 @@ def _check_names(config: Mapping[str, Any], key: Key, dims: Mapping[str, int]) -
     for inner in config["body"]:
         if inner in dims:
             raise invalid((*key, "body"), f"'{inner}' is a dim already; a name means one thing")
-    if index in carry or index in over or index in config["body"]:
+    if "shard_map" not in config and (index in carry or index in over or index in config["body"]):
         raise invalid((*key, "index"), f"'{index}' counts the steps and cannot be assigned")
     for name in over:
         if name in carry:

@@ -110,6 +110,15 @@ def in_loop(x: Any, ws: Any) -> Any:
     return lax.scan(lambda h, w: (jnp.tanh(product(h, w)), None), x, ws)[0]
 
 
+def loop(x: Any, ws: Any) -> Any:
+    return lax.scan(lambda h, w: (jnp.tanh(h @ w), None), x, ws)[0]
+
+
+def squared(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the gradients of the sum of what a function gives, squared."""
+    return jax.grad(lambda *operands: (function(*operands) ** 2).sum(), (0, 1, 2))
+
+
 def branching(x: Any) -> Any:
     def body(x: Any) -> Any:
         key = jax.random.fold_in(jax.random.key(1), lax.axis_index("x"))
@@ -145,11 +154,11 @@ def held(function: Callable[..., Any], *operands: Any) -> list[np.ndarray]:
         (fsdp, whole, (array(8, 4), array(4, 8), array(8, 4))),
         (jax.grad(fsdp, (0, 1, 2)), jax.grad(whole, (0, 1, 2)), (array(8, 4), array(4, 8), array(8, 4))),
         (ring, attention, (array(8, 4), array(8, 4), array(8, 4))),
-        (jax.grad(lambda *a: (ring(*a) ** 2).sum()), jax.grad(lambda *a: (attention(*a) ** 2).sum()), (array(8, 4),) * 3),
+        (squared(ring), squared(attention), (array(8, 4), array(8, 4), array(8, 4))),
         (pipeline, layers, (array(2, 4, 4), array(3, 2, 4))),
         (experts, by_expert, (array(16, 4), array(2, 4, 4))),
         (reduced, unsharded, (array(8, 4),)),
-        (in_loop, lambda x, ws: lax.scan(lambda h, w: (jnp.tanh(h @ w), None), x, ws)[0], (array(4, 4), array(3, 4, 4))),
+        (in_loop, loop, (array(4, 4), array(3, 4, 4))),
         (branching, lambda x: jnp.concatenate([2 * x[:2], x[2:] - 1]), (array(4),)),
     ],
     ids=["fsdp", "fsdp-grad", "ring", "ring-grad", "pipeline", "experts", "no-vma", "in-a-loop", "branch"],
@@ -189,7 +198,7 @@ def nested(x: Any) -> Any:
     ],
 )
 def test_a_shard_map_that_cannot_be_read_is_one_message(function: Callable[..., Any], message: str) -> None:
-    with pytest.raises(jaxprs.CannotRead, match="^test_own_shard_map.py:") as refused:
+    with pytest.raises(jaxprs.CannotRead, match=r"^test_own_shard_map\.py:") as refused:
         read(function, array(4, 4))
     assert message in str(refused.value)
 

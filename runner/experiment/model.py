@@ -444,6 +444,23 @@ class Experiment:
         return of_sections
 
     @cached_property
+    def written(self) -> Experiment | None:
+        """The experiment whose graph calls the user's functions themselves in the place of their references.
+
+        None where none of those has lines.
+        """
+        if not self.imports.written:
+            return None
+
+        def own(line: Any) -> Any:
+            for reference, function in self.imports.written.items() if isinstance(line, str) else ():
+                line = line.replace(reference, function)
+            return line
+
+        graph = {name: own(line) for name, line in self.definition["graph"].items()}
+        return self.reader({**self.definition, "graph": graph})
+
+    @cached_property
     def regions(self) -> tuple[str, ...]:
         """The places of the `shard_map`s inside the user's functions that `graph` reads."""
         forms = ((equation.form, equation.source.line) for equation in walk(self.computed("graph")))

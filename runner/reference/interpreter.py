@@ -84,6 +84,7 @@ def interpret(
     script: Script | None = None,
     given: Mapping[str, PerDevice] | None = None,
     most: int | None = None,
+    copies: bool = True,
 ) -> Interpretation:
     """Run one section (or `statements` in its place) on `arrays`, which are whole and in their own dtype.
 
@@ -91,7 +92,8 @@ def interpret(
     its block over the manual axes (`experiment.block`), the same as all that differ from it along the others.
 
     `given` are all values that are known already, the arrays' too, where `statements` are not the first ones. Raises
-    `OverflowError` for a value of more than `most` elements on a device.
+    `OverflowError` for a value of more than `most` elements on a device, and, with `copies`, `CollectiveMisfit` where a
+    `shard_map` in the graph gives copies that differ.
 
     `keep` are the names whose values are asked for afterwards; None: all. Any other value is let go of when no later
     equation reads it. `script` sees, and may change, every discrete decision: `runner/reference/decisions.py`.
@@ -102,7 +104,9 @@ def interpret(
     else:
         names = [array.name for array in experiment.given] if given is None else given
         lines = graph_of(experiment.lines(section) if statements is None else tuple(statements), names)
-    interpreter = _Interpreter(mesh, experiment.dims, experiment.x64, arithmetic, script or Script(), most)
+    interpreter = _Interpreter(
+        mesh, experiment.dims, experiment.x64, arithmetic, script or Script(), most, copies=copies
+    )
     values = dict(given or {})
     for array in experiment.given if given is None else ():
         whole = arithmetic.held(arrays[array.name], experiment.x64, array.dtype)
@@ -132,6 +136,8 @@ class _Interpreter:
     most: int | None = None
     own: bool = False
     """Whether floats keep their own dtypes because `floats` has none."""
+    copies: bool = True
+    """Whether copies have to be the same that a `shard_map` gives."""
     values: dict[int, PerDevice] = field(default_factory=dict[int, PerDevice])
     work: int = 0
 
@@ -202,7 +208,7 @@ class _Interpreter:
         for result, output, spec in zip(equation.results, body.outputs, region.out_specs, strict=True):
             held = self.values[output]
             layout = Layout.of_shards(region.mesh, np.shape(held[0]), spec)
-            if self.arithmetic.machine is None:
+            if self.copies and self.arithmetic.machine is None:
                 _check_copies(held, layout, equation, body.producers.get(output))
             self.values[result.number] = [held[0] if not any(layout.spec) else layout.assembled(held)]
         for number in body.defines:

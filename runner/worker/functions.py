@@ -107,6 +107,7 @@ class _Reading:
     arrays: dict[str, Any] = field(default_factory=dict[str, Any])
     functions: dict[str, Any] = field(default_factory=dict[str, Any])
     imported: dict[str, Imported] = field(default_factory=dict[str, Imported])
+    written: dict[str, str] = field(default_factory=dict[str, str])
     patterns: set[str] = field(default_factory=set[str])
     """The patterns of `specs` that match a path."""
     inside: dict[str, None] = field(default_factory=dict[str, None])
@@ -163,7 +164,9 @@ class _Reading:
                 raise invalid(("references", name), f"nothing calls '{name}'; what is called is {known}")
         names = (*self.definition["imports"], *(f"{name}_tree" for name in self.trees))
         paths = {name: path for name, path in self.paths.items() if name != path}
-        changed[KEY] = codec.plain(Imports(self.imported, tuple(self.preamble), names, tuple(self.modules), paths))
+        changed[KEY] = codec.plain(
+            Imports(self.imported, tuple(self.preamble), names, tuple(self.modules), paths, self.written)
+        )
         return changed
 
     @cached_property
@@ -618,7 +621,31 @@ class _Reading:
             raise InvalidExperiment(Fault(key, f"{call.text} gives no array", call.text, 0, len(call.text)))
         if section == "graph" and not self.around and all(operand in self.arrays for operand in operands):
             self.compilable[line] = (in_space(space), structs)
-        return self._function(call, own, reads, structs, lines, gives, where)
+        text, tree = self._function(call, own, reads, structs, lines, gives, where)
+        if reference is not None and not local and not self.around:
+            self._write(text, call, reads, structs, in_space(space), gives, where)
+        return text, tree
+
+    def _write(
+        self,
+        reference: str,
+        call: PythonCall,
+        reads: Sequence[str],
+        structs: Mapping[str, Any],
+        function: Callable[..., list[Any]],
+        gives: Any,
+        where: str,
+    ) -> None:
+        """Add the lines of a function that has a reference, if they contain a `shard_map` that can be read."""
+        try:
+            lines = jaxprs.read(function, structs, devices=self.probe.mesh, taken=self.taken)
+        except CannotRead:
+            # Its reference was read, which is why it has one.
+            return
+        regions = (line for line in lines.lines.values() if is_mapping(line) and "shard_map" in line)
+        if next(regions, None) is not None and not lines.arrays:
+            own = free(f"{reference.partition('(')[0]}_written", self.taken)
+            self.written[reference], _ = self._function(call, own, reads, structs, lines, gives, where)
 
     def _referring(self, reference: Callable[..., Any], call: PythonCall, space: Mapping[str, Any]) -> dict[str, Any]:
         """The names of Python, with a reference in place of the called function."""

@@ -222,6 +222,7 @@ def test_collectives_are_those_of_the_lines_inside_and_the_verdict_says_what_it_
     assert all("test_own_shard_map.py:" in reason for reason in reasons)
     assert any("the derivative of test_own_shard_map.py:" in reason for reason in reasons)
     assert not program.collectives_unknown
+    assert program.checks.value is not None
     note = program.checks.value.note
     assert note is not None
     assert "not that its collectives are what was meant" in note
@@ -234,10 +235,12 @@ def test_explicit_axes_and_a_reference(tmp_path: Path) -> None:
     )
     total = jax.shard_map(lambda x: lax.psum(x.sum(), "x"), mesh=mesh, in_specs=P("x"), out_specs=P())
     record = runner.check(
-        total, (array(4),), mesh=mesh, in_specs=P("x"), folder=tmp_path, quiet=True, reference=jnp.sum
+        total, (array(4),), mesh=mesh, in_specs=(P("x"),), folder=tmp_path, quiet=True, reference=jnp.sum
     )
     assert (record.status, record.collectives) == ("passed", {"all-reduce": 1}), record.error
-    assert record.compiled["auto"].checks.value.note is None
+    value = record.compiled["auto"].checks.value
+    assert value is not None
+    assert value.note is None
 
 
 def test_copies_that_differ_are_found_where_nobody_else_looks(tmp_path: Path) -> None:
@@ -248,3 +251,64 @@ def test_copies_that_differ_are_found_where_nobody_else_looks(tmp_path: Path) ->
     assert "the out_specs of the shard_map, P(), promise the same value on every device along 'x'" in record.error
     assert "test_own_shard_map.py:" in record.error
     assert "Traceback" not in record.error
+
+
+@partial(over, in_specs=P("x"), out_specs=P("x"))
+def local_mask(x: Any) -> Any:
+    rows = jnp.arange(len(x))
+    return jnp.where(rows[:, None] > 1, x, 0)
+
+
+@partial(over, in_specs=(P("x"), P("y")), out_specs=P(), check_vma=False)
+def forgotten(x: Any, w: Any) -> Any:
+    out = x.sum(0) @ w
+    return lax.psum(out, "x")
+
+
+@pytest.mark.parametrize(
+    ("function", "reference", "operands", "specs", "mend"),
+    [
+        (local_mask, lambda x: jnp.where(jnp.arange(len(x))[:, None] > 1, x, 0), (array(8, 4),), (P("x"),),
+         "the term axis_index('x') * 4 is left out in test_own_shard_map.py:{} rows = jnp.arange(len(x))"),
+        (forgotten, lambda x, w: (x.sum(0) @ w.reshape(2, 4, 3)).sum(0), (array(8, 4), array(8, 3)), (P("x"), P("y")),
+         "over 'x' and 'y'"),
+    ],
+)  # fmt: skip
+def test_a_mistake_inside_is_named_by_its_line_where_there_is_a_reference(
+    tmp_path: Path, function: Any, reference: Any, operands: Any, specs: Any, mend: str
+) -> None:
+    record = check(tmp_path, function, *operands, in_specs=specs, reference=reference)
+    assert record.status == "failed", record.error
+    value = record.compiled["auto"].checks.value
+    assert value is not None
+    who, found, *_ = value.diagnosis
+    assert "in NumPy too, the function with its shard_map" in who
+    assert "the function equals its reference" in found
+    assert mend.partition("{}")[0] in found
+
+
+def test_grad_of_a_line_that_has_a_shard_map_is_confirmed(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import jax\nimport jax.numpy as jnp\nfrom jax import lax\nfrom jax.sharding import AbstractMesh, AxisType\n"
+        "mesh = AbstractMesh((2, 2), ('x', 'y'), axis_types=(AxisType.Auto,) * 2)\n"
+        "mlp = jax.shard_map(lambda x, w: lax.psum(jnp.tanh(x) @ w, 'y'), mesh=mesh,\n"
+        "                    in_specs=(jax.P('x', 'y'), jax.P('y')), out_specs=jax.P('x'))\n"
+    )
+    normal = {"init": "normal(0, 1)", "dtype": "float32"}
+    record = runner.run(
+        {
+            "name": "mine",
+            "mesh": {"axes": ["x", "y"], "shape": [2, 2]},
+            "imports": {"mine": str(tmp_path / "mine.py")},
+            "arrays": {
+                "x": {"shape": [8, 4], "spec": ["x", "y"], **normal},
+                "w": {"shape": [4, 4], "spec": ["y"], **normal},
+            },
+            "graph": {"loss": "mean(mine.mlp(2 * x, w) ** 2)"},
+            "outputs": {"loss": []},
+            "grad": {"of": "loss", "wrt": ["w"]},
+            "program": "auto",
+        },
+        folder=tmp_path / "run",
+    )
+    assert record.status == "passed", record.error

@@ -208,9 +208,8 @@ class Findings:
             if isinstance(checks.value, ValueVerdict) and checks.value.status == "failed":
                 blamed = of_interpreter and run.program.section == "per_device"
                 who = blame.INTERPRETER if blamed else blame.blame(context, values, run.program, alike=alike)
-                verdict = replace(
-                    checks.value, diagnosis=[who, *self._differs(run.program), *self._of_written(context, run)]
-                )
+                of_functions = self._of_written(context, run)
+                verdict = replace(checks.value, diagnosis=of_functions or [who, *self._differs(run.program)])
                 checks = checks.but(value=verdict)
             checks = known.judge(context, run.program, checks)
             record.programs[run.program] = self._compiled(context, run, checks, folder)

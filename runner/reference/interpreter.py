@@ -201,7 +201,8 @@ class _Interpreter:
         (body,) = equation.bodies
         outer, self.mesh = self.mesh, region.mesh
         for param, operand, spec in zip(body.inputs, equation.operands, region.in_specs, strict=True):
-            (whole,) = self.values[operand.number] if isinstance(operand, Ref) else ()
+            assert isinstance(operand, Ref)
+            (whole,) = self.values[operand.number]
             layout = Layout(region.mesh, np.shape(whole), spec)
             self.values[param.number] = _shards(layout, whole) if any(spec) else self._everywhere(whole)
         self.run(body, frozenset(body.outputs))

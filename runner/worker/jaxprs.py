@@ -649,12 +649,12 @@ class _Body:
                 in_specs.append(spec)
         ends: list[Term] = []
 
-        def shard() -> tuple[()]:
+        def device() -> tuple[()]:
             ends.extend(inside.run(jaxpr, wanted))
             return ()
 
         self.reader.devices = None
-        _on_devices(shard, (), mesh, check_vma=params["check_vma"])
+        _on_devices(device, (), mesh, check_vma=params["check_vma"])
         self.reader.devices = mesh
         stack: dict[str, str] = {}
         results: list[Term] = []

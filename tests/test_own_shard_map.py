@@ -243,6 +243,14 @@ def test_explicit_axes_and_a_reference(tmp_path: Path) -> None:
     assert value.note is None
 
 
+def test_copies_that_jax_does_not_know_to_be_equal_are_one_message(tmp_path: Path) -> None:
+    record = check(tmp_path, over(lambda x: x.sum(), in_specs=P("x"), out_specs=P()), array(4), in_specs=P("x"))
+    assert record.status == "invalid"
+    assert record.error is not None
+    assert "out_specs is P() which implies that" in record.error
+    assert "it was inferred to be possibly varying over {x}" in record.error
+
+
 def test_copies_that_differ_are_found_where_nobody_else_looks(tmp_path: Path) -> None:
     forgotten = over(lambda x: x.sum(), in_specs=P("x"), out_specs=P(), check_vma=False)
     record = check(tmp_path, forgotten, array(4), in_specs=P("x"))

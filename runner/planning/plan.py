@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from runner.derivation.scopes import NotDerived
 from runner.experiment.auto import Least
 from runner.experiment.model import Experiment
 from runner.layout import Parts, Spec
@@ -154,10 +155,7 @@ def prices_of(experiment: Experiment, least: Least) -> Prices:
 def plan(experiment: Experiment, types: Parts, wanted: Wanted) -> Plan:
     """The best layouts for the keys of `wanted`. Raises `NoPlan` and `NotDerived`."""
     if experiment.regions:
-        raise NoPlan(
-            f"the shard_map in {listed(experiment.regions)} has its layouts in its in_specs and out_specs, for which "
-            "there is nothing to plan"
-        )
+        raise NotDerived(f"the shard_map in {listed(experiment.regions)} has its layouts in in_specs and out_specs")
     began = time.perf_counter()
     every = {least: prices_of(experiment, least) for least in dict.fromkeys((wanted.least, *wanted.beside))}
     prices = every[wanted.least]

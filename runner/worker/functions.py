@@ -253,7 +253,9 @@ class _Reading:
 
     def _raised(self, error: BaseException, what: str, key: Key, call: str = "") -> InvalidExperiment:
         """The report of an exception of the user's code, with its line if known."""
-        first = str(error).strip().split("\n")[0]
+        lines = [line.strip() for line in str(error).split("\n") if line.strip()]
+        # JAX says of out_specs what is wrong with them in the lines after a colon.
+        first = " ".join(lines[: 3 if lines and lines[0].endswith(":") else 1])
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_own(frame.filename)]
         where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno} {frames[-1].line}" if frames else ""
         message = f"{what}{where}: {type(error).__name__}" + (f": {first}" if first else "")

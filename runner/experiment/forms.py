@@ -188,7 +188,7 @@ _REPEAT = Form(
     missing="the repeat '{name}' has no '{key}'",
 )
 _SPECS_OF_A_REGION = Form("list", "the {last} of a shard_map are a list of PartitionSpecs", of=SPEC)
-_REGION = Form(
+REGION = Form(
     "mapping",
     keys={
         "shard_map": Form(
@@ -211,6 +211,7 @@ _REGION = Form(
     required=("shard_map", "body", "stack"),
     missing="the shard_map '{name}' has no '{key}'",
 )
+"""A `shard_map` in a function of the user's Python: a worker writes it, and no file has it."""
 _SHARED = replace(_REPEAT, keys={**_OF_A_REPEAT, "body": replace(_TO_EXPRESSIONS, of="shared-line")})
 
 FORMS: Mapping[str, Form] = {
@@ -328,7 +329,6 @@ FORMS: Mapping[str, Form] = {
     ),
     "repeat": _REPEAT,
     "shared-repeat": _SHARED,
-    "region": _REGION,
     "function": Form(
         "mapping",
         keys={"of": _one_or_more(_TEXT), "checkpoint": "checkpoint", "result": "shared-line"},

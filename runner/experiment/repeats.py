@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from runner.experiment.forms import FORMS, IDENTIFIER, check
+from runner.experiment.forms import FORMS, IDENTIFIER, REGION, check
 from runner.experiment.frames import Frame
 from runner.experiment.plain import check_name, read_expression, read_size
 from runner.faults import InvalidExperiment, Key, invalid
@@ -57,7 +57,7 @@ def known_without_arrays(expression: Expression, scope: Scope) -> int | None:
 
 def check_repeat(config: Mapping[str, Any], key: Key, name: str, dims: Mapping[str, int]) -> None:
     """Raise `InvalidExperiment` for invalid keys and names of a repeat."""
-    check(config, key, FORMS["region" if "shard_map" in config else "repeat"], name)
+    check(config, key, REGION if "shard_map" in config else FORMS["repeat"], name)
     _check_names(config, key, dims)
 
 

@@ -38,8 +38,16 @@ sys.path += [folder for folder in FOLDERS if folder not in sys.path]
 
 
 class _Unpickler(pickle.Unpickler):
-    def persistent_load(self, device):
-        return jax.devices()[device]
+    auto = False
+
+    def persistent_load(self, key):
+        kind, *parts = key
+        if kind == "device":
+            return jax.devices()[parts[0]]
+        lie, names, types, more = parts
+        types = (jax.sharding.AxisType.Auto,) * len(names) if self.auto else types
+        make = jax.sharding.AbstractMesh if kind == "abstract" else jax.sharding.Mesh
+        return make(lie, names, axis_types=types, **more)
 
     def find_class(self, module, name):
         found = super().find_class(module, name)
@@ -70,12 +78,16 @@ def _register(kind, flatten, unflatten):
     jax.tree_util.register_pytree_with_keys(kind, flatten_with_keys, unflatten, flatten)
 
 
-with Path(__file__).with_name("called.pkl").open("rb") as _file:
-    # What a script makes a pytree is none where the script has not run.
-    for _kind, *_how in _Unpickler(_file).load():
-        if not jax.tree_util.is_tree_node(_kind):
-            _register(_kind, *_how)
-    _function, _operands, _in_specs, _out_specs, _reference, _mesh = _Unpickler(_file).load()
+def _loaded():
+    with Path(__file__).with_name("called.pkl").open("rb") as file:
+        # What a script makes a pytree is none where the script has not run.
+        for kind, *how in _Unpickler(file).load():
+            if not jax.tree_util.is_tree_node(kind):
+                _register(kind, *how)
+        return _Unpickler(file).load()
+
+
+_function, _operands, _in_specs, _out_specs, _reference, _mesh = _loaded()
 
 
 def _is_array(leaf):
@@ -106,7 +118,21 @@ def _whole(tree, arrays):
     return jax.tree.map(leaf, tree)
 
 
-def _called(function, arrays):
+def _called(own, arrays):
+    """What a function gives; own: whether it is the function itself, or its reference."""
+    global _function, _operands, _reference, _mesh
+    try:
+        return _given(_function if own else _reference, arrays)
+    except ValueError as error:
+        # Operands whose types have shardings on Explicit axes, as a shard_map asks for, only `explicit` gives.
+        if _Unpickler.auto or not any(text in str(error) for text in _EXPLICIT):
+            raise
+    _Unpickler.auto = True
+    _function, _operands, _, _, _reference, _mesh = _loaded()
+    return _given(_function if own else _reference, arrays)
+
+
+def _given(function, arrays):
     """What a function gives, as `jit` has it, of these arrays in the place of its operands' own."""
     given = iter(arrays)
     whole = [
@@ -118,6 +144,7 @@ def _called(function, arrays):
         return jax.tree.map(lambda x: _array(jax.numpy.asarray(x) if isinstance(x, _NUMBERS) else x), result)
 
 
+_EXPLICIT = ("does not match the specs of the input", "should match the aval mesh")
 _NUMBERS = (bool, int, float, complex)
 operands = [jax.tree.map(_array, operand) for operand in _operands]
 in_specs = _in_specs
@@ -125,11 +152,11 @@ out_specs = _out_specs
 
 
 def function(*arrays):
-    return _called(_function, arrays)
+    return _called(True, arrays)
 
 
 def reference(*arrays):
-    return _called(_reference, arrays)
+    return _called(False, arrays)
 '''
 
 
@@ -211,14 +238,23 @@ def _context() -> Any:
 
 
 def _pickled(*values: Any) -> bytes:
-    """Pickle values for another process; JAX devices are replaced by their ids."""
+    """Pickle values for another process; JAX devices and meshes are replaced by what they are made of."""
     # Imported late, since few runs need it; it has no type stubs.
     cloudpickle: Any = importlib.import_module("cloudpickle")
-    jax = sys.modules.get("jax")
+    jax: Any = sys.modules.get("jax")
 
     class Pickler(cloudpickle.CloudPickler):
-        def persistent_id(self, obj: Any) -> int | None:
-            return obj.id if jax is not None and isinstance(obj, jax.Device) else None
+        def persistent_id(self, obj: Any) -> tuple[Any, ...] | None:
+            if jax is None:
+                return None
+            if isinstance(obj, jax.Device):
+                return "device", obj.id
+            if isinstance(obj, jax.sharding.Mesh) and obj.axis_names:
+                return "mesh", obj.devices, obj.axis_names, obj.axis_types, dict[str, Any]()
+            if isinstance(obj, jax.sharding.AbstractMesh) and obj.axis_names:
+                device = {"abstract_device": obj.abstract_device}
+                return "abstract", obj.axis_sizes, obj.axis_names, obj.axis_types, device
+            return None
 
     stream = io.BytesIO()
     for value in values:

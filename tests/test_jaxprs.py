@@ -565,8 +565,6 @@ NAMED = "name a reference for it, or for a function with jit that calls it"
 REFUSED = {
     doubled: f"a callback '<lambda>' of Python is not read: {NAMED}",
     kernel: f"a Pallas kernel 'doubling' is not read: {NAMED}",
-    mapped: "a shard_map '<lambda>' inside of a function: name a reference for the function with jit that contains "
-    "it, or give the device's code as per_device",
     searching: "a while_loop of which no constant says how many steps it takes at most: let its condition say so, as "
     "in `(i < 100) & (error > 1e-6)`, or name a reference for a function with jit that has it inside",
     next_float: "'nextafter': the oracle's floats are float64, of which another one is next; add a small number, or "

@@ -28,6 +28,7 @@ from runner.experiment.model import Experiment, Flat, Section, expressions
 from runner.faults import InvalidExperiment
 from runner.reference import PerDevice, interpret
 from runner.reference.arithmetic import Arithmetic
+from runner.words import listed
 
 SECTIONS: tuple[Section, ...] = ("graph", "per_device")
 
@@ -45,6 +46,38 @@ Refused: TypeAlias = Callable[[Experiment], str | None]
 def budget(elapsed: float) -> float:
     """How many seconds edits are tried for, in a run that has taken so many."""
     return min(MOST, max(LEAST, SHARE * elapsed))
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A section that should compute what `graph` does, and the experiment that it is a section of.
+
+    It is `per_device`, or a graph with a function of the user's own in the place of its reference.
+    """
+
+    experiment: Experiment
+    section: Section = "per_device"
+
+
+def diagnose_written(context: Context, seconds: float) -> list[str]:
+    """What is wrong with a function of the user's own that contains a `shard_map`, if it does not compute its
+    reference; nothing where it does. Edits are tried for so many `seconds`.
+    """
+    written = context.experiment.written
+    if written is None or context.graph is None or context.experiment.reads_gradients:
+        return []
+    try:
+        trial = Trial(context, Suspect(written, "graph"))
+    except MISFITS:
+        return []
+    if trial.suspect_is_right():
+        return []
+    mend, complete = _mend(context, trial, None, seconds)
+    who = f"in NumPy too, the function with its shard_map ({listed(written.regions)}) differs from its reference"
+    if mend is not None:
+        return [who, mend.mend.replace("it equals the graph", "the function equals its reference")]
+    within = "" if complete else f" within {seconds:.2g} s"
+    return [who, f"no single edit of the function was found{within} that computes its reference"]
 
 
 def diagnose(context: Context, refused: Refused | None = None, seconds: float = LEAST) -> list[str]:
@@ -73,11 +106,12 @@ def diagnose(context: Context, refused: Refused | None = None, seconds: float = 
 def _mend(context: Context, trial: Trial, refused: Refused | None, seconds: float) -> tuple[Edit | None, bool]:
     """The likeliest edit that mends the program, and whether all were tried."""
     start = time.perf_counter()
-    edits = Edits(context.experiment, "per_device")
+    suspect = trial.suspect
+    edits = Edits(suspect.experiment, suspect.section)
     best: Edit | None = None
     lowest = math.inf
     graph = _lines(context.experiment.lines("graph"))
-    counting = indices(context.experiment, "per_device")
+    counting = indices(suspect.experiment, suspect.section)
     # A mistake in a line of indices is less likely, and a collective around one mends by accident what is wrong.
     proposed = [_proposed(candidates, start + seconds / 2) for candidates in (changing(edits), inserting(edits))]
     every = all(whole for _, whole in proposed)
@@ -146,11 +180,12 @@ def _lines(statements: Sequence[Flat]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class _Case:
-    """Some arrays, and every value of each section as it is."""
+    """Some arrays, and every value of each section and of the suspect as it is."""
 
     arrays: Arrays
     arithmetic: Mapping[Section, Arithmetic]
     values: Mapping[Section, Mapping[str, PerDevice]]
+    suspect: Mapping[str, PerDevice]
     moved: bool
 
 
@@ -161,29 +196,54 @@ class Trial:
     is a psum too many. So every float is moved.
     """
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, suspect: Suspect | None = None) -> None:
         self._context = context
+        self.suspect = suspect or Suspect(context.experiment)
         exact, uncast = _arithmetic(context, casts=True), _arithmetic(context, casts=False)
         # A collective too many in a loop grows what it carries at every step.
         self._most = most(context)
         arrays = moved(context.experiment, context.arrays, 1)
-        self._cases = [_case(context.experiment, context.arrays, uncast)]
-        self._cases += [_case(context.experiment, arrays, uncast, moved=True)]
+        self._cases = [self._case(context.arrays, uncast), self._case(arrays, uncast, moved=True)]
         if context.uncast:
-            self._cases.insert(0, _case(context.experiment, context.arrays, exact))
+            self._cases.insert(0, self._case(context.arrays, exact))
+
+    def _case(self, arrays: Arrays, arithmetic: Mapping[Section, Arithmetic], *, moved: bool = False) -> _Case:
+        experiment, suspect = self._context.experiment, self.suspect
+        values: dict[Section, Mapping[str, PerDevice]] = {
+            section: interpret(experiment, section, arrays, arithmetic=arithmetic[section]).values
+            for section in SECTIONS
+            if experiment.section(section)
+        }
+        if suspect.experiment is experiment:
+            return _Case(arrays, arithmetic, values, values.get(suspect.section, {}), moved)
+        of_suspect = interpret(
+            suspect.experiment, suspect.section, arrays, arithmetic=arithmetic[suspect.section], copies=False
+        )
+        return _Case(arrays, arithmetic, values, of_suspect.values, moved)
+
+    def suspect_is_right(self) -> bool:
+        """Whether the suspect computes the graph as it is."""
+        return all(
+            sections.agree(self._context, name, case.values["graph"][name], case.suspect[name])
+            for case in self._cases
+            for name in self._context.experiment.results
+        )
 
     def mends(self, edit: Edit) -> bool:
-        """Whether the edited `per_device` computes the graph."""
+        """Whether the edited suspect computes the graph."""
         # Nobody knows the gradients of other arrays, which what is written by hand would have to give.
         apart = self._context.experiment.apart
         return all(
-            self._equal(case, "per_device", edit, case.values["graph"], apart if case.moved else frozenset())
+            self._equal(
+                case, self.suspect, case.suspect, edit, case.values["graph"], apart if case.moved else frozenset()
+            )
             for case in self._cases
         )
 
     def same(self, edit: Edit, section: Section) -> bool:
         """Whether the edited section computes what it computes as it is."""
-        return all(self._equal(case, section, edit, case.values[section]) for case in self._cases)
+        itself = Suspect(self._context.experiment, section)
+        return all(self._equal(case, itself, case.values[section], edit, case.values[section]) for case in self._cases)
 
     def departure(self, seconds: float) -> str | None:
         """From which line on `per_device` has what `graph` has nowhere, on arrays of no accident."""
@@ -225,7 +285,8 @@ class Trial:
     def _equal(
         self,
         case: _Case,
-        section: Section,
+        suspect: Suspect,
+        values: Mapping[str, PerDevice],
         edit: Edit,
         wanted: Mapping[str, PerDevice],
         but: frozenset[str] = frozenset(),
@@ -233,15 +294,15 @@ class Trial:
         experiment = self._context.experiment
         # What stands below an edit is not there yet.
         later = {str(line).split(".")[0] for line, _ in expressions(edit.statements[edit.first :])}
-        known = {name: value for name, value in case.values[section].items() if name.split(".")[0] not in later}
+        known = {name: value for name, value in values.items() if name.split(".")[0] not in later}
         try:
             after = interpret(
-                experiment,
-                section,
+                suspect.experiment,
+                suspect.section,
                 case.arrays,
                 edit.statements[edit.first :],
                 keep=experiment.results,
-                arithmetic=case.arithmetic[section],
+                arithmetic=case.arithmetic[suspect.section],
                 given=known,
                 most=self._most,
             ).values
@@ -259,17 +320,6 @@ def most(context: Context) -> int:
 
 def _arithmetic(context: Context, *, casts: bool) -> dict[Section, Arithmetic]:
     return {section: Arithmetic(context.floats.get(section, {}), casts=casts) for section in SECTIONS}
-
-
-def _case(
-    experiment: Experiment, arrays: Arrays, arithmetic: Mapping[Section, Arithmetic], *, moved: bool = False
-) -> _Case:
-    values: dict[Section, Mapping[str, PerDevice]] = {
-        section: interpret(experiment, section, arrays, arithmetic=arithmetic[section]).values
-        for section in SECTIONS
-        if experiment.section(section)
-    }
-    return _Case(arrays, arithmetic, values, moved)
 
 
 def moved(experiment: Experiment, arrays: Arrays, seed: int) -> Arrays:

@@ -12,7 +12,7 @@ from runner.checks.context import Context
 from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment, Flat, Section
 from runner.experiment.plain import located
-from runner.faults import InvalidExperiment
+from runner.faults import InvalidExperiment, invalid
 from runner.language.syntax import fault_at
 from runner.layout import Typed
 from runner.reference import CollectiveMisfit, Oracle, PerDevice, Rounding, gradient, interpret, measure
@@ -62,7 +62,7 @@ def _interpret(context: Context, drawn: Mapping[Section, Sequence[Arrays]] | Non
                     drawn=(drawn or {}).get(section, ()),
                 )
             except CollectiveMisfit as error:
-                raise _located(section, error) from None
+                raise _located(experiment, section, error) from None
     context.graph, context.per_device = sections["graph"], sections["per_device"]
     if context.graph is not None and context.per_device is not None:
         both: dict[Section, Oracle] = {"graph": context.graph, "per_device": context.per_device}
@@ -71,9 +71,12 @@ def _interpret(context: Context, drawn: Mapping[Section, Sequence[Arrays]] | Non
             context.uncast = {section: uncast(context, section) for section in both}
 
 
-def _located(section: Section, error: CollectiveMisfit) -> InvalidExperiment:
-    """A misfit of a collective's values, as a message about the line."""
+def _located(experiment: Experiment, section: Section, error: CollectiveMisfit) -> InvalidExperiment:
+    """A misfit of a collective's values, as a message about the line, or about the user's line of Python."""
     key, uses = error.source.line.written(section)
+    frame = experiment.frames[section].get(str(error.source.line))
+    if frame is not None and uses:
+        return invalid(uses[-1], f"{frame}: {error}")
     return InvalidExperiment(located(key, error.source.text, fault_at(str(error), error.source), uses))
 
 

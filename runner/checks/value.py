@@ -35,6 +35,7 @@ from runner.record.verdicts import (
 )
 from runner.reference import Rounding
 from runner.reference.rounding import row_step
+from runner.words import listed
 
 WEAK = 0.1
 """A check that would miss a mistake of this share of an output's root mean square is weak."""
@@ -49,7 +50,21 @@ def check(context: Context, run: ProgramRun) -> ValueVerdict:
             outputs[name] = OutputVerdict(status="not_run", reason="no oracle knows it")
         else:
             outputs[name] = _verdict(context, section, name, output)
-    return together(outputs)
+    verdict = together(outputs)
+    return _noted(context, verdict) if run.program.section == "graph" else verdict
+
+
+def _noted(context: Context, verdict: ValueVerdict) -> ValueVerdict:
+    """The verdict, with what it proves where the oracle reads a `shard_map` of the user's own."""
+    places = context.experiment.regions
+    if not places:
+        return verdict
+    note = (
+        f"the oracle is the function as it is written, with its shard_map ({listed(places)}): this proves that JAX "
+        "computes what the function says, not that its collectives are what was meant; a function without them proves "
+        "that: reference= of runner.check, or references: in a file"
+    )
+    return replace(verdict, note=note if verdict.note is None else f"{verdict.note}; {note}")
 
 
 def together(outputs: Mapping[str, ValueOutput | OutputVerdict], diagnosis: Sequence[str] = ()) -> ValueVerdict:
@@ -233,7 +248,7 @@ def _differences(
 
 def _excused(context: Context, verdict: ValueVerdict, wrong: frozenset[str]) -> ValueVerdict:
     outputs = {name: _known(context, name, output, wrong) for name, output in verdict.outputs.items()}
-    return together(outputs, verdict.diagnosis)
+    return replace(together(outputs, verdict.diagnosis), note=verdict.note)
 
 
 def _known(

@@ -190,6 +190,31 @@ _REPEAT = Form(
     either=("carry", "stack"),
     missing="the repeat '{name}' has no '{key}'",
 )
+_SPECS_OF_A_REGION = Form("list", "the {last} of a shard_map are a list of PartitionSpecs", of=SPEC)
+REGION = Form(
+    "mapping",
+    keys={
+        "shard_map": Form(
+            "mapping",
+            "a shard_map has in_specs, out_specs and check_vma",
+            keys={
+                "in_specs": _SPECS_OF_A_REGION,
+                "out_specs": _SPECS_OF_A_REGION,
+                "check_vma": Form("flag", "check_vma is true or false"),
+            },
+            required=("in_specs", "out_specs"),
+            missing="the shard_map has no '{key}'",
+        ),
+        "over": replace(_TO_EXPRESSIONS, fewest=0),
+        "body": replace(_TO_EXPRESSIONS, of="line"),
+        "stack": _OF_A_REPEAT["stack"],
+    },
+    unknown="a shard_map has no key '{key}'",
+    there="; a shard_map has ",
+    required=("shard_map", "body", "stack"),
+    missing="the shard_map '{name}' has no '{key}'",
+)
+"""A `shard_map` in a function of the user's Python: a worker writes it, and no file has it."""
 _SHARED = replace(_REPEAT, keys={**_OF_A_REPEAT, "body": replace(_TO_EXPRESSIONS, of="shared-line")})
 
 FORMS: Mapping[str, Form] = {

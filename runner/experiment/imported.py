@@ -74,6 +74,8 @@ class Imports:
       that they give.
     - `modules`: what is imported of the user's own files.
     - `paths`: of the leaves of trees, by the names of the arrays and outputs that they are.
+    - `written`: the calls of references in lines of `graph`, each with one of the function itself in its place, where
+      that contains a `shard_map`.
     """
 
     functions: Mapping[str, Imported] = field(default_factory=dict[str, Imported])
@@ -81,6 +83,7 @@ class Imports:
     names: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
     paths: Mapping[str, str] = field(default_factory=dict[str, str])
+    written: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 def inside(statements: Iterable[Statement], imports: Imports) -> Iterator[tuple[Line, Invocation, Imported]]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Generic, TypeAlias, TypeVar, cast
 
+from runner.graph.model import Region
 from runner.graph.source import Checkpoint, FunctionCall, Line, Origin, Start
 from runner.graph.term import Name, substituted
 from runner.language.syntax import Expression
@@ -125,6 +126,9 @@ Inside = TypeVar("Inside", bound="Statement", covariant=True)
 class Loop(Compound, Generic[Inside]):
     """A repeat: `body` runs `steps` times over the carried values, then `name.carry` are names.
 
+    With a `region` it is a `shard_map`: `body` runs once on all devices, on the shards of what it is `over`, and the
+    shards of what the `stack` names are joined to the results.
+
     - `over`: for a name in the body the values of which it is a slice in each step, along their first dimension.
     - `stack`: the names of what the steps' values are stacked to, each with the name in the body.
     - `checkpoint`: what is kept of a step for the backward pass; None: everything.
@@ -141,6 +145,7 @@ class Loop(Compound, Generic[Inside]):
     stack: tuple[tuple[str, str], ...] = ()
     checkpoint: Checkpoint | None = None
     counted: frozenset[str] = frozenset()
+    region: Region | None = None
 
     @property
     def name(self) -> str:
@@ -354,6 +359,7 @@ def _loop(loop: Loop[Statement], names: Mapping[str, Name]) -> Loop[Flat]:
         stack=tuple((name, _name(inner, own)) for name, inner in loop.stack),
         checkpoint=loop.checkpoint,
         counted=frozenset(_name(name, names) for name in loop.counted),
+        region=loop.region,
     )
 
 

@@ -38,7 +38,7 @@ from runner.experiment.rules import Logical
 from runner.experiment.showing import Show
 from runner.experiment.topology import Topology
 from runner.faults import Key
-from runner.graph.model import Graph, literal, walk
+from runner.graph.model import Graph, Repeat, literal, walk
 from runner.graph.source import SECTIONS, Frame, Section
 from runner.graph.term import Name
 from runner.language.syntax import Expression
@@ -444,6 +444,31 @@ class Experiment:
                 if isinstance(named, Name) and named.name in places:
                     places.setdefault(line.name, places[named.name])
         return of_sections
+
+    @cached_property
+    def written(self) -> Experiment | None:
+        """The experiment whose graph calls the user's functions themselves in the place of their references.
+
+        None where none of those has lines.
+        """
+        if not self.imports.written:
+            return None
+
+        def own(line: Any) -> Any:
+            for reference, function in self.imports.written.items() if isinstance(line, str) else ():
+                line = line.replace(reference, function)
+            return line
+
+        graph = {name: own(line) for name, line in self.definition["graph"].items()}
+        return self.reader({**self.definition, "graph": graph})
+
+    @cached_property
+    def regions(self) -> tuple[str, ...]:
+        """The places of the `shard_map`s inside the user's functions that `graph` reads."""
+        forms = ((equation.form, equation.source.line) for equation in walk(self.computed("graph")))
+        names = [str(line) for form, line in forms if isinstance(form, Repeat) and form.region is not None]
+        frames = self.frames["graph"]
+        return tuple(dict.fromkeys(frames[name].place if name in frames else name for name in names))
 
     def place(self, section: Section, line: str) -> str:
         """The readable form of a line: the line of the user's Python that it comes from, or its key."""

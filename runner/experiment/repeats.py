@@ -6,21 +6,25 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from runner.experiment.forms import FORMS, IDENTIFIER, check
+from runner.experiment.forms import FORMS, IDENTIFIER, REGION, check
 from runner.experiment.frames import ReadingFrame
 from runner.experiment.plain import check_name, read_expression, read_size
 from runner.faults import InvalidExperiment, Key, invalid
+from runner.graph.model import Region
 from runner.graph.term import substituted
 from runner.language import static
-from runner.language.check import VisibleNames
+from runner.language.check import VisibleNames, missing_axis
 from runner.language.printing import text
 from runner.language.syntax import Expression, SyntaxFault
+from runner.layout import Mesh, Spec
 
 
 def read_steps(
     config: Mapping[str, Any], frame: ReadingFrame, key: Key, dims: Mapping[str, int], scope: VisibleNames
 ) -> tuple[int, frozenset[str]]:
-    """The number of steps, and the lines that compute it."""
+    """The number of steps, and the lines that compute it; a `shard_map` has one."""
+    if "repeat" not in config:
+        return 1, frozenset()
     value, at = config["repeat"], (*key, "repeat")
     if isinstance(value, str) and scope.parameters and scope.values & read_expression(value, at).names:
         # Its value is known where the function is called.
@@ -53,8 +57,24 @@ def known_without_arrays(expression: Expression, scope: VisibleNames) -> int | N
 
 def check_repeat(config: Mapping[str, Any], key: Key, name: str, dims: Mapping[str, int]) -> None:
     """Raise `InvalidExperiment` for invalid keys and names of a repeat."""
-    check(config, key, FORMS["repeat"], name)
+    check(config, key, REGION if "shard_map" in config else FORMS["repeat"], name)
     _check_names(config, key, dims)
+
+
+def read_region(config: Mapping[str, Any], key: Key, mesh: Mesh) -> Region | None:
+    """How a `shard_map` shards its operands and joins its results; None for a repeat."""
+    if "shard_map" not in config:
+        return None
+    written, specs = config["shard_map"], dict[str, tuple[Spec, ...]]()
+    for name, values in (("in_specs", config.get("over", {})), ("out_specs", config["stack"])):
+        given, at = written[name], (*key, "shard_map", name)
+        if len(given) != len(values):
+            raise invalid(at, f"there are {len(given)} for {len(values)} values; give one for each")
+        specs[name] = tuple(map(Spec.of, given))
+        for axis in (axis for spec in specs[name] for axis in spec.axes):
+            if axis not in mesh.axes:
+                raise invalid(at, missing_axis(axis, mesh))
+    return Region(mesh, specs["in_specs"], specs["out_specs"], written.get("check_vma", True))
 
 
 def _check_names(config: Mapping[str, Any], key: Key, dims: Mapping[str, int]) -> None:
@@ -68,7 +88,7 @@ def _check_names(config: Mapping[str, Any], key: Key, dims: Mapping[str, int]) -
     for inner in config["body"]:
         if inner in dims:
             raise invalid((*key, "body"), f"'{inner}' is a dim already; a name means one thing")
-    if index in carry or index in over or index in config["body"]:
+    if "shard_map" not in config and (index in carry or index in over or index in config["body"]):
         raise invalid((*key, "index"), f"'{index}' counts the steps and cannot be assigned")
     for name in over:
         if name in carry:

@@ -20,7 +20,7 @@ from runner.experiment.frames import Place, ReadingFrame, cycle, free, together
 from runner.experiment.functions import RESULT, DefinedFunction, bind, is_static
 from runner.experiment.model import Array, Choice, FunctionCall, Invocation, Line, Loop, Node, Section, Statement
 from runner.experiment.plain import located, read_expression
-from runner.experiment.repeats import check_repeat, known_without_arrays, read_steps
+from runner.experiment.repeats import check_repeat, known_without_arrays, read_region, read_steps
 from runner.experiment.written import BOTH, WrittenLine, of
 from runner.faults import Fault, InvalidExperiment, Key, invalid, nearest
 from runner.graph.term import (
@@ -357,12 +357,16 @@ class _SectionReader:
             tuple(self._begins(config.get(what, {}), replace(place, key=(*key, what)), before))
             for what in ("over", "carry")
         )
-        given = {index, *(carried for carried, _ in (*carry, *over))}
+        region = read_region(config, key, scope.mesh)
+        given = {*(() if region is not None else (index,)), *(carried for carried, _ in (*carry, *over))}
         inside = scope.nested()
+        if region is not None:
+            # Its lines are a device's, and read its shards alone.
+            inside = replace(inside, section="per_device", values=set(), loops={}, lengths={})
         inside.values |= given
         inside.lengths = {known: size for known, size in inside.lengths.items() if known not in given}
         inside.static = {known: size for known, size in inside.static.items() if known not in given}
-        lines = of(config["body"], (*key, "body"), scope.section, shared=key[0] in (BOTH, "functions"))
+        lines = of(config["body"], (*key, "body"), inside.section, shared=key[0] in (BOTH, "functions"))
         own = {given for inner_line in lines for given in inner_line.names}
         inside.loops = {n: c for n, c in inside.loops.items() if n not in own}
         inner = frame.in_repeat(given, own)
@@ -386,7 +390,7 @@ class _SectionReader:
                 raise InvalidExperiment(replace(invalid((*key, "stack", name), message).fault, uses=frame.uses))
         checkpoint = read_checkpoint(config.get("checkpoint"), (*key, "checkpoint"))
         unroll = config.get("unroll", not (over or stack))
-        return [*before, Loop(itself, steps, index, carry, body, unroll, over, stack, checkpoint, counted)]
+        return [*before, Loop(itself, steps, index, carry, body, unroll, over, stack, checkpoint, counted, region)]
 
     def _begins(
         self, given: Mapping[str, Any], place: Place, before: list[Statement]

@@ -57,6 +57,7 @@ class Findings:
         self._context: Context | None = None
         self._derived: Experiment | None = None
         self._runs: list[ProgramRun] = []
+        self._of_functions: list[str] | None = None
         self._verdicts: dict[Program, Checks] = {}
         self._profiles: dict[Program, planes.Profile] = {}
         traced = experiment.traced
@@ -207,7 +208,8 @@ class Findings:
             if isinstance(checks.value, ValueVerdict) and checks.value.status == "failed":
                 blamed = of_interpreter and run.program.section == "per_device"
                 who = blame.INTERPRETER if blamed else blame.blame(context, values, run.program, alike=alike)
-                verdict = replace(checks.value, diagnosis=[who, *self._differs(run.program)])
+                of_functions = self._of_written(context, run)
+                verdict = replace(checks.value, diagnosis=of_functions or [who, *self._differs(run.program)])
                 checks = checks.but(value=verdict)
             checks = known.judge(context, run.program, checks)
             record.programs[run.program] = self._compiled(context, run, checks, folder)
@@ -216,6 +218,15 @@ class Findings:
             record.warnings += self._differs(self._experiment.traced)
         parts: list[Status] = [program.status for program in record.programs.values()]
         record.status = records.worst([record.status, records.of_checks(record.checks), *parts])
+
+    def _of_written(self, context: Context, run: ProgramRun) -> list[str]:
+        """What is wrong with the user's functions, where the reference is another."""
+        if run.program.section != "graph" or context.experiment.written is None:
+            return []
+        if self._of_functions is None:
+            seconds = diagnosis.budget(time.monotonic() - self._started)
+            self._of_functions = diagnosis.diagnose_written(context, seconds)
+        return self._of_functions
 
     def _differs(self, program: Program) -> list[str]:
         """The first value of the trace that differs from the SPMD interpreter's, if it is of the program's lines."""

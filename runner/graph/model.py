@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 from runner.graph.source import Checkpoint, FunctionCall, Line, Source
 from runner.graph.term import NOTHING, Apply, Const, Group, Slice, Spelled, Term
+from runner.layout import Mesh, Spec
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,25 @@ NAME, INDEX = "name", "index"
 
 
 @dataclass(frozen=True)
+class Region:
+    """A `shard_map` inside a graph of whole arrays: its body is what each device computes, with collectives.
+
+    - `mesh`: the mesh of its devices.
+    - `in_specs`, `out_specs`: how each operand is sharded on the way in, and how each result is joined on the way out.
+    - `check_vma`: whether JAX tracks the axes over which values may vary.
+    """
+
+    mesh: Mesh
+    in_specs: tuple[Spec, ...]
+    out_specs: tuple[Spec, ...]
+    check_vma: bool = True
+
+
+@dataclass(frozen=True)
 class Repeat:
     """A repeat of `steps` steps. The inputs of its body are the carries, then the slices, then the index of the step.
+
+    With a `region` it is a `shard_map`: the inputs of its body are the shards of its operands, and it has no index.
 
     - `line`: the line of the repeat.
     - `carried`: the number of operands, and of results, that are carried; a step takes slices of the other operands,
@@ -72,6 +90,7 @@ class Repeat:
     starts: tuple[Source, ...]
     unroll: bool
     checkpoint: Checkpoint | None = None
+    region: Region | None = None
 
     def end(self, carried: Value) -> str:
         """The path of a carried value at the end of a step: `ring/acc`."""

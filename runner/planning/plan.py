@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from runner.derivation.scopes import NotDerived
 from runner.estimate.prices import Bytes, Prices, Seconds
 from runner.experiment.auto import Least
 from runner.experiment.model import Experiment
@@ -18,6 +19,7 @@ from runner.planning.parallelism import parallelism
 from runner.planning.reading import layable
 from runner.planning.solving import SECONDS, Solution, Solver
 from runner.planning.tables import Tables, by_tensor, held
+from runner.words import listed
 
 _ROUNDS = 24
 """The most prices per byte of memory that are tried."""
@@ -152,6 +154,8 @@ def prices_of(experiment: Experiment, least: Least) -> Prices:
 
 def plan(experiment: Experiment, types: Parts, wanted: Wanted) -> Plan:
     """The best layouts for the keys of `wanted`. Raises `NoPlan` and `NotDerived`."""
+    if experiment.regions:
+        raise NotDerived(f"the shard_map in {listed(experiment.regions)} has its layouts in in_specs and out_specs")
     began = time.perf_counter()
     every = {least: prices_of(experiment, least) for least in dict.fromkeys((wanted.least, *wanted.beside))}
     prices = every[wanted.least]

@@ -31,6 +31,7 @@ from runner.graph.model import (
     Group,
     Operand,
     Ref,
+    Region,
     Repeat,
     Size,
     Slice,
@@ -46,6 +47,7 @@ from runner.layout import Layout, Mesh
 from runner.reference.arithmetic import ANY, EXACT, Arithmetic, cast
 from runner.reference.decisions import Decision, PerDevice, Script
 from runner.untyped import is_list
+from runner.words import quoted
 
 _TOO_MANY_DIMENSIONS = re.compile(r"\bdimensions?\b.*\b64\b")
 """NumPy's words for an array with too many dimensions."""
@@ -82,6 +84,7 @@ def interpret(
     script: Script | None = None,
     given: Mapping[str, PerDevice] | None = None,
     most: int | None = None,
+    copies: bool = True,
 ) -> Interpretation:
     """Run one section (or `statements` in its place) on `arrays`, which are whole and in their own dtype.
 
@@ -89,7 +92,8 @@ def interpret(
     its block over the manual axes (`experiment.block`), the same as all that differ from it along the others.
 
     `given` are all values that are known already, the arrays' too, where `statements` are not the first ones. Raises
-    `OverflowError` for a value of more than `most` elements on a device.
+    `OverflowError` for a value of more than `most` elements on a device, and, with `copies`, `CollectiveMisfit` where a
+    `shard_map` in the graph gives copies that differ.
 
     `keep` are the names whose values are asked for afterwards; None: all. Any other value is let go of when no later
     equation reads it. `script` sees, and may change, every discrete decision: `runner/reference/decisions.py`.
@@ -100,7 +104,9 @@ def interpret(
     else:
         names = [array.name for array in experiment.given] if given is None else given
         lines = graph_of(experiment.lines(section) if statements is None else tuple(statements), names)
-    interpreter = _Interpreter(mesh, experiment.dims, experiment.x64, arithmetic, script or Script(), most)
+    interpreter = _Interpreter(
+        mesh, experiment.dims, experiment.x64, arithmetic, script or Script(), most, copies=copies
+    )
     values = dict(given or {})
     for array in experiment.given if given is None else ():
         whole = arithmetic.held(arrays[array.name], experiment.x64, array.dtype)
@@ -130,6 +136,8 @@ class _Interpreter:
     most: int | None = None
     own: bool = False
     """Whether floats keep their own dtypes because `floats` has none."""
+    copies: bool = True
+    """Whether copies have to be the same that a `shard_map` gives."""
     values: dict[int, PerDevice] = field(default_factory=dict[int, PerDevice])
     work: int = 0
 
@@ -140,7 +148,9 @@ class _Interpreter:
                 del self.values[value.number]
         for equation, released in zip(graph.equations, graph.released, strict=True):
             gone = frozenset(released) - kept
-            if isinstance(equation.form, Repeat):
+            if isinstance(equation.form, Repeat) and equation.form.region is not None:
+                self._region(equation, equation.form.region)
+            elif isinstance(equation.form, Repeat):
                 self._repeat(equation, equation.form, gone)
             else:
                 self._line(equation, gone)
@@ -185,6 +195,26 @@ class _Interpreter:
             del ends
         together = (self._lift(lambda *slices: OPERATIONS["stack"].numpy(slices), None, *steps) for steps in stacked)
         self.values |= zip((result.number for result in equation.results), (*carried, *together), strict=True)
+
+    def _region(self, equation: Equation, region: Region) -> None:
+        """Run a `shard_map` on all of its devices: shard the operands, and join the results."""
+        (body,) = equation.bodies
+        outer, self.mesh = self.mesh, region.mesh
+        for param, operand, spec in zip(body.inputs, equation.operands, region.in_specs, strict=True):
+            assert isinstance(operand, Ref)
+            (whole,) = self.values[operand.number]
+            layout = Layout(region.mesh, np.shape(whole), spec)
+            self.values[param.number] = _shards(layout, whole) if any(spec) else self._everywhere(whole)
+        self.run(body, frozenset(body.outputs))
+        for result, output, spec in zip(equation.results, body.outputs, region.out_specs, strict=True):
+            held = self.values[output]
+            layout = Layout.of_shards(region.mesh, np.shape(held[0]), spec)
+            if self.copies and self.arithmetic.machine is None:
+                _check_copies(held, layout, equation, body.producers.get(output))
+            self.values[result.number] = [held[0] if not any(layout.spec) else layout.assembled(held)]
+        for number in body.defines:
+            self.values.pop(number, None)
+        self.mesh = outer
 
     def _everywhere(self, value: Any) -> PerDevice:
         return [value] * self.mesh.size
@@ -369,6 +399,33 @@ class _Interpreter:
             return self._everywhere(result)
         # Entries that are one object stay one object when they are widened.
         return self._lift(identity, equation, result)
+
+
+_COPIES = 1e-9
+"""By how much copies may differ, relative to their largest element: what float64 loses in sums of another order."""
+
+
+def _check_copies(held: PerDevice, layout: Layout, equation: Equation, line: Equation | None) -> None:
+    """Raise `CollectiveMisfit` where copies differ that the out_specs of a `shard_map` promise to be the same."""
+    for _, (first, *others) in layout.holders():
+        for other in others:
+            if held[first] is held[other]:
+                continue
+            one, two = np.asarray(held[first]), np.asarray(held[other])
+            if one.dtype.kind not in "fc":
+                same = np.array_equal(one, two)
+            else:
+                finite = np.abs(one[np.isfinite(one)])
+                scale = float(finite.max()) if finite.size else 0.0
+                same = np.allclose(one, two, rtol=_COPIES, atol=_COPIES * scale, equal_nan=True)
+            if not same:
+                at = (layout.mesh.coordinates[position] for position in (first, other))
+                over = quoted([axis for axis, a, b in zip(layout.mesh.axes, *at, strict=True) if a != b])
+                message = (
+                    f"the out_specs of the shard_map, {layout.spec}, promise the same value on every device along "
+                    f"{over}, and the devices have different ones"
+                )
+                raise CollectiveMisfit(message, equation if line is None else line)
 
 
 def _tuple(*items: Any) -> tuple[Any, ...]:

@@ -95,6 +95,9 @@ def run(record: Record, folder: Path, *, brief: bool, show: Show = "auto", compl
         _estimates(record, complete=complete)
     for warning in record.warnings:
         say(f"warning: {warning}", WARNING)
+    notes = (result.checks.named() for result in record.programs.values())
+    for note in dict.fromkeys(check.note for named in notes for name, check in named if name == "value" and check.note):
+        say(f"note: {note}")
     _failures(record)
     if record.error:
         sys.stdout.flush()

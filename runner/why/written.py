@@ -199,6 +199,11 @@ class ProgramLines:
                 f"in {lines}"
             )
             return Reason(text=text, by="differentiation", line=compiled.node, keys=keys)
+        own = [call for line in compiled.nodes for call in self._calls(line, compiled.kind)]
+        if own:
+            # A derivative that the user's function takes has lines of its own.
+            text = f"the derivative of {lines} asks for it: {', '.join(dict.fromkeys(own))}"
+            return Reason(text=text, by="differentiation", line=compiled.node, keys=keys)
         return unexplained("JAX's differentiation asks for it in a line that has no collective of its kind")
 
     # The lines.

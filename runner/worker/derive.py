@@ -23,7 +23,7 @@ from runner.programs.types import Floats, Typed
 from runner.sharding.plan import Derivation, Plan, whole_axes
 from runner.untyped import is_sequence
 from runner.why import notation
-from runner.words import bytes_text, time_text
+from runner.words import bytes_text, listed, time_text
 from runner.worker import calls
 from runner.worker.plan import NOWHERE, ModuleNames, Place, plan
 from runner.worker.refusing import refusal
@@ -140,6 +140,8 @@ def derived(experiment: Experiment, judge: Judge) -> tuple[Experiment, Derivatio
     The layouts are Shardy's, as improved line by line, or those of the cheapest assignment of the whole graph if the
     lines then cost less, backward pass included.
     """
+    if experiment.regions:
+        return f"the shard_map in {listed(experiment.regions)} is a device's code already, of which no other is derived"
     shardy, types = planned(experiment)
     hints = Hints({number: whole_axes(spec) for number, spec in shardy.values.items()})
     hardware, mesh = experiment.derive.hardware, experiment.mesh

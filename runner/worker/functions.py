@@ -107,6 +107,7 @@ class _FunctionReader:
     arrays: dict[str, Any] = field(default_factory=dict[str, Any])
     functions: dict[str, Any] = field(default_factory=dict[str, Any])
     imported: dict[str, Imported] = field(default_factory=dict[str, Imported])
+    written: dict[str, str] = field(default_factory=dict[str, str])
     patterns: set[str] = field(default_factory=set[str])
     """The patterns of `specs` that match a path."""
     inside: dict[str, None] = field(default_factory=dict[str, None])
@@ -163,7 +164,9 @@ class _FunctionReader:
                 raise invalid(("references", name), f"nothing calls '{name}'; what is called is {known}")
         names = (*self.definition["imports"], *(f"{name}_tree" for name in self.trees))
         paths = {name: path for name, path in self.paths.items() if name != path}
-        changed[KEY] = codec.plain(Imports(self.imported, tuple(self.preamble), names, tuple(self.modules), paths))
+        changed[KEY] = codec.plain(
+            Imports(self.imported, tuple(self.preamble), names, tuple(self.modules), paths, self.written)
+        )
         return changed
 
     @cached_property
@@ -250,7 +253,9 @@ class _FunctionReader:
 
     def _raised(self, error: BaseException, what: str, key: Key, call: str = "") -> InvalidExperiment:
         """The report of an exception of the user's code, with its line if known."""
-        first = str(error).strip().split("\n")[0]
+        lines = [line.strip() for line in str(error).split("\n") if line.strip()]
+        # JAX says of out_specs what is wrong with them in the lines after a colon.
+        first = " ".join(lines[: 3 if lines and lines[0].endswith(":") else 1])
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_own(frame.filename)]
         where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno} {frames[-1].line}" if frames else ""
         message = f"{what}{where}: {type(error).__name__}" + (f": {first}" if first else "")
@@ -587,6 +592,7 @@ class _FunctionReader:
                 in_space(read_in),
                 structs,
                 mesh=self.probe.manual if local else None,
+                devices=self.probe.mesh,
                 varying=varying,
                 check_vma=self.probe.check_vma,
                 references={name.rpartition(".")[2]: each for name, each in self.references.items()},
@@ -617,7 +623,31 @@ class _FunctionReader:
             raise InvalidExperiment(Fault(key, f"{call.text} gives no array", call.text, 0, len(call.text)))
         if section == "graph" and not self.around and all(operand in self.arrays for operand in operands):
             self.compilable[line] = (in_space(space), structs)
-        return self._function(call, own, reads, structs, lines, gives, where)
+        text, tree = self._function(call, own, reads, structs, lines, gives, where)
+        if reference is not None and not local and not self.around:
+            self._write(text, call, reads, structs, in_space(space), gives, where)
+        return text, tree
+
+    def _write(
+        self,
+        reference: str,
+        call: PythonCall,
+        reads: Sequence[str],
+        structs: Mapping[str, Any],
+        function: Callable[..., list[Any]],
+        gives: Any,
+        where: str,
+    ) -> None:
+        """Add the lines of a function that has a reference, if they contain a `shard_map` that can be read."""
+        try:
+            lines = jaxprs.read(function, structs, devices=self.probe.mesh, taken=self.taken)
+        except CannotRead:
+            # Its reference was read, which is why it has one.
+            return
+        regions = (line for line in lines.lines.values() if is_mapping(line) and "shard_map" in line)
+        if next(regions, None) is not None and not lines.arrays:
+            own = free(f"{reference.partition('(')[0]}_written", self.taken)
+            self.written[reference], _ = self._function(call, own, reads, structs, lines, gives, where)
 
     def _referring(self, reference: Callable[..., Any], call: PythonCall, space: Mapping[str, Any]) -> dict[str, Any]:
         """The names of Python, with a reference in place of the called function."""

@@ -20,6 +20,7 @@ from runner.experiment.model import Experiment
 from runner.graph.model import Const, Equation, Group, Operand, Ref, Size
 from runner.language.casts import drawn, narrowed
 from runner.language.operations import OPERATIONS
+from runner.layout import Mesh
 from runner.reference.gradient import nudged, shares
 from runner.worker import calls
 from runner.worker.walk import Walker
@@ -108,7 +109,7 @@ def _gradients(
 
     def scalar(*arrays: Any) -> Any:
         values = dict(zip((a.name for a in experiment.arrays), arrays, strict=True))
-        walker = Walker(experiment, values) if floats is None else _WideFloats(experiment, values, floats=floats)
+        walker = _Real(experiment, values) if floats is None else _WideFloats(experiment, values, floats=floats)
         walker.run(experiment.before("graph"), "graph")
         return walker.values[of] * share
 
@@ -126,7 +127,23 @@ def _on_one_device() -> Generator[None]:
 
 
 @dataclass
-class _WideFloats(Walker):
+class _Real(Walker):
+    """Walks a graph on real devices: one, but for a `shard_map` of the user's own, which has its own number."""
+
+    def devices(self, mesh: Mesh) -> Any:
+        try:
+            there = calls.local_devices(backend="cpu")
+        except RuntimeError:
+            there = []
+        there = there if len(there) >= mesh.size else calls.local_devices()
+        if len(there) < mesh.size:
+            return super().devices(mesh)
+        types = (jax.sharding.AxisType.Auto,) * len(mesh.axes)
+        return calls.make_mesh(mesh.shape, mesh.axes, axis_types=types, devices=there[: mesh.size])
+
+
+@dataclass
+class _WideFloats(_Real):
     """Walks a graph in float64, as the reference does; a cast rounds its value and passes the derivative through.
 
     Random numbers are drawn in the experiment's own dtypes, since they depend on the dtype. Integers keep 32 bits.

@@ -27,7 +27,8 @@ from runner.graph.term import Apply, Const, Group, Name, Term
 from runner.language.operations import CONSTANTS, OPERATIONS
 from runner.language.parts import at_index, axes_of
 from runner.language.printing import text
-from runner.layout import Mesh
+from runner.layout import Mesh, Spec
+from runner.words import quoted
 from runner.worker import calls
 from runner.worker.marks import marked, unmarked
 from runner.worker.primitives import (
@@ -44,7 +45,7 @@ from runner.worker.primitives import (
 )
 from runner.worker.systems import system
 from runner.worker.trips import steps
-from runner.worker.versions import abstract_mesh, expanded, scan_counts, user_frame, varying_axes
+from runner.worker.versions import abstract_mesh, expanded, is_own, scan_counts, user_frame, varying_axes
 from runner.worker.walk import REFUSALS, function_of
 
 _LONGEST = 96
@@ -83,6 +84,7 @@ def read(
     operands: Mapping[str, Any],
     *,
     mesh: Mesh | None = None,
+    devices: Mesh | None = None,
     varying: Mapping[str, frozenset[str]] | None = None,
     check_vma: bool = True,
     references: Mapping[str, Callable[..., Any]] | None = None,
@@ -93,6 +95,7 @@ def read(
 
     - `operands`: by name, with `shape` and `dtype`.
     - `mesh`: the mesh of a per-device function, whose operands are blocks; None for a function of whole arrays.
+    - `devices`: the mesh of which a `shard_map` inside a function of whole arrays may be.
     - `varying`: the mesh axes over which an operand may vary, by its name; none without an entry.
     - `check_vma`: whether JAX tracks the axes over which values may vary.
     - `references`: functions to read in place of functions called inside, by the names of these: a function with `jit`,
@@ -104,26 +107,30 @@ def read(
     """
     structs = [jax.ShapeDtypeStruct(operand.shape, operand.dtype) for operand in operands.values()]
     if mesh is None:
-        return _lines(function, {**operands}, structs, _Reader({*operands, *taken}), references or {}, marks)
+        reader = _Reader({*operands, *taken}, devices=devices)
+        return _lines(function, {**operands}, structs, reader, references or {}, marks)
     found: list[FunctionLines] = []
     over = [sorted((varying or {}).get(name, ())) for name in operands]
+    reader = _Reader({*operands, *taken})
 
     def shard(*blocks: Any) -> tuple[()]:
         avals = [
             jax.typeof(calls.pcast(block, tuple(axes), to="varying") if axes and check_vma else block)
             for block, axes in zip(blocks, over, strict=True)
         ]
-        found.append(
-            _lines(function, operands, avals, _Reader({*operands, *taken}, follows=check_vma), references or {})
-        )
+        found.append(_lines(function, operands, avals, reader, references or {}, follows=check_vma))
         return ()
 
-    # The code is read inside `shard_map`, so that tracing a reference has the mesh axes as well.
+    _on_devices(shard, structs, mesh, check_vma=check_vma)
+    return found[0]
+
+
+def _on_devices(shard: Callable[..., tuple[()]], structs: Sequence[Any], mesh: Mesh, *, check_vma: bool) -> None:
+    """Call a function inside `shard_map`, so that what it traces has the mesh axes."""
     whole = jax.sharding.PartitionSpec()
     calls.eval_shape(
         jax.shard_map(shard, mesh=abstract_mesh(mesh), in_specs=whole, out_specs=(), check_vma=check_vma), *structs
     )
-    return found[0]
 
 
 def _lines(
@@ -133,11 +140,13 @@ def _lines(
     reader: _Reader,
     references: Mapping[str, Callable[..., Any]],
     marks: Callable[[str], bool] | None = None,
+    *,
+    follows: bool = False,
 ) -> FunctionLines:
     closed = calls.make_jaxpr(function)(*types)
     if marks is not None:
         closed = marked(closed, marks)
-    body = _Body(reader, {}, {}, references)
+    body = _Body(reader, {}, {}, references, follows=follows)
     body.know(closed.jaxpr.constvars, closed.consts)
     body.known.update((variable, Name(name)) for variable, name in zip(closed.jaxpr.invars, operands, strict=True))
     ends = body.run(closed.jaxpr)
@@ -156,13 +165,13 @@ def _lines(
 class _Reader:
     """The state that all bodies of a function share.
 
-    - `follows`: whether JAX tracks the mesh axes over which values may vary.
+    - `devices`: the mesh of which a `shard_map` inside may be; None inside of one.
     - `arrays`: captured arrays by their names in lines; `captured`: the terms of these, by the arrays' identity.
     - `counts`: the number of further names made from each wish; `meant`: the terms that names stand for.
     """
 
     taken: set[str]
-    follows: bool = False
+    devices: Mesh | None = None
     arrays: dict[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
     captured: dict[int, tuple[Any, Term]] = field(default_factory=dict[int, "tuple[Any, Term]"])
     frames: dict[str, Frame] = field(default_factory=dict[str, Frame])
@@ -236,12 +245,14 @@ class _Body:
     frame: Frame | None = None
     mapped: bool = False
     """Whether the lines are inside a `vmap`."""
+    follows: bool = False
+    """Whether JAX tracks the mesh axes over which values may vary."""
     over: dict[Any, frozenset[str]] = field(default_factory=dict[Any, frozenset[str]])
     """The mesh axes over which a variable's term varies, where these are fewer than in the variable's type."""
 
     def inside(self, lines: dict[str, Any]) -> _Body:
         """An empty body nested in this one."""
-        return _Body(self.reader, lines, {}, self.references, self.frame, self.mapped)
+        return _Body(self.reader, lines, {}, self.references, self.frame, self.mapped, self.follows)
 
     def know(self, variables: Sequence[Any], values: Sequence[Any]) -> None:
         """Bind the arrays that a jaxpr captures."""
@@ -291,8 +302,8 @@ class _Body:
         name, operands = equation.primitive.name, equation.invars
         if name == "custom_linear_solve":
             operands = self._operands(equation)
-        elif name in _BODIES and self._reference(equation) is None:
-            jaxpr, _ = _opened(equation.params[_BODIES[name]])
+        elif name in (*_BODIES, "shard_map") and self._reference(equation) is None:
+            jaxpr, _ = _opened(equation.params[_BODIES.get(name, "jaxpr")])
             inputs = self.live(jaxpr, tuple(v in needed for v in equation.outvars)).inputs
             last = operands[len(operands) - len(inputs) :]
             operands = [v for v, kept in zip(last, inputs, strict=True) if kept]
@@ -356,7 +367,7 @@ class _Body:
             return self._draws(equation)
         if name == "name" and (path := unmarked(equation.params["name"])) is not None:
             return [self._marked(self.term(equation.invars[0]), path)]
-        written = {"scan": self._scan, "cond": self._cond, "while": self._while}.get(name)
+        written = {"scan": self._scan, "cond": self._cond, "while": self._while, "shard_map": self._region}.get(name)
         return self._applied(equation) if written is None else written(equation, wanted)
 
     def _reference(self, equation: Any) -> str | None:
@@ -377,7 +388,7 @@ class _Body:
 
     def _applied(self, equation: Any) -> list[Term]:
         operands = [self.term(v) for v in equation.invars]
-        if self.reader.follows:
+        if self.follows:
             self._follow(equation, operands)
         application = Application(
             equation.primitive.name,
@@ -426,13 +437,13 @@ class _Body:
 
     def _differs(self, variable: Any) -> frozenset[str]:
         """The mesh axes over which a variable's term varies."""
-        if not self.reader.follows or isinstance(variable, extended.Literal):
+        if not self.follows or isinstance(variable, extended.Literal):
             return frozenset()
         return self.over[variable] if variable in self.over else varying_axes(variable.aval)
 
     def _cast(self, term: Term, variable: Any, axes: frozenset[str] | None = None) -> Term:
         """The term of a variable, cast to varying over those of `axes` (or all axes of its type) that it lacks."""
-        if not self.reader.follows:
+        if not self.follows:
             return term
         missing = varying_axes(variable.aval) - self._differs(variable)
         missing = missing if axes is None else missing & axes
@@ -618,6 +629,74 @@ class _Body:
         self._put(loop, {**line, "unroll": False})
         return [*(Name(f"{loop}.{name}") for name in carry), *stacked]
 
+    def _region(self, equation: Any, wanted: Sequence[bool]) -> list[Term]:
+        """The results of a `shard_map`: a region that has the lines of a device."""
+        params = equation.params
+        jaxpr = params["jaxpr"]
+        self.frame = _defined(jaxpr) or self.frame
+        mesh = self._mesh(params)
+        live = self.live(jaxpr, tuple(wanted))
+        name = self.reader.fresh(self._loop_name("shard_map"))
+        inside = replace(self.inside({}), follows=params["check_vma"])
+        over: dict[str, Term] = {}
+        in_specs: list[Any] = []
+        inputs = zip(jaxpr.invars, equation.invars, params["in_specs"], _parameters(jaxpr), live.inputs, strict=True)
+        for variable, operand, spec, wish, kept in inputs:
+            if kept:
+                shard = self.reader.fresh(wish or "shard")
+                over[shard] = _array(self.term(operand), variable.aval)
+                inside.known[variable] = Name(shard)
+                in_specs.append(spec)
+        ends: list[Term] = []
+
+        def device() -> tuple[()]:
+            ends.extend(inside.run(jaxpr, wanted))
+            return ()
+
+        self.reader.devices = None
+        _on_devices(device, (), mesh, check_vma=params["check_vma"])
+        self.reader.devices = mesh
+        stack: dict[str, str] = {}
+        results: list[Term] = []
+        out_specs: list[Any] = []
+        for variable, end, spec, kept in zip(jaxpr.outvars, ends, params["out_specs"], wanted, strict=True):
+            if not kept:
+                results.append(Const(0))
+                continue
+            if not isinstance(end, Name) or end.name not in inside.lines or end.name in stack.values():
+                end = inside.again(_array(end, variable.aval), "shard")
+            stack[joined := self.reader.fresh("joined")] = end.name
+            out_specs.append(spec)
+            results.append(Name(f"{name}.{joined}"))
+        specs = {"in_specs": in_specs, "out_specs": out_specs}
+        line: dict[str, Any] = {
+            "shard_map": {
+                **{key: [Spec.of(spec).json() for spec in each] for key, each in specs.items()},
+                "check_vma": bool(params["check_vma"]),
+            }
+        }
+        line |= {"over": {shard: text(term) for shard, term in over.items()}} if over else {}
+        self._put(name, {**line, "body": inside.lines, "stack": stack})
+        return results
+
+    def _mesh(self, params: Mapping[str, Any]) -> Mesh:
+        """The mesh of a `shard_map`, which is that of the experiment."""
+        own, mesh = params["mesh"], self.reader.devices
+        if mesh is None:
+            raise self._cannot(f"a shard_map inside of a shard_map is not read: {REFERENCE}")
+        given = Mesh(tuple(own.axis_names), tuple(own.axis_sizes))
+        if given.sizes != mesh.sizes or given.axes != mesh.axes:
+            raise self._cannot(
+                f"its shard_map is over the mesh {given}, and the experiment has the mesh {mesh}: give both the same, "
+                "with the axes in the same order"
+            )
+        left = [axis for axis in mesh.axes if axis not in params["newly_manual_axes"]]
+        if left:
+            raise self._cannot(
+                f"its shard_map leaves {quoted(left)} to the compiler (axis_names), which is not read: {REFERENCE}"
+            )
+        return mesh
+
     def end(self, carry: Iterable[str], ends: Sequence[Term]) -> None:
         """Write the last lines of a repeat's body, which set the carry for the next step."""
         # Compute all new values before any carried name is bound again.
@@ -708,13 +787,11 @@ _BODIES = {
 }  # fmt: skip
 """The primitives that call a jaxpr, with the name of the parameter that holds it."""
 
-_HAS_BODY = {*_BODIES, "scan", "cond", "while"}
+_HAS_BODY = {*_BODIES, "scan", "cond", "while", "shard_map"}
 
 _DRAWS = ("random_bits", "random_split", "random_fold_in")
 
 _OPAQUE = {
-    "shard_map": "a shard_map{name} inside of a function: name a reference for the function with jit that contains it, "
-    "or give the device's code as per_device",
     "pallas_call": f"a Pallas kernel{{name}} is not read: {REFERENCE}",
     "pure_callback": f"a callback{{name}} of Python is not read: {REFERENCE}",
     "io_callback": f"a callback{{name}} of Python is not read: {REFERENCE}",
@@ -819,6 +896,14 @@ def _bodies(
 def _array(term: Term, aval: Any) -> Term:
     """An initial carry; a number becomes an array of the carried dtype."""
     return built("asarray({x}, {t})", x=term, t=str(aval.dtype)) if isinstance(term, Const) else term
+
+
+def _defined(jaxpr: Any) -> Frame | None:
+    """The line where the function of a jaxpr is defined, in the user's own files."""
+    said = re.fullmatch(r".* at (.*):(\d+)", str(getattr(jaxpr.debug_info, "func_src_info", "")))
+    if said is None or not is_own(said[1]):
+        return None
+    return Frame(said[1], int(said[2]), linecache.getline(said[1], int(said[2])).strip())
 
 
 def _frame(equation: Any) -> Frame | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from operator import attrgetter
 from typing import Any, NoReturn
@@ -27,6 +27,7 @@ from runner.graph.model import (
     Group,
     Operand,
     Ref,
+    Region,
     Repeat,
     Size,
     Slice,
@@ -36,10 +37,12 @@ from runner.graph.source import FunctionCall, Source
 from runner.language.operations import COMPUTATIONS, CONSTANTS, OPERATIONS, Operation
 from runner.language.operators import BY_NAME
 from runner.language.syntax import SyntaxFault, fault_at
+from runner.layout import Mesh
 from runner.untyped import is_sequence
 from runner.worker import calls, limits
 from runner.worker.refusing import first_lines, refusal, unfit, unlike, unlike_branches
-from runner.worker.versions import sharding_type_errors
+from runner.worker.specs import partition
+from runner.worker.versions import abstract_mesh, sharding_type_errors
 
 # The table names functions of it, and `import jax` leaves it out.
 importlib.import_module("jax.ad_checkpoint")
@@ -104,6 +107,8 @@ class Walker:
     def _run(self, graph: Graph) -> None:
         for equation in graph.equations:
             match equation.form:
+                case Repeat(region=Region() as region) as repeat:
+                    self._region(equation, repeat, region)
                 case Repeat() as repeat:
                     self._repeat(equation, repeat)
                 case CalledFunction() as called:
@@ -249,6 +254,41 @@ class Walker:
             path = repeat.result(result)
             self._numbered[result.number] = settled = self.settle(path, value)
             self.on_value(path, settled)
+
+    def _region(self, equation: Equation, repeat: Repeat, region: Region) -> None:
+        """Evaluate a `shard_map`, line by line inside of JAX's own."""
+        (graph,) = equation.bodies
+        outer, experiment = self._numbered, self.experiment
+
+        def shard(*blocks: Any) -> tuple[Any, ...]:
+            self._numbered = outer | dict(zip((value.number for value in graph.inputs), blocks, strict=True))
+            self.experiment = replace(experiment, check_vma=region.check_vma)
+            try:
+                self._run(graph)
+                return tuple(self._numbered[output] for output in graph.outputs)
+            finally:
+                self._numbered, self.experiment = outer, experiment
+
+        mapped = jax.shard_map(
+            shard,
+            mesh=self.devices(region.mesh),
+            in_specs=tuple(map(partition, region.in_specs)),
+            out_specs=tuple(map(partition, region.out_specs)),
+            check_vma=region.check_vma,
+        )
+        try:
+            values = mapped(*map(self.read, equation.operands))
+        except REFUSALS as error:
+            key, uses = repeat.line.written(self._section)
+            raise InvalidExperiment(located(key, "", SyntaxFault(first_lines(error), 0, 0), uses)) from None
+        for result, value in zip(equation.results, values, strict=True):
+            path = repeat.result(result)
+            self._numbered[result.number] = settled = self.settle(path, value)
+            self.on_value(path, settled)
+
+    def devices(self, mesh: Mesh) -> Any:
+        """Hook: the devices of a `shard_map` inside the graph; none where values are abstract."""
+        return abstract_mesh(mesh)
 
     def _unlike(self, body: Graph, repeat: Repeat, first: Sequence[Any], ends: Sequence[Any], call: str) -> None:
         """Raise where a carry ends the body with another type than it starts with."""

@@ -14,11 +14,13 @@ PAGE = "report.html"
 """The page of a run or of a sweep."""
 
 PLAN = "plan.json"
-"""The layouts that a run found."""
+"""The file with the layouts that the planner found in a run."""
 
 
 def runs(folder: Path) -> list[Path]:
-    """Return the run folders in a folder, or itself. A folder in a run folder is part of the run: `verification`."""
+    """Return the run folders in a folder, or the folder itself if it is one. Folders inside a run folder are not
+    listed.
+    """
     return list(_runs(folder))
 
 

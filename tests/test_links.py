@@ -1,8 +1,7 @@
 """Times of collectives over links, against published numbers.
 
 They are from How to Scale Your Model (jax-ml/scaling-book, sharding.md): the examples of "AllGather" and worked
-problems
-2, 3 and 10.
+problems 2, 3 and 10.
 """
 
 from __future__ import annotations

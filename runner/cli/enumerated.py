@@ -42,8 +42,7 @@ def expanded(
     """Return the points, in order. The shapes of a tree's leaves are those that `workers` trace.
 
     Raises `InvalidConfiguration` if `all` has nothing to stand for, or if there would be more points than the limit;
-    they
-    are counted before any is made.
+    they are counted before any is made.
     """
     expanded_points: list[list[str]] = []
     for overrides in points:

@@ -100,7 +100,7 @@ class Context:
         return self._part(section, name, self.oracle(section).values[name], position, ranges)
 
     def beside(self, section: Section, name: str, position: int, ranges: Ranges) -> Beside | None:
-        """The other values that are right there; None if there are none."""
+        """The other values that are right in those `ranges`; None if there are none."""
         return Beside.of(self.rounding(section, name), lambda value: self._part(section, name, value, position, ranges))
 
     def assembled(self, section: Section, name: str, value: PerDevice) -> np.ndarray:

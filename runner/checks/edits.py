@@ -104,7 +104,7 @@ class EditSite:
         return self.places[0][1].line.label
 
     def text(self, term: Term) -> str:
-        """The text of a part for messages: values of the same Python line are written out."""
+        """The text of a part for messages, with values of the same Python line written out."""
         return text(self.written_out(term))
 
     def written_out(self, term: Term) -> Term:
@@ -251,7 +251,7 @@ def _loops(statements: Iterable[Statement], position: Position) -> Iterator[tupl
 
 
 def _by_line(sites_found: Iterable[EditSite]) -> list[EditSite]:
-    """The sites, with the calls of one function's line merged into one site."""
+    """Merge the sites of one line of a function, which has a site for each call."""
     sites: dict[object, EditSite] = {}
     for site in sites_found:
         line = (site.places[0][1].line.written("graph")[0], site.label, text(site.term))

@@ -30,10 +30,10 @@ from runner.link.workers import Workers
 from runner.untyped import is_list
 
 _FEW = 12
-"""The most paths of leaves that a message names."""
+"""The largest number of leaf paths that a message names."""
 
 _MOST_DEVICES = 10**9
-"""The most devices of which mesh shapes are enumerated."""
+"""The largest number of devices for which mesh shapes are enumerated."""
 
 
 def expanded(

@@ -1,6 +1,6 @@
 """`python -m runner report FOLDER…`: run folders and sweeps in; their pages, made from the records alone, out.
 
-JAX is not imported, nothing is run, and the programs' devices are not needed.
+It neither imports JAX nor runs anything, and needs no devices.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def write_sweep(by_folder: dict[Path, Record], paths: Sequence[Path], page: Path
 def _alike(
     by_folder: dict[Path, Record], points: Sequence[measured.Point], unreadable: list[str]
 ) -> Iterator[measured.Point]:
-    """Yield the points that were not run because another one stands for them, from their sweep's `results.jsonl`.
+    """Yield the points that were not run because an equivalent point was, from their sweep's `results.jsonl`.
 
     A file that cannot be read is reported in `unreadable`.
     """

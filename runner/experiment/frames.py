@@ -21,8 +21,8 @@ _FEW = 4
 class Frame:
     """Where lines are read: in a section, or in a function that is called there.
 
-    - `statics`: the function's parameters that stand for what is known without arrays; `own`: all of its names.
-    - `prefix`: what the names begin with that the section gives the function's lines; `names`: those that it has given.
+    - `statics`: the function's parameters whose values are known without arrays; `own`: all of its names.
+    - `prefix`: the prefix of the section's names for the function's lines; `names`: the names given so far.
     - `scopes`: the named scopes of the calls around the lines, outermost first; none in a section.
     - `uses`: the lines that call the function, innermost first; `inside`: the functions whose lines are being read,
       outermost first.
@@ -49,7 +49,7 @@ class Frame:
     def line(self, label: str, within: Line | None, key: Key, *, parts: int = 0, result: bool = False) -> Line:
         """The identity of a line that the lines around it call `label`, `within` a repeat or in none.
 
-        A `result` is what the innermost call returns, and has no scope of its own.
+        A `result` is the value that the innermost call returns, and has no scope of its own.
         """
         name = self.names.get(label, label)
         scopes = self.scopes if result else (*self.scopes, label)
@@ -74,7 +74,7 @@ class Place:
     name: str
 
     def fault(self, message: str, part: Term) -> InvalidExperiment:
-        """The fault of a part of the expression."""
+        """Return a fault at a part of the expression."""
         return InvalidExperiment(located(self.key, self.text, fault_in(self.text, message, part.at), self.frame.uses))
 
 

@@ -41,7 +41,7 @@ def check_constraints(
     mesh: Mesh,
     automatic: tuple[str, ...],
 ) -> None:
-    """Raise `InvalidExperiment` for a constraint that cannot be kept.
+    """Raise `InvalidExperiment` for a constraint that cannot be applied.
 
     `named` are the arrays and the values of `graph`; `per_device` has lines if some axes are `automatic` in it.
     """
@@ -178,7 +178,8 @@ def undeclared(grad: Gradient | None, arrays: tuple[Array, ...], outputs: Mappin
 
 
 def by_hand(sections: Mapping[Section, tuple[Flat, ...]], implied: frozenset[str]) -> dict[Section, frozenset[str]]:
-    """For each section, the gradients that only the other section reads; its own lines stand for them.
+    """For each section, the gradients that only the other section reads, because this one computes them in lines of its
+    own.
 
     Only those that are `implied`: gradients that `outputs` names are computed by every program.
     """

@@ -17,8 +17,7 @@ from typing import Any, TextIO, cast
 _CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ufff9-\ufffb\ufffe\uffff\ud800-\udfff]"
 )
-"""Control characters, bidirectional controls, line ends that files do not use, and code points that are not characters.
-"""
+"""Control characters, bidirectional controls, line ends that files do not use, and noncharacters."""
 
 
 def printable(text: str) -> str:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from runner.record.model import Record
 
 TOLD = "shardproof"
-"""The property of a report that says what was pinned anew. Reports cross from process to process; nothing else does."""
+"""The property of a report that names rewritten goldens. Only reports are sent between processes."""
 
 
 @dataclass
@@ -54,7 +54,8 @@ class Session:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._typed = any(str(word).startswith("--experiments") for word in config.invocation_params.args)
-        # What a project's configuration says is relative to the project, what is typed to where one stands.
+        # Paths in a project's configuration are relative to the project, those on the command line to the current
+        # folder.
         base = config.invocation_params.dir if self._typed else config.rootpath
         named = [_config_folder(Path(base, name)) for name in config.getoption("experiments") or ()]
         by_argument = [folder for path in self._arguments() for folder in _by_argument(path)]

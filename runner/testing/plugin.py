@@ -68,7 +68,7 @@ class _Hooks:
             output["shardproof_unused"] = self._unused
 
     def pytest_sessionfinish(self) -> None:
-        """Stop the workers, and remove the run folders of what passed."""
+        """Stop the workers, and remove the run folders of passed items."""
         self.session.close()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

@@ -1,6 +1,6 @@
 """A lowered program in; Shardy's plan of it, as plain data, out.
 
-Shardy's passes run on a copy of the module, without XLA: the plan is not what the partitioner then compiles.
+Shardy's passes run on a copy of the module, without XLA: XLA's partitioner may compile something else.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ _ALONG = frozenset({"slice", "dynamic_slice", "reshape", "transpose", "convert",
 
 @dataclass(frozen=True)
 class _Known:
-    """What is known of a value: its array or line, and the names of its dimensions.
+    """A value of the experiment: its array or line, and the names of its dimensions.
 
     - `fixed`: the key of an array, and its layout, which holds for all readers.
     - `asked`: the keys that constrain it, with their layouts; `met`: those that its type already satisfies.
@@ -278,7 +278,7 @@ class _Reader(Places):
         return nodes
 
     def _asking(self, value: Any, known: _Known, where: tuple[sharding_origins.OperationPlace, int]) -> _Known:
-        """What is known of a value, with the keys of the constraints on it."""
+        """Return the description of a value, with the keys of the constraints on it."""
         asked: list[tuple[str, Spec]] = []
         met: list[tuple[str, Spec]] = []
         for name in self._origins.constrained.get(where, ()):
@@ -366,7 +366,7 @@ class _Reader(Places):
         reduces = name in ("all_reduce", "reduce_scatter")
         maker = producer(operand)
         if owner is not None and owner.name.endswith(".return") and maker is not None:
-            # A value that is only returned is moved for the line that constrains it, or that computes it.
+            # A value that is only returned is moved for the line that constrains or computes it.
             line, _, gradient = own if asks and own[0] not in self._results else self._names.where(self.metadata(maker))
         if reduces or line is None:
             line, gradient = own[0] or line, own[2] if own[0] else gradient

@@ -57,7 +57,7 @@ def infer(experiment: Experiment, *, derives: bool = False) -> Types:
         known = {array.name: _array_type(experiment, array.name) for array in experiment.arrays} | nodes["graph"]
         named = {array.name: array.name for array in experiment.arrays} | dict(paths(experiment.lines("graph")))
         for path, spec in experiment.constrained.items():
-            # What stands in a repeat of no steps has no type.
+            # Lines in a repeat without steps have no type.
             if path in known:
                 key = ("constraints", experiment.patterned.get(named[path], named[path]))
                 fits(spec, known[path].shape, (), experiment.mesh, key, named[path], experiment.logical.get(key))
@@ -73,7 +73,7 @@ def infer(experiment: Experiment, *, derives: bool = False) -> Types:
                 unsupported[Program.EXPLICIT] = _reason(fault)
     deriving: dict[str, Any] = {}
     if derives or Program.DERIVED in experiment.programs:
-        # It lowers the graph, which few other evaluations need.
+        # Imported here: it lowers the graph, which few other evaluations need.
         from runner.worker import derive
 
         found = derive.derived(graph, _refused_lines)
@@ -117,7 +117,7 @@ def infer(experiment: Experiment, *, derives: bool = False) -> Types:
 
 
 def _place(experiment: Experiment, output: str) -> str:
-    """What readers know the line of `per_device` by that an output is."""
+    """The readers' name of the line of `per_device` that computes an output."""
     frame = experiment.given_frames["per_device"].get(output)
     return "per_device" if frame is None else f"per_device ({frame})"
 
@@ -218,7 +218,7 @@ def per_device(experiment: Experiment, floats: Floats) -> tuple[dict[str, Typed]
 
     def shard(*arrays: Any) -> tuple[()]:
         values = dict(zip((a.name for a in experiment.given), arrays, strict=True))
-        # What is passed over a gradient may stand inside of a call, where it has a path and no name.
+        # A value passed across the gradients may be inside a call, where it has a path and no name.
         held = dict(values)
 
         def keep(path: str, value: Any) -> None:
@@ -249,7 +249,7 @@ def _whole(experiment: Experiment, local: Typed, spec: Spec, name: str) -> Typed
     if len(spec) > len(local.shape):
         entries = f"{len(spec)} {'entry' if len(spec) == 1 else 'entries'}"
         raise invalid(("outputs", name), f"the spec has {entries}, but '{name}' has rank {len(local.shape)}")
-    # A block is whole over the automatic axes, which lay it out when the program is done.
+    # A block is whole over the automatic axes, which the compiler lays out at the end of the program.
     whole = Layout.of_shards(experiment.mesh, local.shape, spec.over(experiment.manual.axes)).shape
     fits(spec, whole, (), experiment.mesh, (key := ("outputs", name)), name, experiment.logical.get(key))
     return Typed(whole, local.dtype)
@@ -373,7 +373,7 @@ def _refused_by_vmap(experiment: Experiment, types: Mapping[str, Typed]) -> str 
     structs = _structs(experiment, lambda layout: layout.shard_shape)
     for axis in reversed(experiment.mesh.axes):
         size = experiment.mesh.sizes[axis]
-        # Every device has its own block of a gradient, though several may be the same.
+        # Every device has its own block of a gradient, though several may be equal.
         in_axes = tuple(
             None if a.init is not None and axis in a.layout.replicated_over else 0 for a in experiment.given
         )
@@ -407,4 +407,4 @@ _REFUSED: Mapping[Program, Callable[[Experiment, Mapping[str, Typed]], str | Non
     Program.SHARD_MAP: _refused_by_shard_map,
     Program.VMAP: _refused_by_vmap,
 }
-"""Why JAX cannot express a program of `per_device`, given the types of its values, where the types alone do not say."""
+"""Why JAX cannot express a program of `per_device`, from the types of its values, where JAX does not say."""

@@ -1,4 +1,6 @@
-"""The imports before an input is known to be valid: of a worker, to which modules are announced, and of the command."""
+"""The imports of a worker, to which experiments are announced, and of the command, before the input is known to be
+valid.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ def definition(*overrides: str) -> dict[str, Any]:
         (('arrays.A.init="arange(5)"',), False),
         (('arrays.A.init="nothing()"',), False),
         (("mesh.shape=[2,0]",), False),
-        # These are not looked at: they may be valid.
+        # These are not examined, and may be valid.
         (("target.processes=2",), False),
         (("target.topology=v5e:2x2",), False),
         (("dims.I=1048576",), False),
@@ -119,7 +121,7 @@ class Listener(Worker):
     ("given", "told"),
     [
         ({"name": "a"}, True),
-        # YAML's bytes are no JSON; a pipe has no room for what is large.
+        # JSON has no YAML bytes; a large definition would not fit into a pipe.
         ({"name": b"a"}, False),
         ({"name": "a" * 20_000}, False),
     ],

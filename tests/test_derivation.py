@@ -47,7 +47,7 @@ FEW = 4
 MOST = 500
 """If an expression and its result have more layouts, the result gets one for each of the operands'.
 
-Where the operands alone have more, so many of them are drawn.
+If the operands alone have more, this many of them are drawn.
 """
 
 ARRAYS = """

@@ -373,7 +373,7 @@ def test_what_is_written_into_a_line_does_not_hang_on_the_order_of_a_set() -> No
 
 
 def test_lines_whose_terms_cancel_are_held_to_what_rounding_leaves() -> None:
-    """A sum of standardized rows is only rounding error, which depends on the order of partial sums."""
+    """A sum of standardized rows is only rounding error, which depends on the order of the partial sums."""
     text = """
 mesh: {axes: [data], shape: [3]}
 arrays:

@@ -1,4 +1,4 @@
-"""An output's dimensions have the names of the arrays' dimensions, even if sizes coincide."""
+"""An output's dimensions have the names of the arrays' dimensions, even if two dims have the same size."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def flops(found: Work) -> dict[tuple[str, bool], float]:
 
 
 def test_a_layer_and_its_gradient_are_counted_line_by_line() -> None:
-    """16 × 64 by 64 × 32, and 16 × 32 by 32 × 64, on a device: two products forward, and twice as much backward."""
+    """On a device 16 × 64 by 64 × 32, and 16 × 32 by 32 × 64: two products forward, and twice as much backward."""
     for name in ("constraint.cpu.jax-0.10.2", "constraint.v5e_2x4.jax-0.10.2", "shard_map.v5e_2x4.jax-0.12.0.1"):
         found = flops(counted(f"gradient_step/{name}"))
         assert found["hidden", False] == found["out", False] == 65536
@@ -56,7 +56,7 @@ def test_a_layer_and_its_gradient_are_counted_line_by_line() -> None:
 
 @pytest.mark.parametrize("name", ["constraint.cpu.jax-0.12.0.1", "constraint.v5e_2x2.jax-0.10.2"])
 def test_the_steps_of_a_loop_are_multiplied_in(name: str) -> None:
-    """Six iterations, each 32 × 64 by 64 × 64, with the contracting dimension over four devices."""
+    """Six iterations, each 32 × 64 by 64 × 64, with the contracting dimension sharded over four devices."""
     assert flops(counted(f"loop_of_matmuls/{name}")) == {("layers.h", False): 6 * 2 * 32 * 64 * 64 / 4}
 
 
@@ -75,7 +75,9 @@ def test_what_a_tpu_fuses_with_a_collective_is_counted_too(name: str, whole: flo
 
 
 def test_memory_is_what_is_read_and_written_once() -> None:
-    """A product of 1,024² bfloat16 reads both and writes a third; a loop over eight slices reads the array once."""
+    """A product of 1,024² in bfloat16 reads both operands and writes the result; a loop over eight slices reads the
+    array once.
+    """
     module = """HloModule m, is_scheduled=true
 %body (p: (s32[], f32[8,64], f32[64])) -> (s32[], f32[8,64], f32[64]) {
   %p = (s32[], f32[8,64]{1,0}, f32[64]{0}) parameter(0)

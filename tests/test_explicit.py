@@ -233,7 +233,8 @@ def test_types_know_of_explicit_axes_alone(tmp_path):
     for program, types in (("explicit", "Explicit, AxisType.Auto"), ("constraint", "Auto, AxisType.Auto")):
         assert f"axis_types=(AxisType.{types})" in outcome.sources[program]
     source = outcome.sources["explicit"]
-    # The contracting dimension is split over y alone, which is the compiler's: of two claims to x the first has it.
+    # The contracting dimension is sharded over y only, which is automatic; of two dimensions that claim x the first
+    # gets it.
     assert f"h = jnp.matmul(A, W, out_sharding={laid(X, N)})" in source
     assert f"g = jax.lax.with_sharding_constraint(g, {laid(N, Y)})" in source
     assert f"        {laid(X, Y)},\n" in source
@@ -292,7 +293,7 @@ def test_axes_of_two_types_are_not_interchangeable():
 
 
 def test_what_is_updated_by_a_number_is_of_the_mesh(tmp_path):
-    """JAX 0.12 refuses an update outside of the mesh."""
+    """JAX 0.12 refuses an update outside a mesh context."""
     text = "arrays: {A: {shape: [8, 4], spec: [null, y]}}\ngraph: {C: 'A.at[:2].add(1)'}\noutputs: {C: [null, y]}\n"
     outcome = harness.run(text, tmp_path, program="explicit")
     assert outcome.failures() == []

@@ -48,7 +48,7 @@ class Factors(Walk):
 
     def __init__(self, module: Any) -> None:
         super().__init__(module)
-        self.module = module  # what is in it goes with it
+        self.module = module  # the dimensions inside it belong to it
         self.of: dict[Any, list[list[int]]] = {}
         self.sizes: list[int] = []
         self.split: dict[int, list[int]] = {}

@@ -57,12 +57,12 @@ def found(folder: Path, *finished: Finished, text: str = TEXT, **changes: Any) -
 
 
 def finished(folder: Path, program: str, devices: list[int], *, vmap: bool = False, off: float = 0) -> Finished:
-    """Return a correct program, but for `off`: the event, and its file."""
+    """Return a correct program with the changes in `off`: the event, and its file."""
     rows = [(0, 2), (0, 2), (2, 4), (2, 4)]
     right = np.arange(8, dtype=np.float32).reshape(4, 2) + np.float32(1 + off)
     handover.leave(folder / f"{program}.bin", [right[:2], right[2:]])
     (folder / f"hlo_{program}.txt").write_text("")
-    # JAX tells the shards in an order of its own.
+    # JAX reports the shards in its own order.
     shards = [(device, None if vmap else (rows[i], (0, 2)), i // 2) for i, device in enumerate(devices)][::-1]
     operands = [(device, (rows[i], (0, 2))) for i, device in enumerate(devices)][::-1]
     ran = Ran(
@@ -198,7 +198,7 @@ def test_what_is_undecided_may_be_of_any_dtype(tmp_path: Path, edge: str) -> Non
     checks = run(EDGE, tmp_path, graph=lines, per_device=lines).checks["auto"]
     assert (checks.value.status, checks.agreement.status) == ("passed", "passed")
     assert checks.value.outputs["C"].undecided.count == 2
-    # 3 itself is 3 in every dtype; a seventh of it, seven times, float64 may miss too.
+    # 3 is exact in every dtype; seven times a seventh of it may round differently even in float64.
     exact = {"f": "A * 1", "C": edge}
     held = run(TEXT, tmp_path, graph=exact, per_device=exact).sections
     assert held is not None

@@ -148,7 +148,7 @@ def test_a_function_of_sizes_can_be_called_in_a_slice(tmp_path: Path) -> None:
 
 
 def test_what_a_repeat_of_a_function_carries_hides_nothing_of_the_callers() -> None:
-    """`acc` is an array of the caller's and a name that the function's repeat carries."""
+    """`acc` is an array of the caller and a name that the function's repeat carries."""
     text = """
     arrays: {acc: {shape: [4], init: "arange(4)"}}
     functions:
@@ -314,7 +314,7 @@ def test_a_program_calls_its_functions_which_stand_once() -> None:
     source = written(experiment(TWICE))
     assert source.count("def deep(x):") == 1
     assert source.count("def rms(x, g):") == 1
-    # Another number for a parameter makes another function.
+    # Another number as an argument makes another function.
     assert source.count("def rms_2(x, g):") == 1
     assert "+ 0.001" in source
     assert "m = deep(h)" in source

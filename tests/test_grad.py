@@ -98,7 +98,7 @@ def test_every_program_computes_the_gradient_that_one_derives_by_hand(layout, tm
 
 @pytest.mark.parametrize("layout", ["data parallel", "fully sharded", "contracting"])
 def test_the_gradient_is_right_without_check_vma(layout, tmp_path):
-    # Differentiated inside of shard_map, psum's transpose would be a psum there, and the gradient a multiple.
+    # Differentiated inside shard_map, psum's transpose would be a psum, and the gradient a multiple.
     outcome = least_squares(layout, tmp_path, check_vma=False, program="shard_map")
     assert outcome.failures() == []
 
@@ -217,7 +217,7 @@ def test_through_a_loop(tmp_path):
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("program", ["auto", "constraint", "shard_map", "vmap"])
 def test_through_a_fori_loop(program, tmp_path):
-    # Without explicit: JAX 0.12 refuses to lower its transpose, and the program is left out.
+    # Without `explicit`: JAX 0.12 cannot lower its transpose, and the program is omitted.
     outcome = harness.run(LOOP.replace("UNROLL", "false"), tmp_path, program=program)
     assert list(outcome.runs) == [program]
     assert outcome.failures() == []
@@ -367,7 +367,7 @@ def test_shares_of_a_gradient_that_a_narrow_dtype_loses_are_rounding(tmp_path):
     mesh = {"axes": ["x"], "shape": [8]}
     outcome = harness.run(text, tmp_path, mesh=mesh, check_vma=False)
     assert outcome.failures() == []
-    # An eighth of 1 divided by the sum of 288 exponentials is nothing in float8_e4m3fn.
+    # An eighth of 1 divided by the sum of 288 exponentials rounds to zero in float8_e4m3fn.
     assert not outcome.value("shard_map", "grad.A").any()
     verdict = outcome.checks["shard_map"].value.outputs["grad.A"]
     assert verdict.status == "weak"

@@ -1,4 +1,4 @@
-"""One file defines a kind of check: flow, record, terminal, page and pytest need nothing else."""
+"""A kind of check is defined in one file; flow, record, terminal, page and pytest need no other change."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def test_an_all_gather_of_34_mb_on_v5e() -> None:
     v5e, wrapped = Links(named("v5e", mesh), mesh), torus(mesh, ring=4)
     array = 2 * 2048 * 8192
     assert seconds(v5e, mesh, "all-gather", "Y", array) == pytest.approx(560e-6, rel=WITHIN)
-    # The book's 377 µs are V / (2w), the time of a long ring; a chip has one of the four shards already.
+    # The book's 377 µs are V / (2w), the limit for a long ring; here a chip already has one of the four shards.
     assert seconds(wrapped, mesh, "all-gather", "Y", array) == pytest.approx(3 / 4 * 377e-6, rel=WITHIN)
 
 
@@ -66,7 +66,7 @@ def test_worked_problems_2_and_3_on_v4() -> None:
     mesh = Mesh(("X", "Y", "Z"), (4, 4, 4))
     links = Links(named("v4", mesh), mesh)
     array = 2 * 1024 * 4096
-    # The book ignores that a chip has one part of four, or of sixteen, already.
+    # The book ignores that a chip already has one part of four, or of sixteen.
     assert seconds(links, mesh, "all-gather", "X", array / 4) == pytest.approx(3 / 4 * 23e-6, rel=WITHIN)
     assert seconds(links, mesh, "all-gather", "Y", array / 4) == pytest.approx(3 / 4 * 23e-6, rel=WITHIN)
     assert seconds(links, mesh, "all-gather", ("X", "Y"), array) == pytest.approx(15 / 16 * 46e-6, rel=WITHIN)
@@ -119,7 +119,7 @@ def test_what_has_two_dimensions_wraps_around_where_one_is_16(
 
 
 def test_an_all_reduce_on_a_v4_without_wrap_around() -> None:
-    """34 MB along the four chips of 2 × 2 × 4: 746 µs by the book's ring, which does not exist there."""
+    """34 MB along the four chips of 2 × 2 × 4: the book's 746 µs assume a ring, which this topology does not have."""
     mesh = Mesh(("X", "Y", "Z"), (2, 2, 4))
     links = Links(named("v4", mesh), mesh)
     assert seconds(links, mesh, "all-reduce", "Z", 2 * 2048 * 8192) == pytest.approx(1118e-6, rel=1e-3)
@@ -168,7 +168,7 @@ def test_a_permute_of_which_no_pair_is_listed_goes_one_hop() -> None:
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_no_route_of_a_permute_loads_its_fullest_link_less_than_is_said(data: st.DataObject) -> None:
-    """All routes, here each message along the dimensions in its own order and in either direction."""
+    """All routes: here each message takes the dimensions in its own order, in either direction."""
     shape = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=3).map(tuple))
     rings = tuple(size > 2 and data.draw(st.booleans()) for size in shape)
     chips = list(itertools.product(*map(range, shape)))
@@ -238,7 +238,7 @@ def test_no_collective_is_quicker_than_its_bytes_come_in(kind: str, ring: int | 
 
 
 def test_an_all_to_all_on_a_ring_is_what_counting_its_messages_gives() -> None:
-    """Every message of an all-to-all is routed one by one: the fullest link decides."""
+    """Every message of an all-to-all is routed one by one; the fullest link determines the time."""
     for size, ring in itertools.product((3, 4, 5, 8), (None, 1)):
         mesh = Mesh(("X",), (size,))
         links = torus(mesh, ring)

@@ -123,7 +123,7 @@ WHOLE = {name: {"shape": shape, "spec": ["y"][: name != "c"]} for name, shape in
 
 @pytest.mark.parametrize("check_vma", [True, False])
 def test_a_step_of_training(check_vma: bool, tmp_path: Path) -> None:
-    """`new` is the plain NumPy step; without `check_vma` JAX adds up gradients over manual devices alone."""
+    """`new` is the plain NumPy step; without `check_vma` JAX sums gradients over the manual axes only."""
     programs = ["shard_map", "vmap"] if check_vma else ["shard_map"]
     outcome = run(STEP, tmp_path, program=programs, check_vma=check_vma)
     assert outcome.failures() == []
@@ -148,7 +148,7 @@ def test_a_collective_that_the_compiler_puts_inside_has_its_reason(tmp_path: Pat
     assert not written.inserted
     plan = outcome.runs["shard_map"].ran.compilation.plan
     assert plan is not None
-    # Of its block [4, 16] a device has [2, 8].
+    # Of its block [4, 16] a device holds [2, 8].
     gathered = next(one for one in plan.collectives or () if one.kind == "all-gather" and one.line == "s")
     assert (gathered.of, gathered.axes, gathered.bytes_in) == ("a", ("x",), 4 * 2 * 8)
 
@@ -172,7 +172,7 @@ def test_a_sum_that_is_missing_is_found_over_the_manual_axis(tmp_path: Path) -> 
 
 
 def test_each_device_is_held_to_its_own_part_of_the_block(tmp_path: Path) -> None:
-    """Devices of one block that hold each other's parts are wrong."""
+    """Devices with the same block that hold each other's parts are wrong."""
     context = consulted(experiment(GOOD), tmp_path)
     assert context.per_device is not None
     layout, blocks = context.layout("t"), context.blocks("t")
@@ -196,7 +196,7 @@ def test_each_device_is_held_to_its_own_part_of_the_block(tmp_path: Path) -> Non
     wrong = value.check(context, found({0: 1, 1: 0}))
     assert wrong.status == "failed"
     assert wrong.compared["t"].devices == [0, 1]
-    # The same bits are right in one place and wrong in another.
+    # The same bits are right on one device and wrong on another.
     assert value.check(context, found({1: 0})).compared["t"].devices == [1]
 
 

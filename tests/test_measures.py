@@ -233,7 +233,7 @@ def test_every_legal_spec(shape: tuple[int, ...], sizes: tuple[int, ...], count:
     mesh = Mesh(("x", "y")[: len(sizes)], sizes)
     found = [Spec.of(spec) for spec in enumeration.specs(shape, mesh)]
     assert len(found) == len(set(found)) == count
-    # By another way: every assignment of a dimension, or none, to each axis, in every order of the axes of a dimension.
+    # Independently: every assignment of each axis to a dimension or none, in every order of the axes of a dimension.
     due: set[Spec] = set()
     for places in itertools.product([None, *range(len(shape))], repeat=len(mesh.axes)):
         on = [[a for a, p in zip(mesh.axes, places, strict=True) if p == d] for d in range(len(shape))]
@@ -283,7 +283,7 @@ def test_a_collective_ties_the_names_of_the_axes_down() -> None:
     assert same(config([2, 2], ["x"], [], **graph)) == same(config([2, 2], ["y"], [], **graph))
 
 
-# How far it is.
+# The progress.
 
 
 def test_a_sweep_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

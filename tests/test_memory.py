@@ -21,7 +21,7 @@ outputs: {C: [x]}
 """
 
 LEAST = 1000 * 1000 * (4 + 8 + 4 + 2 * 4) + 1000 * (4 + 8 + 4 + 4 * 4)
-"""A in this process, in float64, in the worker, and each half of it on two of four devices; b on all of them."""
+"""A in this process, in float64, in the worker, and half of it on each of four devices; b on all of them."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Layouts that are `auto`: the plan agrees with theory and with compiled programs; refusals if none can be found."""
+"""Layouts that are `auto`: the plan agrees with theory and with compiled programs; it is refused if there is none."""
 
 from __future__ import annotations
 
@@ -108,9 +108,9 @@ def test_a_memory_limit_makes_the_same_of_a_batch_that_could_be_divided() -> Non
 
 @pytest.mark.parametrize("batch", [64, 96, 160, 256])
 def test_of_data_and_tensor_parallelism_the_batch_decides(batch: int) -> None:
-    """A row of y against its share of the weights' gradients: the two send as much where B = 2F.
+    """A row of y costs as much as its share of the weights' gradients if B = 2F.
 
-    Between them stands no mixture: one of h's all-to-alls and a weight's gradient sends more where F >= 4D.
+    No mixture of the two is better in between: an all-to-all of h with the gradient of a weight sends more if F >= 4D.
     """
     found = planned(mlp(batch, {"model": 4}, loss=True))
     width, hidden, share = 8, 64, 2 * 3 / 4 * 4
@@ -126,7 +126,7 @@ def test_of_data_and_tensor_parallelism_the_batch_decides(batch: int) -> None:
 
 
 def test_with_a_large_batch_weights_are_held_in_parts_since_that_sends_no_more() -> None:
-    # ZeRO stage 3: a gather and a reduce-scatter send what an all-reduce does.
+    # ZeRO stage 3: an all-gather and a reduce-scatter send as much as an all-reduce.
     found = planned(mlp(1024, {"data": 4}, loss=True))
     assert layouts(found)["x"] == ["data", None]
     assert sorted(each.kind for each in found.axes) == ["all-gather", "all-reduce", "reduce-scatter"]
@@ -162,15 +162,15 @@ def test_the_least_time_reads_a_part_of_the_weights_where_the_batch_is_small() -
     found = planned(small)
     assert found.least == "time"
     assert layouts(found) == {"w1": [None, "model"], "w2": ["model", None]}
-    # Two products of float32 weights, a quarter each, through 2.8e12 B/s; an all-reduce of y of some microseconds.
+    # Each device reads a quarter of the two float32 weights at 2.8e12 B/s; the all-reduce of y takes some microseconds.
     reading = 2 * (4096 * 16384 * 4 / 4) / 2.8e12
     assert reading < found.best.cost < reading * 1.5
 
 
 def test_of_gathered_weights_and_gathered_activations_the_smaller_are_sent() -> None:
-    """With everything held in parts 2BD is sent by tensor parallelism and 2DF by FSDP: How to Scale Your Model.
+    """With everything sharded, tensor parallelism sends 2BD and FSDP 2DF: How to Scale Your Model.
 
-    They are as much where a batch is as large as the hidden dimension; a tenth below and above, the other one is found.
+    They are equal if the batch is as large as the hidden dimension; a tenth below and above, the better one is found.
     """
     hidden, width = 40, 8
     for batch, sent in ((36, 2 * 36 * width * 3), (44, 2 * width * hidden * 3)):
@@ -194,14 +194,14 @@ def test_of_a_small_batch_on_many_devices_weights_stay_and_are_split_by_rows_and
     config = experiment({"a": 4, "b": 16}, {"B": 2, "D": 64, "F": 256}, arrays, graph, {"y": x})
     found = planned(config | {"plan": {"memory": 2 * 64 * 256 * 4 / 64 + 2 * 2 * 64 * 4 / 4}})
     assert layouts(found) == {"w1": ["a", "b"], "w2": ["b", "a"]}
-    # Parts of h are summed over a, and those of y over b; weights are not sent.
+    # Partial sums of h are reduced over a, and those of y over b; weights are not sent.
     sums = 2 * 3 / 4 * (2 * 256 * 4 / 16) + 2 * 15 / 16 * (2 * 64 * 4 / 4)
     assert found.best.sent == pytest.approx(sums)
     assert any(sentence.startswith("2-D weight-stationary: 'h' and 'y'") for sentence in found.parallelism)
 
 
 def test_between_blocks_the_sequence_is_divided() -> None:
-    # Korthikanti et al., 2022: an all-gather and a reduce-scatter in the place of an all-reduce.
+    # Korthikanti et al., 2022: an all-gather and a reduce-scatter instead of an all-reduce.
     weights = {"w1": (["D", "F"], "auto"), "w2": (["F", "D"], "auto")}
     norm = "{0} * rsqrt(mean({0} ** 2, axis=-1, keepdims=True) + 1e-5)"
     lies = [None, "model", None]
@@ -220,7 +220,7 @@ def test_between_blocks_the_sequence_is_divided() -> None:
 
 @pytest.mark.parametrize("backward", [False, True])
 def test_a_vocabulary_is_sharded_for_the_loss(backward: bool) -> None:
-    """A maximum and a sum of each row are sent, twice the logits' rows, in the place of the logits or the weights."""
+    """For each row a maximum and two sums are sent instead of the logits or the weights."""
     arrays = {"x": (["B", "D"], []), "w": (["D", "V"], "auto")}
     graph = {"logits": "x @ w", "loss": "mean(logsumexp(logits, axis=-1))"}
     grad = {"grad": {"of": "loss", "wrt": ["w"]}} if backward else {}
@@ -231,7 +231,7 @@ def test_a_vocabulary_is_sharded_for_the_loss(backward: bool) -> None:
 
 
 def test_experts_are_divided_and_tokens_go_to_them() -> None:
-    # Lepikhin et al., 2020, GShard: an all-to-all there and one back.
+    # Lepikhin et al., 2020, GShard: one all-to-all to the experts and one back.
     arrays = {
         "x": (["E", "C", "D"], [None, "model", None]),
         "w1": (["E", "D", "F"], "auto"),
@@ -299,7 +299,7 @@ def grid(rng: np.random.Generator, side: int, choices: int) -> Network:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_what_is_too_large_to_eliminate_is_found_by_leaving_out_what_cannot_be_better(seed: int) -> None:
-    # Of six rows of six, the largest table of an elimination has millions of entries.
+    # A grid of six by six variables: the largest table of an elimination has millions of entries.
     wide = grid(np.random.default_rng(seed), 6, 8)
     sizes = [8] * 36
     with pytest.raises(TooLarge):
@@ -356,7 +356,7 @@ def test_what_is_second_is_what_another_choice_costs() -> None:
     ],
 )
 def test_the_plan_costs_what_the_best_of_all_layouts_costs(graph: dict[str, str]) -> None:
-    """Over all layouts of the arrays, with the best values in between: none is below the plan, and one equals it."""
+    """Over all layouts of the arrays, with the best intermediate layouts: none is below the plan, and one equals it."""
     arrays = {"x": (["M", "K"], "auto"), "w": (["K", "N"], "auto")}
     config = experiment({"a": 2, "b": 2}, {"M": 8, "K": 4, "N": 16}, arrays, graph, {"y": ["a", "b"]})
     found = planned(config)
@@ -557,7 +557,7 @@ def test_a_sweep_plans_each_point(tmp_path: Path) -> None:
 
 
 def test_the_shape_of_the_mesh_is_found_too(tmp_path: Path) -> None:
-    """Rows are sharded over data and columns over model: a short product is best sharded by columns alone."""
+    """Rows are sharded over data and columns over model; a product with few rows is best sharded by columns only."""
     config = mlp(64, {"data": 1, "model": 1}, x=["data", None], loss=True, plan={"candidates": 1}, program="auto")
     config["mesh"]["shape"] = "auto"
     config["target"] = {"devices": 4}
@@ -565,7 +565,7 @@ def test_the_shape_of_the_mesh_is_found_too(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     written = json.loads((tmp_path / "run" / "plan.json").read_text(encoding="utf-8"))
     shapes = {tuple(one["shape"]): one["cost"] for one in written["shapes"]}
-    # x is sharded over data alone, so that the two axes are not interchangeable.
+    # x is sharded only over data, so that the two axes are not interchangeable.
     assert set(shapes) == {(1, 4), (2, 2), (4, 1)}
     for shape, cost in shapes.items():
         one = mlp(64, dict(zip(("data", "model"), shape, strict=True)), x=["data", None], loss=True)
@@ -630,7 +630,7 @@ def test_what_is_wrong_with_a_file_by_hand_is_one_message(written: str, message:
 
 
 def test_a_memory_limit_is_held_as_it_is_compiled(tmp_path: Path) -> None:
-    """The model's memory is within the limit, but the compiler needs more: a plan that holds less is made."""
+    """The model's memory is within the limit, but the compiled program needs more: a smaller plan is made."""
     loose = _command(tmp_path, mlp(8, {"model": 4}, x=[], plan={"candidates": 1}, program="auto"))
     assert loose.returncode == 0, loose.stdout + loose.stderr
     (tried,) = json.loads((tmp_path / "run" / "plan.json").read_text(encoding="utf-8"))["tried"]
@@ -710,7 +710,7 @@ def test_open_shapes_need_a_number_of_devices(tmp_path: Path) -> None:
 
 
 def test_reshards_that_cost_nothing_lead_in_no_circle() -> None:
-    """Hardware that names no links has collectives that take no time."""
+    """On hardware without links, collectives take no time."""
     hardware = {"name": "mine", "flops": {"float32": 1e12}}
     found = planned(mlp(16, {"x": 2, "y": 2}, loss=True, plan={"least": "time"}, hardware=hardware))
     assert found.best.cost < 1e-6

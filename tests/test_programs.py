@@ -78,7 +78,7 @@ def test_the_compiler_partitions_every_operation(pack, program, tmp_path):
 
 @pytest.mark.parametrize("name", sorted(RUNNING))
 def test_a_running_reduction_in_every_program(name, tmp_path):
-    # One at a time: in one program, XLA of jaxlib 0.10 pads the second one with the first one's init value.
+    # One at a time: in one program, XLA of jaxlib 0.10 pads the second one with the first one's initial value.
     outcome = harness.run(ARRAYS % SPECS[0], tmp_path, graph={"out": f"{name}(A, axis=1)"}, outputs={"out": ["x"]})
     assert set(outcome.runs) == {"auto", "constraint", "explicit", "derived"}
     assert outcome.failures() == []

@@ -1,4 +1,4 @@
-"""Layouts that follow from those of operands, and the order in which repairs are tried: without JAX.
+"""The layouts of results, given those of operands, and the order in which repairs are tried: without JAX.
 
 JAX's acceptance of the repairs is tested in `test_explicit.py`.
 """
@@ -43,7 +43,7 @@ def held(text: str, size: int = 8, itemsize: int = 4) -> OperandLayout:
     ("call", "operands", "result"),
     [
         ("A @ B", [held("x y"), held("y .")], "x ."),
-        # An axis in both operands goes to the first one.
+        # If both operands have an axis, the first one keeps it.
         ("A @ B", [held("x ."), held(". x")], "x ."),
         ("A @ B", [held("x . y"), held(". y")], "x . y"),
         ("A @ B", [held("x . ."), held(". y")], "x . y"),
@@ -92,7 +92,7 @@ def test_what_is_promised_is_tried_first_and_only_where_jax_lets_it_be_named() -
 def test_of_operands_what_leaves_the_fewest_bytes_on_a_device_is_resharded_first() -> None:
     summed = equation("A + B")
     first = next(candidates(summed, [held("x ."), held(". y")], MESH, None))
-    # Over y a device keeps a quarter, over x half.
+    # Over y a device holds a quarter, over x half.
     assert first == Repair(operands={0: spec(". y")})
     first = next(candidates(summed, [held(". y"), held(". x")], MESH, None))
     assert first == Repair(operands={1: spec(". y")})

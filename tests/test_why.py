@@ -97,7 +97,7 @@ def test_a_collective_that_nothing_needs_is_not_explained(mlp: harness.Outcome) 
 
 
 def test_shardy_tells_what_cuts_a_value_after_a_reduction_too(tmp_path: Path) -> None:
-    """The body of a reduction is not an operation of the plan: neither module counts it as its own."""
+    """The body of a reduction is not an operation of the plan; neither module counts it."""
     text = """
 arrays: {A: {shape: [8, 4], spec: [x]}, B: {shape: [4, 4]}}
 graph: {s: "sum(A, axis=1)", t: A @ B, u: t * 2}
@@ -184,8 +184,11 @@ NAMES = sorted(path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml
 
 
 UNEXPLAINED = {("circular_pipeline", "auto", "pipeline.taken")} if jax.__version_info__ >= (0, 12) else set()
-"""The experiment, program and line of collectives without a reason. XLA of jax 0.12 fuses the shift of the stages into
-the two lines that read it, so the collective belongs to these, in which nothing needs one."""
+"""The experiment, program and line of collectives without a reason.
+
+XLA of jax 0.12 fuses the shift of the stages into the two lines that read it, so the collective belongs to these,
+although neither needs one.
+"""
 
 
 @pytest.mark.sample(24)
@@ -216,7 +219,7 @@ program: auto
 
 
 def test_every_key_that_shards_what_is_needed_is_named_and_no_other(tmp_path: Path) -> None:
-    """x and y both shard B over x, and either is enough; w shards F over y, and has no B."""
+    """x and y both shard B over x, and either would be enough; w shards F over y, and has no B."""
     found = listed(harness.run(BATCHED, tmp_path).record, "auto")
     keys = {(tuple(each.axes or ()), tuple(each.why.keys)) for each in found if each.why and each.nodes == ["loss"]}
     assert keys <= {
@@ -349,7 +352,7 @@ program: explicit
 
 
 def test_a_key_that_asks_for_what_a_type_says_anyhow_is_named_beside_those_that_made_it_so(tmp_path: Path) -> None:
-    """With explicit types every operation fixes its result's layout: h has this layout without `constraints.h` too."""
+    """With explicit types every operation states its result's layout: h has it even without `constraints.h`."""
     (why,) = [each.why for each in listed(harness.run(TYPED, tmp_path).record, "explicit")]
     assert why is not None
     assert why.keys == ["arrays.a.spec", "constraints.h"]
@@ -438,7 +441,7 @@ program: constraint
 
 
 def test_a_part_that_the_plan_has_no_sum_for_tells_what_it_sums(tmp_path: Path) -> None:
-    """The plan moves the weights' operands; the partitioner gathers the weights, and adds their gradients up."""
+    """The plan moves the weights' operands; the partitioner gathers the weights, and sums their gradients."""
     found = [each for program, each in collectives("why_weight_gather", tmp_path) if program is Program.CONSTRAINT]
     (why,) = [each.why for each in found if "loss" in each.nodes]
     assert why is not None
@@ -579,6 +582,6 @@ def test_the_notation_names_what_each_line_reads_where_it_stands(tmp_path: Path)
 
 
 def test_places_are_told_of_the_keys_that_reasons_name(mlp: harness.Outcome) -> None:
-    # There is no file here: the keys of reasons are printed nevertheless.
+    # There is no file, but the keys of reasons are printed nevertheless.
     lines = shown.reasons(mlp.record)
     assert any(line.startswith("constraint: all-reduce of out over y: ") for line in lines)

@@ -58,6 +58,6 @@ ENTRY %main (a: f32[8,4,4096,128], b: f32[8,4,512,128]) -> f32[8,4,4096,512] {
 
 
 def test_a_product_that_is_batched_as_libtpu_writes_it() -> None:
-    """Each of 8 × 4 matrices of 4,096 × 128 by one of 128 × 512, and no matrix by another's."""
+    """Each of 8 × 4 matrices of 4,096 × 128 is multiplied only by its own matrix of 128 × 512."""
     window = "window={size=8x4 stride=7x3 lhs_dilate=8x4}, dim_labels=01bf_01oi->01bf"
     assert counted(hlo.read(BATCHED.replace("WINDOW", window))) == 2.0 * 8 * 4 * 4096 * 512 * 128

@@ -310,7 +310,7 @@ def _in_order(at: LocalDecision) -> Iterator[list[Any]]:
 
 
 def _largest(at: LocalDecision, side: float = 1.0) -> Iterator[list[Any]]:
-    """Each element that may win does, with the rest moved down: first the one that may be the largest."""
+    """For each element that may be the largest, move it up and the rest down: first the likeliest one."""
     first, off = np.asarray(at.operands[0]), side * np.asarray(at.windows[0])
     shape, axis = first.shape, at.axis
     keys = at.keys[0]

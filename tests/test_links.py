@@ -98,7 +98,7 @@ def test_worked_problem_10_an_all_to_all_is_a_quarter() -> None:
         ((4, 4), False),
     ],
 )
-def test_what_is_made_of_cubes_wraps_around_on_full_cubes_only(
+def test_three_dimensional_tori_wrap_around_on_full_cubes_only(
     name: str, shape: tuple[int, ...], *, closed: bool
 ) -> None:
     links = named(name, Mesh(("x",), (64,))).links
@@ -110,7 +110,7 @@ def test_what_is_made_of_cubes_wraps_around_on_full_cubes_only(
 @pytest.mark.parametrize(
     ("shape", "closed"), [((4, 4), (False, False)), ((8, 16), (False, True)), ((16, 16), (True, True))]
 )
-def test_what_has_two_dimensions_wraps_around_where_one_is_16(
+def test_two_dimensional_tori_wrap_around_in_dimensions_of_16(
     name: str, shape: tuple[int, ...], closed: tuple[bool, ...]
 ) -> None:
     links = named(name, Mesh(("x",), (64,))).links
@@ -137,7 +137,7 @@ def test_a_node_of_gpus_and_several() -> None:
     assert everywhere == pytest.approx(max(3 / 4 * 1e9 / 4e11, 7 / 8 * 1e9 / 4.5e11))
 
 
-def test_one_device_and_nobody_else_takes_nothing() -> None:
+def test_a_collective_on_one_device_takes_no_time() -> None:
     mesh = Mesh(("X",), (1,))
     assert seconds(torus(mesh, ring=None), mesh, "all-reduce", "X", 1e9) == 0
 
@@ -167,7 +167,7 @@ def test_a_permute_of_which_no_pair_is_listed_goes_one_hop() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_no_route_of_a_permute_loads_its_fullest_link_less_than_is_said(data: st.DataObject) -> None:
+def test_the_load_of_a_permute_is_a_lower_bound_for_every_route(data: st.DataObject) -> None:
     """All routes: here each message takes the dimensions in its own order, in either direction."""
     shape = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=3).map(tuple))
     rings = tuple(size > 2 and data.draw(st.booleans()) for size in shape)
@@ -225,7 +225,7 @@ def test_the_halves_of_a_chip_share_its_links() -> None:
 
 @pytest.mark.parametrize("kind", ["all-gather", "reduce-scatter", "all-reduce", "all-to-all"])
 @pytest.mark.parametrize("ring", [None, 4])
-def test_no_collective_is_quicker_than_its_bytes_come_in(kind: str, ring: int | None) -> None:
+def test_no_collective_is_faster_than_its_incoming_bytes(kind: str, ring: int | None) -> None:
     """With any algorithm, a chip receives the data that it lacks over its own links."""
     mesh = Mesh(("X", "Y"), (4, 4))
     links, whole = torus(mesh, ring), 1.6e9
@@ -237,7 +237,7 @@ def test_no_collective_is_quicker_than_its_bytes_come_in(kind: str, ring: int | 
         assert seconds(links, mesh, kind, axes, whole) >= least * (1 - 1e-9)
 
 
-def test_an_all_to_all_on_a_ring_is_what_counting_its_messages_gives() -> None:
+def test_the_time_of_an_all_to_all_on_a_ring_equals_the_counted_messages() -> None:
     """Every message of an all-to-all is routed one by one; the fullest link determines the time."""
     for size, ring in itertools.product((3, 4, 5, 8), (None, 1)):
         mesh = Mesh(("X",), (size,))
@@ -260,7 +260,7 @@ def test_an_all_to_all_on_a_ring_is_what_counting_its_messages_gives() -> None:
         assert found.seconds == pytest.approx(counted)
 
 
-def test_a_kind_that_nobody_knows_has_no_time() -> None:
+def test_an_unknown_kind_has_no_time() -> None:
     mesh = Mesh(("X",), (4,))
     assert torus(mesh, None).time("collective-of-tomorrow", [0, 1, 2, 3], 1, 1) is None
 

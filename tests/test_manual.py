@@ -109,7 +109,7 @@ def test_the_program_names_the_manual_axes_alone(tmp_path: Path) -> None:
     assert outcome.sources["vmap"].count("jax.vmap(") == 1
 
 
-def test_what_is_manual_over_all_axes_says_nothing_of_it(tmp_path: Path) -> None:
+def test_a_program_manual_over_all_axes_has_no_axis_names(tmp_path: Path) -> None:
     text = changed("  u: [x, z]\n", "")
     outcome = run(text, tmp_path, program="shard_map", manual=["z", "x", "y"], arrays=WHOLE, outputs={"t": ["y"]})
     assert outcome.failures() == []
@@ -171,7 +171,7 @@ def test_a_sum_that_is_missing_is_found_over_the_manual_axis(tmp_path: Path) -> 
     assert Edits(context.experiment, "per_device").combinations == [("y",)]
 
 
-def test_each_device_is_held_to_its_own_part_of_the_block(tmp_path: Path) -> None:
+def test_each_device_is_compared_with_its_own_part_of_the_block(tmp_path: Path) -> None:
     """Devices with the same block that hold each other's parts are wrong."""
     context = consulted(experiment(GOOD), tmp_path)
     assert context.per_device is not None
@@ -209,7 +209,7 @@ def test_a_shard_within_its_block() -> None:
     ]
 
 
-def test_axes_are_interchangeable_that_are_manual_alike() -> None:
+def test_axes_that_are_all_manual_are_interchangeable() -> None:
     text = "arrays: {a: {shape: [4, 4], spec: [x]}}\nper_device: {b: a + 1}\noutputs: {b: [x]}\n"
     other = text.replace("x", "y")
     assert identity(config(text, manual=["x"])) == identity(config(other, manual=["y"]))
@@ -258,13 +258,13 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_it_is_refused(name: str, tmp_path: Path) -> None:
+def test_an_invalid_use_of_manual_is_refused(name: str, tmp_path: Path) -> None:
     text, message = REFUSED[name]
     file = tmp_path / "mine.yaml"
     assert refusal(lambda text: read(config(text)), text, file) == f"{file}:{message}"
 
 
-def test_what_no_block_is_made_of_may_lie_as_it_likes() -> None:
+def test_layouts_of_a_graph_program_need_not_fit_per_device() -> None:
     """A sweep of layouts for a program of the graph need not satisfy `per_device`."""
     checked = experiment(changed("spec: [[y, x], z]", "spec: [[x, y], z]"), program="auto")
     assert replace(checked, automatic=()).manual == checked.mesh

@@ -36,7 +36,7 @@ def counted(module: Module) -> float:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_lies_on_padding_is_not_multiplied(case: str) -> None:
+def test_padding_is_not_counted_as_multiplied(case: str) -> None:
     given = CASES[case]
     features = 4 // given.get("feature_group_count", 1)
     image, window = jnp.ones((2, 4, 9, 8)), jnp.ones((6, features, 7, 3))

@@ -290,9 +290,7 @@ def _name(function: Callable[..., Any]) -> str:
 
 
 def _names(function: Callable[..., Any], count: int, taken: set[str]) -> list[str]:
-    """Return the operands' names: those of the function's parameters if known, with `_` appended to those that are
-    taken.
-    """
+    """Return the operands' names: the function's parameters if known; `_` is appended to a name that is taken."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):

@@ -56,8 +56,7 @@ class Telling(Here):
 
 @dataclass
 class Outcome:
-    """The result of the programs of one experiment: the record, the types, the programs' sources, and their runs with
-    every value whole.
+    """The result of one experiment's programs: the record, the types, the sources, and the runs with every value whole.
 
     `sections` is the verdict on the two oracles, if there are two.
     """
@@ -165,9 +164,7 @@ _TREES = tempfile.TemporaryDirectory()
 
 
 def shipped(name: str, folder: Path) -> tuple[Experiment, Mapping[str, str]]:
-    """Return an experiment by name, at its `verify_dims` if it has any, and then the reason why its goldens do not
-    apply.
-    """
+    """Return an experiment by name, at its `verify_dims` if it has any, and the reason why its goldens do not apply."""
     config: Mapping[str, Any] = compose(name, folder).plain
     if imports(config):
         config = functions.traced(schema.completed(config), conf_folder() / "experiment", Path(_TREES.name) / name)

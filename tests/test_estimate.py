@@ -75,9 +75,7 @@ def test_work_fused_with_a_collective_on_a_tpu_is_counted(name: str, whole: floa
 
 
 def test_memory_counts_each_read_and_write_once() -> None:
-    """A product of 1,024² in bfloat16 reads both operands and writes the result; a loop over eight slices reads the
-    array once.
-    """
+    """A product of 1,024² in bfloat16 reads both operands and writes the result; a loop over slices reads once."""
     module = """HloModule m, is_scheduled=true
 %body (p: (s32[], f32[8,64], f32[64])) -> (s32[], f32[8,64], f32[64]) {
   %p = (s32[], f32[8,64]{1,0}, f32[64]{0}) parameter(0)

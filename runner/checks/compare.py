@@ -26,9 +26,7 @@ Elementary functions of two libraries differ by such units in float32; narrower 
 """
 
 FEW = 8
-"""With this many measured distances the tolerance is doubled, since the next may be larger; with more, it is widened
-less.
-"""
+"""With this many measured distances the tolerance is doubled, as the next may be larger; with more it widens less."""
 
 MANY = 64
 """Outputs with at least this many elements are also checked as a whole: rounding averages out, a mistake does not."""

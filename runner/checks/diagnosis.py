@@ -188,9 +188,7 @@ class Trial:
         return all(self._equal(case, section, edit, case.values[section]) for case in self._cases)
 
     def departure(self, seconds: float) -> str | None:
-        """Return a sentence on the first line of `per_device` whose values occur nowhere in `graph`, on randomly scaled
-        arrays.
-        """
+        """Return a sentence on the first line of `per_device` whose values `graph` lacks, on randomly scaled arrays."""
         context, case = self._context, self._cases[-1]
         graph, per_device = (case.values[section] for section in SECTIONS)
         wrong = [

@@ -117,7 +117,7 @@ class EditSite:
         return term if self.frame is None else substituted(term, same_line)
 
     def lacking(self, what: str, part: Term, new: Term) -> str:
-        """The message that something is missing, with the line as it reads with `new` in the place of `part`."""
+        """The message that something is missing, and the line as it reads once `new` replaces `part`."""
         edited = self.text(swapped(self.term, part, new))
         if self.frame is not None:
             return f"{what} is left out in {self.frame}: with {edited} it equals the graph"

@@ -118,9 +118,7 @@ def _wrapped(edits: Edits, part: Term, meant: str | None, *, whole: bool) -> Ite
 
 @dataclass(frozen=True)
 class _Added:
-    """A term that is added, subtracted, multiplied or divided by; `own`: whether it is from the program, not from its
-    graph.
-    """
+    """A term that is added, subtracted, multiplied or divided by; `own`: whether the program has it, not the graph."""
 
     left: Term
     operation: str

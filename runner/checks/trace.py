@@ -223,9 +223,7 @@ class _Comparison:
         return total, wrong
 
     def same_outputs(self, run: ProgramRun) -> bool:
-        """Whether the traced code's outputs equal the program's, bit by bit. They may differ because XLA fuses
-        differently.
-        """
+        """Whether the traced code's outputs equal the program's, bit by bit; if XLA fuses differently, they may not."""
         assert self._held is not None
         for name, output in run.outputs.items():
             # Lines that read a gradient without an oracle are not compared.

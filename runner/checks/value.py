@@ -80,9 +80,7 @@ def _worst(statuses: list[Outcome]) -> Outcome:
 
 
 def _verdict(context: Context, section: Section, name: str, output: Output) -> ValueOutput:
-    """Return the verdict on one output: its elements, its measures as a whole, and the smallest mistake that would be
-    noticed.
-    """
+    """Return the verdict on one output: its elements, its measures as a whole, the smallest mistake it would show."""
     allowed = context.tolerance(section, name)
     total, devices = SAME, list[int]()
     for part, apart in _differences(context, section, name, output, allowed):
@@ -186,9 +184,7 @@ def _of_elements(context: Context, section: Section, name: str, allowed: Toleran
 
 
 def _width(context: Context, section: Section, name: str, allowed: Tolerance) -> float:
-    """How far half of the elements may be off because of decisions with many values; 0 if fewer depend on such
-    decisions.
-    """
+    """How far half of the elements may be off due to decisions with many values; 0 if fewer depend on them."""
     rounding, kind = context.rounding(section, name), dtypes.dtype(context.outputs[name][1])
     if rounding.low is None or rounding.high is None:
         return 0.0

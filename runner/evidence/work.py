@@ -87,9 +87,7 @@ class _Reader:
         return Work(list(self._lines.values()), list(self._unknown), self._ahead)
 
     def _run(self, computation: Computation, visited: set[str]) -> Iterator[tuple[Computation, Instruction]]:
-        """Yield the instructions that run, in the order of the schedule, with their places; not those inside fusions
-        and reductions.
-        """
+        """Yield the instructions that run, as scheduled, with their places; not those inside fusions and reductions."""
         if computation.name in visited:
             return
         visited.add(computation.name)
@@ -191,9 +189,7 @@ class _Reader:
                 return sum(sizes) + result
 
     def _of_fusion(self, fusion: Instruction, sizes: list[int], result: int) -> float:
-        """The bytes that a fusion reads and writes: only slices of operands that it slices, or of a result updated in
-        place.
-        """
+        """The bytes that a fusion reads and writes: only slices of operands or of a result updated in place."""
         called = dict(fusion.called).get("calls", "")
         where = self._module.computations.get(called)
         if where is None or where.root is None:

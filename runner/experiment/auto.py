@@ -57,8 +57,7 @@ def is_open(config: Mapping[str, Any]) -> bool:
 
 
 def shapes(config: Mapping[str, Any], *, alike: bool) -> list[list[int]]:
-    """The candidate shapes of a mesh with `shape: auto`: all factorisations of its devices, those with the most similar
-    sizes first.
+    """The candidate shapes of a mesh with `shape: auto`: all factorisations of its devices, the most even ones first.
 
     If axes are `alike`, so that their sizes can be exchanged, only one order is returned for the axes that the file
     does not name. Raises `InvalidExperiment` if the number of devices is unknown.

@@ -382,9 +382,7 @@ def _misfit(value: object, key: Key, form: Form, name: str = "") -> Fault | None
 
 
 def _misfit_of_any(value: object, key: Key, form: Form) -> Fault | None:
-    """Return the fault inside a list or mapping if one of the alternatives is of that kind; else the form's own
-    refusal.
-    """
+    """Return the fault inside a list or mapping if an alternative is of that kind; else the form's own refusal."""
     faults = [
         (alternative, _misfit(value, key, alternative)) for alternative in form.forms if isinstance(alternative, Form)
     ]

@@ -158,9 +158,7 @@ def _links(config: Mapping[str, Any]) -> Torus | Switch | None:
 
 
 def _placed(hardware: Hardware, mesh: Mesh, wanted: Iterable[Any] | None, known: tuple[int, ...] | None) -> Hardware:
-    """The hardware with the number of chips along each dimension: from the topology, the configuration, or the mesh's
-    axes.
-    """
+    """The hardware with the chips along each dimension: from the topology, the configuration, or the mesh's axes."""
     links, slices = hardware.links, hardware.slices
     if mesh.needed > mesh.size and known is None:
         message = f"the estimate for {hardware.name} is of {mesh.size} devices, 0 to {mesh.size - 1}"
@@ -191,9 +189,7 @@ def _placed(hardware: Hardware, mesh: Mesh, wanted: Iterable[Any] | None, known:
 
 
 def along(mesh: Mesh, slices: int, links: Torus) -> tuple[int, ...]:
-    """The chips along each dimension if the mesh's axes are laid out in order; fewer dimensions if the mesh has fewer
-    axes.
-    """
+    """The chips along each dimension if the mesh's axes are laid out in order; with fewer axes, fewer dimensions."""
     sizes = list(mesh.shape)
     for part, order in ((slices, 1), (links.per_chip, -1)):
         for i in range(len(sizes))[::order]:

@@ -126,9 +126,7 @@ def outline(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def skeleton(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration with stubs in place of lines and trees, so that everything else can be read before they are
-    known.
-    """
+    """A configuration with stubs in place of lines and trees; the rest can be read before they are known."""
     whole = schema.whole({name: value for name, value in config.items() if name != KEY})
     arrays: Mapping[str, Mapping[str, Any] | None] = whole["arrays"]
     expected: Mapping[str, Any] = whole["expect"] or {}

@@ -178,8 +178,7 @@ def undeclared(grad: Gradient | None, arrays: tuple[Array, ...], outputs: Mappin
 
 
 def by_hand(sections: Mapping[Section, tuple[Flat, ...]], implied: frozenset[str]) -> dict[Section, frozenset[str]]:
-    """For each section, the gradients that only the other section reads, because this one computes them in lines of its
-    own.
+    """For each section, the gradients that only the other section reads, as this one computes them in lines of its own.
 
     Only those that are `implied`: gradients that `outputs` names are computed by every program.
     """

@@ -211,9 +211,7 @@ class Specs:
         return self.logical[key].spec
 
     def _check(self, axis: str, key: Key, *, alone: bool) -> None:
-        """Raise `InvalidExperiment` for a text that is neither mesh axis nor logical name, or both, or a logical name
-        in a list.
-        """
+        """Raise `InvalidExperiment` for an unknown or ambiguous axis, or a logical name that is not `alone`."""
         names = self._rules.names
         if axis in names and axis in (*self.mesh.axes, *self._rules.axes):
             rule = next(rule for rule in self._rules.rules if rule.name == axis)

@@ -232,9 +232,7 @@ class _Reader:
     def _written_out(
         self, term: Term, given: tuple[str, ...], place: Place, before: list[Statement]
     ) -> list[Statement] | None:
-        """The statements that a call becomes; the lines of its arguments are appended to `before`. None for other
-        expressions.
-        """
+        """The statements that a call becomes, None for other expressions; its arguments' lines go to `before`."""
         if calls(term, self.functions):
             return self._call(self.functions[term.operation], term, given, place, before)
         if is_choice(term):
@@ -250,8 +248,7 @@ class _Reader:
         before: list[Statement],
         scope: str | None = None,
     ) -> list[Statement]:
-        """A call of a function, and the lines that unpack its result; the lines of its arguments are appended to
-        `before`.
+        """A call of a function, and the lines that unpack its result; the lines of its arguments are added to `before`.
 
         Its lines are in the named `scope`, by default that of the name that it defines.
         """
@@ -515,9 +512,7 @@ class _Reader:
     # Maps.
 
     def _map(self, call: Apply, given: tuple[str, ...], place: Place, before: list[Statement]) -> list[Statement]:
-        """The repeat for a call of `map`, and the line with its result; the lines of its array are appended to
-        `before`.
-        """
+        """The repeat for a call of `map`, and the line with its result; its array's lines are added to `before`."""
         if len(call.operands) != 2 or any(name != "length" for name, _ in call.named):
             raise place.fault(f"map takes a function and an array: {_MAP}", call)
         label, *more = given

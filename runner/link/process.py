@@ -160,8 +160,7 @@ class Worker:
         self._scratch.remove()
 
     def log(self) -> str:
-        """Its output in the finished job, or in the job in which it ended; lines on standard output that are no events
-        belong to it.
+        """Its output in the finished job, or in that in which it ended, with the lines on stdout that are no events.
 
         What it writes from then on belongs to the next job.
         """

@@ -37,9 +37,7 @@ class Step:
         return {"program": self.program.value, "work": self.work.value}
 
     def left_by(self, ended: Step) -> bool:
-        """Whether it can be done after a step that ended its worker; that rules out the other steps of the same
-        program.
-        """
+        """Whether it can be done after a step that ended its worker; other steps of the same program cannot."""
         return self.program != ended.program if ended.work is StepWork.RUN else self != ended
 
     def supported(self, unsupported: Collection[str]) -> bool:

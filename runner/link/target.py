@@ -211,8 +211,7 @@ BlockRanges = Callable[[str, int], Ranges]
 def program_run(
     program: Program, ran: Ran, shapes: Mapping[str, tuple[int, ...]], block_ranges: BlockRanges, arrays: Path
 ) -> ProgramRun:
-    """Return the result of a program, with its outputs as the worker left them in the file `arrays`, if the program
-    ran.
+    """Return the result of a program, with its outputs as the worker left them in the file `arrays`, if it ran.
 
     `shapes` are the shapes of the whole outputs.
     """

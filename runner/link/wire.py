@@ -139,10 +139,9 @@ class Wire:
                 return None
 
     def part(self, seconds: float) -> None:
-        """Wait until the other end has received everything and closed the connection, then close it; nobody may be
-        reading.
+        """Wait until the other end has received everything and closed the connection, then close it.
 
-        Closing a connection with unread data would discard what was sent last.
+        Nobody may be reading. Closing a connection with unread data would discard what was sent last.
         """
         with self._over_after(seconds), suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)

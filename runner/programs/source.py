@@ -198,8 +198,7 @@ def main(experiment: Experiment, program: Program) -> str:
 def returned(
     experiment: Experiment, names: Names, laid_out: Mapping[str, str] | None = None, passed: Iterable[str] = ()
 ) -> str:
-    """Write the tuple of outputs that a program returns; `laid_out` has the expressions of outputs that are not just
-    names.
+    """Write the tuple of outputs that a program returns; `laid_out` has the expressions of those that are not names.
 
     The values `passed` to the lines that read gradients come last.
     """

@@ -18,9 +18,7 @@ PLAN = "plan.json"
 
 
 def runs(folder: Path) -> list[Path]:
-    """Return the run folders in a folder, or the folder itself if it is one. Folders inside a run folder are not
-    listed.
-    """
+    """Return the run folders in a folder, or the folder itself if it is one; not those inside another run folder."""
     return list(_runs(folder))
 
 

@@ -228,8 +228,7 @@ def _by_elements(
 def nudged(
     experiment: Experiment, arrays: Mapping[str, np.ndarray], seed: int = 0, place: float = 0.0
 ) -> dict[str, np.ndarray]:
-    """Return the arrays with each element of floats moved by one unit in the last place of its dtype: up, down, or not
-    at all.
+    """Return the arrays with each float moved by one unit in the last place of its dtype: up, down, or not at all.
 
     A larger `place`, as a share of the element, is used instead.
     """

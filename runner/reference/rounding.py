@@ -102,7 +102,7 @@ def moments(distance: np.ndarray, expected: np.ndarray) -> Moments | None:
 
 
 def row_step(shape: tuple[int, ...]) -> int:
-    """Every how many rows of an array one enters its moments, to save time."""
+    """The step between the rows of an array from which its moments are computed, to save time."""
     return max(1, -(-math.prod(shape) // _MANY)) if shape else 1
 
 

@@ -85,9 +85,7 @@ class _Hooks:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Read the collection's findings from an xdist worker: each worker collects everything, so one report is
-        enough.
-        """
+        """Read the collection's findings from an xdist worker; each of them collects everything, so one suffices."""
         self._unused = getattr(node, "workeroutput", {}).get("shardproof_unused", self._unused)
 
     @pytest.hookimpl(optionalhook=True)

@@ -341,9 +341,7 @@ def _by(keys: Sequence[str], axes: Sequence[str], dims: Sequence[str], known: Ke
 def _ways(
     keys: Sequence[str], axes: Iterable[str], dims: Sequence[str], known: Keys
 ) -> dict[tuple[str, ...], list[str]]:
-    """The keys of arrays without the dimensions, by the names of the array's own dimensions that they shard over these
-    axes.
-    """
+    """The keys of arrays without the dimensions, by the names of the array's own dimensions that these axes shard."""
     ways: dict[tuple[str, ...], list[str]] = {}
     if not dims or not all(map(str.isidentifier, dims)):
         return ways

@@ -136,9 +136,7 @@ class _Inserted:
         return []
 
     def _unplanned(self, part: MergedPart, compiled: Collective) -> Need | None:
-        """The need of a part of a merged all-reduce that the plan does not contain, because it moves the operands
-        instead.
-        """
+        """The need of a part of a merged all-reduce that the plan lacks, because it moves the operands instead."""
         axes = frozenset(compiled.axes or ())
         there = [
             operation

@@ -26,11 +26,11 @@ class NotLowered(Exception):
 
 @dataclass(frozen=True)
 class Compiled:
-    """`results` has the shape and dtype of every output; `seconds` is the time of lowering and compiling.
+    """A compiled program; `results` has the shape and dtype of every output.
 
-    `said` is the compiler's output on standard error; None if it cannot be read back. `lowered` is the lowered program;
-    `text` the compiled module; `unreadable` is why that could not be printed, None if it could. `shared` is whether it
-    was compiled for an earlier job.
+    `seconds` is the time of lowering and compiling. `said` is the compiler's output on standard error; None if it
+    cannot be read back. `lowered` is the lowered program, `text` the compiled module; `unreadable` is why that could
+    not be printed, None if it could. `shared` is whether it was compiled for an earlier job.
     """
 
     executable: Any

@@ -17,8 +17,7 @@ from runner.worker.versions import module_cost
 
 _FIELDS = {"flops": "flops", "bytes_accessed": "bytes accessed"}
 _HEADER = re.compile(r", entry_computation_layout=\{.*?\}\}?(?=, [a-z_]+=|$)|, is_scheduled=true")
-"""The attributes that are removed from a module's header for a part of it: the layout of its entry, and that it is
-scheduled.
+"""The attributes removed from a module's header for a part of it: its entry's layout, and that it is scheduled.
 
 XLA's parser aborts the process if the order of a scheduled module is invalid, as in some modules of libtpu.
 """

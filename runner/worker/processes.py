@@ -53,7 +53,7 @@ def join(arguments: Sequence[str]) -> None:
 
 
 def called() -> Called | Invalid:
-    """Set them from the cluster that started this process."""
+    """Set the membership of this process from the cluster that started it."""
     global ours
     cluster = versions.of_cluster()
     if isinstance(cluster, str):

@@ -22,7 +22,7 @@ RegionNodes: TypeAlias = tuple[Mapping[str, RegionNode], ...]
 
 
 def whole(axis: str) -> str:
-    """The mesh axis of one of Shardy's axes, which may be a part of it."""
+    """Return the mesh axis that one of Shardy's axes names whole or in part, as `data:(1)2` does."""
     return axis.partition(":")[0]
 
 

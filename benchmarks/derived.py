@@ -2,8 +2,7 @@
 
 Three to eight lines of the whole language on meshes of one to three axes of sizes 1 to 4, under random specs. Nothing
 is compiled or run: JAX only evaluates abstractly and lowers for Shardy's plan. The folder (`--out`) holds
-`cases.jsonl`,
-one line per case, from which a later call continues, and the shrunk YAML of each wrong case:
+`cases.jsonl`, one line per case, from which a later call continues, and the shrunk YAML of each wrong case:
 `python -m runner derive --config-dir FOLDER +experiment=wrong_I`. Case I of seed S is always the same under one version
 of JAX. The exit status is 1 if a case was wrong.
 """
@@ -60,8 +59,7 @@ def judged(config: Config) -> Judgement:
     """Judge a case: return `right`, `wrong`, `left out`, `invalid`, or `bug`; and the reason.
 
     `notes` counts the written collectives that are not in Shardy's plan; `types` are the types of the values; `sent` is
-    the
-    number of bytes that a device sends.
+    the number of bytes that a device sends.
     """
     try:
         return _judged(config)

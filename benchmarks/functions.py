@@ -3,8 +3,7 @@
     python benchmarks/functions.py [LAYERS …]
 
 The function is a step of gradient descent through LAYERS transformer blocks, unrolled. Reading includes its own
-tracing,
-which JAX has cached. The goal is at most 0.3 s for 900 equations.
+tracing, which JAX has cached. The goal is at most 0.3 s for 900 equations.
 """
 
 from __future__ import annotations

@@ -3,9 +3,8 @@
     python benchmarks/sizes.py [NAME …] [--against FOLDER] [--rounds 3]
 
 `lines` is a graph of 400 lines, from which all programs are written and run; `chips` derives the lines of one device
-for
-a mesh of 64×64 from a graph alone; `sweep` is 100 points of case 3; `llama` the experiment `llama_block_adamw` with all
-its programs. The two checkouts run in turn, so that a slow moment of the machine affects both alike.
+for a mesh of 64×64 from a graph alone; `sweep` is 100 points of case 3; `llama` the experiment `llama_block_adamw` with
+all its programs. The two checkouts run in turn, so that a slow moment of the machine affects both alike.
 """
 
 from __future__ import annotations

@@ -48,8 +48,7 @@ class Program:
     """One computation: its arrays, its graph, its per-device lines, and possible mistakes in these.
 
     `mistakes` maps a description to the wrong line and its text; rounding may hide those in `subtle`, which only
-    `sections`
-    has to notice.
+    `sections` has to notice.
     """
 
     arrays: dict[str, dict[str, Any]]

@@ -43,7 +43,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """What is offered is imported when it is asked for: `import runner` alone costs nothing."""
+    """Import the public names on first use, so that `import runner` alone is fast."""
     if name not in __all__:
         raise AttributeError(f"module 'runner' has no attribute '{name}'")
     from runner import api

@@ -24,7 +24,7 @@ from runner.untyped import is_mapping
 
 MODULE = Path(CALLED).stem
 
-_SOURCE = '''"""What runner.check was called with: a function, its operands, and how these and the results lie."""
+_SOURCE = '''"""The arguments of runner.check: a function, its operands, and the specs of its operands and results."""
 
 import pickle
 import sys
@@ -50,12 +50,12 @@ class _Unpickler(pickle.Unpickler):
         return make(lie, names, axis_types=types, **more)
 
     def find_class(self, module, name):
-        found = super().find_class(module, name)
-        return _unregistered(found) if name == "_make_skeleton_class" else found
+        value = super().find_class(module, name)
+        return _unregistered(value) if name == "_make_skeleton_class" else value
 
 
 def _unregistered(make):
-    """Make a class that has no attributes yet, whose metaclass would make it a pytree that has no leaves."""
+    """Make a class without registering it: its metaclass would, before it has the attributes that are its leaves."""
 
     def made(*arguments):
         with mock.patch.object(jax.tree_util, "register_pytree_with_keys"):
@@ -65,7 +65,7 @@ def _unregistered(make):
 
 
 def _register(kind, flatten, unflatten):
-    """Make a class a pytree again, whose leaves are called by the attributes that they are."""
+    """Register a class as a pytree whose leaves are named by its attributes."""
 
     def flatten_with_keys(tree):
         children, rest = flatten(tree)
@@ -99,14 +99,14 @@ def _is_key(leaf):
 
 
 def _array(leaf):
-    """What an experiment has of a leaf: of a key its numbers, of what is no array nothing."""
+    """The array of a leaf: for a PRNG key its key data; None if the leaf is not an array."""
     if not _is_array(leaf):
         return None
     return jax.random.key_data(leaf) if _is_key(leaf) else leaf
 
 
 def _whole(tree, arrays):
-    """The tree with these arrays in the place of its own."""
+    """Return the tree with its arrays replaced by these."""
     given = iter(jax.tree.leaves(arrays))
 
     def leaf(own):
@@ -187,7 +187,7 @@ def experiment(
     specs = laid_out if in_specs is None else _specs(in_specs, len(operands))
     try:
         pickled = _pickled(_nodes(), (function, tuple(operands), specs, out_specs, reference, _context()))
-    except Exception as error:  # whatever the user's objects raise
+    except Exception as error:  # A pickled object's own code may raise anything.
         message = f"{_name(function)} cannot be given to another process: {type(error).__name__}: {error}"
         raise Unpicklable(message) from error
     folders = [str(Path(each).resolve()) for each in sys.path]
@@ -263,7 +263,7 @@ def _pickled(*values: Any) -> bytes:
 
 
 def _nodes() -> list[tuple[type, Any, Any]]:
-    """The registered pytree classes that are pickled by value, with their flatten and unflatten functions."""
+    """Return the registered pytree classes that are pickled by value, with their flatten and unflatten functions."""
     if "jax" not in sys.modules:
         return []
     # JAX has no public access to the pytree registry.
@@ -292,7 +292,7 @@ def _array(leaf: Any) -> Any:
 
 
 def _leaves(operands: Sequence[Any]) -> tuple[list[list[Any]], tuple[Any, ...]]:
-    """The leaves of each operand, and the specs of those that are arrays, in the tree of the operands."""
+    """Return the leaves of each operand, and the specs of those that are arrays, in the operand's tree."""
     # Without JAX imported, an operand is a NumPy array, not a pytree.
     jax: Any = sys.modules.get("jax")
     if jax is None:
@@ -306,7 +306,7 @@ def _leaves(operands: Sequence[Any]) -> tuple[list[list[Any]], tuple[Any, ...]]:
 
 
 def _axes(mesh: Any, leaves: Sequence[Sequence[Any]]) -> dict[str, int]:
-    """The sizes of the axes of a mapping, a `Mesh`, an `AbstractMesh`, or the operands' mesh. Raises `ValueError`."""
+    """Return the axis sizes of a mapping, a `Mesh`, an `AbstractMesh`, or the operands' mesh. Raises `ValueError`."""
     if mesh is None:
         shardings = (getattr(leaf, "sharding", None) for each in leaves for leaf in each)
         mesh = next((own for each in shardings if (own := getattr(each, "mesh", None)) is not None), None)
@@ -319,14 +319,14 @@ def _axes(mesh: Any, leaves: Sequence[Sequence[Any]]) -> dict[str, int]:
 
 
 def _name(function: Callable[..., Any]) -> str:
-    """The name of the function, with `_` appended if the name is taken in the language."""
+    """Return the function's name, with `_` appended if the name is taken in the language."""
     name = getattr(function, "__name__", type(function).__name__)
     name = name if IDENTIFIER.match(name) else "function"
     return f"{name}_" if name in (*OPERATIONS, *CONSTANTS, "result", MODULE) else name
 
 
 def _names(function: Callable[..., Any], count: int, taken: set[str]) -> list[str]:
-    """The names of the operands: those of the function's parameters where known, with `_` appended where taken."""
+    """Return the operands' names: the function's parameters if known; `_` is appended to a name that is taken."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):

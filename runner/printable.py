@@ -17,7 +17,7 @@ from typing import Any, TextIO, cast
 _CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ufff9-\ufffb\ufffe\uffff\ud800-\udfff]"
 )
-"""Control characters, those of bidirectional writing, line ends that no file has, and what is no character at all."""
+"""Control characters, bidirectional controls, line ends that files do not use, and noncharacters."""
 
 
 def printable(text: str) -> str:
@@ -53,7 +53,7 @@ class _Guard:
     def __init__(self, behind: TextIO) -> None:
         self.behind = behind
         self.refused: OSError | None = None
-        """What the system last raised of it, which whoever wrote may have passed over."""
+        """The last error of the system for this stream, which the writing code may have ignored."""
 
     def write(self, text: str) -> int:
         """Write a text; return how many of its characters were written: all."""
@@ -84,7 +84,7 @@ def raw(stream: TextIO) -> TextIO:
 
 
 def require_written(stream: TextIO) -> None:
-    """Flush a guarded stream; raises the `OSError` of what could not be written."""
+    """Flush a guarded stream. Raises the `OSError` of an earlier write that failed."""
     if isinstance(stream, _Guard) and stream.refused is not None:
         raise stream.refused
     stream.flush()

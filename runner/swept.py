@@ -1,6 +1,6 @@
-"""An experiment and what varies of it in; the table of its sweep, a row for each point and program, out.
+"""An experiment and the overrides to sweep in; the table of the sweep, one row per point and program, out.
 
-The table is a `DataFrame` where pandas is installed, else `Rows`, which has the same columns.
+The table is a `DataFrame` if pandas is installed; else `Rows`, which has the same columns.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from runner.show.table import Table
 from runner.untyped import is_dict, is_mapping, is_tuple
 
 TABLE = "results.jsonl"
-"""Where in the folder of a sweep its rows are."""
+"""The file with the rows in the folder of a sweep."""
 
 Overrides: TypeAlias = "str | Sequence[str] | Mapping[str, Any]"
-"""Overrides as text, one or several, or as the keys of an experiment with their values."""
+"""Overrides as text, one or several, or a mapping from keys of an experiment to values."""
 
 
 class Rows(Sequence[dict[str, Any]]):
@@ -41,7 +41,7 @@ class Rows(Sequence[dict[str, Any]]):
         self.folder = folder
 
     def __getitem__(self, index: Any) -> Any:
-        """A row by its number, some by a slice, or a column by its name."""
+        """Return a row by its number, several by a slice, or a column by its name."""
         if isinstance(index, str):
             if index not in self.columns:
                 raise KeyError(index)
@@ -64,7 +64,7 @@ class Rows(Sequence[dict[str, Any]]):
         return f'<div style="overflow-x: auto; max-width: 100%">{grid(self._table())}</div>'
 
     def _table(self) -> Table[str]:
-        """Its columns that hold anything."""
+        """The columns that have any value."""
         columns = [name for name in self.columns if any(row[name] not in (None, 0) for row in self._rows)]
         return Table(columns, [[_cell(row[name]) for name in columns] for row in self._rows])
 
@@ -110,13 +110,13 @@ def sweep(
     folder: str | Path | None = None,
     **keys: Any,
 ) -> Any:
-    """Run a sweep as `python -m runner -m` does, in a process of its own, and return its table.
+    """Run a sweep as `python -m runner -m` does, in its own process, and return its table.
 
     - `experiment`, `config_dir`: as for `runner.run`; `folder`: of the sweep, which is empty or not there.
     - `overrides`, `keys`: those with several values are swept over: `["dims.J=4,8"]`, `{"dims.J": (4, 8)}`, or
       `program=("auto", "derived")`.
 
-    What is wrong with a point is in its row. Raises `InvalidConfiguration` where there is no point to run.
+    An error in a point is in its row. Raises `InvalidConfiguration` if there is no point to run.
     """
     where = Path(folder) if folder is not None else dated(name_of(experiment))
     with tempfile.TemporaryDirectory(prefix="shardproof-") as scratch:
@@ -135,15 +135,15 @@ def sweep(
 
 
 def dated(name: str) -> Path:
-    """Where a run of an experiment of that name goes by default."""
+    """Return the default run folder of an experiment with that name."""
     return Path("outputs") / name / datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f")
 
 
 def written(experiment: Mapping[str, Any], name: str, folder: Path) -> Path:
-    """The file of an experiment that was given as a mapping: in the run folder, so that the command can run it too."""
+    """Write an experiment that was given as a mapping into the run folder, so that the command can run it too."""
     import yaml
 
-    # One that comes with the runner may have the name.
+    # A shipped experiment may have the same name.
     file = folder / "conf" / "experiment" / f"{name}_.yaml"
     file.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -170,14 +170,14 @@ def _is_spec(value: object) -> bool:
 
 
 def name_of(experiment: str | Path | Mapping[str, Any]) -> str:
-    """The name of an experiment that is given by its name, its file, or as a mapping."""
+    """Return the name of an experiment that is given by its name, its file, or as a mapping."""
     if isinstance(experiment, Mapping):
         return str(experiment.get("name") or "experiment")
     return Path(experiment).stem
 
 
 def _named(experiment: str | Path, config_dir: str | Path | None) -> list[str]:
-    """The words of a command line that name an experiment."""
+    """Return the arguments of a command line that choose an experiment."""
     if isinstance(experiment, Path) or experiment.endswith((".yaml", ".yml")):
         try:
             own, name = located(Path(experiment), Path(config_dir) if config_dir is not None else None)
@@ -188,7 +188,7 @@ def _named(experiment: str | Path, config_dir: str | Path | None) -> list[str]:
 
 
 def read(folder: Path) -> Any:
-    """The table of a sweep's folder. Raises `UnreadableRecord` where it has none that can be read."""
+    """Return the table in a sweep's folder. Raises `UnreadableRecord` if there is no readable one."""
     rows: list[dict[str, Any]] = []
     for line in (folder / TABLE).read_text(encoding="utf-8").splitlines():
         try:

@@ -62,7 +62,7 @@ def collective(
         overlapped=None,
         instruction="all-reduce.3",
     )
-    # Where a test says nothing of it, as many bytes are sent as it says of the larger side.
+    # By default, a device sends as many bytes as the larger side has.
     return replace(plain, **{"bytes_sent": more.get("bytes", 64), **more})
 
 

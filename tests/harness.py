@@ -44,7 +44,7 @@ Text: TypeAlias = str | Mapping[str, Any]
 
 
 class Telling(Here):
-    """A worker that keeps the types that it computed."""
+    """A worker that keeps the types that it infers."""
 
     types: events.Types | None = None
 
@@ -56,10 +56,9 @@ class Telling(Here):
 
 @dataclass
 class Outcome:
-    """The result of the programs of one experiment: the record, and what it does not keep.
+    """The result of one experiment's programs: the record, the types, the sources, and the runs with every value whole.
 
-    That is the types, the programs' sources, and their runs with every value whole. `sections` is the verdict on the
-    two oracles, if there are two.
+    `sections` is the verdict on the two oracles, if there are two.
     """
 
     experiment: Experiment
@@ -79,7 +78,7 @@ class Outcome:
         return held if isinstance(held, SectionsVerdict) else None
 
     def failures(self) -> list[str]:
-        """Every check that failed, in words."""
+        """Every check that failed, as text."""
         failed = [f"{check}: {_why(verdict)}" for check, verdict in self.record.checks.named() if _failed(verdict)]
         return failed + [
             f"{program} {check}: {_why(verdict)}"
@@ -114,7 +113,7 @@ def experiment(text: Text, **changes: Any) -> Experiment:
 
 
 def refusal(reading: Callable[[str], object], text: str, file: Path) -> str:
-    """Return the message, with its place, with which `reading` refuses a file of that text."""
+    """Return the message, with its place, with which `reading` refuses a file with that text."""
     file.write_text(text, encoding="utf-8")
     with pytest.raises(InvalidExperiment) as error:
         reading(text)
@@ -173,7 +172,7 @@ _TREES = tempfile.TemporaryDirectory()
 
 
 def shipped(name: str, folder: Path) -> tuple[Experiment, Mapping[str, str]]:
-    """Return an experiment by name, at its `verify_dims` if it has any, and then why its goldens do not apply."""
+    """Return an experiment by name, at its `verify_dims` if it has any, and the reason why its goldens do not apply."""
     config: Mapping[str, Any] = compose(name, folder).plain
     if imports(config):
         config = functions.traced(schema.completed(config), conf_folder() / "experiment", Path(_TREES.name) / name)

@@ -1,7 +1,7 @@
 """A command line in; the result of `python -m runner` or `pytest`, in a forked process, out.
 
-Python, Hydra, pytest, the runner and JAX are imported once. A worker only exists once a job comes, since most bad input
-is refused before: the first worker of a command is forked, and has JAX; the command's own process does not have it.
+Python, Hydra, pytest, the runner and JAX are imported once. A worker starts only when a job comes, since most bad input
+is refused before: the first worker of a command is a fork that has imported JAX; the command's own process has not.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ class _Spare:
     """
 
     waiting: ClassVar[_Spare | None] = None
-    """That of this command, until it is taken."""
+    """The spare process of this command, until it is taken."""
 
     def __init__(self) -> None:
         theirs, stdin = os.pipe()

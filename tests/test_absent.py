@@ -65,7 +65,7 @@ def fault(text: str, **changes: Any) -> str:
         ("1x1x8", "gpu", 8, {"platform": "cuda", "topology_name": "1x1x8", "topology": "1x1x8"}),
     ],
 )
-def test_a_topology_has_a_platform_devices_and_what_jax_is_asked(name, platform, devices, arguments):
+def test_a_topology_has_a_platform_devices_and_jax_arguments(name, platform, devices, arguments):
     parsed = topology.parse(name, "cpu")
     assert (parsed.platform, parsed.devices, parsed.arguments) == (platform, devices, arguments)
 
@@ -83,7 +83,7 @@ def test_a_topology_has_a_platform_devices_and_what_jax_is_asked(name, platform,
         ("1x8", "gpu", "'1x8' is not a topology of GPUs, which counts partitions, hosts and GPUs: 1x1x8"),
     ],
 )  # fmt: skip
-def test_a_name_that_is_no_topology(name, platform, message):
+def test_an_invalid_topology_name_is_refused(name, platform, message):
     text = fault(TEXT, target={"topology": name, "platform": platform})
     assert text == f"target.topology: {message}"
 
@@ -146,7 +146,7 @@ def test_a_verification_is_the_experiment_at_other_sizes_on_simulated_devices():
     assert reduced.programs == ("auto", "constraint", "explicit", "derived", "shard_map", "vmap")
 
 
-def test_sizes_at_which_the_experiment_cannot_be_verified():
+def test_invalid_verify_dims_are_refused():
     with pytest.raises(InvalidExperiment) as error:
         smaller(**target("v5e:4x4", verify_dims={"J": 6}))
     assert str(error.value) == (
@@ -160,7 +160,7 @@ def only_compiled(sections: SectionsVerdict | NotRun | None = None, **more: Any)
     return evidence.record({}, checks=FileChecks(sections=sections or absent), **more)
 
 
-def test_the_sections_are_held_against_each_other_where_it_is_verified():
+def test_the_record_adopts_the_sections_verdict_of_the_verification():
     found = only_compiled()
     failed = SectionsVerdict(status="failed", reason="C is not graph's", outputs={})
     verification.adopt(found, only_compiled(failed, status="failed"), {"I": 8})
@@ -222,7 +222,7 @@ def test_sections_with_gradients_need_no_device_either(times, status, tmp_path):
 
 @needs_libtpu
 @pytest.mark.whole
-def test_where_comparing_the_sections_takes_too_long_it_is_said(tmp_path):
+def test_a_comparison_of_sections_that_takes_too_long_is_skipped_with_a_reason(tmp_path):
     found, said, status = compiled_only(tmp_path, "dims.I=4096", "dims.J=8192", "dims.K=8192")
     reason = found["checks"]["sections"]["reason"]
     assert (status, found["checks"]["sections"]["status"]) == (0, "not_run")
@@ -234,7 +234,7 @@ def test_where_comparing_the_sections_takes_too_long_it_is_said(tmp_path):
 
 
 @needs_libtpu
-def test_a_section_that_no_program_reads_is_not_said_to_be_missing(tmp_path):
+def test_a_section_without_a_program_is_not_reported_as_missing(tmp_path):
     found, said, _ = compiled_only(tmp_path, "program=auto")
     reason = (
         "there are graph and per_device, but per_device is not read: auto is of graph alone, "
@@ -244,7 +244,7 @@ def test_a_section_that_no_program_reads_is_not_said_to_be_missing(tmp_path):
     assert f"sections was not run: {reason}\n" in said
 
 
-def test_what_an_interpretation_takes_grows_with_what_is_computed():
+def test_the_effort_of_an_interpretation_grows_with_the_work():
     given = harness.experiment(TEXT, **target("v5e:4x4"))
     types = harness.infer(given)
     small = effort.effort(given, types.nodes)
@@ -256,20 +256,20 @@ def test_what_an_interpretation_takes_grows_with_what_is_computed():
 
 
 @needs_libtpu
-def test_a_verification_does_not_wait_for_the_points_after_it(tmp_path):
+def test_a_verification_does_not_wait_for_later_points(tmp_path):
     start = ("+experiment=case3_allreduce", "++verify_dims.I=8", "program=auto", "expect.collectives=null")
     ran = run_command("-m", *start, "target=v5e_2x2,cpu", f"hydra.sweep.dir={tmp_path}")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "2 points: 2 passed" in ran.stdout
 
 
-def test_where_there_is_no_verification_it_is_said_why():
+def test_a_missing_verification_has_a_reason():
     assert smaller(**target("v5e:4x4")) == "verify_dims names no sizes to run it at"
     huge = target("v5p:8x8x16", dims={"I": 64, "J": 1024, "K": 64}, verify_dims={"J": 8})
     assert smaller(**huge) == "the mesh has 1024 devices, and at most 512 are simulated"
 
 
-def test_vmap_is_compiled_where_it_is_asked_for_alone():
+def test_vmap_is_compiled_only_if_named():
     every = harness.experiment(TEXT, **target("v5e:4x4"))
     assert (every.programs, every.left_out) == (("auto", "constraint", "explicit", "derived", "shard_map"), ("vmap",))
     assert harness.experiment(TEXT, **target("v5e:4x4", program="vmap")).programs == ("vmap",)
@@ -350,7 +350,7 @@ def compiled(tmp_path_factory):
 
 
 @needs_libtpu
-def test_a_run_for_hardware_that_is_not_here(compiled):
+def test_a_run_for_absent_hardware(compiled):
     folder, done, found = compiled
     assert (done.returncode, done.stderr, found["status"]) == (0, "", "passed")
     assert found["target"] == {
@@ -370,7 +370,7 @@ def test_a_run_for_hardware_that_is_not_here(compiled):
 
 
 @needs_libtpu
-def test_what_the_compiler_says_is_recorded_and_what_only_a_run_tells_is_not_run(compiled):
+def test_compiler_evidence_is_recorded_and_checks_that_need_a_run_are_not_run(compiled):
     _, _, found = compiled
     reason = f"{NOT_HERE}; verify_dims names no sizes to run it at"
     for program in found["programs"].values():
@@ -450,7 +450,7 @@ def test_a_wrong_program_fails_at_verify_dims(tmp_path):
 
 
 @needs_libtpu
-def test_a_topology_that_libtpu_does_not_know(tmp_path):
+def test_a_topology_unknown_to_libtpu_is_refused(tmp_path):
     done, found = run(tmp_path, "target.topology=v5e:3x3", "mesh=x3_y3", *(f"++dims.{dim}=9" for dim in "IJK"))
     assert (done.returncode, found["status"]) == (2, "invalid")
     assert done.stderr.startswith(
@@ -460,7 +460,7 @@ def test_a_topology_that_libtpu_does_not_know(tmp_path):
 
 
 @pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="there is a GPU to compile with")
-def test_gpus_that_are_not_here_need_one_that_is(tmp_path):
+def test_a_gpu_topology_needs_a_local_gpu(tmp_path):
     done, found = run(tmp_path, "target.topology=1x1x4")
     assert (done.returncode, found["status"]) == (2, "invalid")
     assert done.stderr.startswith(
@@ -470,7 +470,7 @@ def test_gpus_that_are_not_here_need_one_that_is(tmp_path):
 
 
 @needs_libtpu
-def test_what_does_not_fit_into_the_memory_of_a_chip_is_an_error(tmp_path):
+def test_a_program_that_exceeds_a_chips_memory_is_an_error(tmp_path):
     big = (f"++dims.{dim}=131072" for dim in "IJK")
     done, found = run(tmp_path, "target=v5e_2x4", "mesh=x2_y4", *big, "program=auto", "graph.C=A + B.T")
     assert (done.returncode, found["status"]) == (3, "error")

@@ -52,7 +52,7 @@ SPLIT = {
 
 
 @pytest.mark.parametrize("name", SPLIT)
-def test_what_is_derived_has_the_order_of_split_physical_axes(name: str, tmp_path: Path) -> None:
+def test_derived_lines_follow_the_order_of_split_physical_axes(name: str, tmp_path: Path) -> None:
     _written(tmp_path, TEXT)
     done = _run(tmp_path, *SPLIT[name])
     assert done.returncode == 0, done.stdout + done.stderr
@@ -64,9 +64,7 @@ def test_what_is_derived_has_the_order_of_split_physical_axes(name: str, tmp_pat
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("program", ["all", "vmap"])
-def test_a_program_without_arguments_is_compiled_for_the_devices_that_are_not_here(
-    program: str, tmp_path: Path
-) -> None:
+def test_a_program_without_arguments_is_compiled_for_the_absent_devices(program: str, tmp_path: Path) -> None:
     _written(tmp_path, CONSTANT)
     done = _run(tmp_path, "target=v5e_2x2", "target.slices=2", f"program={program}")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,4 +1,6 @@
-"""The imports before an input is known to be valid: of a worker, to which modules are announced, and of the command."""
+"""The imports of a worker, to which experiments are announced, and of the command, before the input is known to be
+valid.
+"""
 
 from __future__ import annotations
 
@@ -37,17 +39,19 @@ def definition(*overrides: str) -> dict[str, Any]:
         (('arrays.A.init="arange(5)"',), False),
         (('arrays.A.init="nothing()"',), False),
         (("mesh.shape=[2,0]",), False),
-        # These are not looked at: they may be valid.
+        # These are not examined, and may be valid.
         (("target.processes=2",), False),
         (("target.topology=v5e:2x2",), False),
         (("dims.I=1048576",), False),
     ],
 )
-def test_what_is_refused_or_takes_long_to_tell_imports_no_jax(overrides: tuple[str, ...], expected: bool) -> None:
+def test_an_experiment_that_is_refused_or_slow_to_validate_imports_no_jax(
+    overrides: tuple[str, ...], expected: bool
+) -> None:
     assert announced.is_valid(definition(*overrides)) is expected
 
 
-def test_an_announcement_that_is_no_experiment_imports_no_jax() -> None:
+def test_an_invalid_announcement_imports_no_jax() -> None:
     assert not announced.is_valid({"mesh": None})
 
 
@@ -69,7 +73,7 @@ def imported(*lines: str) -> set[str]:
     return modules("runner.worker", str(os.getpid()), lines=lines)
 
 
-def test_a_worker_imports_jax_for_a_valid_announcement_alone() -> None:
+def test_a_worker_imports_jax_only_for_a_valid_announcement() -> None:
     invalid = json.dumps({ANNOUNCED: definition("arrays.A.spec=[null,w]")})
     valid = json.dumps({ANNOUNCED: definition("program=shard_map")})
     refused = imported(invalid)
@@ -85,7 +89,7 @@ TOLD_WITH = {"console", "progress", "refused", "report", "status", "table", "val
 """The modules of `show` that report invalid input."""
 
 
-def test_an_invalid_experiment_imports_what_it_is_read_and_told_with(tmp_path: Path) -> None:
+def test_an_invalid_experiment_imports_only_readers_and_reports(tmp_path: Path) -> None:
     overrides = (f"+experiment={CASE3}", "arrays.A.spec=[null,w]", f"hydra.run.dir={tmp_path / 'run'}")
     names = modules("runner", *overrides, status=2)
     assert not {"jax", "jaxlib", "scipy", "rich", "pygments"} & names
@@ -95,7 +99,7 @@ def test_an_invalid_experiment_imports_what_it_is_read_and_told_with(tmp_path: P
     assert "runner.experiment.reader" in names
 
 
-def test_a_process_that_is_dismissed_ends_and_is_closed_later() -> None:
+def test_a_dismissed_process_ends_and_is_closed_later() -> None:
     worker = Worker((sys.executable, "-c", "import sys; sys.stdin.read()"))
     workers = Workers(worker)
     workers.dismiss()
@@ -119,12 +123,12 @@ class Listener(Worker):
     ("given", "told"),
     [
         ({"name": "a"}, True),
-        # YAML's bytes are no JSON; a pipe has no room for what is large.
+        # JSON has no YAML bytes; a large definition would not fit into a pipe.
         ({"name": b"a"}, False),
         ({"name": "a" * 20_000}, False),
     ],
 )
-def test_an_announcement_has_room_in_a_pipe_and_is_json(given: dict[str, Any], told: bool) -> None:
+def test_an_announcement_is_json_that_fits_into_a_pipe(given: dict[str, Any], told: bool) -> None:
     listener = Listener()
     workers = Workers(listener)
     try:
@@ -134,7 +138,7 @@ def test_an_announcement_has_room_in_a_pipe_and_is_json(given: dict[str, Any], t
         workers.close()
 
 
-def test_a_worker_that_has_had_a_job_hears_no_announcement(tmp_path: Path) -> None:
+def test_a_worker_that_had_a_job_gets_no_announcement(tmp_path: Path) -> None:
     listener = Listener()
     workers = Workers(listener)
     try:

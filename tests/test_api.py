@@ -58,12 +58,12 @@ def test_the_page_of_functions_is_true(tmp_path: Path) -> None:
     assert printed.count("passed: 1 of 1 programs passed") == 2
 
 
-def test_to_import_it_imports_nothing_of_weight(tmp_path: Path) -> None:
+def test_the_import_is_cheap(tmp_path: Path) -> None:
     heavy = "{'hydra', 'omegaconf', 'numpy', 'jax', 'rich', 'yaml'}"
     script(f"import sys, runner\nassert not {heavy} & set(sys.modules), sys.modules\n", tmp_path)
 
 
-def test_what_is_offered_is_there_and_nothing_else_is() -> None:
+def test_exactly_the_public_names_exist() -> None:
     assert dir(runner) == sorted(runner.__all__)
     for name in runner.__all__:
         assert getattr(runner, name) is not None
@@ -71,7 +71,7 @@ def test_what_is_offered_is_there_and_nothing_else_is() -> None:
         runner.runn  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def test_it_says_of_its_types() -> None:
+def test_the_package_is_typed() -> None:
     assert (ROOT / "runner" / "py.typed").is_file()
 
 
@@ -85,7 +85,7 @@ def test_it_says_of_its_types() -> None:
         ("mine", "nosuch", "nosuch has no folder 'experiment', in which NAME.yaml would be"),
     ],
 )
-def test_what_cannot_be_composed_is_said(
+def test_composition_errors_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, experiment: str, config_dir: str | None, message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -100,7 +100,7 @@ def test_what_cannot_be_composed_is_said(
     assert runner.read("run") == found
 
 
-def test_what_is_read_is_a_run_folder_or_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_takes_a_run_folder_or_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     record = runner.run("nothere.yaml", folder="runs/first")
     assert runner.read("runs/first/result.json") == record
@@ -128,7 +128,7 @@ def shown(**more: Any) -> runner.Record:
     return runner.Record.of(evidence.record(**more), Path("/runs/case"))
 
 
-def test_a_record_is_told_in_a_word_in_a_page_and_on_a_terminal() -> None:
+def test_a_record_has_a_repr_a_page_and_a_report() -> None:
     found = shown()
     assert repr(found) == "<Record of case: passed, 1 of 1 programs passed>"
     assert str(found).startswith("case\nmesh x=2 × y=2 on 4 simulated cpu devices, jax 0.10.2\n")

@@ -46,22 +46,22 @@ def test_a_setting_that_hydra_cannot_use_is_one_message(tmp_path: Path, override
 
 
 @pytest.mark.parametrize("override", SETTINGS_OF_SWEEPS)
-def test_of_a_sweep_too(tmp_path: Path, override: str) -> None:
+def test_an_unusable_setting_of_a_sweep_is_one_message(tmp_path: Path, override: str) -> None:
     _is_one_message(command(tmp_path, *SWEEP, override), override, SETTINGS_OF_SWEEPS[override])
 
 
 @pytest.mark.parametrize("override", [name for name in SETTINGS if "job_logging" in name])
-def test_how_the_points_of_a_sweep_log_is_no_less_read(tmp_path: Path, override: str) -> None:
+def test_the_logging_of_a_sweeps_points_is_validated_too(tmp_path: Path, override: str) -> None:
     _is_one_message(command(tmp_path, *SWEEP, override), override, SETTINGS[override])
 
 
-def test_and_done_where_hydra_can(tmp_path: Path) -> None:
+def test_the_logging_of_a_sweeps_points_is_applied(tmp_path: Path) -> None:
     done = command(tmp_path, *SWEEP, "hydra.job_logging.formatters.simple.format='mine %(message)s'")
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "sweep" / "0" / "runner.log").read_text(encoding="utf-8").startswith("mine ")
 
 
-def test_a_setting_that_no_point_can_have_is_told_of_each(tmp_path: Path) -> None:
+def test_an_invalid_setting_is_reported_for_each_point(tmp_path: Path) -> None:
     done = command(tmp_path, *SWEEP, "hydra.sweep.subdir=${nope}")
     assert done.returncode == 2, done.stdout + done.stderr
     assert "Interpolation key 'nope' not found" in done.stdout
@@ -87,7 +87,7 @@ def test_a_setting_of_the_file_has_its_place(tmp_path: Path, setting: str) -> No
 
 @pytest.mark.parametrize("line", [RUN, SWEEP], ids=["run", "sweep"])
 @pytest.mark.parametrize("name", ["/", "../x", "a/b", ".."])
-def test_hydras_own_folder_lies_in_that_of_the_run(tmp_path: Path, line: tuple[str, ...], name: str) -> None:
+def test_hydras_folder_must_be_directly_in_the_run_folder(tmp_path: Path, line: tuple[str, ...], name: str) -> None:
     done = command(tmp_path, *line, f"hydra.output_subdir={name}")
     assert done.returncode == 2, done.stdout + done.stderr
     assert (
@@ -123,7 +123,7 @@ def _unread(folder: Path) -> dict[str, str]:
     }
 
 
-def test_a_file_that_cannot_be_read_is_listed_as_that(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_listed_as_unreadable(tmp_path: Path) -> None:
     folder = _folder(tmp_path)
     unread = _unread(folder)
     (folder / "experiment" / "folder.yaml").mkdir()
@@ -138,20 +138,20 @@ def test_a_file_that_cannot_be_read_is_listed_as_that(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["latin", "wide", "marked", "circle", "nowhere", "pipe"])
-def test_and_run_as_that(tmp_path: Path, name: str) -> None:
+def test_running_an_unreadable_file_is_one_message(tmp_path: Path, name: str) -> None:
     unread = _unread(_folder(tmp_path))
     done = command(tmp_path, "--config-dir", "conf", f"+experiment={name}", "hydra.run.dir=run", limit=30)
     assert done.returncode == 2
     assert done.stderr == f"conf/experiment/{name}.yaml{unread[name]}\n"
 
 
-def test_a_name_that_is_not_there_is_looked_for_beside_them(tmp_path: Path) -> None:
+def test_a_misspelt_name_is_suggested_despite_unreadable_files(tmp_path: Path) -> None:
     _unread(_folder(tmp_path))
     done = command(tmp_path, "--config-dir", "conf", "+experiment=goood", "hydra.run.dir=run", limit=30)
     assert done.stderr == "command line: +experiment=goood\n  no experiment 'goood'; did you mean 'good'?\n"
 
 
-def test_the_editor_names_its_schema_in_the_others(tmp_path: Path) -> None:
+def test_the_editor_reports_unreadable_files_and_does_the_others(tmp_path: Path) -> None:
     folder = _folder(tmp_path)
     unread = _unread(folder)
     done = command(tmp_path, "conf", module="runner editor", limit=30)
@@ -160,7 +160,7 @@ def test_the_editor_names_its_schema_in_the_others(tmp_path: Path) -> None:
     assert "yaml-language-server" in (folder / "experiment" / "good.yaml").read_text()
 
 
-def test_the_plugin_passes_over_what_is_no_file(tmp_path: Path) -> None:
+def test_the_plugin_skips_non_files(tmp_path: Path) -> None:
     folder = _folder(tmp_path)
     _unread(folder)
     (folder / "experiment" / "folder.yaml").mkdir()
@@ -185,7 +185,7 @@ def test_a_variable_that_jax_refuses_is_one_sentence(tmp_path: Path, name: str, 
     assert "Traceback" in (tmp_path / "run" / "worker.log").read_text()
 
 
-def test_of_several_processes_one_says_it(tmp_path: Path) -> None:
+def test_an_error_of_all_processes_is_reported_once(tmp_path: Path) -> None:
     done = run_whole(*RUN, "target.processes=2", folder=tmp_path, JAX_ENABLE_X64="maybe")
     assert done.returncode == 3
     assert done.stderr.startswith("process ")
@@ -194,7 +194,7 @@ def test_of_several_processes_one_says_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("module", ["runner derive", "runner mutate", "runner plan"])
-def test_of_the_other_commands_too(tmp_path: Path, module: str) -> None:
+def test_other_commands_report_it_too(tmp_path: Path, module: str) -> None:
     wanted = ("per_device=null", "expect=null", "arrays.A.spec=auto") if module == "runner plan" else ()
     done = command(tmp_path, "+experiment=case3_allreduce", *wanted, module=module, JAX_ENABLE_X64="maybe")
     assert done.returncode == 3

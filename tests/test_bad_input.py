@@ -425,14 +425,14 @@ def test_a_mistake_on_the_command_line_names_the_override(tmp_path: Path, mistak
     assert "simulated" not in result.stdout
 
 
-def test_what_is_to_be_typed_is_what_hydra_reads(tmp_path: Path) -> None:
+def test_a_suggested_override_is_valid_for_hydra(tmp_path: Path) -> None:
     # The last line of the message, as a shell takes it apart.
     refused = run(tmp_path, GOOD, "++per_device.C=psum(partial, 'y')")
     typed = shlex.split(refused.stderr.splitlines()[-1])
     assert run(tmp_path, GOOD, *typed).stderr.endswith("it equals the graph\n")
 
 
-def test_null_switches_off(tmp_path: Path) -> None:
+def test_null_switches_an_optional_key_off(tmp_path: Path) -> None:
     text = GOOD + "  s: []\ngrad: {of: s, wrt: [A]}\nexpect: {no_collectives: true}\n"
     text = text.replace("  C: A @ B\n", "  C: A @ B\n  s: sum(C)\n", 1)
     result = run(tmp_path, text, "~per_device", "program=constraint", "grad=null", "expect=null")
@@ -441,7 +441,7 @@ def test_null_switches_off(tmp_path: Path) -> None:
     assert "no_collectives" not in result.stdout
 
 
-def test_a_file_that_is_no_text_says_where(tmp_path: Path) -> None:
+def test_a_binary_file_is_reported_with_the_place(tmp_path: Path) -> None:
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment" / "mine.yaml").write_bytes(b"# @package _global_\nname: \xff\n")
     result = command(tmp_path, "--config-dir", ".", "+experiment=mine")
@@ -470,12 +470,12 @@ def test_a_misspelt_experiment_names_the_nearest(tmp_path: Path) -> None:
         ("Case3_Allreduce", "'case3_allreduce'"),
     ],
 )
-def test_an_experiment_is_known_by_the_name_that_its_document_gives_it(tmp_path: Path, name: str, meant: str) -> None:
+def test_an_experiment_is_suggested_for_the_name_in_its_source(tmp_path: Path, name: str, meant: str) -> None:
     result = command(tmp_path, f"+experiment={name}")
     expect(result, f"command line: +experiment={name}\n  no experiment '{name}'; did you mean {meant}?")
 
 
-def test_a_name_that_no_document_has_lists_the_experiments(tmp_path: Path) -> None:
+def test_an_unknown_name_lists_the_experiments(tmp_path: Path) -> None:
     result = command(tmp_path, "+experiment=zzz")
     assert result.returncode == 2
     assert "no experiment 'zzz'; there are allreduce_as_scatter_gather, block_matmul, " in result.stderr
@@ -544,7 +544,7 @@ WITH_JAX = {
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("mistake", WITH_JAX)
-def test_what_only_jax_can_know_is_a_message_about_a_line_too(tmp_path: Path, mistake: str) -> None:
+def test_errors_that_only_jax_finds_name_the_line(tmp_path: Path, mistake: str) -> None:
     text, beginning, more = WITH_JAX[mistake]
     result = run(tmp_path, text)
     assert result.returncode == 2, result.stdout + result.stderr
@@ -593,7 +593,7 @@ def test_a_line_that_nothing_reads_is_a_warning(tmp_path: Path) -> None:
     ]
 
 
-def test_operands_of_half_a_byte_run(tmp_path: Path) -> None:
+def test_operands_of_four_bits_run(tmp_path: Path) -> None:
     text = """\
 # @package _global_
 mesh: {axes: [x], shape: [2]}
@@ -625,7 +625,7 @@ outputs:
 """
 
 
-def test_a_carry_that_every_step_gathers_is_a_warning_with_its_cure(tmp_path: Path) -> None:
+def test_a_carry_that_every_step_gathers_is_a_warning_with_a_remedy(tmp_path: Path) -> None:
     gathered = run(tmp_path, CARRIED, "program=explicit")
     told = (
         "warning: explicit gathers the carry r.a at every step, since it begins unsharded: "

@@ -70,7 +70,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_each_command_says_which_file_and_what(
+def test_each_command_names_the_file_and_the_fault(
     records: tuple[Any, Any, Any], tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     old, new, words = WRONG[name]
@@ -90,7 +90,7 @@ def test_each_command_says_which_file_and_what(
     assert words in capsys.readouterr().err
 
 
-def test_what_the_runner_writes_is_read(records: tuple[Any, Any, Any], tmp_path: Path) -> None:
+def test_a_written_record_is_read(records: tuple[Any, Any, Any], tmp_path: Path) -> None:
     home = Home(tmp_path, records)
     for data in records:
         found = home.tried(Case("as it is", json.dumps(data)))

@@ -36,7 +36,7 @@ TOO_MANY = {
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("overrides", TOO_MANY)
-def test_what_is_too_many_is_counted_and_refused(tmp_path: Path, overrides: str) -> None:
+def test_too_many_points_are_counted_and_refused(tmp_path: Path, overrides: str) -> None:
     words = overrides.split(" ")
     line = [word for word in SWEEP if not (word.startswith("+experiment") and "+experiment" in overrides)]
     done = command(tmp_path, *line, *words, limit=60)
@@ -62,7 +62,7 @@ def test_rank_eight_on_six_axes_is_counted_at_once(tmp_path: Path) -> None:
     assert done.cpu < 20
 
 
-def test_a_limit_that_is_raised_lets_it_run(tmp_path: Path) -> None:
+def test_a_raised_limit_allows_the_sweep(tmp_path: Path) -> None:
     refused = command(tmp_path, *SWEEP, "dims.J=4,8", "sweep.most=1")
     assert refused.returncode == 2
     done = command(tmp_path, *SWEEP, "dims.J=4,8", "sweep.most=2")
@@ -75,14 +75,14 @@ SIZES = st.lists(st.sampled_from([1, 2, 2, 3, 4]), max_size=4)
 
 @settings(max_examples=150, deadline=None)
 @given(shape=st.lists(st.sampled_from([0, 1, 2, 4, 6, 8, 12]), max_size=3), sizes=SIZES)
-def test_the_specs_are_as_many_as_are_counted(shape: list[int], sizes: list[int]) -> None:
+def test_the_count_of_specs_is_exact(shape: list[int], sizes: list[int]) -> None:
     mesh = Mesh(tuple("abcd"[: len(sizes)]), tuple(sizes))
     assert enumeration.count_of_specs(shape, mesh) == sum(1 for _ in enumeration.specs(shape, mesh))
 
 
 @settings(max_examples=100, deadline=None)
 @given(devices=st.integers(1, 2000), axes=st.integers(1, 3))
-def test_the_meshes_are_as_many_as_are_counted(devices: int, axes: int) -> None:
+def test_the_count_of_meshes_is_exact(devices: int, axes: int) -> None:
     assert enumeration.count_of_factorisations(devices, axes) == sum(
         1 for _ in enumeration.factorisations(devices, axes)
     )
@@ -99,7 +99,7 @@ def test_the_meshes_are_as_many_as_are_counted(devices: int, axes: int) -> None:
         ("workers=0", "it is a number of at least 1"),
     ],
 )
-def test_a_sweep_that_cannot_be_is_refused_where_it_says_so_and_leaves_nothing(
+def test_an_invalid_sweep_is_refused_with_its_place_and_leaves_no_files(
     tmp_path: Path, override: str, words: str
 ) -> None:
     done = command(tmp_path, "-m", "+experiment=case3_allreduce", "dims.J=4,8", override)

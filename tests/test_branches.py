@@ -76,13 +76,13 @@ def parts(program: tuple[Any, ...], around: tuple[InBranch, ...], names: Iterato
 
 @settings(max_examples=60)
 @given(programs())
-def test_a_range_is_exactly_what_can_happen(program: tuple[Any, ...]) -> None:
+def test_a_range_has_exactly_the_possible_counts(program: tuple[Any, ...]) -> None:
     can = outcomes(program)
     told = executions.total(parts(program, (), itertools.count()))
     assert executions.ends(told) == (min(can), max(can))
 
 
-def test_what_is_not_known_is_not_made_up() -> None:
+def test_an_unknown_count_stays_unknown() -> None:
     inside = (InBranch(choice="c", branch=0, of=2, times=1),)
     assert executions.total([(1, (), 4), (None, inside, 4)]) is None
     assert executions.total([(executions.count(1, inside), inside, None)]) is None
@@ -159,7 +159,7 @@ outputs:
 """
 
 
-def test_a_choice_in_a_loop_is_made_in_every_step_and_a_choice_in_it_where_it_is_reached() -> None:
+def test_a_choice_in_a_loop_runs_in_every_step_and_a_nested_choice_if_reached() -> None:
     module = read(NINE, experiment(PLAIN), "auto")
     assert {one.instruction: (one.count, len(one.branches)) for one in module.found} == {
         "ra": (Range(min=0, max=9), 1), "rd": (Range(min=0, max=9), 2), "ga": (Range(min=0, max=9), 1),
@@ -180,7 +180,7 @@ def test_a_choice_in_a_loop_is_made_in_every_step_and_a_choice_in_it_where_it_is
     }
 
 
-def test_a_loop_of_unknown_length_around_a_branch_is_not_known() -> None:
+def test_a_loop_of_unknown_length_around_a_branch_has_no_count() -> None:
     module = read(HLO.replace(", KNOWN", ""), experiment(PLAIN), "auto")
     assert {one.count for one in module.found} == {None}
     assert "how often rc runs is not known" in module.unknown
@@ -216,13 +216,13 @@ def verdict(wanted: dict[str, Any], *there: Any) -> Any:
         (Range(min=1, max=2), [collective(), collective()], "passed"),
     ],
 )
-def test_a_number_is_met_by_that_number_alone_and_a_range_by_what_lies_in_it(
+def test_a_number_expects_exactly_itself_and_a_range_any_count_within(
     wanted: Any, there: list[Any], status: str
 ) -> None:
     assert verdict({"all-reduce": wanted}, *there).status == status
 
 
-def test_a_range_is_told_in_words() -> None:
+def test_a_range_is_formatted_as_text() -> None:
     failed = verdict({"all-reduce": 1}, ONE)
     assert failed.reason == "expected 1 all-reduce, found between 0 and 1 all-reduce"
     assert failed.details == ["between 0 and 1 (in a branch) × all-reduce of C over x: a device sends 64 B"]
@@ -275,7 +275,7 @@ def test_tables_goldens_and_sweeps_show_the_range() -> None:
     assert came.endswith("appeared in shard_map: +64 B sent per device at most, since it runs between 0 and 1 times")
 
 
-def test_a_golden_whose_range_is_none_is_refused(tmp_path: Path) -> None:
+def test_a_golden_with_an_invalid_range_is_refused(tmp_path: Path) -> None:
     pins = golden.pinned(evidence.program(ONE))
     pins["collectives"][0]["count"] = {"min": 0}
     path = tmp_path / "g.json"
@@ -311,7 +311,7 @@ expect:
 """
 
 
-def test_a_program_is_held_to_a_range(tmp_path: Path) -> None:
+def test_a_program_is_compared_with_an_expected_range(tmp_path: Path) -> None:
     outcome = run(STEP, tmp_path)
     assert outcome.failures() == []
     program = outcome.record.programs["shard_map"]

@@ -142,7 +142,7 @@ BY_HAND = {
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("name", BY_HAND)
-def test_a_gradient_written_by_hand_is_held_to_jax_s(name: str, tmp_path: Path) -> None:
+def test_a_handwritten_gradient_is_compared_with_jaxs(name: str, tmp_path: Path) -> None:
     text, of_graph, of_per_device = BY_HAND[name]
     outcome = harness.run(text, tmp_path, trace=True)
     assert outcome.failures() == []
@@ -157,7 +157,7 @@ def test_a_gradient_written_by_hand_is_held_to_jax_s(name: str, tmp_path: Path) 
     assert trace.same_outputs is not None
 
 
-def test_what_outputs_name_every_program_computes(tmp_path: Path) -> None:
+def test_every_program_computes_a_gradient_that_outputs_name(tmp_path: Path) -> None:
     outcome = harness.run(LEAST_SQUARES.replace("g: []", "g: [], grad.w: []"), tmp_path)
     assert outcome.failures() == []
     for program in PROGRAMS:
@@ -176,7 +176,7 @@ MISTAKES = {
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_in_what_is_written_by_hand_fails_in_sections(name: str, tmp_path: Path) -> None:
+def test_a_mistake_in_a_handwritten_gradient_fails_in_sections(name: str, tmp_path: Path) -> None:
     text, right, wrong = MISTAKES[name]
     assert right in text
     outcome = harness.run(text.replace(right, wrong), tmp_path, program=["auto", "shard_map"])
@@ -184,7 +184,7 @@ def test_a_mistake_in_what_is_written_by_hand_fails_in_sections(name: str, tmp_p
     assert outcome.sections.status == "failed"
 
 
-def test_an_edit_that_mends_what_is_written_by_hand_is_found(tmp_path: Path) -> None:
+def test_an_edit_that_mends_a_handwritten_gradient_is_found(tmp_path: Path) -> None:
     outcome = harness.run(LEAST_SQUARES.replace("g: 2 * pmean", "g: 2 * psum"), tmp_path)
     assert outcome.sections is not None
     assert any("pmean" in sentence and "per_device.g" in sentence for sentence in outcome.sections.diagnosis)
@@ -201,12 +201,12 @@ def test_without_an_oracle_of_the_gradient_the_rest_is_judged(tmp_path: Path, mo
     assert outcome.checks["shard_map"].value.outputs["g"].status == "not_run"
 
 
-def test_a_pinned_gradient_binds_the_programs_that_compute_it(tmp_path: Path) -> None:
+def test_a_pinned_gradient_applies_to_the_programs_that_compute_it(tmp_path: Path) -> None:
     outcome = harness.run(LEAST_SQUARES, tmp_path, expect={"values": {"grad.w": [9, 9, 9, 9]}})
     assert outcome.checks["auto"].values.status == "failed"
     assert outcome.checks["shard_map"].values.status == "not_run"
 
 
-def test_one_section_may_not_read_a_gradient_that_there_is_not() -> None:
+def test_a_section_that_reads_a_missing_gradient_is_refused() -> None:
     with pytest.raises(InvalidExperiment, match=r"there is no gradient of 'v'"):
         harness.experiment(LEAST_SQUARES.replace("g: grad.w", "g: grad.v"))

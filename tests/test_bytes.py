@@ -202,7 +202,7 @@ POINTS = [
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize(("name", "program", "formula", "mesh", "dims"), POINTS)
-def test_the_bytes_are_those_of_the_formula(name, program, formula, mesh, dims, tmp_path: Path):
+def test_the_bytes_equal_the_formula(name, program, formula, mesh, dims, tmp_path: Path):
     outcome = harness.run(shipped(name, program, mesh, dims), tmp_path)
     assert outcome.failures() == []
     evidence = gather(outcome.experiment, Program(program), tmp_path, None).evidence

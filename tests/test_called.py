@@ -88,7 +88,7 @@ def local_classes() -> tuple[Any, Any]:
     return State(Layer(W)), apply
 
 
-def test_what_a_function_closes_over_and_is_called_with_is_there(tmp_path: Path) -> None:
+def test_closures_and_arguments_reach_the_worker(tmp_path: Path) -> None:
     state, apply = local_classes()
     scale, mask = 3.0, jax.random.key(1)
 
@@ -111,7 +111,7 @@ def test_what_a_function_closes_over_and_is_called_with_is_there(tmp_path: Path)
     assert check(tmp_path / "static", static, X, 3, in_specs=P("data")).status == "passed"
 
 
-def test_a_class_of_a_script_is_a_pytree_though_its_base_makes_it_one(tmp_path: Path) -> None:
+def test_a_scripts_pytree_class_with_a_registering_base_works(tmp_path: Path) -> None:
     class Layer(Module):
         w: Any
         b: Any
@@ -123,7 +123,7 @@ def test_a_class_of_a_script_is_a_pytree_though_its_base_makes_it_one(tmp_path: 
     assert (record.status, set(record.arrays)) == ("passed", {"layer_w", "layer_b", "x"}), record.error
 
 
-def test_meshes_devices_and_shardings_of_the_caller_are_those_of_as_many_devices(tmp_path: Path) -> None:
+def test_the_callers_meshes_devices_and_shardings_are_recreated(tmp_path: Path) -> None:
     mesh = jax.make_mesh((2, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2, devices=jax.devices()[:4])
     x = jax.device_put(X, NamedSharding(mesh, P("data", "model")))
 
@@ -143,7 +143,7 @@ def test_meshes_devices_and_shardings_of_the_caller_are_those_of_as_many_devices
     assert check(tmp_path / "shape", jnp.cos, shape, mesh=mesh, in_specs=[P("data")]).status == "passed"
 
 
-def test_a_function_that_is_called_as_an_experiment_is_not_that(tmp_path: Path) -> None:
+def test_a_function_with_an_experiments_name_does_not_hide_it(tmp_path: Path) -> None:
     def layer(x: Any) -> Any:
         return jnp.cos(x)
 
@@ -167,7 +167,7 @@ def test_hardware_is_a_file_of_its_group_or_numbers(tmp_path: Path) -> None:
     assert "h101" in message(tmp_path / "c", loss, X, W, hardware="h101", **more)
 
 
-def test_what_computes_something_else_at_a_second_call_is_refused(tmp_path: Path) -> None:
+def test_a_function_that_changes_between_calls_is_refused(tmp_path: Path) -> None:
     def counts(x: Any) -> Any:
         GLOBAL.append(1)
         return x * len(GLOBAL)
@@ -182,7 +182,7 @@ def test_what_computes_something_else_at_a_second_call_is_refused(tmp_path: Path
         )
 
 
-def test_a_line_of_jax_is_not_the_users_wherever_jax_is_installed(tmp_path: Path) -> None:
+def test_jaxs_own_lines_are_not_the_users_wherever_jax_is_installed(tmp_path: Path) -> None:
     def product(x: Any) -> Any:
         return x @ x[:1]
 
@@ -192,7 +192,7 @@ def test_a_line_of_jax_is_not_the_users_wherever_jax_is_installed(tmp_path: Path
     assert is_own("/home/me/model/block.py")
 
 
-def test_what_a_function_raises_is_told_with_its_line(tmp_path: Path) -> None:
+def test_an_exception_of_a_function_is_reported_with_its_line(tmp_path: Path) -> None:
     def leaves(x: Any) -> Any:
         raise SystemExit(3)
 
@@ -211,7 +211,7 @@ def test_a_function_that_ends_the_process_is_named(tmp_path: Path) -> None:
     assert record.error == "the process ended with status 3, while leaves was traced"
 
 
-def test_a_reference_gives_what_the_function_gives(tmp_path: Path) -> None:
+def test_a_reference_replaces_the_function(tmp_path: Path) -> None:
     def cosine(x: Any) -> Any:
         return jnp.cos(x)
 
@@ -231,12 +231,12 @@ def test_a_reference_gives_what_the_function_gives(tmp_path: Path) -> None:
         ({"in_specs": 3}, "in_specs is 3; give a PartitionSpec, or a tree of them, for each operand"),
     ],
 )
-def test_a_call_that_makes_no_sense_raises(tmp_path: Path, arguments: dict[str, Any], said: str) -> None:
+def test_an_invalid_call_raises(tmp_path: Path, arguments: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         check(tmp_path, jnp.matmul, X, W, **arguments)
 
 
-def test_what_no_other_process_can_have_raises(tmp_path: Path) -> None:
+def test_an_argument_that_cannot_be_pickled_raises(tmp_path: Path) -> None:
     lock = threading.Lock()
     with pytest.raises(ValueError, match=r"to another process: TypeError: cannot pickle '_thread.lock'"):
         check(tmp_path / "lock", lambda x: (lock, x)[1], X, in_specs=P())
@@ -283,7 +283,7 @@ WRONG: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", WRONG)
 @pytest.mark.sample(2)
-def test_a_wrong_answer_of_the_compilers_is_caught(tmp_path: Path, name: str) -> None:
+def test_a_wrong_result_of_the_compiler_is_caught(tmp_path: Path, name: str) -> None:
     function, operands, more = WRONG[name]
     record = check(tmp_path, function, *operands, **{"mesh": {"x": 2, "y": 4}, **more})
     assert record.status == "failed", record

@@ -67,7 +67,7 @@ def off_by_one(part: np.ndarray) -> np.ndarray:
     return part
 
 
-def test_what_is_right_passes_every_check() -> None:
+def test_a_correct_program_passes_every_check() -> None:
     given = context()
     ran, other = run(given), run(given, "auto")
     assert value.check(given, ran).status == "passed"
@@ -88,7 +88,7 @@ def test_a_wrong_element_on_one_device_is_found_there() -> None:
     assert (output.status, output.wrong, output.of, output.devices) == ("failed", 1, 32, [3])
 
 
-def test_a_program_is_held_to_the_oracle_of_its_own_section() -> None:
+def test_a_program_is_compared_with_the_oracle_of_its_section() -> None:
     given = context(per_device={"C": "psum(A @ B, 'x') + 1"})
     assert value.check(given, run(given, "auto")).status == "passed"
     found: Any = value.check(given, run(given, "shard_map"))
@@ -144,7 +144,7 @@ def test_a_check_says_what_it_would_have_noticed() -> None:
 WEAKEST = TEXT.replace("shape: [4, 4],", "shape: [4, 4], dtype: float8_e5m2,").replace("arange(16)", "normal()")
 
 
-def test_a_check_that_notices_too_little_is_weak() -> None:
+def test_a_check_that_would_miss_ten_percent_is_weak() -> None:
     given = context(WEAKEST)
     found: Any = value.check(given, run(given))
     assert found.status == "weak"
@@ -182,11 +182,11 @@ def test_an_output_that_its_dtype_cannot_hold_proves_nothing() -> None:
         ("psum(A @ B, 'x') + 1e-7 * axis_index('x')", "failed"),
     ],
 )
-def test_the_sections_have_to_say_the_same(line: str, status: str) -> None:
+def test_sections_that_differ_fail(line: str, status: str) -> None:
     assert sections.check(context(per_device={"C": line})).status == status
 
 
-def test_where_the_sections_differ_is_said() -> None:
+def test_a_difference_of_sections_is_located() -> None:
     found = sections.check(context(per_device={"C": "psum(A @ B, 'x') + 0.25 * (axis_index('x') == 1)"}))
     output = found.outputs["C"]
     assert (output.wrong, output.of, output.devices, output.max_abs_error) == (16, 32, [2, 3], 0.25)
@@ -204,7 +204,7 @@ def test_no_dtype_hides_a_millionth_from_the_sections(dtype: str) -> None:
 CAST = {"partial": "psum(A @ B, 'x')", "C": "astype(partial, 'bfloat16')"}
 
 
-def test_where_a_cast_falls_to_either_side_one_step_is_allowed() -> None:
+def test_a_cast_that_may_round_either_way_may_differ_by_one_step() -> None:
     # 0.5 is halfway between two numbers of bfloat16 at 256; the order of the sum decides.
     rows = "[[128.25, 128.25, 0.0, 0.0], [0.1, 0.2, 0.3, 0.4], [1, 2, 3, 4], [5, 6, 7, 8]]"
     text = TEXT.replace("arange(16),", f"{rows},")
@@ -214,13 +214,13 @@ def test_where_a_cast_falls_to_either_side_one_step_is_allowed() -> None:
     assert sections.check(context(text, **right | {"per_device": wrong})).status == "failed"
 
 
-def test_a_cast_in_one_section_alone_is_another_meaning() -> None:
+def test_a_cast_in_only_one_section_is_a_difference() -> None:
     lines = {"partial": "psum(astype(A @ B, 'bfloat16'), 'x')", "C": "astype(partial, 'float32')"}
     text = TEXT.replace("arange(16)", "normal()")
     assert sections.check(context(text, per_device=lines)).status == "failed"
 
 
-def test_a_per_device_that_approximates_says_how_far() -> None:
+def test_an_approximating_per_device_declares_its_error() -> None:
     lines = {"q": "round(A @ B * 0.01) * 100", "C": "psum(q, 'x')"}
     assert sections.check(context(per_device=lines)).status == "failed"
     accepted = context(f"{TEXT}\nexpect: {{sections: {{C: 0.2}}}}", per_device=lines)
@@ -249,7 +249,7 @@ def test_a_device_that_holds_nothing_is_named() -> None:
     assert layout.check(given, ran).reason == "device 1 holds C nothing, not C[2:4, 0:4]"
 
 
-def test_an_operand_in_the_wrong_place_is_named() -> None:
+def test_a_misplaced_operand_is_named() -> None:
     given = context()
     ran = run(given, "auto")
     ran.ran.operands["A"][0] = (7, ((0, 4), (2, 4)))
@@ -257,7 +257,7 @@ def test_an_operand_in_the_wrong_place_is_named() -> None:
     assert (found.status, found.reason) == ("failed", "device 7 holds A[0:4, 2:4], not A[0:2, 0:2]")
 
 
-def test_the_outputs_of_auto_lie_where_the_compiler_wants_them() -> None:
+def test_the_compiler_chooses_the_layouts_of_autos_outputs() -> None:
     given = context()
     ran = run(given, "auto")
     held = tuple(replace(part, ranges=((0, 4), (0, 4))) for part in ran.outputs["C"].held)
@@ -283,7 +283,7 @@ def test_copies_that_differ_in_one_bit_are_found() -> None:
     assert (found.wrong, found.copies) == (1, 2)
 
 
-def test_parts_that_are_no_copies_may_differ() -> None:
+def test_shards_that_are_not_copies_may_differ() -> None:
     given = context()
     both: dict[str, Any] = {"at0": off_by_one, "at2": off_by_one}
     assert replicas.check(given, run(given, **both)).status == "passed"
@@ -310,13 +310,13 @@ def test_programs_of_different_dtypes_do_not_agree() -> None:
     assert (found.status, found.reason) == ("failed", "C is float32, but float16 in auto")
 
 
-def test_one_program_alone_agrees_with_nobody() -> None:
+def test_agreement_is_not_run_for_one_program() -> None:
     given = context()
     alone = NotRun(reason="no other program ran")
     assert agreement.check(given, run(given), []) == alone
 
 
-def test_two_programs_may_each_be_off_in_their_own_direction() -> None:
+def test_two_programs_may_differ_from_the_oracle_in_opposite_directions() -> None:
     given = context(TEXT.replace("arange(16)", "normal()").replace('"arange(16, 32)"', "normal()"))
     atol = np.float32(given.tolerance("graph", "C").atol)
     assert atol > 0
@@ -329,7 +329,7 @@ def test_two_programs_may_each_be_off_in_their_own_direction() -> None:
     assert agreement.check(given, up, [far]).status == "failed"
 
 
-def test_programs_of_sections_that_say_something_else_are_not_compared() -> None:
+def test_programs_of_sections_that_differ_are_not_compared() -> None:
     given = context()
     found = agreement.check(given, run(given), [run(given, "auto")], alike=False)
     assert found.status == "not_run"
@@ -365,7 +365,7 @@ def test_pinned_numbers_may_differ_in_the_last_bits_printed() -> None:
 
 
 @pytest.mark.parametrize("values", ["1", "[1]", "[[1, 2, 3, 4, 5]]", "[[[1]]]"])
-def test_a_pinned_block_must_lie_in_the_output(values: str) -> None:
+def test_a_pinned_block_must_fit_into_its_output(values: str) -> None:
     with pytest.raises(InvalidExperiment, match="the pinned values have shape"):
         pinned.fit(pinning(values))
 
@@ -426,7 +426,7 @@ def test_a_dtype_that_an_output_does_not_use_does_not_loosen_it() -> None:
         ("cpu", "default", "A @ B", 0.0, 1e-5),
     ],
 )
-def test_products_that_an_accelerator_takes_in_fewer_bits_are_compared_so(
+def test_products_with_reduced_precision_are_compared_at_that_precision(
     platform: str, precision: str, line: str, least: float, most: float
 ) -> None:
     text = TEXT.replace("arange(16)", "normal()").replace('"arange(16, 32)"', "normal()")
@@ -442,13 +442,13 @@ MASKED = [
 
 
 @pytest.mark.parametrize("line", MASKED)
-def test_what_a_mask_leaves_is_checked_as_closely_as_if_there_were_none(line: str) -> None:
+def test_masked_values_do_not_loosen_the_tolerance_of_the_others(line: str) -> None:
     given = context(TEXT.replace("arange(16)", "normal()"), graph={"C": line}, per_device={})
     assert given.graph is not None
     assert 0 < given.tolerance("graph", "C").atol < 1e-5 * np.abs(given.graph.values["C"][0]).max()
 
 
-def test_what_cancels_is_weak() -> None:
+def test_a_result_that_cancels_is_weak() -> None:
     given = context(graph={"C": "A * 0.1 + 1e9 - 1e9 - A * 0.1"}, per_device={}, outputs={"C": ["y", "x"]})
     assert given.graph is not None
     assert given.tolerance("graph", "C").atol >= np.abs(given.graph.values["C"][0]).max()
@@ -479,7 +479,7 @@ def twice(given: Context) -> Context:
     return given
 
 
-def test_nobody_is_blamed_where_programs_agree_in_what_is_undecided() -> None:
+def test_programs_that_agree_on_undecided_elements_are_not_blamed() -> None:
     given = twice(context())
     pairs = [undecided(given, program, lambda part: 1.5 * part) for program in ("auto", "shard_map")]
     runs = [ran for ran, _ in pairs]
@@ -493,7 +493,7 @@ def test_nobody_is_blamed_where_programs_agree_in_what_is_undecided() -> None:
 
 
 @pytest.mark.parametrize("beside", [2.0, 1.0, 1.25])
-def test_a_program_that_differs_from_the_others_in_what_is_undecided_failed(beside: float) -> None:
+def test_a_program_that_alone_differs_in_undecided_elements_fails(beside: float) -> None:
     given = twice(context())
     pairs = [
         undecided(given, "auto", lambda part: 1.5 * part),
@@ -505,13 +505,13 @@ def test_a_program_that_differs_from_the_others_in_what_is_undecided_failed(besi
     assert judged[Program.AUTO].status == "failed"
 
 
-def test_a_program_that_is_alone_has_nobody_to_agree_with() -> None:
+def test_a_single_program_with_undecided_elements_fails() -> None:
     given = twice(context())
     ran, verdict = undecided(given, "auto", lambda part: 1.5 * part)
     assert blame.unblamed(given, {ran.program: verdict}, [ran], alike=True)[Program.AUTO].status == "failed"
 
 
-def test_what_is_decided_is_wrong_whoever_agrees() -> None:
+def test_decided_elements_are_wrong_even_if_all_programs_agree() -> None:
     given = context()
     pairs = [undecided(given, program, off_by_one) for program in ("auto", "shard_map")]
     values = {ran.program: verdict for ran, verdict in pairs}
@@ -519,7 +519,7 @@ def test_what_is_decided_is_wrong_whoever_agrees() -> None:
     assert {verdict.status for verdict in judged.values()} == {"failed"}
 
 
-def test_an_output_that_may_be_anything_is_weak_whatever_the_program_gave() -> None:
+def test_an_output_that_may_have_any_value_is_weak() -> None:
     given = twice(context())
     for oracle in (given.graph, given.per_device):
         assert oracle is not None
@@ -532,7 +532,7 @@ def test_an_output_that_may_be_anything_is_weak_whatever_the_program_gave() -> N
     assert verdict.power > 0.5
 
 
-def test_sections_are_weak_where_too_much_only_lies_between() -> None:
+def test_sections_are_weak_if_too_many_elements_only_lie_between() -> None:
     given = context(per_device={"C": "psum(A @ B, 'x') * 1.5"})
     rounding = given.in_float64["graph"]["C"]
     assert given.graph is not None

@@ -131,7 +131,7 @@ grad: {of: l, wrt: [s]}
     assert run(both, tmp_path, program="auto").failures() != []
 
 
-def test_branches_that_lie_otherwise_are_resharded_to_the_first(tmp_path: Path) -> None:
+def test_branches_with_other_layouts_are_resharded_to_the_first(tmp_path: Path) -> None:
     text = """\
 mesh: {axes: [x], shape: [2]}
 arrays:
@@ -147,7 +147,7 @@ outputs: {y: [x, null]}
     assert "lambda: jax.reshard(" in outcome.sources["explicit"]
 
 
-def test_a_choice_stands_between_calls_and_its_lines_compute_every_branch() -> None:
+def test_a_choice_is_calls_whose_single_lines_compute_every_branch() -> None:
     given = experiment(changed())
     chosen = {each.call.label: each for each in given.graph if isinstance(each, Choice)}
     assert list(chosen) == ["y", "z", "u_v"]
@@ -218,7 +218,7 @@ def test_a_branch_that_is_broken_is_noticed(tmp_path: Path) -> None:
     assert "noticed" in {mutant.outcome for mutant in found if str(mutant.edit.line) == "y_dense_part"}
 
 
-def test_what_a_branch_computes_is_there_in_it_alone() -> None:
+def test_values_of_a_branch_are_visible_only_in_it() -> None:
     reads = changed(both={"y": "cond(s > 0, dense, scaled, h, w)", "z": "y_dense + 1"}, outputs={"z": []}, grad=None)
     assert "no array, dim or earlier name 'y_dense'" in refused(reads).message
 
@@ -244,7 +244,7 @@ grad: {{of: l, wrt: [w]}}
     assert run(text, tmp_path).failures() == []
 
 
-def test_what_reads_another_result_of_a_choice_that_reads_a_gradient_stands_after_it(tmp_path: Path) -> None:
+def test_a_reader_of_a_choice_that_reads_a_gradient_comes_after_it(tmp_path: Path) -> None:
     text = """\
 mesh: {axes: [x], shape: [2]}
 arrays:
@@ -297,13 +297,13 @@ def uneven(line: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("case", UNEVEN)
-def test_a_collective_that_some_devices_never_come_to_is_refused(case: str) -> None:
+def test_a_collective_that_some_devices_never_reach_is_refused(case: str) -> None:
     line, message = UNEVEN[case]
     for check_vma in (False, True):
         assert message in refused(uneven(line), check_vma=check_vma).message
 
 
-def test_one_that_all_come_to_runs(tmp_path: Path) -> None:
+def test_a_collective_that_all_devices_reach_runs(tmp_path: Path) -> None:
     for line in EVEN.values():
         assert run(uneven(line), tmp_path).failures() == [], line
 

@@ -33,7 +33,7 @@ def test_each_microbatch_goes_through_every_layer_in_turn(microbatches: int) -> 
         np.testing.assert_allclose(each, expected, rtol=1e-12)
 
 
-def test_fewer_microbatches_than_stages_would_come_round_too_early() -> None:
+def test_fewer_microbatches_than_stages_are_refused() -> None:
     with pytest.raises(InvalidExperiment) as caught:
         pipeline(3)
     assert caught.value.fault.key == ("require", 0)

@@ -22,7 +22,7 @@ def forever() -> None:
         time.sleep(0.01)
 
 
-def test_what_takes_longer_is_cut_off_even_where_exceptions_are_handled() -> None:
+def test_a_body_over_the_limit_is_interrupted_despite_exception_handlers() -> None:
     def stubborn() -> None:
         while True:
             try:
@@ -35,7 +35,7 @@ def test_what_takes_longer_is_cut_off_even_where_exceptions_are_handled() -> Non
 
 
 @pytest.mark.parametrize("seconds", [60.0, 1e300, math.inf])
-def test_what_is_done_in_time_leaves_no_timer_and_no_handler(seconds: float) -> None:
+def test_a_body_within_the_limit_leaves_no_timer_and_no_handler(seconds: float) -> None:
     before = signal.getsignal(signal.SIGALRM)
     with limit(seconds, "nothing"):
         assert signal.getitimer(signal.ITIMER_REAL)[0] > 0
@@ -43,7 +43,7 @@ def test_what_is_done_in_time_leaves_no_timer_and_no_handler(seconds: float) -> 
     assert signal.getsignal(signal.SIGALRM) is before
 
 
-def test_a_timer_of_somebody_else_goes_on() -> None:
+def test_an_existing_timer_continues() -> None:
     rung = []
     before = signal.signal(signal.SIGALRM, lambda number, frame: rung.append(number))
     try:
@@ -58,7 +58,7 @@ def test_a_timer_of_somebody_else_goes_on() -> None:
         signal.signal(signal.SIGALRM, before)
 
 
-def test_in_another_thread_nothing_is_cut_off() -> None:
+def test_in_another_thread_nothing_is_interrupted() -> None:
     told = []
 
     def work() -> None:
@@ -82,7 +82,7 @@ outputs: {C: [x]}
 """
 
 
-def test_a_reference_without_end_ends_the_run_and_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_reference_ends_the_run_and_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The worker's start takes time.
     monkeypatch.setattr(clock, "limit", lambda seconds, what: limit(0.5 if what == "the reference" else seconds, what))
     found = run.run(config(SLOW), tmp_path, lambda: Sources((), ()))

@@ -135,7 +135,7 @@ def test_two_commands_that_slurm_started_are_one_run(tmp_path: Path) -> None:
 
 @pytest.mark.whole
 @pytest.mark.parametrize("variables", [of_slurm, of_open_mpi])
-def test_the_record_is_that_of_one_process(variables: Variables, tmp_path: Path) -> None:
+def test_the_record_equals_that_of_one_process(variables: Variables, tmp_path: Path) -> None:
     assert [each[0] for each in ended(commands(tmp_path, "trace=true", variables=variables))] == [0, 0]
     several = without_times(recorded(tmp_path / "0"))
     run_command("+experiment=case3_allreduce", "trace=true", f"hydra.run.dir={tmp_path / 'one'}")
@@ -146,7 +146,7 @@ def test_the_record_is_that_of_one_process(variables: Variables, tmp_path: Path)
 
 
 @pytest.mark.whole
-def test_the_programs_run_alone_where_a_cluster_starts_them(tmp_path: Path) -> None:
+def test_the_programs_run_alone_in_a_cluster(tmp_path: Path) -> None:
     ended(commands(tmp_path, "program=shard_map"))
     text = (tmp_path / "0" / "program_shard_map.py").read_text()
     assert "jax.distributed.initialize()\n" in text
@@ -185,7 +185,7 @@ def test_a_command_that_is_killed_ends_the_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.whole
-def test_without_the_first_command_the_others_end(tmp_path: Path) -> None:
+def test_the_others_end_if_the_first_command_ends(tmp_path: Path) -> None:
     processes = commands(tmp_path, "program=[auto,shard_map]")
     wait_for((tmp_path / "0" / "hlo_auto.txt").exists)
     processes[0].terminate()
@@ -205,7 +205,7 @@ def test_without_the_first_command_the_others_end(tmp_path: Path) -> None:
         ({"processes": 2, "devices": 8}, "process 1 would have devices 4 to 7, of which the mesh x=2 × y=2 has none"),
     ],
 )
-def test_what_a_cluster_cannot_run_is_refused(target: dict[str, Any], says: str) -> None:
+def test_unsupported_targets_are_refused_in_a_cluster(target: dict[str, Any], says: str) -> None:
     plain = compose("case3_allreduce", conf_folder()).plain
     with pytest.raises(InvalidExperiment) as refused:
         read({**plain, "target": {**plain["target"], "cluster": True, **target}})
@@ -283,7 +283,7 @@ class Meeting:
 
 
 @pytest.mark.usefixtures("keyed")
-def test_who_does_not_come_is_named_and_those_who_came_are_let_go(idle: Callable[[], Worker]) -> None:
+def test_missing_processes_are_named_and_the_others_released(idle: Callable[[], Worker]) -> None:
     meeting = Meeting(idle, 4)
     thread, told = meeting.comes(2, {})
     with pytest.raises(Unmet) as unmet:
@@ -303,7 +303,7 @@ def test_who_does_not_come_is_named_and_those_who_came_are_let_go(idle: Callable
         ({"dims": {"I": 4}}, "0.10.2", "versions.jax is '0.10.2', that of process 0 is '0.12.0'"),
     ],
 )
-def test_another_input_is_refused_by_the_key_that_differs(
+def test_differing_input_is_refused_with_the_key_that_differs(
     config: Mapping[str, Any], jax: str, says: str, idle: Callable[[], Worker]
 ) -> None:
     meeting = Meeting(idle, 3)
@@ -424,7 +424,7 @@ def visit(address: str, stranger: Callable[[socket.socket], None]) -> threading.
 @pytest.mark.sample(3)
 @pytest.mark.usefixtures("keyed")
 @pytest.mark.parametrize("stranger", STRANGERS)
-def test_a_stranger_keeps_nobody_and_is_no_process_of_the_run(
+def test_a_stranger_neither_delays_nor_joins_the_run(
     stranger: str, idle: Callable[[], Worker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wire, "_INTRODUCED", 0.5)
@@ -453,7 +453,7 @@ def test_a_stranger_keeps_nobody_and_is_no_process_of_the_run(
 @pytest.mark.sample(2)
 @pytest.mark.usefixtures("keyed")
 @pytest.mark.parametrize("stranger", ["says nothing", "drop by drop", "has another key", "has the key and sends {}"])
-def test_strangers_alone_keep_process_0_no_longer_than_its_timeout(stranger: str, idle: Callable[[], Worker]) -> None:
+def test_strangers_do_not_extend_the_timeout_of_process_0(stranger: str, idle: Callable[[], Worker]) -> None:
     meeting = Meeting(idle)
     visits = [visit(meeting.address, STRANGERS[stranger]) for _ in range(80)]
     began = time.monotonic()
@@ -513,7 +513,7 @@ def asking_for_another_key(end: socket.socket) -> None:
         (bidding([]), "process 1 of 2 has lost process 0"),
     ],
 )  # fmt: skip
-def test_who_only_listens_at_the_address_gets_nothing(
+def test_an_impostor_at_the_address_receives_nothing(
     says: Callable[[socket.socket], None], message: str, idle: Callable[[], Worker]
 ) -> None:
     impostor = Impostor(says)
@@ -537,7 +537,7 @@ def test_who_only_listens_at_the_address_gets_nothing(
         ({"how": 1, "words": "", "log": ""}, "told what cannot be read: it has no 'event'"),
     ],
 )
-def test_what_no_process_tells_ends_it_and_is_said(told: Any, says: str, tmp_path: Path) -> None:
+def test_an_invalid_message_ends_the_run_with_a_message(told: Any, says: str, tmp_path: Path) -> None:
     here, there = pair()
     remote = Remote(1, here, None)
     remote.submit(json.dumps({"arrays": str(tmp_path)}))
@@ -551,7 +551,7 @@ def test_what_no_process_tells_ends_it_and_is_said(told: Any, says: str, tmp_pat
     there.close()
 
 
-def test_nobody_waits_for_ever_for_one_who_does_not_read(tmp_path: Path) -> None:
+def test_a_send_to_a_process_that_does_not_read_times_out(tmp_path: Path) -> None:
     large = tmp_path / "large.bin"
     large.write_bytes(bytes(1 << 26))
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -564,7 +564,7 @@ def test_nobody_waits_for_ever_for_one_who_does_not_read(tmp_path: Path) -> None
         other.close()
 
 
-def test_the_key_lies_beside_the_run_for_its_user_alone_until_all_have_come(
+def test_the_key_file_is_private_and_removed_once_all_have_connected(
     tmp_path: Path, idle: Callable[[], Worker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(key.VARIABLE, raising=False)
@@ -600,9 +600,7 @@ def test_the_key_lies_beside_the_run_for_its_user_alone_until_all_have_come(
 
 
 @pytest.mark.parametrize("kind", ["readable", "link", "folder"])
-def test_a_key_that_is_not_its_users_alone_is_not_taken(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_key_file_that_others_can_read_is_refused(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(key.VARIABLE, raising=False)
     path = tmp_path / "key"
     if kind == "folder":
@@ -631,7 +629,7 @@ def test_without_a_key_a_process_says_where_it_looked(
     )
 
 
-def test_a_key_that_can_be_guessed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_short_key_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(key.VARIABLE, "secret")
     with pytest.raises(
         key.Unusable, match=r"^SHARDPROOF_KEY has 6 characters; a key that nobody guesses has 16 at least$"
@@ -650,7 +648,7 @@ def test_a_key_that_can_be_guessed_is_refused(monkeypatch: pytest.MonkeyPatch) -
         (["::1"], "[::1]:61683", "[::1]:61683"),
     ],
 )
-def test_process_0_listens_everywhere_only_where_it_cannot_know_how_others_call_it(
+def test_process_0_listens_on_all_addresses_only_for_a_loopback_name(
     leads_to: list[str], address: str, due: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [(0, 0, 0, "", (where, 0)) for where in leads_to])
@@ -658,7 +656,7 @@ def test_process_0_listens_everywhere_only_where_it_cannot_know_how_others_call_
 
 
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="who listens is read in /proc")
-def test_process_0_listens_at_its_address_and_nowhere_else() -> None:
+def test_process_0_listens_only_at_its_address() -> None:
     port = free_port()
     with wire.listening(f"127.0.0.1:{port}") as servers:
         assert [server.getsockname() for server in servers] == [("127.0.0.1", port)]
@@ -669,7 +667,7 @@ def test_process_0_listens_at_its_address_and_nowhere_else() -> None:
 
 
 @pytest.mark.usefixtures("keyed")
-def test_an_address_that_is_taken_is_refused(idle: Callable[[], Worker]) -> None:
+def test_an_address_in_use_is_refused(idle: Callable[[], Worker]) -> None:
     meeting = Meeting(idle)
     with wire.listening(meeting.address), pytest.raises(Unmet) as unmet:
         Owner(meeting.place(0), {}, 1.0, Path())
@@ -685,7 +683,7 @@ def pair() -> tuple[Wire, Wire]:
         return Wire(one, 10.0), Wire(server.accept()[0], 10.0)
 
 
-def test_values_come_before_the_event_that_tells_them(tmp_path: Path) -> None:
+def test_values_arrive_before_the_event_that_reports_them(tmp_path: Path) -> None:
     here, there = pair()
     remote = Remote(3, here, None)
     heard: list[Any] = []
@@ -717,7 +715,7 @@ def test_values_come_before_the_event_that_tells_them(tmp_path: Path) -> None:
     )
 
 
-def test_a_cluster_that_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_cluster_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     silent = (sys.executable, "-c", "import sys; sys.stdin.read()")
     monkeypatch.setattr(cluster, "Worker", lambda membership: Worker(silent, membership))
     with pytest.raises(Unmet, match=r"^the cluster did not say within 0.2 s which of its processes this is$"):

@@ -157,7 +157,7 @@ PARTS = [
 
 @pytest.mark.parametrize(("mesh", "axes", "groups"), PARTS)
 @pytest.mark.parametrize("name", ["psum", "pmean", "pmax", "pmin"])
-def test_a_reduction_in_groups_leaves_the_other_groups_out(name, mesh, axes, groups):
+def test_a_reduction_in_groups_stays_within_each_group(name, mesh, axes, groups):
     # Multiples of four, whose means of up to four are exact.
     values = [np.array([4 * 3**i, -(4 * 5**i)], "float32") for i in range(mesh.size)]
     assert_agreement(mesh, name, values, axes, axis_index_groups=groups)
@@ -166,7 +166,7 @@ def test_a_reduction_in_groups_leaves_the_other_groups_out(name, mesh, axes, gro
 @pytest.mark.parametrize(("mesh", "axes", "groups"), PARTS)
 @pytest.mark.parametrize("tiled", [False, True])
 @pytest.mark.parametrize(("name", "arguments"), [("psum_scatter", ()), ("all_gather", ()), ("all_to_all", (0, 1))])
-def test_what_moves_in_groups_stays_in_them(name, arguments, tiled, mesh, axes, groups):
+def test_a_movement_in_groups_stays_within_each_group(name, arguments, tiled, mesh, axes, groups):
     size = len(groups[0])
     values = [np.arange(8 * size, dtype="float32").reshape(size, 8)[:, :size] * 7**i for i in range(mesh.size)]
     assert_agreement(mesh, name, values, axes, *arguments, axis_index_groups=groups, tiled=tiled)
@@ -283,7 +283,7 @@ def test_pshuffle(data, place):
 
 @few
 @given(st.data(), places())
-def test_pbroadcast_is_what_jax_documents(data, place):
+def test_pbroadcast_equals_its_definition_in_jaxs_documentation(data, place):
     # JAX compiles it for GPUs only, and documents it as this sum.
     mesh, axes = place
     source = data.draw(st.integers(0, mesh.axis_size(axes) - 1))
@@ -452,7 +452,7 @@ def on_line(name, *arguments, **keywords):
         (on_line("pcast", "x", to="unreduced"), "pcast takes to='varying', not 'unreduced'"),
     ],
 )
-def test_errors(call, message):
+def test_invalid_arguments_are_refused(call, message):
     with pytest.raises(ValueError) as error:
         call()
     assert str(error.value) == message

@@ -197,7 +197,7 @@ def test_the_run_folder_of_case_3(runs: dict[str, Path]) -> None:
 
 
 @SAME_WORKER
-def test_layer_gives_the_numbers_of_the_document(runs: dict[str, Path]) -> None:
+def test_layer_gives_the_documents_numbers(runs: dict[str, Path]) -> None:
     found = recorded(runs["layer"])
     assert sorted(found["programs"]) == ["auto", "constraint", "derived", "explicit", "shard_map", "vmap"]
     for result in found["programs"].values():
@@ -227,7 +227,7 @@ def test_a_wrong_pinned_value_fails(tmp_path: Path) -> None:
     assert "C[0, 1] is 158.0, but expect.values pins 159" in result.stdout
 
 
-def test_pinned_values_bind_only_the_sizes_of_their_file(tmp_path: Path) -> None:
+def test_pinned_values_apply_only_to_the_sizes_of_their_file(tmp_path: Path) -> None:
     result = run_command(
         "+experiment=case3_allreduce",
         "program=shard_map",
@@ -279,7 +279,7 @@ def test_a_sweep_can_change_any_key(tmp_path: Path) -> None:
     assert "6 points: 6 passed" in result.stdout
 
 
-def test_a_sweep_of_experiments_can_change_what_each_of_them_has(tmp_path: Path) -> None:
+def test_a_sweep_of_experiments_can_change_their_common_keys(tmp_path: Path) -> None:
     names = "+experiment=case2_allgather,case3_allreduce,layer"
     result = run_command("-m", names, "dims.J=8", "program=vmap", f"hydra.sweep.dir={tmp_path}")
     assert result.returncode == 2, result.stdout + result.stderr
@@ -341,7 +341,7 @@ def test_a_users_own_files_are_found(tmp_path: Path, how: str, load: str) -> Non
     assert "A user's own file." in listed.stdout
 
 
-def test_a_worker_that_crashes_is_status_3_with_its_last_words(tmp_path: Path) -> None:
+def test_a_worker_that_crashes_is_status_3_with_its_last_output(tmp_path: Path) -> None:
     # XLA ends the process for a flag that it does not know.
     result = run_whole("+experiment=case3_allreduce", f"hydra.run.dir={tmp_path}", XLA_FLAGS="--xla_no_such_flag=1")
     assert result.returncode == 3, result.stdout + result.stderr
@@ -374,13 +374,13 @@ def test_the_console_script_and_the_module_are_the_same_command() -> None:
     assert said.replace("Run one: shardproof ", "Run one: python -m runner ") == run_whole().stdout
 
 
-def test_a_reader_that_has_read_enough_ends_the_command_quietly() -> None:
+def test_a_closed_pipe_ends_the_command_quietly() -> None:
     command = f"{sys.executable} -m runner +experiment=case3_allreduce program=auto --cfg job | head -1"
     result = subprocess.run(command, shell=True, capture_output=True, text=True, check=False, cwd=ROOT)
     assert result.stderr == ""
 
 
-def test_help_is_ours() -> None:
+def test_help_is_shardproofs_not_hydras() -> None:
     result = run_command("--help")
     assert result.returncode == 0
     assert result.stdout.startswith("Shardproof: one YAML file")

@@ -66,7 +66,7 @@ def test_two_equal_runs_are_the_same(capsys: pytest.CaptureFixture[str]) -> None
     assert said(capsys, "a/result.json", "b", status=0) == ["case: the same"]
 
 
-def test_times_rounding_estimates_and_versions_are_told_but_are_no_difference(
+def test_times_rounding_estimates_and_versions_are_notes_not_differences(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     slow = program(
@@ -152,7 +152,7 @@ def test_times_rounding_estimates_and_versions_are_told_but_are_no_difference(
         ),
     ],
 )  # fmt: skip
-def test_what_differs_is_said_and_is_status_1(
+def test_differences_are_printed_with_status_1(
     capsys: pytest.CaptureFixture[str], change: dict[str, Any], lines: list[str]
 ) -> None:
     assert said(capsys, write("a"), write("b", **change), status=1) == ["case", *[f"  {line}" for line in lines]]
@@ -274,7 +274,7 @@ BROKEN = "not JSON: Expecting value: line 1 column 1 (char 0)"
         (["text.json", "a"], f"text.json:1:1\n  {NOT_JSON}"),
     ],
 )
-def test_what_cannot_be_compared_is_one_message_and_status_2(
+def test_an_invalid_comparison_is_one_message_and_status_2(
     capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     for folder in ("a", "b", "sweep/0", "sweep/1"):
@@ -292,7 +292,7 @@ def test_what_cannot_be_compared_is_one_message_and_status_2(
     assert "\n".join(said(capsys, *arguments, status=2)) == message
 
 
-def test_as_a_command_it_imports_no_jax(here: Path) -> None:
+def test_the_command_imports_no_jax(here: Path) -> None:
     write("a")
     write("b", programs={"shard_map": program(collective(), GATHER)})
     script = (
@@ -316,7 +316,7 @@ def test_as_a_command_it_imports_no_jax(here: Path) -> None:
     ], result.stderr
 
 
-def test_each_of_many_is_compared_with_the_first(capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_arguments_are_compared_with_the_first(capsys: pytest.CaptureFixture[str]) -> None:
     write("a")
     write("b")
     write("c", programs={"shard_map": program(collective(), GATHER)})

@@ -33,7 +33,7 @@ def test_a_ring_is_written_as_in_jax(tmp_path: Path) -> None:
         np.testing.assert_array_equal(outcome.value(program, "b"), np.roll(np.arange(8), 4))
 
 
-def test_its_elements_stand_in_its_place() -> None:
+def test_a_comprehension_is_replaced_by_its_elements() -> None:
     line = harness.experiment(RING).lines("per_device")[1]
     assert isinstance(line, Node)
     assert printing.text(line.expression.term) == "ppermute(v, 'x', perm=((0, 2), (1, 3), (2, 0), (3, 1)))"
@@ -49,7 +49,7 @@ def test_its_elements_stand_in_its_place() -> None:
         ("(i + 1) % n)", "(i + 1) / n)", "sizes are integers: use // instead of /"),
     ],
 )
-def test_what_is_not_known_without_arrays(old: str, new: str, message: str) -> None:
+def test_a_comprehension_over_arrays_is_refused(old: str, new: str, message: str) -> None:
     assert RING.count(old) == 1
     with pytest.raises(InvalidExperiment) as error:
         harness.experiment(RING.replace(old, new))

@@ -40,7 +40,7 @@ def _run(folder: Path, *arguments: str, module: str = "runner") -> Done:
     return done
 
 
-def test_each_is_spelled_as_python_does() -> None:
+def test_each_character_is_escaped_as_in_python() -> None:
     assert printable.printable(BAD) == r"\x1b[31m\x07\x9b1m\u202e\u2066\x7f\x0d\x08"
     assert printable.printable("plain → text\n\ttoo") == "plain → text\n\ttoo"
     assert json.loads(printable.json_text(json.dumps(BAD, ensure_ascii=False))) == BAD
@@ -68,7 +68,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_other_commands_show_an_experiment_so(hostile: Path) -> None:
+def test_other_commands_escape_an_experiments_text(hostile: Path) -> None:
     _run(hostile, "--config-dir", "conf", "+experiment=mine", "hydra.run.dir=derived", module="runner derive")
     _run(hostile, "--config-dir", "conf", "+experiment=mine", "hydra.run.dir=mutated", module="runner mutate")
     _run(hostile, "conf", module="runner editor")
@@ -79,7 +79,7 @@ def test_the_other_commands_show_an_experiment_so(hostile: Path) -> None:
     assert _run(hostile, "one", "sweep/0", module="runner compare").returncode in (0, 1)
 
 
-def test_the_files_of_a_run_have_none(hostile: Path) -> None:
+def test_the_files_of_a_run_have_no_control_characters(hostile: Path) -> None:
     files = [path for home in ("one", "sweep") for path in (hostile / home).rglob("*") if path.is_file()]
     assert len(files) > 20
     for file in files:
@@ -106,7 +106,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_message_about_one_has_none(tmp_path: Path, mistake: str) -> None:
+def test_a_message_about_a_control_character_has_none(tmp_path: Path, mistake: str) -> None:
     old, new = MISTAKES[mistake]
     assert old in GOOD
     file = tmp_path / "conf" / "experiment" / "mine.yaml"
@@ -138,14 +138,14 @@ def test_a_message_about_one_has_none(tmp_path: Path, mistake: str) -> None:
         ("runner derive", (f"+experiment=x{BAD}",)),
     ],
 )
-def test_nor_has_one_about_a_command_line(tmp_path: Path, module: str, arguments: tuple[str, ...]) -> None:
+def test_a_message_about_a_command_line_has_none(tmp_path: Path, module: str, arguments: tuple[str, ...]) -> None:
     assert _run(tmp_path, *arguments, module=module).returncode == 2
 
 
 # A record.
 
 
-def test_a_record_that_somebody_wrote_shows_none(hostile: Path, tmp_path: Path) -> None:
+def test_a_hostile_record_is_shown_without_control_characters(hostile: Path, tmp_path: Path) -> None:
     data = json.loads((hostile / "one" / "result.json").read_text("utf-8"))
     for number, name in enumerate(("0", "1")):
         home = tmp_path / "sweep" / name
@@ -187,7 +187,7 @@ def _everywhere(value: Any, at: str = "") -> Any:
 # A terminal, on which only the runner's own colours are allowed.
 
 
-def test_on_a_terminal_the_colours_are_ours_alone(hostile: Path) -> None:
+def test_a_terminal_gets_only_the_runners_own_colours(hostile: Path) -> None:
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "runner", "runs", "."],

@@ -29,7 +29,7 @@ def _tried(name: str, folder: Path) -> list[Trial]:
 
 
 @pytest.mark.parametrize("name", SAMPLE)
-def test_without_what_its_reason_names_a_collective_is_gone(name: str, tmp_path: Path) -> None:
+def test_a_collective_is_gone_without_the_keys_of_its_reason(name: str, tmp_path: Path) -> None:
     found = _tried(name, tmp_path)
     assert any(trial.verdict == TRUE for trial in found)
     assert [str(trial) for trial in found if trial.verdict not in (TRUE, UNTRIED)] == []
@@ -55,7 +55,7 @@ def test_a_reason_that_names_another_spec_is_false(tmp_path: Path, monkeypatch: 
     assert {(trial.verdict, trial.why) for trial in found} == {(FALSE, "arrays.B.spec has no I over x")}
 
 
-def test_a_key_by_way_of_another_dimension_has_to_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_through_another_dimension_must_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without A's axis the gather of A is gone: B's sharding of K plays no role."""
     _saying(monkeypatch, " and arrays.B.spec by way of K", "arrays.A.spec", "arrays.B.spec")
     found = [trial for trial in _tried("case4b_allgather_a", tmp_path) if "all of I" in str(trial)]

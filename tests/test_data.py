@@ -117,7 +117,7 @@ def test_one_generator_draws_in_the_order_of_the_arrays() -> None:
         (math.nan, (2,), "complex64", [math.nan, math.nan]),
     ],
 )
-def test_a_literal_is_taken_as_it_stands(init: Any, shape: Any, dtype: str, expected: Any) -> None:
+def test_a_literal_is_used_unchanged(init: Any, shape: Any, dtype: str, expected: Any) -> None:
     same(made(init, shape, dtype), expected, dtype)
 
 
@@ -161,13 +161,13 @@ def test_the_source_is_plain_numpy_and_gives_the_same_array(init: str, dtype: st
         (3, False, False),
     ],
 )
-def test_what_reads_a_file_and_what_draws_is_told_by_the_calls(init: Any, loads: bool, draws: bool) -> None:
+def test_the_calls_show_which_arrays_load_files_and_draw(init: Any, loads: bool, draws: bool) -> None:
     given = of(init)
     assert (data.loading(given) is not None) == loads
     assert data.source(given.arrays[0], dict(given.dims), Path()).draws == draws
 
 
-def test_the_source_reads_as_one_would_write_it() -> None:
+def test_the_source_is_written_as_people_would_write_it() -> None:
     def source(init: Any, dtype: str = "float32") -> str:
         given = of(init, dtype=dtype)
         return str(data.source(given.arrays[0], dict(given.dims), Path()))
@@ -184,7 +184,7 @@ def test_a_file_is_read_from_the_folder(tmp_path: Path) -> None:
     same(made("load('values.npy') + 1", folder=tmp_path), np.arange(1, 17).reshape(4, 4))
 
 
-def test_a_file_that_holds_no_array_of_the_size_is_a_fault(tmp_path: Path) -> None:
+def test_a_file_without_an_array_of_the_size_is_a_fault(tmp_path: Path) -> None:
     (tmp_path / "empty.npy").write_bytes(b"")
     (tmp_path / "text.npy").write_text("1 2 3")
     np.save(tmp_path / "short.npy", np.zeros(3))
@@ -226,7 +226,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("init", FAULTS)
-def test_an_init_that_is_refused(init: str) -> None:
+def test_an_invalid_init_is_refused(init: str) -> None:
     assert fault(init).startswith(FAULTS[init])
 
 
@@ -243,7 +243,7 @@ def test_complex_values_go_into_a_complex_array() -> None:
         ({"a": 1}, "{'a': 1} is not a number"),
     ],
 )
-def test_a_literal_that_is_refused(init: Any, message: str) -> None:
+def test_an_invalid_literal_is_refused(init: Any, message: str) -> None:
     assert fault(init) == message
 
 
@@ -253,7 +253,7 @@ def test_a_literal_that_its_dtype_cannot_hold_is_refused(init: Any, dtype: str) 
 
 
 @pytest.mark.parametrize("init", ["normal()", "zeros()", "arange(2 ** 60)", 0])
-def test_what_does_not_fit_into_memory_is_a_message(init: Any) -> None:
+def test_arrays_that_exceed_memory_are_refused(init: Any) -> None:
     message = fault(init, (2**30, 2**30))
     assert "do not fit into memory" in message or message.startswith("NumPy refuses it: ")
 

@@ -40,14 +40,14 @@ def described(given: Experiment) -> dict[str, Any]:
     }
 
 
-def test_at_other_sizes_all_that_is_computed_of_them_is_of_these() -> None:
+def test_other_sizes_apply_to_everything_computed_from_dims() -> None:
     given = experiment(TEXT).at(dims={"I": 16})
     assert given.dims == {"I": 16, "J": 4, "HALF": 8}
     assert [array.shape for array in given.arrays] == [(16, 4), (16, 4)]
     assert given.graph[1].steps == 8  # type: ignore[union-attr]
 
 
-def test_it_is_what_the_file_would_describe() -> None:
+def test_it_equals_the_experiment_that_a_changed_file_describes() -> None:
     changed = TEXT.replace("I: 8", "I: 16").replace(
         'B": {shape: [I, J], spec: [x, null]}', 'B": {shape: [I, J], spec: [y]}'
     )
@@ -55,19 +55,19 @@ def test_it_is_what_the_file_would_describe() -> None:
     assert described(at) == described(experiment(changed))
 
 
-def test_on_another_mesh_the_axes_that_are_not_named_stay() -> None:
+def test_unnamed_mesh_axes_are_unchanged() -> None:
     given = experiment(TEXT, mesh={"axes": ["x", "y"], "shape": [2, 2], "devices": [3, 2, 1, 0]}).at(mesh={"x": 4})
     assert (given.mesh.shape, given.mesh.devices, given.target.devices) == ((4, 2), None, 8)
 
 
-def test_layouts_are_named_as_the_experiment_names_them() -> None:
+def test_layouts_are_set_by_the_keys_of_the_file() -> None:
     before = experiment(TEXT)
     given = before.at(layouts={key: [None, "y"] for key in before.layout_keys})
     assert {array.layout.spec for array in given.arrays} == {Spec.of([None, "y"])}
     assert given.outputs["D"] == given.constraints["C"] == Spec.of([None, "y"])
 
 
-def test_at_nothing_else_an_experiment_is_itself() -> None:
+def test_an_experiment_without_changes_is_equal() -> None:
     given = experiment(TEXT)
     assert described(given.at()) == described(given)
 
@@ -86,7 +86,7 @@ def test_at_nothing_else_an_experiment_is_itself() -> None:
         ({"dims": {"I": 3}}, "arrays.A.spec[0]: dimension 0 (I) of 'A' has size 3, which x=2 does not divide"),
     ],
 )
-def test_what_it_cannot_be_at_is_refused(changes: dict[str, Any], message: str) -> None:
+def test_invalid_changes_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidExperiment) as error:
         experiment(TEXT).at(**changes)
     assert str(error.value) == message

@@ -48,7 +48,7 @@ FEW = 4
 MOST = 500
 """If an expression and its result have more layouts, the result gets one for each of the operands'.
 
-Where the operands alone have more, so many of them are drawn.
+If the operands alone have more, this many of them are drawn.
 """
 
 ARRAYS = """
@@ -323,7 +323,7 @@ def test_an_operation_is_right_under_every_layout(expression: str, mesh: str) ->
         case.check(specs, misled=at % 7 == 6)
 
 
-def test_every_operation_of_the_language_is_tried() -> None:
+def test_every_operation_of_the_language_has_a_case() -> None:
     known = {name for name, row in OPERATIONS.items() if row.kind != "collective"} - {"axis_size"}
     calls = [part for text in EVERY for part in within(parse(text).term) if isinstance(part, Apply)]
     called = {call.operation for call in calls if call.spelled == "call"}
@@ -338,7 +338,7 @@ def test_every_operation_has_a_rule_or_a_reason() -> None:
     assert sorted(WHOLE) == OF_WHOLE_OPERANDS
 
 
-def test_a_rule_is_data_and_knows_what_it_costs_without_a_program() -> None:
+def test_a_rule_is_data_and_has_costs_without_a_program() -> None:
     """An assignment of mesh axes gives the operands' layouts and the bytes sent, without writing lines."""
     mesh = Mesh(("x", "y"), (2, 4))
     (way, _) = WAYS["softmax"]
@@ -354,7 +354,7 @@ def test_a_rule_is_data_and_knows_what_it_costs_without_a_program() -> None:
 
 
 @pytest.mark.parametrize("part", [-1, -0.5, 1e-5, None, True, ..., "x", (), (4,), [(0, -1), (1, 0)], (1, ("x", "y"))])
-def test_a_constant_is_the_term_that_is_read_of_its_text(part: Part) -> None:
+def test_a_constant_equals_the_term_parsed_from_its_text(part: Part) -> None:
     assert parse(f"x[{text(constant(part))}]").term == built("x[{part}]", part=constant(part))
 
 
@@ -394,7 +394,7 @@ MUTANTS = {
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
-def test_a_rule_that_is_wrong_is_noticed(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_rule_is_noticed(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     expression, module, name, wrong = MUTANTS[mutant]
     case = Case(expression, "2 x 2") if expression in EVERY else Case(expression, "2 x 2", ARRAYS)
     layouts = list(case.few(40))

@@ -96,13 +96,13 @@ def test_a_model_is_derived_and_right(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.whole
 @pytest.mark.parametrize("name", MODELS)
-def test_what_is_derived_of_a_model_runs_and_is_right(name: str, tmp_path: Path) -> None:
+def test_the_derived_lines_of_a_model_run_and_are_right(name: str, tmp_path: Path) -> None:
     outcome = harness.run(MODELS[name], tmp_path, program="derived")
     assert outcome.failures() == []
     assert set(outcome.runs) == {Program.DERIVED}
 
 
-def test_a_line_that_was_derived_wrongly_is_noticed(tmp_path: Path) -> None:
+def test_a_wrongly_derived_line_is_noticed(tmp_path: Path) -> None:
     experiment = harness.experiment(MLP)
     types = _types(experiment)
     assert types.derived is not None
@@ -113,19 +113,19 @@ def test_a_line_that_was_derived_wrongly_is_noticed(tmp_path: Path) -> None:
     assert found == Judged(status="failed", reason="the lines of derived are not graph's in out")
 
 
-def test_collectives_are_written_where_the_plan_has_them() -> None:
+def test_collectives_are_written_where_the_plan_puts_them() -> None:
     assert _lines(MLP) == {
         "hidden": "gelu(x @ all_gather(w1, 'x', axis=0, tiled=True))",
         "out": "psum(hidden @ all_gather(w2, 'x', axis=1, tiled=True), 'y')",
     }
 
 
-def test_a_sum_that_ends_cut_is_a_psum_scatter() -> None:
+def test_a_sum_with_a_sharded_result_is_a_psum_scatter() -> None:
     lines = _lines(MLP.replace("out: [x, null]", "out: [x, y]").replace("[y, x]", "[y, null]"))
     assert lines["out"] == "psum_scatter(hidden @ w2, 'y', scatter_dimension=1, tiled=True)"
 
 
-def test_an_operation_that_sums_inside_is_written_in_its_parts() -> None:
+def test_an_operation_with_inner_sums_is_written_in_parts() -> None:
     arrays = "arrays: {x: {shape: [4, 8], spec: [null, [x, y]]}}\n"
     assert _lines(arrays + "graph: {out: softmax(2 * x)}\noutputs: {out: [null, [x, y]]}") == {
         "out_of": "2 * x",
@@ -135,7 +135,7 @@ def test_an_operation_that_sums_inside_is_written_in_its_parts() -> None:
     }
 
 
-def test_a_lookup_in_a_table_that_is_cut_is_masked() -> None:
+def test_a_lookup_in_a_sharded_table_is_masked() -> None:
     assert _lines(
         "arrays:\n"
         "  table: {shape: [8, 4], spec: [x, null]}\n"
@@ -162,7 +162,7 @@ def test_what_is_padded_and_sliced_exchanges_edges() -> None:
     }
 
 
-def test_a_convolution_over_space_that_is_cut_exchanges_edges() -> None:
+def test_a_convolution_over_sharded_space_exchanges_edges() -> None:
     assert _lines(
         "arrays: {u: {shape: [2, 3, 8], spec: [null, null, x]}, k: {shape: [4, 3, 3], spec: [y]}}\n"
         "graph: {out: \"conv(u, k, (1,), 'SAME')\"}\noutputs: {out: [null, y, x]}"
@@ -173,7 +173,7 @@ def test_a_convolution_over_space_that_is_cut_exchanges_edges() -> None:
     }
 
 
-def test_a_slice_of_a_dimension_that_is_cut_is_scattered() -> None:
+def test_a_slice_of_a_sharded_dimension_is_scattered() -> None:
     lines = _lines("arrays: {v: {shape: [16], spec: [x]}}\ngraph: {out: 'v[2:6]'}\noutputs: {out: [x]}")
     assert lines == {
         "out_at": "arange(4) + 2 - axis_index('x') * 8",
@@ -182,12 +182,12 @@ def test_a_slice_of_a_dimension_that_is_cut_is_scattered() -> None:
     }
 
 
-def test_every_second_element_is_read_where_it_lies() -> None:
+def test_every_second_element_is_read_without_communication() -> None:
     lines = _lines("arrays: {v: {shape: [16], spec: [x]}}\ngraph: {out: 'v[1:16:2]'}\noutputs: {out: [x]}")
     assert lines == {"out": "v[1::2]"}
 
 
-def test_the_largest_are_chosen_among_the_largest_of_each_block() -> None:
+def test_top_k_chooses_among_the_largest_of_each_block() -> None:
     lines = _lines("arrays: {v: {shape: [16], spec: [x]}}\ngraph: {out: 'top_k(v, 2)[0]'}\noutputs: {out: []}")
     assert lines == {
         "out_mine": "top_k(v, 2)",
@@ -196,7 +196,7 @@ def test_the_largest_are_chosen_among_the_largest_of_each_block() -> None:
     }
 
 
-def test_parts_of_an_array_stay_as_they_are_cut() -> None:
+def test_parts_of_an_array_keep_their_sharding() -> None:
     lines = _lines(
         "arrays: {q: {shape: [4, 12], spec: [x]}}\n"
         "graph: {parts: 'split(q, 3, axis=1)', out: 'parts[0] * parts[2]'}\noutputs: {out: [x]}"
@@ -204,7 +204,7 @@ def test_parts_of_an_array_stay_as_they_are_cut() -> None:
     assert lines == {"parts": "split(q, 3, axis=1)", "out": "parts[0] * parts[2]"}
 
 
-def test_a_sum_over_segments_that_end_cut_is_a_psum_scatter() -> None:
+def test_a_segment_sum_with_a_sharded_result_is_a_psum_scatter() -> None:
     lines = _lines(
         "arrays:\n  m: {shape: [8, 2], spec: [x]}\n"
         "  to: {shape: [8], dtype: int32, init: 'integers(0, 4)', spec: [x]}\n"
@@ -217,7 +217,7 @@ def test_a_sum_over_segments_that_end_cut_is_a_psum_scatter() -> None:
     }
 
 
-def test_a_mean_that_stands_there_is_not_taken_again() -> None:
+def test_an_existing_mean_is_reused() -> None:
     lines = _lines(
         "arrays: {a: {shape: [8, 4], spec: [x]}}\n"
         "graph: {m: 'mean(a, axis=0)', out: 'var(a, axis=0) + m'}\noutputs: {out: []}"
@@ -228,7 +228,7 @@ def test_a_mean_that_stands_there_is_not_taken_again() -> None:
     }
 
 
-def test_a_loop_that_starts_from_zeros_says_that_its_carry_differs() -> None:
+def test_a_loop_that_starts_from_zeros_casts_its_carry_to_varying() -> None:
     types = _types(
         harness.experiment(
             "arrays: {a: {shape: [4, 8], spec: [null, x]}}\n"
@@ -242,7 +242,7 @@ def test_a_loop_that_starts_from_zeros_says_that_its_carry_differs() -> None:
     assert types.derivation.per_device["loop"]["carry"] == {"s": "pcast(zero, 'x', to='varying')"}
 
 
-def test_an_axis_of_size_1_is_told_to_jax_where_it_does_not_know() -> None:
+def test_an_axis_of_size_1_is_marked_where_jax_cannot_infer_it() -> None:
     types = _types(
         harness.experiment(
             "arrays: {a: {shape: [4, 8], spec: [y, x]}}\ngraph: {out: sum(a)}\noutputs: {out: []}",
@@ -278,14 +278,14 @@ def test_an_array_that_a_loop_reads_is_gathered_once() -> None:
     }
 
 
-def test_an_output_that_a_constraint_lays_out_otherwise_has_both_layouts() -> None:
+def test_an_output_with_another_constraint_has_both_layouts() -> None:
     lines = _lines(
         "arrays: {a: {shape: [8], spec: [x]}}\ngraph: {out: 2 * a}\nconstraints: {out: [x]}\noutputs: {out: []}"
     )
     assert lines == {"out_inner": "2 * a", "out": "all_gather(out_inner, 'x', axis=0, tiled=True, to='invarying')"}
 
 
-def test_what_cannot_be_written_is_left_out_with_the_reason() -> None:
+def test_an_underivable_graph_is_omitted_with_the_reason() -> None:
     grows = (
         "arrays: {a: {shape: [4], spec: [x]}}\n"
         "graph:\n"
@@ -297,7 +297,7 @@ def test_what_cannot_be_written_is_left_out_with_the_reason() -> None:
     assert types.unsupported == {"derived": "the shapes in loop.body.b are others in each step"}
 
 
-def test_without_the_private_api_the_lines_are_derived_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lines_are_derived_without_the_private_api(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(versions, "_PROPAGATED", "builtin.module(sdy-of-another-day)")
     types = _types(harness.experiment(MLP))
     assert types.derivation is not None
@@ -332,20 +332,20 @@ def test_the_section_can_be_pasted() -> None:
         ("{out: a * max(a), loss: max(out)}", "[x, y]", "grad: {of: loss, wrt: [a]}"),
     ],
 )
-def test_what_is_derived_runs_and_is_right(graph: str, spec: str, more: str, tmp_path: Path) -> None:
+def test_the_derived_lines_run_and_are_right(graph: str, spec: str, more: str, tmp_path: Path) -> None:
     text = f"arrays: {{a: {{shape: [8, 8], spec: {spec}}}}}\ngraph: {graph}\noutputs: {{out: {spec}, loss: []}}\n{more}"
     outcome = harness.run(text, tmp_path, program="derived")
     assert outcome.failures() == []
     assert set(outcome.runs) == {Program.DERIVED}
 
 
-def test_a_program_that_is_asked_for_needs_a_graph() -> None:
+def test_derived_needs_a_graph_if_it_is_named() -> None:
     without = "arrays: {a: {shape: [4], spec: [x]}}\nper_device: {out: a}\noutputs: {out: [x]}"
     with pytest.raises(InvalidExperiment, match="program 'derived' is written from graph"):
         harness.experiment(without, program="derived")
 
 
-def test_a_move_is_the_cheapest() -> None:
+def test_each_move_is_the_cheapest() -> None:
     mesh = Mesh(("x", "y"), (4, 2))
 
     def kinds(before: tuple[tuple[str, ...], ...], after: tuple[tuple[str, ...], ...]) -> list[str]:
@@ -358,7 +358,7 @@ def test_a_move_is_the_cheapest() -> None:
     assert moves.sent(mesh, (8, 8), 4, Spec((("x",), ())), Spec(((), ()))) == 3 * 64
 
 
-def test_what_is_written_into_a_line_does_not_hang_on_the_order_of_a_set() -> None:
+def test_the_text_of_a_line_does_not_depend_on_the_order_of_a_set() -> None:
     lines = tuple(
         Written(Line(name), parse(expression).term)
         for name, expression in (
@@ -372,8 +372,8 @@ def test_what_is_written_into_a_line_does_not_hang_on_the_order_of_a_set() -> No
         assert [line.name for line in found] == ["k_exchanged", "scores"]
 
 
-def test_lines_whose_terms_cancel_are_held_to_what_rounding_leaves() -> None:
-    """A sum of standardized rows is only rounding error, which depends on the order of partial sums."""
+def test_lines_whose_terms_cancel_are_compared_with_rounding_error() -> None:
+    """A sum of standardized rows is only rounding error, which depends on the order of the partial sums."""
     text = """
 mesh: {axes: [data], shape: [3]}
 arrays:

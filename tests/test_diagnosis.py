@@ -62,7 +62,7 @@ RIGHT = {
 
 
 @pytest.mark.parametrize("graph", RIGHT)
-def test_a_right_program_is_accused_of_nothing(graph: str) -> None:
+def test_a_right_program_has_no_diagnosis(graph: str) -> None:
     given = context(graph, RIGHT[graph])
     assert agree(given)
     assert diagnosis._factor(given, "C") is None
@@ -191,18 +191,18 @@ def test_a_mistake_is_named(mistake: str) -> None:
         ("-psum(A @ B, 'x')", "-1× the reference on every element of every device"),
     ],
 )
-def test_a_plain_factor_is_said(line: str, factor: str) -> None:
+def test_a_constant_factor_is_reported(line: str, factor: str) -> None:
     assert diagnosis.diagnose(context("A @ B", {"C": line}))[-1].startswith(f"C is {factor}")
 
 
-def test_a_value_that_is_wrong_here_and_there_has_no_factor() -> None:
+def test_a_value_with_scattered_errors_has_no_factor() -> None:
     assert diagnosis.diagnose(context("A @ B", {"C": "psum(A @ B, 'x') + sin(axis_index('x'))"})) == [
         "per_device.C: sin(axis_index('x')) in psum(A @ B, 'x') + sin(axis_index('x')) is one term too many: "
         "without it, it equals the graph"
     ]
 
 
-def test_what_no_single_edit_mends_is_not_found() -> None:
+def test_a_mistake_that_no_single_edit_mends_is_not_found() -> None:
     given = context("A @ B", {"half": "tanh(A) @ sin(B)", "C": "psum(half, 'y')"})
     assert diagnosis.diagnose(given) == [
         "no single edit of per_device was found that computes the graph",
@@ -211,12 +211,12 @@ def test_what_no_single_edit_mends_is_not_found() -> None:
 
 
 @pytest.mark.parametrize("value", [".nan", ".inf", "0"])
-def test_values_that_no_factor_can_have_are_no_trouble(value: str) -> None:
+def test_values_without_any_factor_raise_nothing(value: str) -> None:
     text = TEXT.replace("R: {shape: [8, 8]", f"R: {{shape: [8, 8], init: {value}")
     assert diagnosis._factor(context("sum(R, axis=0)", {"C": "psum(sum(R, axis=0), 'x') * 2"}, text), "C") is None
 
 
-def test_complex_values_are_no_trouble() -> None:
+def test_complex_values_are_diagnosed() -> None:
     found = diagnosis.diagnose(context("sum(Z, axis=0)", {"C": "sum(Z, axis=0)"}, dtype="complex64"))
     assert found[0].startswith("a psum over 'x' is left out")
 
@@ -243,7 +243,7 @@ def test_a_diagnosis_takes_a_share_of_the_run(elapsed: float, seconds: float) ->
     assert diagnosis.budget(elapsed) == seconds
 
 
-def test_the_experiment_is_as_it_was_afterwards() -> None:
+def test_a_diagnosis_leaves_the_experiment_unchanged() -> None:
     given = context("R[0:2]", {"r": RING, "C": "psum(r.total + 1, 'y')"})
 
     def terms() -> list[Term]:
@@ -272,21 +272,21 @@ def consulted(graph: dict[str, Any], per_device: dict[str, Any], **keys: Any) ->
     return oracles.consult(given, arrays, {"C": Typed(shape, "float32")}, {})
 
 
-def test_no_name_is_proposed_that_stands_later() -> None:
+def test_later_names_are_not_proposed() -> None:
     given = consulted(**LATER)
     told = diagnosis.diagnose(given, lambda _: None)[0]
     assert "* scale it equals" not in told
     assert diagnosis.diagnose(given)[0] == told
 
 
-def test_what_the_reader_refuses_is_not_proposed() -> None:
+def test_edits_that_the_reader_refuses_are_not_proposed() -> None:
     """`half` is a line of the graph alone; the missing scale can be written with the available lines."""
     given = consulted({"half": "sum(R)", "C": "A @ B * half"}, {"C": "psum(A @ B, 'x')"})
     told = diagnosis.diagnose(given, lambda _: None)[0]
     assert told == "no single edit of per_device was found that computes the graph"
 
 
-def test_what_jax_cannot_type_is_not_proposed() -> None:
+def test_edits_that_jax_refuses_are_not_proposed() -> None:
     given = consulted({"C": "A @ B"}, {"C": "psum(A @ B, 'x') * 3"})
     asked: list[Any] = []
 
@@ -301,7 +301,7 @@ def test_what_jax_cannot_type_is_not_proposed() -> None:
     assert second != first
 
 
-def test_the_types_of_an_edited_file_are_asked_of_a_worker(tmp_path: Path) -> None:
+def test_a_worker_checks_the_types_of_an_edited_file(tmp_path: Path) -> None:
     keys = {"graph": {"C": "A @ B"}, "per_device": {"C": "psum(A @ B, 'x')"}}
     workers = Workers(start=Here)
     given = experiment(TEXT, **keys)
@@ -357,7 +357,7 @@ def test_an_edit_of_a_functions_argument_is_written_with_the_call_around_it() ->
     )
 
 
-def test_axes_that_are_given_by_name_stay_so() -> None:
+def test_axes_given_by_name_stay_named() -> None:
     edits = Edits(context("A @ B", {"C": "psum(A @ B, axis_name='x')"}).experiment, "per_device")
     told = {(edit.kind, edit.text) for edit in slips.changing(edits)}
     assert ("axis", "psum(A @ B, axis_name='y')") in told

@@ -1,4 +1,4 @@
-"""An output's dimensions have the names of the arrays' dimensions, even if sizes coincide."""
+"""An output's dimensions have the names of the arrays' dimensions, even if two dims have the same size."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ def names(text: str, **changes: Any) -> dimensions.Names:
         ("expand_dims(A, 0)", (None, "I", "J")),
     ],
 )
-def test_a_result_is_named_after_the_arrays_that_it_comes_of(expression: str, expected: tuple[str | None, ...]) -> None:
+def test_a_result_has_the_dimension_names_of_its_arrays(expression: str, expected: tuple[str | None, ...]) -> None:
     expected = tuple(None if name == "HALF" else name for name in expected)
     assert names(SQUARE, graph={"C": expression}, outputs={"C": []}) == {"C": expected}
 
 
-def test_a_dim_of_an_array_is_a_name_whatever_it_was_computed_of() -> None:
+def test_a_computed_dim_of_an_array_is_a_name_too() -> None:
     halved = SQUARE + "  H: {shape: [HALF], spec: []}\n"
     assert names(halved, graph={"C": "A[:, :HALF] * H"}, outputs={"C": []}) == {"C": ("I", "HALF")}
 
 
-def test_without_a_graph_the_code_of_each_device_says_it() -> None:
+def test_without_a_graph_the_names_come_from_per_device() -> None:
     found = names(SQUARE, per_device={"C": "psum(A @ B, 'x')"}, outputs={"C": []})
     assert found == {"C": ("I", "K")}
 
@@ -63,7 +63,7 @@ def test_an_expression_that_holds_only_at_the_sizes_of_the_file_names_nothing() 
     assert names("arrays: {A: {shape: [4, 4], spec: []}}", graph={"C": "A * 2"}, outputs={"C": []}) == {}
 
 
-def test_points_that_differ_in_layouts_only_have_the_names_that_were_found_once() -> None:
+def test_points_that_differ_only_in_layouts_share_the_names() -> None:
     given = {"graph": {"C": "A @ B"}, "constraints": {"C": ["x", None]}}
     found = names(SQUARE, **given, outputs={"C": ["x", None]})
     before = dimensions._named.cache_info()

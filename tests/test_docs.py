@@ -25,11 +25,11 @@ def test_the_page_of_operations_is_the_table() -> None:
 
 
 @pytest.mark.whole
-def test_the_page_of_experiments_is_what_the_files_say_without_jax() -> None:
+def test_the_page_of_experiments_is_generated_without_jax() -> None:
     assert (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8") == printed(conf_folder())
 
 
-def test_the_page_says_what_the_files_say_of_some(tmp_path: Path) -> None:
+def test_the_page_shows_the_data_of_some_files(tmp_path: Path) -> None:
     own = conf_folder() / "experiment"
     (tmp_path / "conf" / "experiment").mkdir(parents=True)
     for name in EXPERIMENTS[::8]:
@@ -98,7 +98,7 @@ expect: {%s}
         ("collectives: {tpu: {all-reduce: 1}}", None),
     ],
 )
-def test_expected_collectives_are_told_by_program_where_they_differ(expected: str, text: str | None) -> None:
+def test_expected_collectives_are_listed_by_program_if_they_differ(expected: str, text: str | None) -> None:
     assert catalogue._expected(experiment(EXPECTING % expected)) == text
 
 
@@ -118,7 +118,7 @@ def test_the_page_of_the_language_names_every_key() -> None:
     assert named == {field.name for field in dataclasses.fields(schema.ExperimentConfig)}
 
 
-def test_every_experiment_begins_with_the_command_that_runs_it_and_says_what_it_shows() -> None:
+def test_every_experiment_begins_with_its_command_and_has_a_summary() -> None:
     for name in EXPERIMENTS:
         text = (ROOT / "conf" / "experiment" / f"{name}.yaml").read_text(encoding="utf-8")
         lines = text.splitlines()

@@ -65,7 +65,7 @@ def faults(text: str) -> list[str]:
     return [error.message for error in VALIDATOR.iter_errors(yaml.safe_load(text))]
 
 
-def test_the_file_is_as_it_is_made() -> None:
+def test_the_file_is_up_to_date() -> None:
     jsonschema.Draft7Validator.check_schema(editor.json_schema())
     assert (CONF / editor.FILE).read_text(encoding="utf-8") == editor.text(), "python -m runner editor writes it"
 
@@ -99,7 +99,7 @@ def forms(kind: shape.Kind) -> Iterator[tuple[str, str]]:
         yield from forms(inner)
 
 
-def test_every_form_is_that_of_a_key_or_stands_in_one() -> None:
+def test_every_form_belongs_to_a_key_or_another_form() -> None:
     named = {name for name, _ in forms(shape.root())} - {"flag"}
     assert named | editor._REFERRED == set(FORMS)
 
@@ -131,7 +131,7 @@ def test_every_key_of_an_experiment_is_in_it() -> None:
     assert set(editor.json_schema()["properties"]) == {*(shape.root().keys or ()), "defaults", "hydra"}
 
 
-def test_a_folder_of_ones_own_gets_it_and_hydra_still_finds_the_package(tmp_path: Path) -> None:
+def test_a_users_folder_gets_the_schema_and_still_runs(tmp_path: Path) -> None:
     inner = tmp_path / "experiment" / "more"
     inner.mkdir(parents=True)
     (inner / "mine.yaml").write_text(GOOD, encoding="utf-8")

@@ -14,7 +14,7 @@ from tests.server import command
 
 
 @pytest.mark.parametrize("module", ["runner derive", "runner mutate"])
-def test_a_worker_that_ends_before_it_told_the_types_is_one_sentence(module: str, tmp_path: Path) -> None:
+def test_a_worker_that_ends_before_the_types_is_one_sentence(module: str, tmp_path: Path) -> None:
     (tmp_path / "conf" / "experiment").mkdir(parents=True)
     (tmp_path / "conf" / "experiment" / "mine.yaml").write_text(GOOD, encoding="utf-8")
     given = ("--config-dir", "conf", "+experiment=mine", "hydra.run.dir=run", "timeout=0.01")
@@ -37,7 +37,7 @@ target: {topology: "v5e:2x2"}
 
 
 @pytest.mark.parametrize("key", ["expect", "hardware", "grad", "constraints", "test", "both", "functions", "require"])
-def test_a_key_that_is_null_is_one_that_is_not_there_where_it_is_verified(key: str) -> None:
+def test_a_null_key_counts_as_absent_in_a_verification(key: str) -> None:
     config = {**harness.config(TEXT), key: None}
     smaller = verification.smaller(read(config))
     assert not isinstance(smaller, str)

@@ -47,7 +47,7 @@ def flops(found: ModuleWork) -> dict[tuple[str, bool], float]:
 
 
 def test_a_layer_and_its_gradient_are_counted_line_by_line() -> None:
-    """16 × 64 by 64 × 32, and 16 × 32 by 32 × 64, on a device: two products forward, and twice as much backward."""
+    """On a device 16 × 64 by 64 × 32, and 16 × 32 by 32 × 64: two products forward, and twice as much backward."""
     for name in ("constraint.cpu.jax-0.10.2", "constraint.v5e_2x4.jax-0.10.2", "shard_map.v5e_2x4.jax-0.12.0.1"):
         found = flops(counted(f"gradient_step/{name}"))
         assert found["hidden", False] == found["out", False] == 65536
@@ -56,7 +56,7 @@ def test_a_layer_and_its_gradient_are_counted_line_by_line() -> None:
 
 @pytest.mark.parametrize("name", ["constraint.cpu.jax-0.12.0.1", "constraint.v5e_2x2.jax-0.10.2"])
 def test_the_steps_of_a_loop_are_multiplied_in(name: str) -> None:
-    """Six iterations, each 32 × 64 by 64 × 64, with the contracting dimension over four devices."""
+    """Six iterations, each 32 × 64 by 64 × 64, with the contracting dimension sharded over four devices."""
     assert flops(counted(f"loop_of_matmuls/{name}")) == {("layers.h", False): 6 * 2 * 32 * 64 * 64 / 4}
 
 
@@ -70,12 +70,12 @@ def test_the_steps_of_a_loop_are_multiplied_in(name: str) -> None:
         ("scattered_matmul/constraint.v5e_2x2.jax-0.10.2", 2 * 512 * 128 * 128 / 4),
     ],
 )
-def test_what_a_tpu_fuses_with_a_collective_is_counted_too(name: str, whole: float) -> None:
+def test_work_fused_with_a_collective_on_a_tpu_is_counted(name: str, whole: float) -> None:
     assert sum(flops(counted(name)).values()) == whole
 
 
-def test_memory_is_what_is_read_and_written_once() -> None:
-    """A product of 1,024² bfloat16 reads both and writes a third; a loop over eight slices reads the array once."""
+def test_memory_counts_each_read_and_write_once() -> None:
+    """A product of 1,024² in bfloat16 reads both operands and writes the result; a loop over slices reads once."""
     module = """HloModule m, is_scheduled=true
 %body (p: (s32[], f32[8,64], f32[64])) -> (s32[], f32[8,64], f32[64]) {
   %p = (s32[], f32[8,64]{1,0}, f32[64]{0}) parameter(0)
@@ -123,7 +123,7 @@ metadata={op_name="jit(f)/C/concatenate"}
 """
 
 
-def test_what_lies_on_the_chip_costs_no_memory_and_what_is_copied_there_is_counted_apart() -> None:
+def test_values_on_the_chip_cost_no_memory_traffic_and_prefetches_count_separately() -> None:
     given = read(compose("case3_allreduce", conf_folder()).plain)
     found = counted_in(hlo.read(ON_CHIP), Origins(given, "per_device"))
     size = 2 * 1024**2
@@ -134,7 +134,7 @@ def test_what_lies_on_the_chip_costs_no_memory_and_what_is_copied_there_is_count
     assert {line.nodes: line.bytes for line in elsewhere.lines}["partial",] == 3 * size
 
 
-def test_the_memory_is_no_quicker_for_being_read_ahead_of_time() -> None:
+def test_prefetching_does_not_reduce_the_memory_time() -> None:
     computing = LineWork(("C",), False, {("bfloat16", "default"): 2e14}, 0)
     found = estimate(V5E, MESH, ModuleWork([computing], ahead=16e11), [])
     assert found.compute == found.seconds == pytest.approx(2.0)
@@ -142,7 +142,7 @@ def test_the_memory_is_no_quicker_for_being_read_ahead_of_time() -> None:
     assert found.mfu == pytest.approx(0.5)
 
 
-def test_the_roof_is_what_takes_longest_if_all_else_were_free() -> None:
+def test_the_roof_is_the_longest_single_time() -> None:
     computing = LineWork(("C",), False, {("bfloat16", "default"): 2e14}, 4e11)
     size = 45_000_000_000
     found = made([computing], collective(count=1, bytes_in=size, bytes_out=size))
@@ -165,7 +165,7 @@ def test_the_roof_is_what_takes_longest_if_all_else_were_free() -> None:
         (["target=v5e_2x2", "hardware=v6e"], "v5e:2x2", "compiled for v5e: for TPU v6e the compiler may"),
     ],
 )
-def test_it_is_said_for_what_the_programs_were_compiled(
+def test_an_estimate_names_what_the_programs_were_compiled_for(
     overrides: list[str], compiled_for: str, doubted: str | None
 ) -> None:
     given = read(compose("case3_allreduce", conf_folder(), overrides).plain)
@@ -203,13 +203,13 @@ def test_precise_products_take_longer() -> None:
     assert line.seconds == pytest.approx(1.0)
 
 
-def test_a_dtype_of_unknown_speed_is_said() -> None:
+def test_a_dtype_of_unknown_speed_is_reported() -> None:
     found = made([LineWork(("C",), False, {("int4", "default"): 1.0}, 8e11)])
     assert found.unknown == ["v5e does not say how fast it multiplies int4"]
     assert found.seconds == pytest.approx(1.0)
 
 
-def test_collectives_add_up_over_their_runs_and_hide_behind_what_is_computed_meanwhile() -> None:
+def test_collectives_add_up_over_executions_and_overlap_with_computation() -> None:
     size = 45_000_000
     plain = collective(count=3, bytes_in=size, bytes_out=size)
     hidden = collective(
@@ -225,13 +225,13 @@ def test_collectives_add_up_over_their_runs_and_hide_behind_what_is_computed_mea
     assert found.bottleneck == "the all-reduce of C over x: 3.00 ms of 5.00 ms"
 
 
-def test_what_communicates_in_a_way_that_is_not_known_is_said() -> None:
+def test_unknown_communication_is_reported() -> None:
     sent = collective(kind="send", groups=[[0, 1]], bytes_in=None, bytes_out=None)
     assert made([], sent).unknown == [f"what {sent.instruction} takes is not known"]
     assert estimate(V5E, MESH, ModuleWork(), None).unknown == ["what it communicates could not be read"]
 
 
-def test_what_sends_as_much_as_values_say_takes_its_latency_at_least() -> None:
+def test_a_ragged_collective_takes_at_least_its_latency() -> None:
     size = 45_000_000
     found = made([], collective(kind="ragged-all-to-all", bytes_in=size, bytes_out=size))
     dense = made([], collective(kind="all-to-all", bytes_in=0, bytes_out=0))
@@ -275,7 +275,7 @@ def hardware_of(**changes: Any) -> Hardware | None:
         ({"name": None}, "hardware.flops.bfloat16", "there is no hardware; name one"),
     ],
 )
-def test_what_no_hardware_is(changes: dict[str, Any], key: str, message: str) -> None:
+def test_invalid_hardware_is_refused(changes: dict[str, Any], key: str, message: str) -> None:
     with pytest.raises(InvalidExperiment) as refused:
         hardware_of(**changes)
     assert str(refused.value).startswith(f"{key}: ")
@@ -293,7 +293,7 @@ def test_what_no_hardware_is(changes: dict[str, Any], key: str, message: str) ->
         ((4, 6), "tpu7x", (4, 3)),
     ],
 )
-def test_where_nothing_is_said_the_axes_of_the_mesh_are_the_dimensions(
+def test_by_default_the_mesh_axes_are_the_dimensions_of_the_torus(
     mesh: tuple[int, ...], name: str, shape: tuple[int, ...]
 ) -> None:
     config = compose("case3_allreduce", conf_folder(), [f"hardware={name}"]).plain["hardware"]
@@ -302,7 +302,7 @@ def test_where_nothing_is_said_the_axes_of_the_mesh_are_the_dimensions(
     assert found.shape == shape
 
 
-def test_a_topology_has_its_hardware_and_keeps_what_is_said_of_it() -> None:
+def test_a_topology_selects_its_hardware_and_overrides_are_kept() -> None:
     plain = compose("case3_allreduce", conf_folder(), ["target=v5e_2x2", "hardware.torus.latency=5.0e-6"]).plain
     found = read(plain).hardware
     assert found is not None
@@ -312,7 +312,7 @@ def test_a_topology_has_its_hardware_and_keeps_what_is_said_of_it() -> None:
 
 
 @pytest.mark.parametrize("file", sorted((conf_folder() / "hardware").glob("*.yaml")), ids=lambda file: file.stem)
-def test_each_hardware_that_comes_with_the_runner_says_all(file: Path) -> None:
+def test_each_shipped_hardware_is_complete(file: Path) -> None:
     mesh = Mesh(("x",), (8,))
     config = compose("case3_allreduce", conf_folder(), [f"hardware={file.stem}"]).plain["hardware"]
     found = hardware.read(config, mesh, None)

@@ -128,14 +128,14 @@ def test_many_outputs_are_named_in_part_and_counted_in_full(outputs: int, named:
 # layout
 
 
-def test_what_lies_where_it_should() -> None:
+def test_correct_layouts_pass() -> None:
     assert layout.check(context(), run()) == LayoutVerdict(status="passed")
 
 
 @pytest.mark.parametrize("name", ["A", "B", "E"])
 @pytest.mark.parametrize("position", range(4))
 @pytest.mark.parametrize("program", ["auto", "constraint", "explicit", "shard_map"])
-def test_every_operand_on_every_device_has_to_lie_as_its_spec_says(name: str, position: int, program: str) -> None:
+def test_the_layout_of_every_operand_on_every_device_is_checked(name: str, position: int, program: str) -> None:
     ran = run(program)
     device, ranges = ran.ran.operands[name][position]
     elsewhere = tuple((start + 1, stop) for start, stop in ranges)
@@ -148,14 +148,14 @@ def test_every_operand_on_every_device_has_to_lie_as_its_spec_says(name: str, po
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("position", range(4))
 @pytest.mark.parametrize("program", ["constraint", "explicit", "shard_map"])
-def test_every_output_on_every_device_has_to_lie_as_its_spec_says(name: str, position: int, program: str) -> None:
+def test_the_layout_of_every_output_on_every_device_is_checked(name: str, position: int, program: str) -> None:
     whole = tuple((0, size + 1) for size in SHAPES[name])
     found: Any = layout.check(context(), changed(run(program), name, position, ranges=whole))
     assert (found.status, found.wrong) == ("failed", 1)
     assert found.reason.startswith(f"device {IDS[position]} holds {name}[")
 
 
-def test_many_that_lie_elsewhere_are_named_in_part_and_counted_in_full() -> None:
+def test_many_misplaced_shards_are_named_in_part_and_counted_in_full() -> None:
     ran = run()
     for position in range(4):
         changed(ran, "D", position, ranges=((0, 1),))
@@ -187,7 +187,7 @@ def test_every_pinned_number_is_compared(values: Any, told: str) -> None:
     assert list(found.outputs) == list(values)
 
 
-def test_pinned_numbers_that_are_right() -> None:
+def test_correct_pinned_numbers_pass() -> None:
     found: Any = pinned.check(pins(C=np.arange(16).reshape(4, 4).tolist(), D=[0, 1, 2, 3], F=[0]), run())
     assert (found.status, found.max_abs_error) == ("passed", 0.0)
     assert [output.compared for output in found.outputs.values()] == [[4, 4], [4], [1]]
@@ -204,7 +204,7 @@ def test_pinned_numbers_that_are_right() -> None:
         ({"D": [0], "F": [0, 1, 2, 3, 4]}, "F"),
     ],
 )
-def test_every_pinned_block_has_to_lie_in_its_output(values: Any, key: str) -> None:
+def test_every_pinned_block_must_fit_into_its_output(values: Any, key: str) -> None:
     with pytest.raises(InvalidExperiment, match=rf"^expect\.values\.{key}: the pinned values have shape "):
         pinned.fit(pins(**values))
 
@@ -214,13 +214,13 @@ def test_a_pinned_block_may_fill_its_output(values: Any) -> None:
     pinned.fit(pins(**values))
 
 
-def test_what_an_override_released_need_not_fit() -> None:
+def test_released_pins_need_not_fit() -> None:
     released = pins(D=[0] * 5)
     released.released = {"D": "the file pins them for its own dims.I, which the command line overrides"}
     pinned.fit(released)
 
 
-def test_the_numbers_of_the_run_itself_bind_it_beside_those_of_the_file() -> None:
+def test_numbers_pinned_by_an_override_apply_beside_the_files() -> None:
     mixed = pins(C=[[1]], D=[0, 1])
     mixed.released = pinned.released(["C", "D"], ["dims.I=8", "expect.values.D=[0,1]"])
     found: Any = pinned.check(mixed, run())
@@ -231,7 +231,7 @@ def test_the_numbers_of_the_run_itself_bind_it_beside_those_of_the_file() -> Non
 @pytest.mark.parametrize(
     "overrides", [["seed=1", "dims.I=8"], ["program=auto", "seed=1"], ["mesh=x2", "program=auto", "arrays.A.shape=[2]"]]
 )
-def test_every_override_is_looked_at(overrides: list[str]) -> None:
+def test_every_override_is_examined(overrides: list[str]) -> None:
     assert set(pinned.released(["C", "D"], overrides)) == {"C", "D"}
 
 

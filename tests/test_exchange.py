@@ -59,7 +59,7 @@ def blocks_of(call: str) -> tuple[list[np.ndarray], list[np.ndarray], str, list[
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_each_block_is_what_its_origin_says(call: str) -> None:
+def test_each_block_has_the_values_of_its_origin(call: str) -> None:
     before, after, operation, found = blocks_of(call)
     combined = origins.reduction(operation)
     for device, blocks in enumerate(found):
@@ -84,7 +84,7 @@ def test_each_block_is_what_its_origin_says(call: str) -> None:
         assert (covered == 1).all()
 
 
-def test_on_many_devices_and_of_many_blocks_nothing_is_told() -> None:
+def test_many_devices_or_blocks_have_no_origins() -> None:
     call = "psum(A, 'x')"
     many = experiment(AXES.replace("CALL", call).replace("[2, 2]", "[4, 8]"))
     node = many.per_device[0]
@@ -122,7 +122,7 @@ def told(call: str, width: int = 100) -> list[str]:
     return ["".join(text for text, _ in line).rstrip() for line in exchange.lines(drawn, "cpu", width)]
 
 
-def test_a_sum_names_all_that_were_added_and_a_part_where_it_is_in_the_operand() -> None:
+def test_a_sum_names_all_summands_and_a_part_its_range_in_the_operand() -> None:
     assert told("psum_scatter(A, 'x', tiled=True)")[:5] == [
         "over x, a device sends 32 B, each block named after the device that it comes from",
         "                 before     after",
@@ -135,7 +135,7 @@ def test_a_sum_names_all_that_were_added_and_a_part_where_it_is_in_the_operand()
     assert "CPU 4  x=0, y=0  │ 4 │  →  │ zeros │" in told("ppermute(A, 'x', [[0, 1]])")
 
 
-def test_rows_of_blocks_stand_below_one_another() -> None:
+def test_rows_of_blocks_are_drawn_below_each_other() -> None:
     assert told("all_gather(A, 'x', tiled=True)")[2:7] == [
         "                 ┌───┐     ┌───┐",
         "                 │   │     │ 4 │",
@@ -151,7 +151,7 @@ def test_where_the_terminal_is_too_narrow_the_image_is_named() -> None:
     assert max(map(len, told("psum(A, 'x')", 40))) <= 40
 
 
-def test_rows_that_a_ragged_one_leaves_are_the_output_s() -> None:
+def test_rows_that_a_ragged_collective_keeps_are_the_outputs() -> None:
     call = "ragged_all_to_all(A, A * 2, asarray([0, 0]), asarray([0, 1]), asarray([0, 0]), here, axis_name='x')"
     node = replace(node_of("ppermute(A, 'x', [[0, 1]])"), expression=call)
     node = replace(node, collective=TracedCollective(operation="ragged_all_to_all", axes=["x"]))

@@ -206,7 +206,7 @@ def test_the_closest_program_or_platform_counts(scoped, on, expected):
         ("layouts: {C: [z]}", "layouts.C[0]", "mesh axis 'z' does not exist; the mesh has x, y"),
     ],
 )
-def test_what_cannot_be_expected(given, key, message):
+def test_invalid_expectations_are_refused(given, key, message):
     with pytest.raises(InvalidExperiment, match=f"^{re.escape(f'expect.{key}: {message}')}$"):
         expecting(given)
 
@@ -218,7 +218,7 @@ def test_numbers_may_follow_dims_and_the_mesh():
     assert found.max_bytes_per_device == 12
 
 
-def test_a_line_of_per_device_binds_its_programs_alone():
+def test_an_expectation_of_a_per_device_line_applies_to_its_programs_only():
     found = expecting("overlapped: [ring.h]").expected
     assert found[Program.SHARD_MAP].overlapped == ("ring.h",)
     assert found[Program.AUTO].overlapped == ()
@@ -227,7 +227,7 @@ def test_a_line_of_per_device_binds_its_programs_alone():
 # Collectives.
 
 
-def test_the_collectives_that_were_expected():
+def test_expected_collectives_pass():
     assert verdicts("collectives: {all-reduce: 1}", collective()) == {
         "collectives": {"status": "passed", "found": {"all-reduce": 1}}
     }
@@ -247,7 +247,7 @@ def test_a_collective_that_is_missing_is_named():
     }
 
 
-def test_a_collective_that_the_compiler_inserted_is_explained():
+def test_an_unexpected_collective_that_the_compiler_inserted_is_explained():
     moved = inserted("all-gather", "w", "C", axes=["y"], bytes_out=2_100_000, bytes=2_100_000)
     found = verdicts("collectives: {all-reduce: 1}", collective(), moved)["collectives"]
     assert found["reason"] == "expected 1 all-reduce, found 1 all-reduce, 1 all-gather"
@@ -283,12 +283,12 @@ def test_every_kind_that_is_missing_is_named():
     assert found["details"] == [f"no {kind} was compiled" for kind in ("all-reduce", "all-gather", "all-to-all")]
 
 
-def test_what_stands_in_a_loop_without_steps_does_not_run():
+def test_a_collective_in_a_loop_without_steps_is_not_counted():
     assert verdicts("no_collectives: true", collective(count=0))["no_collectives"]["status"] == "passed"
     assert verdicts("max_bytes_per_device: 0", collective(count=0))["max_bytes_per_device"]["found"] == 0
 
 
-def test_a_collective_that_runs_nobody_knows_how_often_is_counted_by_nobody():
+def test_a_collective_with_an_unknown_count_fails_the_expectation():
     found = verdicts("collectives: {all-reduce: 1}", collective(), collective(node="D", count=None))["collectives"]
     assert found["status"] == "failed"
     assert found["reason"] == "expected 1 all-reduce; how often these run is not known: all-reduce of D over x"
@@ -324,7 +324,7 @@ IN_PART = "what could be read of the compiled module is as expected, but it may 
         ("not_overlapped: [C]", [collective(overlapped=[])], {}),
     ],
 )
-def test_what_only_a_part_of_the_module_keeps_is_not_kept(given, there, found):
+def test_an_expectation_fails_if_collectives_may_be_missing(given, there, found):
     (name,) = yaml.safe_load(given)
     more: dict[str, Any] = {"collectives_unknown": MISSING, "collectives_missing": MISSING}
     assert verdicts(given, *there, on=TPU)[name]["status"] == "passed"
@@ -351,7 +351,7 @@ ENTRY %main (A: f32[4,2]) -> f32[4,2] {
     ("target", "status"),
     [("lapack_sgetrf_ffi", "passed"), ("__cublas$gemm", "passed"), ("NcclAllReduce", "failed"), ("mpi_ffi", "failed")],
 )
-def test_a_library_that_may_communicate_is_no_silence(given, target, status):
+def test_a_library_call_that_may_communicate_fails_no_collectives(given, target, status):
     module = compiled.found(LIBRARY.replace("TARGET", target), experiment(TEXT), "auto")
     read: dict[str, Any] = {"collectives_unknown": module.unknown, "collectives_missing": module.missing}
     (found,) = verdicts(given, *module.found, **read).values()
@@ -360,7 +360,7 @@ def test_a_library_that_may_communicate_is_no_silence(given, target, status):
         assert found["details"] == [f"c calls {target}, which is not known to stay on its device"]
 
 
-def test_what_is_wrong_whatever_could_not_be_read_is_told_first():
+def test_a_certain_violation_is_reported_before_unreadable_parts():
     more: dict[str, Any] = {"collectives_unknown": MISSING, "collectives_missing": MISSING}
     found = verdicts("no_collectives: true", collective(), **more)["no_collectives"]
     assert found["reason"] == "expected no collectives, found 1 all-reduce"
@@ -379,12 +379,12 @@ def test_what_is_wrong_whatever_could_not_be_read_is_told_first():
         ("not_overlapped: [C]", [collective(overlapped=[], count=None, bytes=None)]),
     ],
 )
-def test_what_is_not_known_of_a_collective_matters_to_what_depends_on_it_alone(given, there):
+def test_an_unknown_fact_fails_only_expectations_that_depend_on_it(given, there):
     (found,) = verdicts(given, *there, on=TPU, collectives_unknown=["which devices all-reduce.3 connects …"]).values()
     assert found["status"] == "passed"
 
 
-def test_memory_and_layouts_do_not_depend_on_what_the_module_says():
+def test_memory_and_layouts_do_not_depend_on_the_module():
     more: dict[str, Any] = {"collectives_unknown": MISSING, "collectives_missing": MISSING, "collectives": None}
     assert verdicts("max_memory_bytes: 1000", **more)["max_memory_bytes"]["status"] == "passed"
     assert verdicts("layouts: {C: [x]}", **more, **lies("x"))["layouts"]["status"] == "passed"
@@ -394,7 +394,7 @@ def test_memory_and_layouts_do_not_depend_on_what_the_module_says():
 @pytest.mark.parametrize(
     "unread", [["the backend does not show the compiled module"], ["the module has no entry", "…"]]
 )
-def test_a_module_that_nobody_can_read_meets_no_expectation(given, unread):
+def test_an_unreadable_module_fails_every_expectation(given, unread):
     (found,) = verdicts(given, collectives=None, collectives_unknown=unread).values()
     assert found == {"status": "failed", "reason": unread[0], **({"details": unread[1:]} if unread[1:] else {})}
 
@@ -439,7 +439,7 @@ def test_zero_bytes_is_an_expectation():
     assert verdicts("max_bytes_per_device: 0", collective())["max_bytes_per_device"]["status"] == "failed"
 
 
-def test_bytes_that_nobody_can_count():
+def test_bytes_of_an_unknown_count_fail():
     found = verdicts("max_bytes_per_device: 1000", collective(), collective(node="D", count=None))
     assert found["max_bytes_per_device"] == {
         "status": "failed",
@@ -448,7 +448,7 @@ def test_bytes_that_nobody_can_count():
     }
 
 
-def test_bytes_of_a_size_that_nobody_knows():
+def test_bytes_of_an_unknown_size_fail():
     found = verdicts("max_bytes_per_device: 1000", collective(), collective(node="D", bytes_out=None, bytes=None))
     assert found["max_bytes_per_device"] == {
         "status": "failed",
@@ -477,7 +477,7 @@ def test_the_peak_counts_where_the_backend_tells_it():
     )
 
 
-def test_what_outputs_have_in_common_with_arguments_counts_once():
+def test_memory_that_outputs_share_with_arguments_counts_once():
     memory = codec.plain(Memory.of(128, 64, 32, 60, None))
     found = verdicts("max_memory_bytes: 100", memory=memory)["max_memory_bytes"]
     assert (found["found"], found["reason"][-48:]) == (
@@ -515,7 +515,7 @@ def behind(*lines: str, **more: Any) -> Any:
     return collective(asynchronous=True, overlapped=list(lines), **more)
 
 
-def test_what_overlaps():
+def test_expected_overlaps_pass():
     assert verdicts("overlapped: [C]", behind("D"), on=TPU) == {"overlapped": {"status": "passed"}}
     assert verdicts("not_overlapped: [C]", behind(), collective(overlapped=[]), on=TPU) == {
         "not_overlapped": {"status": "passed"}
@@ -567,7 +567,7 @@ def test_what_overlaps():
         ("not_overlapped", [], ["C has no collective"]),
     ],
 )
-def test_what_overlaps_otherwise(given, there, why):
+def test_unexpected_overlaps_fail(given, there, why):
     (found,) = verdicts(f"{given}: [C]", *there, on=TPU).values()
     negated = "not " if given == "not_overlapped" else ""
     assert found == {
@@ -578,13 +578,13 @@ def test_what_overlaps_otherwise(given, there, why):
 
 
 @pytest.mark.parametrize("given", ["overlapped", "not_overlapped"])
-def test_every_line_is_looked_at(given):
+def test_every_line_of_an_expectation_needs_a_collective(given):
     (found,) = verdicts(f"{given}: [C, D]", behind(*(["D"] if given == "overlapped" else [])), on=TPU).values()
     assert found["details"] == ["D has no collective"]
 
 
 @pytest.mark.parametrize(("given", "lines"), [("overlapped", ["D"]), ("not_overlapped", [])])
-def test_a_collective_of_no_line_that_does_the_same_changes_nothing(given, lines):
+def test_an_equal_collective_without_a_line_changes_nothing(given, lines):
     (found,) = verdicts(f"{given}: [C]", behind(*lines), behind(*lines, node=None), on=TPU).values()
     assert found == {"status": "passed"}
 
@@ -645,7 +645,7 @@ def test_layouts():
         ),
     ],
 )
-def test_other_layouts(given, found, why):
+def test_other_layouts_fail(given, found, why):
     assert verdicts(f"layouts: {{C: {given}}}", **found)["layouts"] == {
         "status": "failed",
         "reason": why,
@@ -675,7 +675,7 @@ def test_an_axis_may_have_a_long_name():
     assert found["reason"] == "C lies as P(('data', 'model')), expected P('data', 'model')"
 
 
-def test_a_value_has_no_more_dimensions_than_it_has():
+def test_an_expected_layout_with_too_many_dimensions_fails():
     found = verdicts("layouts: {C: [null, null, null]}", **lies(None, None))["layouts"]
     assert found["reason"] == "C lies as P(None, None), expected P(None, None, None)"
 
@@ -690,7 +690,7 @@ def test_a_value_has_no_more_dimensions_than_it_has():
         ("[null, y]", ["y", None], (4, 4)),
     ],
 )
-def test_every_device_has_to_hold_the_same(given, spec, shape):
+def test_a_layout_must_match_on_every_device(given, spec, shape):
     found = verdicts(f"layouts: {{C: {given}}}", **lies(*spec, shape=shape))["layouts"]
     assert found["status"] == "failed"
 
@@ -811,7 +811,7 @@ expect:
 """
 
 
-def test_expectations_that_are_met(tmp_path: Path):
+def test_a_run_with_met_expectations_passes(tmp_path: Path):
     status, _, record = run(tmp_path, EXPECTING)
     assert status == 0
     names = ("collectives", "max_bytes_per_device", "max_memory_bytes", "layouts")
@@ -829,7 +829,7 @@ def test_expectations_that_are_met(tmp_path: Path):
     }
 
 
-def test_expectations_that_are_not_met(tmp_path: Path):
+def test_a_run_with_unmet_expectations_fails(tmp_path: Path):
     overrides = ("program=auto", "expect.collectives.all-reduce=2", "expect.layouts.C=[x,null]")
     status, printed, record = run(tmp_path, EXPECTING, *overrides, "expect.max_bytes_per_device=63")
     assert status == 1

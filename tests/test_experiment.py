@@ -193,7 +193,7 @@ def test_a_mistake_in_a_loop(mistake: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["t", "k", "a"])
-def test_what_a_body_names_ends_with_the_body(name: str) -> None:
+def test_names_of_a_body_are_not_visible_outside(name: str) -> None:
     text = LOOP.replace("psum(r.a @ B, 'y')", f"psum({name} @ B, 'y')")
     key, message = fault(text)
     assert key == "per_device.C"
@@ -288,7 +288,7 @@ FAULTS: dict[str, tuple[str, str, str]] = {
 
 
 @pytest.mark.parametrize("mistake", FAULTS)
-def test_a_mistake(mistake: str) -> None:
+def test_a_mistake_is_refused_at_its_key(mistake: str) -> None:
     text, key, message = FAULTS[mistake]
     found = fault(text)
     assert found[0] == (key or found[0])
@@ -300,7 +300,7 @@ def test_a_cycle_is_named_whole() -> None:
     assert message == "a cycle: C → D → E → C; no order of the lines can compute it"
 
 
-def test_the_carets_of_a_size_stand_right_where_blanks_lead() -> None:
+def test_the_span_of_a_size_skips_leading_blanks() -> None:
     with pytest.raises(InvalidExperiment) as caught:
         read(given(dims={"I": 8, "J": "  I / 2"}))
     found = caught.value.fault
@@ -327,7 +327,7 @@ def test_a_key_that_is_not_there_has_the_default_of_the_schema() -> None:
         assert getattr(mine, name) == getattr(theirs, name)
 
 
-def test_what_a_user_has_to_give_is_what_omegaconf_calls_missing() -> None:
+def test_mandatory_keys_are_omegaconfs_missing() -> None:
     assert schema.MISSING == omegaconf.MISSING
     with pytest.raises(omegaconf.MissingMandatoryValue):
         OmegaConf.structured(ExperimentConfig).name  # noqa: B018 - reading it is what raises

@@ -95,14 +95,14 @@ def test_a_promised_output_is_what_a_convolution_makes(tmp_path):
     assert f'(1,), "SAME", out_sharding={laid(N, X, Y)})' in text
 
 
-def test_an_output_that_lies_right_is_not_resharded(tmp_path):
+def test_an_output_in_its_layout_is_not_resharded(tmp_path):
     experiment = harness.experiment(ARRAYS, graph={"C": "A * 2"}, outputs={"C": ["x", "y"]}, program="explicit")
     with harness.configured(experiment):
         types = harness.infer(experiment)
     assert types.repairs == Repairs()
 
 
-def test_a_constraint_that_the_output_does_not_share(tmp_path):
+def test_a_constraint_that_differs_from_the_outputs_layout(tmp_path):
     experiment = harness.experiment(
         ARRAYS,
         graph={"b": "A * 2", "c": "b + 1"},
@@ -201,7 +201,7 @@ def test_a_ragged_dot_is_neither_typed_nor_mapped_by_jax():
     assert "ragged_dot vmap over any dim but 0" in unsupported[Program.VMAP]
 
 
-def test_what_only_lowering_refuses_is_said():
+def test_an_operation_refused_only_by_lowering_is_reported():
     # JAX 0.12 puts lgamma together from a gather when it lowers it, and has no sharding for that gather.
     unsupported = harness.types(ARRAYS, graph={"first": "A * 2", "out": "lgamma(A)"}, outputs={"out": []}).unsupported
     if unsupported:
@@ -227,13 +227,14 @@ grad: {of: loss, wrt: [V]}
 """
 
 
-def test_types_know_of_explicit_axes_alone(tmp_path):
+def test_types_have_only_explicit_axes(tmp_path):
     outcome = harness.run(MIXED, tmp_path, program=["auto", "constraint", "explicit"])
     assert outcome.failures() == []
     for program, types in (("explicit", "Explicit, AxisType.Auto"), ("constraint", "Auto, AxisType.Auto")):
         assert f"axis_types=(AxisType.{types})" in outcome.sources[program]
     source = outcome.sources["explicit"]
-    # The contracting dimension is split over y alone, which is the compiler's: of two claims to x the first has it.
+    # The contracting dimension is sharded over y only, which is automatic; of two dimensions that claim x the first
+    # gets it.
     assert f"h = jnp.matmul(A, W, out_sharding={laid(X, N)})" in source
     assert f"g = jax.lax.with_sharding_constraint(g, {laid(N, Y)})" in source
     assert f"        {laid(X, Y)},\n" in source
@@ -258,7 +259,7 @@ expect: {layouts: {g: [x, y]}}
     assert harness.run(text, tmp_path, program="explicit").failures() == []
 
 
-def test_a_constraint_without_an_axis_of_the_compilers_asks_for_the_whole_along_these(tmp_path):
+def test_a_constraint_without_automatic_axes_replicates_along_them(tmp_path):
     """As in the program `constraint`: V shards the columns of g over y, and its constraint does not."""
     text = """
 mesh: {axes: [x, y], shape: [2, 2], types: [explicit, auto]}
@@ -291,8 +292,8 @@ def test_axes_of_two_types_are_not_interchangeable():
     assert point("[x]", ["explicit", "auto"]) != point("[y]", ["explicit", "auto"])
 
 
-def test_what_is_updated_by_a_number_is_of_the_mesh(tmp_path):
-    """JAX 0.12 refuses an update outside of the mesh."""
+def test_an_update_by_a_number_is_inside_the_mesh_context(tmp_path):
+    """JAX 0.12 refuses an update outside a mesh context."""
     text = "arrays: {A: {shape: [8, 4], spec: [null, y]}}\ngraph: {C: 'A.at[:2].add(1)'}\noutputs: {C: [null, y]}\n"
     outcome = harness.run(text, tmp_path, program="explicit")
     assert outcome.failures() == []

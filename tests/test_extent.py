@@ -46,7 +46,7 @@ def test_a_deeper_chain_is_refused(count: int) -> None:
 
 
 @pytest.mark.parametrize("expression", ["f{0}(x) + f{0}(x)", "f{0}(f{0}(x))", "map(f{0}, x) + map(f{0}, x)"])
-def test_what_doubles_is_counted_before_it_is_written_out(expression: str) -> None:
+def test_exponential_calls_are_counted_before_they_are_written_out(expression: str) -> None:
     start = time.process_time()
     assert "as each call in it is written out; 10,000 are the most" in fault(chain(30, expression))
     assert time.process_time() - start < 5
@@ -107,7 +107,7 @@ def test_steps_without_bound_are_refused(written: str) -> None:
     ],
     ids=range(11),
 )
-def test_parameters_that_cannot_be(written: str, message: str) -> None:
+def test_invalid_parameters_are_refused(written: str, message: str) -> None:
     assert message in fault(f"{ARRAYS}functions: {{{written}}}\ngraph: {{C: 'sum(f(A))'}}\n")
 
 
@@ -130,7 +130,7 @@ def test_a_number_of_very_many_digits_is_refused_before_it_is_read(digits: str) 
 
 
 @pytest.mark.parametrize("key", ["summary", "source"])
-def test_half_of_a_character_is_no_text(key: str) -> None:
+def test_an_unpaired_surrogate_is_refused(key: str) -> None:
     config = harness.config(f"{ARRAYS}graph: {{C: sum(A)}}\n")
     with pytest.raises(InvalidExperiment, match="half of a character"):
         read({**config, key: "a\ud800"})
@@ -138,13 +138,13 @@ def test_half_of_a_character_is_no_text(key: str) -> None:
     assert limits.refusal(f'name: a\n{key}: "a\\U0001F600"\n') is None
 
 
-def test_a_value_of_more_dimensions_than_numpy_has_is_told_at_its_line(tmp_path: Path) -> None:
+def test_a_value_with_too_many_dimensions_for_numpy_is_refused_at_its_line(tmp_path: Path) -> None:
     text = f"{ARRAYS}graph: {{B: 'reshape(A, ({'1, ' * 68}4, 4))', C: sum(B)}}\n"
     with pytest.raises(InvalidExperiment, match=r"graph\.B: it has more than 64 dimensions"):
         harness.consulted(harness.experiment(text), tmp_path)
 
 
-def test_letters_of_einsum_that_numpy_does_not_take(tmp_path: Path) -> None:
+def test_einsum_letters_beyond_numpys_are_supported(tmp_path: Path) -> None:
     text = f"{ARRAYS}graph: {{B: \"einsum('éü,üб', A, A)\", C: \"einsum('éü->', B)\"}}\n"
     outcome = harness.run(text, tmp_path, program="auto")
     assert outcome.failures() == []

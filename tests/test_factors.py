@@ -48,7 +48,7 @@ class Factors(Walk):
 
     def __init__(self, module: Any) -> None:
         super().__init__(module)
-        self.module = module  # what is in it goes with it
+        self.module = module  # the dimensions inside it belong to it
         self.of: dict[Any, list[list[int]]] = {}
         self.sizes: list[int] = []
         self.split: dict[int, list[int]] = {}
@@ -281,7 +281,7 @@ def test_the_factors_of_a_rule_are_shardys(text: str) -> None:
 
 
 @pytest.mark.parametrize("name", DIFFERENT)
-def test_an_operation_whose_factors_are_said_to_be_others_has_others(name: str) -> None:
+def test_a_listed_deviation_from_shardys_factors_exists(name: str) -> None:
     experiment = _case(DIFFERENT[name][0])
     assert experiment is not None
     found, shardys = ours(experiment), theirs(experiment)
@@ -291,7 +291,7 @@ def test_an_operation_whose_factors_are_said_to_be_others_has_others(name: str) 
     assert found[1] != shardys
 
 
-def test_factors_that_are_taken_for_others_are_noticed() -> None:
+def test_wrong_factors_are_noticed() -> None:
     experiment = _case("matmul(A, B)")
     assert experiment is not None
     found = ours(experiment)

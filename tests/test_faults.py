@@ -23,12 +23,12 @@ LIMIT = 60.0
 """Seconds after which a command counts as hung."""
 
 
-def test_there_are_two_thousand_of_them_and_none_stands_twice() -> None:
+def test_there_are_two_thousand_distinct_inputs() -> None:
     assert len(FAULTS) >= 2400
     assert len(set(FAULTS)) == len(FAULTS)
 
 
-def test_each_has_its_place_or_its_words_pinned_and_about_a_hundred_both() -> None:
+def test_each_input_pins_a_place_or_words_and_a_hundred_kinds_of_words_are_pinned() -> None:
     assert [fault.name for fault in FAULTS if fault.place == faults.NOT_PINNED and not fault.says] == []
     kinds = {kind(fault.says) for fault in FAULTS if fault.says and not fault.says.startswith(THEIRS)}
     assert len(kinds) >= 100

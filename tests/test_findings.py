@@ -57,12 +57,12 @@ def found(folder: Path, *finished: Finished, text: str = TEXT, **changes: Any) -
 
 
 def finished(folder: Path, program: str, devices: list[int], *, vmap: bool = False, off: float = 0) -> Finished:
-    """Return a correct program, but for `off`: the event, and its file."""
+    """Return a correct program with the changes in `off`: the event, and its file."""
     rows = [(0, 2), (0, 2), (2, 4), (2, 4)]
     right = np.arange(8, dtype=np.float32).reshape(4, 2) + np.float32(1 + off)
     handover.leave(folder / f"{program}.bin", [right[:2], right[2:]])
     (folder / f"hlo_{program}.txt").write_text("")
-    # JAX tells the shards in an order of its own.
+    # JAX reports the shards in its own order.
     shards = [(device, None if vmap else (rows[i], (0, 2)), i // 2) for i, device in enumerate(devices)][::-1]
     operands = [(device, (rows[i], (0, 2))) for i, device in enumerate(devices)][::-1]
     ran = Ran(
@@ -106,7 +106,7 @@ def test_a_program_that_failed_leaves_its_error_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("devices", "listed"), [(64, True), (65, False)])
-def test_on_too_many_devices_they_are_not_listed(tmp_path: Path, devices: int, listed: bool) -> None:
+def test_shards_on_too_many_devices_are_not_listed(tmp_path: Path, devices: int, listed: bool) -> None:
     text = TEXT.replace("[x, null]", "[null, null]")
     told = found(tmp_path, text=text, mesh={"axes": ["x"], "shape": [devices]})
     shards = told.arrays["A"].shards
@@ -116,7 +116,7 @@ def test_on_too_many_devices_they_are_not_listed(tmp_path: Path, devices: int, l
     assert output["shards"] == [{"ranges": [[0, 4], [0, 2]], "devices": list(range(devices))}]
 
 
-def test_a_run_in_which_only_what_is_known_is_wrong_is_known(tmp_path: Path) -> None:
+def test_a_run_with_only_known_failures_is_known(tmp_path: Path) -> None:
     events = [finished(tmp_path, "auto", DEVICES, off=1), finished(tmp_path, "shard_map", DEVICES)]
     told = found(tmp_path, *events, expect={"wrong": {"auto": ["C"]}})
     auto, shard_map = (told.programs[program] for program in ("auto", "shard_map"))
@@ -125,7 +125,7 @@ def test_a_run_in_which_only_what_is_known_is_wrong_is_known(tmp_path: Path) -> 
     assert auto.checks.agreement.status == "not_run"
 
 
-def test_a_run_in_which_what_is_known_to_be_wrong_is_right_fails_and_blames_nobody(tmp_path: Path) -> None:
+def test_a_known_failure_that_passes_fails_the_run_without_blame(tmp_path: Path) -> None:
     events = [finished(tmp_path, "auto", DEVICES), finished(tmp_path, "shard_map", DEVICES)]
     told = found(tmp_path, *events, expect={"wrong": {"auto": ["C"]}})
     auto = told.programs["auto"]
@@ -138,7 +138,7 @@ def test_a_run_in_which_what_is_known_to_be_wrong_is_right_fails_and_blames_nobo
     assert auto.checks.value.diagnosis == []
 
 
-def test_what_is_known_of_one_program_excuses_no_other(tmp_path: Path) -> None:
+def test_a_known_failure_of_one_program_excuses_no_other(tmp_path: Path) -> None:
     events = [finished(tmp_path, "auto", DEVICES, off=1), finished(tmp_path, "shard_map", DEVICES, off=1)]
     told = found(tmp_path, *events, expect={"wrong": {"auto": ["C"]}})
     assert [told.programs[program].status for program in ("auto", "shard_map")] == ["known", "failed"]
@@ -161,7 +161,7 @@ def test_a_reference_that_proves_nothing_is_a_warning(tmp_path: Path, line: str,
     assert found(tmp_path, text=TEXT, graph={"C": line}, per_device={"C": line}).warnings == [warning]
 
 
-def test_an_output_that_no_array_enters_is_a_warning_for_each_section(tmp_path: Path) -> None:
+def test_an_output_that_depends_on_no_array_is_a_warning_for_each_section(tmp_path: Path) -> None:
     lines: dict[str, Any] = {"graph": {"b": "arange(8)", "C": "reshape(b, (4, 2)) * 1.0"}, "per_device": {"C": "A + 1"}}
     assert found(tmp_path, **lines).warnings == ["'C' of graph does not depend on any array"]
     lines = {"graph": {"C": "A + 1"}, "per_device": {"C": "reshape(arange(4), (2, 2)) + 0.5 * axis_index('x')"}}
@@ -172,7 +172,7 @@ def test_an_output_that_no_array_enters_is_a_warning_for_each_section(tmp_path: 
     "line",
     ["A + 1", "A * 1e-30", "A - A * (1 - 1e-7)", "where(A > 6, A, 0)", "where(A > 6, A, inf)", "A / A", "log(A - 1)"],
 )
-def test_what_is_small_or_zero_or_not_finite_in_part_is_no_warning(tmp_path: Path, line: str) -> None:
+def test_partly_small_zero_or_infinite_references_are_no_warning(tmp_path: Path, line: str) -> None:
     assert found(tmp_path, graph={"C": line}, per_device={"C": line}).warnings == []
 
 
@@ -198,7 +198,7 @@ def test_what_is_undecided_may_be_of_any_dtype(tmp_path: Path, edge: str) -> Non
     checks = run(EDGE, tmp_path, graph=lines, per_device=lines).checks["auto"]
     assert (checks.value.status, checks.agreement.status) == ("passed", "passed")
     assert checks.value.outputs["C"].undecided.count == 2
-    # 3 itself is 3 in every dtype; a seventh of it, seven times, float64 may miss too.
+    # 3 is exact in every dtype; seven times a seventh of it may round differently even in float64.
     exact = {"f": "A * 1", "C": edge}
     held = run(TEXT, tmp_path, graph=exact, per_device=exact).sections
     assert held is not None

@@ -37,11 +37,13 @@ def sending(**of: int | None) -> Record:
         ({"auto": 64, "derived": 0, "shard_map": 0}, "derived and shard_map send nothing, auto 64 B"),
     ],
 )
-def test_what_the_programs_send_is_one_line_where_they_differ(sent: dict[str, int | None], line: str | None) -> None:
+def test_programs_that_send_different_bytes_are_compared_in_one_line(
+    sent: dict[str, int | None], line: str | None
+) -> None:
     assert modes.compared(sending(**sent)) == line
 
 
-def test_it_stands_below_the_verdict(capsys: pytest.CaptureFixture[str], tmp_path: Any) -> None:
+def test_the_comparison_is_below_the_verdict(capsys: pytest.CaptureFixture[str], tmp_path: Any) -> None:
     report.run(sending(auto=200, shard_map=100), tmp_path, brief=False)
     verdict, line = capsys.readouterr().out.splitlines()[-2:]
     assert verdict.startswith("passed: 2 of 2 programs passed; ")
@@ -112,5 +114,5 @@ def test_a_weak_check_says_what_to_change_and_why(output: dict[str, Any], way: s
     assert last == "expect.weak: NAME accepts it of an output"
 
 
-def test_nothing_is_said_of_what_is_not_weak() -> None:
+def test_a_check_that_is_not_weak_gets_no_advice() -> None:
     assert weak.advice(evidence.record()) == []

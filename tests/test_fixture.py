@@ -34,7 +34,7 @@ def session(folder: Path, *options: str) -> str:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300).stdout
 
 
-def test_a_function_is_checked_and_held_to_its_golden(tmp_path: Path) -> None:
+def test_a_function_is_checked_and_compared_with_its_golden(tmp_path: Path) -> None:
     (tmp_path / "test_mine.py").write_text(TESTS, encoding="utf-8")
     first = session(tmp_path)
     assert "there was no golden of auto; it is written now: look at goldens/test_mine/test_product.json" in first

@@ -116,7 +116,7 @@ outputs: {last: [null, x]}
 """
 
 
-def test_a_call_becomes_the_functions_lines_under_names_of_its_own() -> None:
+def test_a_call_becomes_the_functions_lines_under_unique_names() -> None:
     read_ = experiment(GOOD)
     norm = "h * rsqrt(mean(h ** 2, axis=-1, keepdims=True) + 1e-06) * n_g"
     assert text_of(read_.lines("graph")) == {"n_g": "g", "n": norm}
@@ -134,7 +134,7 @@ def test_a_call_becomes_the_functions_lines_under_names_of_its_own() -> None:
         ("n_inner: h\n  n: deep(n_inner)", {"n_inner": "h", "n_inner_2": None, "n": "n_inner_2 + 1"}),
     ],
 )
-def test_what_lines_become(line: str, lines: dict[str, str | None]) -> None:
+def test_lines_with_calls_are_written_out(line: str, lines: dict[str, str | None]) -> None:
     text = changed("n: rms(h, whole(g, 'y'))", line).replace("outputs: {n: [x, null]}", "outputs: {n: []}")
     found = text_of(experiment(text).lines("graph"))
     assert list(found) == list(lines)
@@ -216,8 +216,8 @@ def test_a_function_of_sizes_can_be_called_in_a_slice(tmp_path: Path) -> None:
     np.testing.assert_array_equal(outcome.value("shard_map", "last"), np.arange(16).reshape(4, 4)[2:])
 
 
-def test_what_a_repeat_of_a_function_carries_hides_nothing_of_the_callers() -> None:
-    """`acc` is an array of the caller's and a name that the function's repeat carries."""
+def test_a_repeat_in_a_function_hides_no_name_of_the_caller() -> None:
+    """`acc` is an array of the caller and a name that the function's repeat carries."""
     text = """
     arrays: {acc: {shape: [4], init: "arange(4)"}}
     functions:
@@ -232,7 +232,7 @@ def test_what_a_repeat_of_a_function_carries_hides_nothing_of_the_callers() -> N
     assert text_of(loop.body) == {"n_t": "acc * n_x", "acc": "n_t"}
 
 
-def test_the_steps_of_a_repeat_may_be_handed_on() -> None:
+def test_the_steps_of_a_repeat_may_be_passed_through_functions() -> None:
     text = """
     arrays: {a: {shape: [4]}}
     functions:
@@ -352,7 +352,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_bad_input(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_input_is_refused_with_a_message(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (old, new), message = FAULTS[name]
     monkeypatch.chdir(tmp_path)
     assert refusal(experiment, changed(old, new), tmp_path / "e.yaml") == message
@@ -365,7 +365,9 @@ def test_bad_input(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         ("n: rms(h, whole(g, 'y'))", "n, m: split(h, 4)", "  it gives 4 values, and 2 names stand before it"),
     ],
 )
-def test_what_jax_refuses(old: str, new: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_of_jax_names_the_line(
+    old: str, new: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert message in refusal(types, changed(old, new), tmp_path / "e.yaml").splitlines()
 
@@ -379,18 +381,18 @@ def written(of: Experiment, program: str = "auto") -> str:
 TWICE = changed("n: rms(h, whole(g, 'y'))", "m: deep(h)\n  n: deep(rms(m, whole(g, 'y'), 1e-3)) + rms(h, h)")
 
 
-def test_a_program_calls_its_functions_which_stand_once() -> None:
+def test_a_program_writes_each_function_once() -> None:
     source = written(experiment(TWICE))
     assert source.count("def deep(x):") == 1
     assert source.count("def rms(x, g):") == 1
-    # Another number for a parameter makes another function.
+    # Another number as an argument makes another function.
     assert source.count("def rms_2(x, g):") == 1
     assert "+ 0.001" in source
     assert "m = deep(h)" in source
     assert "inner = rms(x, x)" in source
 
 
-def test_single_lines_are_written_where_they_stand() -> None:
+def test_edited_single_lines_are_written_in_place() -> None:
     read_ = experiment(TWICE)
     edited = [
         replace(line, expression=Expression("h", Name("h"))) if line.name == "m_inner" else line

@@ -101,7 +101,7 @@ def test_a_bug_in_a_writer_is_found_and_shrunk_to_its_line(tmp_path: Path, monke
     assert "WANTED = {" in alone
 
 
-def test_a_bug_in_a_check_is_told_from_what_the_check_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_in_a_check_is_distinguished_from_its_findings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runner.checks.layout.check", lambda *_: 1 / 0)
     verdict = answer({"config": FOUR_LINES}, lambda *_, **__: None)
     found = finding(verdict)
@@ -121,7 +121,7 @@ ONCE_WRONG = {
 
 
 @pytest.mark.parametrize("said", ONCE_WRONG)
-def test_what_the_search_found_is_right_now(said: str) -> None:
+def test_earlier_findings_are_right_now(said: str) -> None:
     arrays = {
         "F": {"shape": [4, 8], "dtype": "float32", "init": "normal", "spec": ["x", "y"]},
         "I": {"shape": [4, 8], "dtype": "int32", "init": "integers(0, 4)", "spec": ["x"]},
@@ -170,7 +170,7 @@ def test_a_search_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert Search(tmp_path, child=Passing()).summary().startswith("3 cases")
 
 
-def test_what_jax_asserts_of_operands_is_refused_with_a_place() -> None:
+def test_an_assertion_of_jax_is_a_refusal_with_a_place() -> None:
     line = "conv_transpose(A, reshape(B, (2, 4, 4)), (2,), 'SAME')"
     given = {**FOUR_LINES, "constraints": {}, "graph": {"other": line}, "outputs": {"other": []}}
     verdict = answer({"config": given}, lambda *_, **__: None)
@@ -178,7 +178,7 @@ def test_what_jax_asserts_of_operands_is_refused_with_a_place() -> None:
     assert "graph.other" in verdict["error"]
 
 
-def test_what_a_backend_has_not_is_no_finding() -> None:
+def test_an_unsupported_feature_of_a_backend_is_no_finding() -> None:
     given = {**FOUR_LINES, "graph": {"other": "eigvalsh(astype(A[:4], 'bfloat16'))"}, "outputs": {"other": []}}
     verdict = answer({"config": given}, lambda *_, **__: None)
     assert {kind for kind, _, _ in verdict["found"]} <= {"refused"}

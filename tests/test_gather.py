@@ -26,7 +26,7 @@ class Unprintable:
         raise jax.errors.JaxRuntimeError("INTERNAL: async-start expects 3 operands\nand more")
 
 
-def test_a_module_that_cannot_be_printed_costs_its_text_alone() -> None:
+def test_a_module_that_cannot_be_printed_loses_only_its_text() -> None:
     assert _text(Unprintable()) == ("", "INTERNAL: async-start expects 3 operands")
 
 
@@ -58,9 +58,7 @@ def test_memory_and_cost_are_known_of_a_module_that_cannot_be_printed(
         ("INTERNAL: no", "the backend does not show the compiled module: INTERNAL: no"),
     ],
 )
-def test_no_module_means_that_nothing_is_known_of_collectives(
-    tmp_path: Path, unreadable: str | None, said: str
-) -> None:
+def test_without_a_module_collectives_are_unknown(tmp_path: Path, unreadable: str | None, said: str) -> None:
     (tmp_path / "hlo_auto.txt").write_text("")
     found = gather(harness.experiment(TEXT), Program.AUTO, tmp_path, "", unreadable).evidence
     assert found.collectives is None

@@ -85,7 +85,7 @@ def test_a_record_without_collectives_pins_none() -> None:
     assert golden.pinned(program(collectives=None))["collectives"] is None
 
 
-def test_smaller_dims_are_pinned_with_what_they_gave() -> None:
+def test_smaller_dims_are_pinned_with_the_results() -> None:
     assert golden.pinned(program(), {"M": 512})["dims"] == {"M": 512}
     assert "dims" not in golden.pinned(program(), {})
 
@@ -180,7 +180,7 @@ def test_a_file_that_cannot_be_read_is_named_with_the_place(
     assert str(caught.value) == message + REMEDY
 
 
-def test_goldens_lie_in_the_tests_beside_the_config_folder_or_beside_it(tmp_path: Path) -> None:
+def test_goldens_are_in_the_tests_beside_the_config_folder_or_beside_it(tmp_path: Path) -> None:
     assert golden.folder(tmp_path / "conf") == tmp_path / "goldens"
     (tmp_path / "tests").mkdir()
     assert golden.folder(tmp_path / "conf") == tmp_path / "tests" / "goldens"
@@ -306,11 +306,11 @@ SHARDED = {"C": output(spec=Spec.of(["x", None]), shard_shape=[2, 4])}
         ),
     ],
 )  # fmt: skip
-def test_what_changed_is_said_in_the_words_of_the_field(before: Any, after: Any, said: list[str]) -> None:
+def test_a_change_is_described_in_the_fields_terms(before: Any, after: Any, said: list[str]) -> None:
     assert differences.of_program("constraint", golden.pinned(before), golden.pinned(after)) == said
 
 
-def test_other_dims_are_said() -> None:
+def test_other_dims_are_reported() -> None:
     old, new = golden.pinned(program(), {"M": 512}), golden.pinned(program())
     assert differences.of_program("auto", old, new) == ["auto ran at the dims of its file, before at M=512"]
 
@@ -358,7 +358,7 @@ def test_a_collective_in_words(one: Any, text: str) -> None:
     ],
 )
 @pytest.mark.parametrize("gradient", [False, True])
-def test_whose_value_moves_for_whom(
+def test_a_collective_names_whose_value_it_moves_for_which_lines(
     nodes: list[str], taken: list[str], needed: list[str], text: str, gradient: bool
 ) -> None:
     between = {"from": taken, "to": needed}
@@ -391,7 +391,7 @@ def test_the_order_of_collectives_is_no_difference(listed: list[Any], random: An
 
 
 @given(LISTS, LISTS)
-def test_two_pins_are_equal_or_something_is_said(one: list[Any], other: list[Any]) -> None:
+def test_two_pins_are_equal_or_a_difference_is_reported(one: list[Any], other: list[Any]) -> None:
     before, after = golden.pinned(program(*one)), golden.pinned(program(*other))
     said = differences.of_program("auto", before, after)
     assert (said == []) == (before == after)
@@ -673,7 +673,7 @@ CAME = "all-reduce of C over x appeared in auto: +64 B sent per device"
         (pin(one(inserted=True)), pin(), [GONE]),
     ],
 )  # fmt: skip
-def test_every_part_of_a_difference_is_said(before: Any, after: Any, said: list[str] | None) -> None:
+def test_every_part_of_a_difference_is_reported(before: Any, after: Any, said: list[str] | None) -> None:
     found = differences.of_program("auto", before, after)
     if said is None:
         assert found != []
@@ -682,7 +682,7 @@ def test_every_part_of_a_difference_is_said(before: Any, after: Any, said: list[
     assert differences.of_program("auto", before, before) == differences.of_program("auto", after, after) == []
 
 
-def test_what_differs_is_said_in_an_order_that_does_not_change() -> None:
+def test_differences_are_reported_in_a_fixed_order() -> None:
     before = pin(bytes={}, outputs={}, a=1, b=1, c=1, d=1, e=1)
     after = pin(bytes=dict.fromkeys("gfhij", 1), outputs={name: lying("x") for name in "onpqr"})
     found = differences.of_program("auto", before, after)
@@ -691,7 +691,7 @@ def test_what_differs_is_said_in_an_order_that_does_not_change() -> None:
     assert [line.split()[0] for line in found[10:]] == ["a", "b", "c", "d", "e"]
 
 
-def test_what_a_golden_of_before_does_not_say_is_no_difference() -> None:
+def test_fields_that_an_older_golden_lacks_are_no_difference() -> None:
     before = pin({key: value for key, value in one().items() if key != "bytes_sent"})
     assert differences.of_program("auto", before, pin(one())) == []
     assert differences.of_program("auto", before, pin(one(bytes_in=96))) == [

@@ -88,7 +88,7 @@ def by_hand(outcome, folder):
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_every_program_computes_the_gradient_that_one_derives_by_hand(layout, tmp_path):
+def test_every_program_computes_the_analytical_gradient(layout, tmp_path):
     outcome = least_squares(layout, tmp_path)
     assert list(outcome.runs) == PROGRAMS
     assert outcome.failures() == []
@@ -98,7 +98,7 @@ def test_every_program_computes_the_gradient_that_one_derives_by_hand(layout, tm
 
 @pytest.mark.parametrize("layout", ["data parallel", "fully sharded", "contracting"])
 def test_the_gradient_is_right_without_check_vma(layout, tmp_path):
-    # Differentiated inside of shard_map, psum's transpose would be a psum there, and the gradient a multiple.
+    # Differentiated inside shard_map, psum's transpose would be a psum, and the gradient a multiple.
     outcome = least_squares(layout, tmp_path, check_vma=False, program="shard_map")
     assert outcome.failures() == []
 
@@ -106,7 +106,7 @@ def test_the_gradient_is_right_without_check_vma(layout, tmp_path):
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("check_vma", [True, False])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_no_sum_that_differentiation_asks_for_is_said_to_be_the_compilers(layout, check_vma, tmp_path):
+def test_sums_from_differentiation_are_not_attributed_to_the_compiler(layout, check_vma, tmp_path):
     outcome = least_squares(layout, tmp_path, check_vma=check_vma, program="shard_map")
     module = found((tmp_path / "hlo_shard_map.txt").read_text(), outcome.experiment)
     assert module.unknown == []
@@ -120,7 +120,7 @@ def test_no_sum_that_differentiation_asks_for_is_said_to_be_the_compilers(layout
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("spec", [["x"], ["y", "x"], [None, ["y", "x"]], []])
-def test_a_gradient_lies_as_the_outputs_say(spec, tmp_path):
+def test_a_gradient_has_the_layout_in_outputs(spec, tmp_path):
     # [x] of a replicated w: the optimizer of ZeRO, whose gradient is reduce-scattered.
     text = (LEAST_SQUARES % LAYOUTS["data parallel"]).replace("shape: [D, F]", "shape: [D, 8]")
     outcome = harness.run(text.replace("F: 6", "F: 8"), tmp_path, outputs={"grad.w": spec, "loss": []})
@@ -133,13 +133,13 @@ def test_a_gradient_lies_as_the_outputs_say(spec, tmp_path):
     }
 
 
-def test_a_gradient_that_outputs_do_not_name_lies_as_its_array_does():
+def test_a_gradient_that_outputs_do_not_name_has_its_arrays_layout():
     experiment = harness.experiment(LEAST_SQUARES % LAYOUTS["contracting"])
     assert experiment.outputs == {"loss": (), "grad.w": (("x",), ())}
     assert experiment.results == {"loss": ()}
 
 
-def test_a_constraint_on_an_array_leaves_its_gradient_where_the_outputs_say(tmp_path):
+def test_a_constraint_on_an_array_does_not_change_its_gradients_layout(tmp_path):
     text = LEAST_SQUARES % LAYOUTS["contracting"]
     outcome = harness.run(text, tmp_path, constraints={"w": [None, "y"], "r": ["y"]})
     assert list(outcome.runs) == PROGRAMS
@@ -217,7 +217,7 @@ def test_through_a_loop(tmp_path):
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("program", ["auto", "constraint", "shard_map", "vmap"])
 def test_through_a_fori_loop(program, tmp_path):
-    # Without explicit: JAX 0.12 refuses to lower its transpose, and the program is left out.
+    # Without `explicit`: JAX 0.12 cannot lower its transpose, and the program is omitted.
     outcome = harness.run(LOOP.replace("UNROLL", "false"), tmp_path, program=program)
     assert list(outcome.runs) == [program]
     assert outcome.failures() == []
@@ -248,7 +248,7 @@ grad: {of: loss, wrt: [w, x]}
         "dynamic_update_slice(A, A[:2, :2] * 2, (1, J[3]))",
     ],
 )
-def test_indices_of_32_bits_and_numbers_index_the_oracle_of_float64_too(line, tmp_path):
+def test_the_float64_oracle_supports_32_bit_indices_and_numbers(line, tmp_path):
     text = """
     arrays:
       A: {shape: [8, 4]}
@@ -260,7 +260,7 @@ def test_indices_of_32_bits_and_numbers_index_the_oracle_of_float64_too(line, tm
     assert outcome.failures() == []
 
 
-def test_integers_of_the_oracle_of_float64_wrap_as_in_the_programs(tmp_path):
+def test_integers_of_the_float64_oracle_wrap_as_in_the_programs(tmp_path):
     text = """
     arrays:
       A: {shape: [4]}
@@ -274,7 +274,7 @@ def test_integers_of_the_oracle_of_float64_wrap_as_in_the_programs(tmp_path):
     np.testing.assert_array_equal(outcome.value("auto", "grad.A"), np.full(4, 3.0))
 
 
-def test_what_stop_gradient_holds_fixed_differences_hold_fixed_too(tmp_path):
+def test_differences_hold_stop_gradient_values_fixed(tmp_path):
     outcome = harness.run(SOFTMAX, tmp_path)
     assert list(outcome.runs) == PROGRAMS
     assert outcome.failures() == []
@@ -307,7 +307,7 @@ def test_without_a_graph_differences_of_every_element_are_the_oracle(tmp_path):
     assert told.oracle == {"per_device": "central differences of the SPMD interpreter's scalar, element by element"}
 
 
-def test_the_record_says_which_oracle_and_what_confirms_it(tmp_path):
+def test_the_record_names_the_oracle_and_its_confirmation(tmp_path):
     told = least_squares("data parallel", tmp_path, program="shard_map").checks["shard_map"].gradient
     by_jax = "float64 gradient of the unsharded graph by JAX on one device"
     assert told.oracle == {
@@ -367,7 +367,7 @@ def test_shares_of_a_gradient_that_a_narrow_dtype_loses_are_rounding(tmp_path):
     mesh = {"axes": ["x"], "shape": [8]}
     outcome = harness.run(text, tmp_path, mesh=mesh, check_vma=False)
     assert outcome.failures() == []
-    # An eighth of 1 divided by the sum of 288 exponentials is nothing in float8_e4m3fn.
+    # An eighth of 1 divided by the sum of 288 exponentials rounds to zero in float8_e4m3fn.
     assert not outcome.value("shard_map", "grad.A").any()
     verdict = outcome.checks["shard_map"].value.outputs["grad.A"]
     assert verdict.status == "weak"
@@ -382,7 +382,7 @@ def test_a_gradient_off_by_a_thousandth_in_one_program_is_caught(tmp_path, monke
     assert outcome.checks["shard_map"].agreement.status == "failed"
 
 
-def test_a_per_device_program_with_the_right_loss_and_another_gradient_is_told_from_a_fault_of_jax(tmp_path):
+def test_a_per_device_with_another_gradient_is_distinguished_from_a_fault_of_jax(tmp_path):
     # At w = 0 the two losses agree; as functions of w they do not.
     text = (LEAST_SQUARES % LAYOUTS["data parallel"]).replace("w: {shape: [D, F]", "w: {shape: [D, F], init: zeros")
     wrong = {"loss": "psum(0.5 * sum((x @ w * 2 - t) ** 2), 'x')"}
@@ -415,7 +415,7 @@ def consulted(text, edit=lambda gradients: gradients):
     return context.gradients
 
 
-def test_differences_confirm_no_gradient_that_is_wrong_in_one_element():
+def test_differences_reject_a_gradient_with_one_wrong_element():
     def edit(gradients):
         changed = gradients[0].copy()
         changed[2, 3] += 1e-4 * np.abs(changed).max()
@@ -430,7 +430,7 @@ def test_differences_confirm_no_gradient_that_is_wrong_in_one_element():
 
 
 @pytest.mark.parametrize("order", ["rows", "columns", "both"])
-def test_differences_confirm_no_gradient_whose_elements_stand_elsewhere(order):
+def test_differences_reject_a_gradient_with_permuted_elements(order):
     # In a direction with equal components, the order of the elements would make no difference.
     def edit(gradients):
         axis = {"rows": 0, "columns": 1, "both": (0, 1)}[order]
@@ -459,7 +459,7 @@ def test_errors_that_cancel_in_one_direction_are_seen_in_another():
 
 @pytest.mark.parametrize(("sign", "element"), [(1, 0), (-1, 0), (1, 23), (-1, 23), (1, 10)])
 @pytest.mark.parametrize(("times", "confirmed"), [(0.3, True), (3, False)])
-def test_what_is_confirmed_is_a_millionth_of_the_terms(times, confirmed, sign, element):
+def test_differences_confirm_to_a_millionth_of_the_terms(times, confirmed, sign, element):
     def edit(gradients):
         changed = gradients[0].copy()
         changed.flat[element] += sign * times * 1e-6 * np.abs(changed).sum()
@@ -473,7 +473,7 @@ def test_what_is_confirmed_is_a_millionth_of_the_terms(times, confirmed, sign, e
 @pytest.mark.parametrize(
     ("wrong", "names"), [((0,), "grad.w"), ((1,), "grad.x"), ((2,), "grad.t"), ((0, 2), "grad.w and grad.t")]
 )
-def test_every_gradient_is_held_to_differences(wrong, names):
+def test_every_gradient_is_compared_with_differences(wrong, names):
     def edit(gradients):
         return [g * (1.001 if i in wrong else 1) for i, g in enumerate(gradients)]
 
@@ -483,7 +483,7 @@ def test_every_gradient_is_held_to_differences(wrong, names):
     assert f"do not confirm the oracle's {names}:" in fault
 
 
-def test_differences_confirm_nothing_that_is_no_number():
+def test_differences_reject_nan():
     def edit(gradients):
         changed = gradients[0].copy()
         changed[1, 1] = np.nan
@@ -492,7 +492,7 @@ def test_differences_confirm_nothing_that_is_no_number():
     assert len(consulted(LEAST_SQUARES % LAYOUTS["data parallel"], edit).faults) == 1
 
 
-def test_what_rounding_does_is_tried_upwards_and_downwards(tmp_path):
+def test_rounding_is_measured_upwards_and_downwards(tmp_path):
     text = """
 arrays:
   w: {shape: [64], init: "uniform(1, 2)"}
@@ -534,14 +534,14 @@ def drawn(text):
     return [each[0] for each in draws]
 
 
-def test_draws_of_what_is_narrowed_are_not_alike():
+def test_draws_of_a_narrowed_value_differ():
     first, *others, _ = drawn(NARROW)
     assert len(others) == gradients.DRAWS - 1
     for other in others:
         assert np.abs(other - first).max() > 0.3 * np.abs(first).max()
 
 
-def test_a_draw_where_the_gradient_is_not_defined_is_none():
+def test_draws_at_undefined_gradients_are_discarded():
     text = NARROW.replace("uniform(0.9, 0.98)", "uniform(0.998, 0.9999)")
     assert all(np.isfinite(each).all() for each in drawn(text))
 
@@ -589,7 +589,7 @@ BOTH = {
 
 
 @pytest.mark.parametrize("program", ["shard_map", "vmap"])
-def test_a_program_of_per_device_is_told_of_both_oracles(program):
+def test_a_per_device_programs_verdict_has_both_oracles(program):
     assert as_json(told(program, **BOTH)) == {
         "status": "passed",
         **BOTH,
@@ -600,13 +600,13 @@ def test_a_program_of_per_device_is_told_of_both_oracles(program):
 
 
 @pytest.mark.parametrize("program", ["auto", "constraint", "explicit"])
-def test_a_program_of_graph_is_told_of_graphs_oracle(program):
+def test_a_graph_programs_verdict_has_graphs_oracle(program):
     found = told(program, **BOTH)
     assert (found.oracle, found.apart) == ({"graph": "by JAX"}, {"graph": {"grad.w": 0.5}})
     assert found.note is None
 
 
-def test_every_fault_of_the_oracles_is_told():
+def test_every_fault_of_the_oracles_is_reported():
     found = told("auto", faults=["one thing", "another"])
     assert (found.status, found.reason) == ("failed", "one thing; another")
     assert told("vmap", apart={"per_device": {"grad.w": 1.0}}).note is None
@@ -689,7 +689,7 @@ GOOD = LEAST_SQUARES % LAYOUTS["data parallel"]
         ),
     ],
 )  # fmt: skip
-def test_a_mistake_gets_a_message(changes, expected):
+def test_a_mistake_in_grad_gets_a_message(changes, expected):
     assert message(GOOD, **changes) == expected
 
 

@@ -58,7 +58,7 @@ def test_a_call_is_an_equation_whose_body_has_the_names_of_the_function() -> Non
     assert not body.captured
 
 
-def test_a_branch_reads_what_is_around_it_and_a_repeat_what_it_is_given() -> None:
+def test_a_branch_captures_values_and_a_repeat_gets_operands() -> None:
     graph = whole(read())
     choice, repeat = of(graph, "cond"), of(graph, "repeat")
     assert isinstance(choice.form, Branches)
@@ -69,12 +69,12 @@ def test_a_branch_reads_what_is_around_it_and_a_repeat_what_it_is_given() -> Non
     assert [value.name for value in repeat.results] == ["loop.acc", "loop.each"]
 
 
-def test_no_two_values_of_a_section_have_one_number() -> None:
+def test_values_of_a_section_have_distinct_numbers() -> None:
     numbers = [value.number for equation in walk(whole(read())) for value in equation.results]
     assert len(numbers) == len(set(numbers))
 
 
-def test_flat_there_are_neither_calls_nor_choices() -> None:
+def test_the_flat_graph_has_neither_calls_nor_choices() -> None:
     flat = read().computed("graph")
     assert {type(equation.form) for equation in walk(flat)} == {type(None), Repeat}
     assert "where" in {equation.operation for equation in flat.equations}
@@ -100,7 +100,7 @@ def test_each_value_is_released_after_the_equation_that_reads_it_last() -> None:
     assert {value.number for value in graph.equations[-1].results} <= set(released)
 
 
-def test_a_graph_gives_what_its_lines_say() -> None:
+def test_a_graph_computes_its_lines() -> None:
     given = read()
     a = np.arange(16.0).reshape(4, 4)
     h = np.tanh(a @ a.T) + a / 2 * 3

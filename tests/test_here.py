@@ -32,7 +32,7 @@ def configuration() -> list[Any]:
     return [getattr(jax.config, name) for name in names]
 
 
-def test_the_record_is_that_of_a_worker_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_record_equals_that_of_a_separate_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(here, "OPTIMIZED", True)
     given, told = harness.config(TEXT), []
     for name, worker in (("here", Here()), ("there", None)):
@@ -55,13 +55,13 @@ def test_a_header_configures_jax_until_its_program_is_done(tmp_path: Path) -> No
     assert configuration() == before
 
 
-def test_what_a_program_raises_fails_the_test_that_runs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exception_of_a_program_fails_the_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job, "execute", lambda *_: 1 / 0)
     with pytest.raises(AssertionError, match=r"auto: .*ZeroDivisionError: division by zero"):
         harness.run(TEXT, tmp_path, program="auto")
 
 
-def test_what_the_worker_raises_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exception_of_the_worker_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = configuration()
     monkeypatch.setattr(job, "infer", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
@@ -69,6 +69,6 @@ def test_what_the_worker_raises_is_raised(tmp_path: Path, monkeypatch: pytest.Mo
     assert configuration() == before
 
 
-def test_what_is_no_json_does_not_cross() -> None:
+def test_an_event_must_be_json() -> None:
     with pytest.raises(TypeError):
         Here().emit(Finished(step={1, 2}))  # type: ignore[arg-type]

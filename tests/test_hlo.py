@@ -157,7 +157,7 @@ def test_branches_are_computations_that_it_runs():
     assert found.called == (("branch_computations", "first"), ("branch_computations", "second.1"))
 
 
-def test_what_is_done_with_a_start_runs_its_computation_no_second_time():
+def test_a_done_instruction_does_not_run_its_computation_again():
     assert one("%d = f32[2]{0} async-done(%s), calls=%wrapped").called == ()
 
 
@@ -188,7 +188,7 @@ def test_instructions_may_stand_in_any_order():
     assert same.root is same.parameters[0]
 
 
-def test_empty_lines_and_what_stands_between_computations_say_nothing():
+def test_text_between_computations_is_ignored():
     text = ORDER.replace("  ROOT %r", "\n  \n  ROOT %r").replace("%same", '\nFileNames\n1 "a.py"\n\n  {\n%same')
     module = hlo.read(text)
     assert module.unread == []
@@ -196,7 +196,7 @@ def test_empty_lines_and_what_stands_between_computations_say_nothing():
     assert [one.position for one in module.computations["c"].order] == [0, 1, 2, 3, 4]
 
 
-def test_what_a_module_does_not_say_of_itself():
+def test_missing_module_attributes_have_defaults():
     module = hlo.read(ORDER)
     assert (module.name, module.scheduled, module.partitions, module.replicas) == ("jit_test", False, 1, 1)
     assert module.entry is None
@@ -224,7 +224,7 @@ def test_the_computations_of_an_instruction_by_their_roles():
 
 
 @pytest.mark.parametrize("attributes", ["called_computations={}", 'custom_call_target="calls=%c"', "metadata={}"])
-def test_what_runs_no_computation(attributes):
+def test_attributes_that_name_no_computation_call_none(attributes):
     assert one(f"%c = f32[] custom-call(%p), {attributes}").called == ()
 
 
@@ -279,7 +279,7 @@ def test_the_order_of_groups_and_of_devices_in_them_does_not_matter(drawn, rando
 
 
 @given(meshes(), st.data())
-def test_axes_are_told_only_where_the_groups_are_theirs(drawn, data):
+def test_axes_are_given_only_if_the_groups_match(drawn, data):
     mesh, axes = drawn
     flat = data.draw(st.permutations(range(mesh.size)))
     size = mesh.axis_size(axes)
@@ -360,7 +360,7 @@ def test_spellings_of_groups(text, rows):
         "{{0,1},{2,3,4}}",
     ],
 )
-def test_what_spells_no_groups(text):
+def test_text_that_spells_no_groups_gives_none(text):
     assert groups.read(text, 8) is None
 
 
@@ -386,7 +386,7 @@ def test_a_name_stack_leads_to_its_line(experiment, stack, node, primitive, grad
 
 
 @pytest.mark.parametrize("stack", ["", "jit(test)/shard_map", "broadcast.5", "jit(test)/E/psum", "a"])
-def test_what_leads_to_no_line(experiment, stack):
+def test_a_name_stack_without_a_line_has_no_origin(experiment, stack):
     assert Origins(experiment, "per_device").of(Metadata(stack)) == ()
 
 
@@ -425,7 +425,7 @@ def test_the_names_that_the_compiler_merged(merged, parts):
     assert stacks(merged) == parts
 
 
-def test_a_loop_is_not_the_line_of_what_was_merged_in_it():
+def test_a_loop_is_not_the_line_of_operations_merged_in_it():
     merged = "jit(test)/shard_map/ring/while/body/closed_call/(inner/while/body/g/ppermute:h/mul)"
     nodes = [origin.node for origin in Origins(harness.experiment(LOOP), "per_device").of(Metadata(merged))]
     assert nodes == ["ring.inner.g", "ring.h"]
@@ -442,7 +442,7 @@ def test_every_collective_of_jax_is_known_by_its_name():
 @pytest.mark.parametrize(
     "stack", ["jit(f)/C/mul", "psum", "jit(f)/psum/mul", "jit(f)/shard_map", "jit(f)/axis_index", ""]
 )
-def test_what_asks_for_no_collective(stack):
+def test_a_name_stack_that_asks_for_no_collective(stack):
     assert not asked(stack)
 
 
@@ -658,13 +658,13 @@ def test_a_loop_that_counts_in_another_way_is_not_counted(experiment, old, new):
         loop(end="constant(6)", start="{1}"),
     ],
 )
-def test_a_loop_of_unknown_length_is_said_to_be_one(experiment, text):
+def test_a_loop_of_unknown_length_is_reported(experiment, text):
     module = found(text, experiment)
     assert [one.count for one in module.found] == [None]
     assert module.unknown == ["how often r runs is not known"]
 
 
-def test_a_loop_whose_body_is_not_there_is_said_to_be_one(experiment):
+def test_a_loop_whose_body_is_missing_is_reported(experiment):
     module = found(COUNTED.replace("body=%body", "body=%lost"), experiment)
     assert module.found == []
     assert module.missing == [
@@ -800,7 +800,7 @@ def test_a_module_of_one_all_reduce_is_read(experiment):
         ),
     ],
 )
-def test_where_a_collective_may_be_missing_it_is_said(experiment, text, said):
+def test_a_possibly_missing_collective_is_reported(experiment, text, said):
     module = found(text, experiment)
     assert module.unknown == [said]
     assert module.missing == [said]
@@ -866,7 +866,7 @@ def test_where_a_collective_may_be_missing_it_is_said(experiment, text, said):
         ),
     ],
 )
-def test_what_is_not_known_of_a_collective_is_null_and_said(experiment, text, said, lacking):
+def test_an_unknown_fact_of_a_collective_is_null_and_reported(experiment, text, said, lacking):
     module = found(text, experiment)
     assert module.unknown == [said]
     assert module.missing == []
@@ -887,7 +887,7 @@ def test_what_is_not_known_of_a_collective_is_null_and_said(experiment, text, sa
         "LuRealDecompositionBlock", "EighTpu", "AllocateBuffer", "AssumeGatherIndicesInBound",
     ],
 )  # fmt: skip
-def test_what_stays_on_its_device(experiment, target):
+def test_local_custom_calls_are_not_reported(experiment, target):
     module = found(entry(f'ROOT %g = f32[2,4] custom-call(%A), custom_call_target="{target}"'), experiment)
     assert (module.found, module.unknown, module.missing) == ([], [], [])
 
@@ -901,7 +901,7 @@ def test_what_stays_on_its_device(experiment, target):
         "lapack_sgetrf_ffi_and_more", "TopKAcrossDevices", "sharding", "",
     ],
 )  # fmt: skip
-def test_what_may_leave_its_device(experiment, target):
+def test_custom_calls_that_may_communicate_are_reported(experiment, target):
     module = found(entry(f'ROOT %g = f32[2,4] custom-call(%A), custom_call_target="{target}"'), experiment)
     assert module.found == []
     told = f"g calls {target or 'what is not said'}, which is not known to stay on its device"
@@ -928,7 +928,7 @@ def test_a_call_inside_of_a_fusion_is_found(experiment):
     [("__cublas$gemm", ["D"]), ("Cholesky", ["D"]), ("AllocateBuffer", []), ("X64Combine", []), ("NcclSend", [])],
 )
 @pytest.mark.parametrize("fused", [False, True])
-def test_only_what_computes_hides_a_communication(experiment, target, overlapped, fused):
+def test_only_computing_instructions_overlap_with_communication(experiment, target, overlapped, fused):
     by = 'metadata={op_name="jit(test)/shard_map/D/dot_general"}'
     call = f'f32[2,4]{{1,0}} custom-call(%A), custom_call_target="{target}", {by}'
     inside = f"%fused (A: f32[2,4]) -> f32[2,4] {{\n  %A = f32[2,4]{{1,0}} parameter(0)\n  ROOT %c = {call}\n}}\n\n"
@@ -943,7 +943,7 @@ def test_only_what_computes_hides_a_communication(experiment, target, overlapped
 
 
 @pytest.mark.parametrize("operation", ["copy", "slice", "dynamic-slice", "dynamic-update-slice"])
-def test_what_starts_and_ends_within_a_device_communicates_nothing(experiment, operation):
+def test_asynchronous_copies_within_a_device_are_not_collectives(experiment, operation):
     # As the TPU compiler prefetches values into fast memory during a permute.
     text = entry(
         f"%p = (f32[2,4], f32[2,4]) collective-permute-start(%A), source_target_pairs={{{{0,1}}}}, {BY}",
@@ -957,7 +957,7 @@ def test_what_starts_and_ends_within_a_device_communicates_nothing(experiment, o
     assert module.unknown == []
 
 
-def test_what_is_read_in_part_is_not_dropped(experiment):
+def test_a_partly_readable_collective_is_not_dropped(experiment):
     (only,) = found(all_reduce("replica_groups=@everyone", by=""), experiment).found
     assert only.kind == "all-reduce"
     assert only.axes is None
@@ -968,7 +968,7 @@ def test_what_is_read_in_part_is_not_dropped(experiment):
     assert only.between == Between(source=["A"], to=[])
 
 
-def test_a_collective_without_metadata_is_of_the_line_that_needs_it(experiment):
+def test_a_collective_without_metadata_belongs_to_the_line_that_reads_it(experiment):
     text = entry(
         "%g = f32[8,4]{1,0} all-gather(%A), replica_groups={{0,2,4,6},{1,3,5,7}}, dimensions={0}",
         'ROOT %n = f32[8,4]{1,0} multiply(%g, %g), metadata={op_name="jit(test)/shard_map/D/mul"}',
@@ -979,7 +979,7 @@ def test_a_collective_without_metadata_is_of_the_line_that_needs_it(experiment):
     assert gathered.between == Between(source=["A"], to=["D"])
 
 
-def test_a_module_that_the_reader_cannot_bear_is_said_to_be_one(experiment, tmp_path: Path):
+def test_a_module_that_breaks_the_reader_is_reported(experiment, tmp_path: Path):
     merged = f"%t = (f32[2,4], f32[2,4]) all-reduce(%A, %A), {OVER_X}"
     text = entry(merged, "ROOT %g = f32[2,4] get-tuple-element(%t), index=one")
     (tmp_path / "hlo_shard_map.txt").write_text(text)
@@ -1047,7 +1047,7 @@ def test_rare_kinds(experiment, kind):
     assert (only.kind, only.axes, only.bytes) == (kind, ["y"], 32)
 
 
-def test_on_many_devices_the_axes_stand_for_the_groups():
+def test_on_many_devices_axes_replace_the_groups():
     many = harness.experiment(EXPERIMENT.replace("[8, 8]", "[8, 64]"), mesh={"axes": ["x", "y"], "shape": [4, 32]})
     around = ",".join(f"{{{a},{(a + 32) % 128}}}" for a in range(128))
     text = entry(

@@ -423,7 +423,7 @@ def test_many_overrides_are_read_or_refused(trap: Trap, folder: Path, given: lis
 # The traps work.
 
 
-def test_what_is_executed_is_noticed(trap: Trap) -> None:
+def test_the_trap_detects_execution(trap: Trap) -> None:
     with pytest.raises(Executed):
         eval("pwned()")
     with trap.reading(), pytest.raises(Executed):

@@ -129,7 +129,7 @@ PRIVATE = {"runner/cli/composing.py": {"hydra._internal.callbacks"}}
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
-def test_nothing_of_hydras_own_is_used_elsewhere_or_changed(file: Path) -> None:
+def test_private_names_of_hydra_are_used_only_as_listed(file: Path) -> None:
     tree = ast.parse(file.read_text(encoding="utf-8"))
     private = {module for module in imports(file) if module.startswith(("hydra._", "omegaconf._"))}
     assert private == PRIVATE.get(str(file.relative_to(ROOT)), set())

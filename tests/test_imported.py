@@ -118,11 +118,11 @@ def test_a_program_runs_by_itself(ran: tuple[Record, Path]) -> None:
     assert float(first[1]) == pytest.approx(float(loss.text), rel=1e-6)
 
 
-def test_what_is_derived_calls_no_function_of_the_users(ran: tuple[Record, Path]) -> None:
+def test_derived_calls_no_function_of_the_user(ran: tuple[Record, Path]) -> None:
     assert "transformer" not in (ran[1] / "program_derived.py").read_text()
 
 
-def test_names_of_a_program_are_none_that_it_imports() -> None:
+def test_names_of_a_program_differ_from_its_imports() -> None:
     text = (
         TEXT.replace("q: {", "transformer: {").replace("model(q,", "model(transformer,").replace("[q,", "[transformer,")
     )
@@ -130,7 +130,7 @@ def test_names_of_a_program_are_none_that_it_imports() -> None:
     assert Identifiers(experiment)["transformer"] == "transformer_"
 
 
-def test_a_program_that_calls_none_imports_none(tmp_path: Path) -> None:
+def test_a_program_without_user_functions_imports_none(tmp_path: Path) -> None:
     config = imported.definition(
         TEXT.replace('"model(q, o, out, x * 1.0)"', '"sum(q) + sum(o) + sum(out) + sum(x)"'), LOSS
     )
@@ -160,7 +160,7 @@ def test_collectives_belong_to_the_lines_of_the_users_file_forward_and_backward(
     assert not ran[0].compiled["auto"].collectives_unknown
 
 
-def test_what_a_checkpoint_computes_again_belongs_to_its_line(ran: tuple[Record, Path]) -> None:
+def test_recomputed_collectives_belong_to_their_line(ran: tuple[Record, Path]) -> None:
     again = [each.nodes for each in collectives(ran[0], "auto") if each.again]
     assert again in ([[place(Q)]], [])
 
@@ -177,7 +177,7 @@ def test_reasons_are_found_for_the_users_lines(ran: tuple[Record, Path]) -> None
     ), texts
 
 
-def test_a_report_tells_the_users_place_and_text(ran: tuple[Record, Path]) -> None:
+def test_a_report_names_the_users_place_and_text(ran: tuple[Record, Path]) -> None:
     text = report.story(ran[0], ran[1])
     assert f"all-gather of q for {place(Q)} over data: the product in transformer.py:{line(Q)} needs" in text
     assert "loss_q" not in text.partition("as Shardy plans the graph")[0].replace("loss_q_2", "")
@@ -224,7 +224,7 @@ def test_an_operation_without_a_frame_belongs_to_the_call() -> None:
     assert origin("jit(test)/jvp(loss)/add") == (OperationOrigin("loss", "add", False),)
 
 
-def test_a_frame_counts_within_the_call_alone() -> None:
+def test_frames_are_used_only_within_a_call() -> None:
     assert origin("jit(test)/jvp(loss_x)/mul", Q) == (OperationOrigin("loss_x", "mul", False),)
     assert origin("jit(test)/jvp(other)/mul", Q) == ()
 
@@ -233,7 +233,7 @@ def test_a_frame_counts_within_the_call_alone() -> None:
 
 
 @pytest.mark.parametrize("key", ["constraints", "outputs"])
-def test_what_is_inside_of_a_users_function_cannot_be_reached(key: str) -> None:
+def test_values_inside_a_users_function_are_refused_as_outputs(key: str) -> None:
     config = imported.definition(TEXT, LOSS)
     config[key] = {**config[key], "loss_logits": []}
     how = {

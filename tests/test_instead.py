@@ -45,7 +45,7 @@ OTHERWISE = {
 """For constructs that are not JAX expressions of arrays: equivalent JAX expressions."""
 
 
-def test_it_is_what_jax_computes(tmp_path: Path) -> None:
+def test_a_replacement_computes_what_jax_does(tmp_path: Path) -> None:
     plain = {"x[mask] = v": {"v": "y"}, "a and b": {"a": "c", "b": "mask"}}
     config = harness.config(TEXT + "outputs: {" + ", ".join(f"n{i}: []" for i in range(len(INSTEAD))) + "}")
     names: dict[str, str] = {}

@@ -59,7 +59,7 @@ STEPS = """ {s: A + 1, unused: B * 2, t: s * 2,
 
 @pytest.mark.parametrize("section", ["graph", "per_device"])
 @pytest.mark.parametrize("keep", [("C",), ("C", "r.first", "s"), ()])
-def test_what_is_kept_does_not_change_what_is_computed(section: str, keep: tuple[str, ...]) -> None:
+def test_keeping_values_does_not_change_the_results(section: str, keep: tuple[str, ...]) -> None:
     arrays = ARRAYS.replace("[null, x]", "[]").replace("[x, null]", "[]")
     given = experiment(f"{arrays}\n{section}:{STEPS}\noutputs: {{C: []}}")
     made = data.make(given, Path())
@@ -91,7 +91,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], tuple[list[weakref
     return watching
 
 
-def test_what_a_loop_replaces_is_let_go_of(watch: Any) -> None:
+def test_values_that_a_loop_replaces_are_released(watch: Any) -> None:
     made, there = watch("tanh")
     loop = "{repeat: 5, carry: {a: start}, body: {b: tanh(a), a: tanh(b)}}"
     given = experiment(f"{ARRAYS}\ngraph: {{start: tanh(A), r: {loop}, C: r.a}}\noutputs: {{C: []}}")
@@ -100,7 +100,7 @@ def test_what_a_loop_replaces_is_let_go_of(watch: Any) -> None:
     assert found.values["C"][0] is made[-1]()
 
 
-def test_what_an_update_replaces_is_let_go_of_device_by_device(watch: Any) -> None:
+def test_values_that_an_update_replaces_are_released_device_by_device(watch: Any) -> None:
     made, there = watch("dynamic_update_slice")
     update = "dynamic_update_slice(a, A * i, (0, 0))"
     loop = f"{{repeat: 3, carry: {{a: A}}, body: {{a: '{update}'}}}}"
@@ -189,7 +189,7 @@ def test_a_loop_is_its_body_written_out(case: str, unroll: str) -> None:
     np.testing.assert_array_equal(found.values["C"][0], names["a"])
 
 
-def test_a_loop_leaves_the_names_outside_as_they_were() -> None:
+def test_a_loop_does_not_change_outer_names() -> None:
     loops = "{r: {repeat: 2, index: B, carry: {A: A}, body: {t: A + 1, A: t}}, C: A + B + r.A}"
     found = oracle("graph", f"{ARRAYS}\ngraph: {loops}")
     np.testing.assert_array_equal(found.values["C"][0], A + B + A + 2)
@@ -216,7 +216,7 @@ EXPRESSIONS = st.recursive(
 
 @settings(max_examples=60, deadline=None)
 @given(EXPRESSIONS)
-def test_on_one_device_both_oracles_are_one(text: str) -> None:
+def test_on_one_device_both_oracles_are_equal(text: str) -> None:
     single = ARRAYS.replace("x", "null") + f"mesh: {{axes: [x], shape: [1]}}\ngraph: {{C: '{text}'}}"
     single += f"\nper_device: {{C: '{text}'}}"
     try:
@@ -259,7 +259,7 @@ outputs: {g: []}
 """
 
 
-def test_lines_after_others_know_the_dtypes_of_what_is_given() -> None:
+def test_an_interpretation_from_a_later_line_knows_the_given_dtypes() -> None:
     """An edited section is interpreted from its first changed line: a cast to the dtype that JAX has is none."""
     read = experiment(CAST_LATER)
     arrays = data.make(read, Path())

@@ -504,7 +504,7 @@ def test_the_lines_of_a_device_compute_what_its_code_does(name: str, check_vma: 
             )
 
 
-def test_casts_stand_only_where_a_loop_begins() -> None:
+def test_casts_are_only_in_initial_carries() -> None:
     called, shapes, specs, _ = written.DEVICES["pipeline"]
     read = of_device(called, operands(shapes), specs)
     lines = yaml.safe_dump(dict(read.lines))
@@ -512,7 +512,7 @@ def test_casts_stand_only_where_a_loop_begins() -> None:
     assert "pcast(" not in yaml.safe_dump(dict(of_device(called, operands(shapes), specs, check_vma=False).lines))
 
 
-def test_what_vmap_draws_is_what_one_key_draws() -> None:
+def test_draws_under_vmap_equal_draws_with_one_key() -> None:
     lines = yaml.safe_dump(dict(jaxprs.read(noise_of_keys, operands(((4, 8),))).lines))
     assert "drawn: uniform(key_2, (8,), minval=-2.0" in lines
     assert "normal(key_3, (8,))" in lines
@@ -574,7 +574,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("called", REFUSED, ids=lambda called: called.__name__)
-def test_what_cannot_be_read_is_said_with_the_users_line_and_what_to_do(called: Callable[..., Any]) -> None:
+def test_an_unreadable_primitive_is_reported_with_the_line_and_a_remedy(called: Callable[..., Any]) -> None:
     with pytest.raises(jaxprs.CannotRead) as refused:
         jaxprs.read(called, operands(((4, 3),)))
     assert str(refused.value).startswith("test_jaxprs.py:")
@@ -582,7 +582,7 @@ def test_what_cannot_be_read_is_said_with_the_users_line_and_what_to_do(called: 
 
 
 @pytest.mark.parametrize(("called", "name"), [(kernel, "doubling"), (jax.jit(mapped), "mapped")])
-def test_a_reference_stands_in_the_place_of_what_is_called(called: Callable[..., Any], name: str) -> None:
+def test_a_reference_replaces_the_called_function(called: Callable[..., Any], name: str) -> None:
     given = operands(((4, 3),))
     read = jaxprs.read(lambda x: called(x + 1) * 3, given, references={name: lambda x: x + x})
     held(read, given, lambda x: (x + 1) * 6)
@@ -624,21 +624,21 @@ UNFIT = {
 
 
 @pytest.mark.parametrize("what", UNFIT)
-def test_a_reference_has_to(what: str) -> None:
+def test_an_unfit_reference_is_refused(what: str) -> None:
     called, references, why = UNFIT[what]
     with pytest.raises(jaxprs.CannotRead) as refused:
         jaxprs.read(called, operands(((3, 3),)), references=references)
     assert f": {why}" in str(refused.value)
 
 
-def test_a_while_that_only_constants_end_has_no_condition_in_its_lines() -> None:
+def test_a_while_with_a_constant_trip_count_has_no_condition_in_its_lines() -> None:
     called, shapes = written.FUNCTIONS["power_iteration"]
     (loop,) = (line for line in jaxprs.read(called, operands(shapes)).lines.values() if isinstance(line, dict))
     assert loop["repeat"] == 6
     assert "where" not in yaml.safe_dump(loop)
 
 
-def test_what_nobody_reads_has_no_line() -> None:
+def test_an_unread_value_has_no_line() -> None:
     def called(x: Any) -> Any:
         jnp.linalg.eigh(x)
         return jax.jit(lambda x: (x + 1, jnp.nextafter(x, x)))(x)[0]
@@ -653,7 +653,7 @@ def test_lines_have_the_names_and_the_places_of_the_users_own() -> None:
     assert read.frames["h"].text == "h = jax.nn.gelu(x @ w1)"
 
 
-def test_what_jax_calls_by_a_name_is_that_operation_only_where_it_does_the_same() -> None:
+def test_a_named_call_is_an_operation_only_if_it_computes_the_same() -> None:
     def through(a: Any, b: Any) -> Any:
         return jax.grad(lambda b: jnp.linalg.solve(a, b).sum())(b)
 

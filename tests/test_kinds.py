@@ -1,4 +1,4 @@
-"""One file defines a kind of check: flow, record, terminal, page and pytest need nothing else."""
+"""A kind of check is defined in one file; flow, record, terminal, page and pytest need no other change."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_check_is_one_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("planted")
-def test_it_is_an_item_of_pytest_and_waits_for_a_verification(tmp_path: Path) -> None:
+def test_a_new_check_is_a_pytest_item_and_waits_for_a_verification(tmp_path: Path) -> None:
     experiment = harness.experiment(json.dumps(EXPERIMENT).replace("SCALE", "2"))
     assert [kind.name for kind in registry.applying(experiment, Program.AUTO)][-1] == "small"
     assert "small" not in [kind.name for kind in registry.applying(experiment, Program.CONSTRAINT)]
@@ -110,7 +110,7 @@ def test_it_is_an_item_of_pytest_and_waits_for_a_verification(tmp_path: Path) ->
     assert "which is not here" in str(small.reason)
 
 
-def test_a_check_that_is_not_registered_is_none() -> None:
+def test_an_unregistered_check_does_not_exist() -> None:
     with pytest.raises(TypeError, match="there is no check small"):
         Checks(small=NotRun(reason="nobody asked"))
     with pytest.raises(AttributeError, match="there is no check small"):

@@ -31,7 +31,7 @@ LAUNCHERS = [launcher("joblib", "hydra.launcher.n_jobs=2"), launcher("submitit_l
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_each_point_has_its_record_and_all_stand_in_the_table(launcher: tuple[str, ...], tmp_path: Path) -> None:
+def test_each_point_has_a_record_and_a_row_in_the_table(launcher: tuple[str, ...], tmp_path: Path) -> None:
     swept = run_whole(*SWEEP, *launcher, folder=tmp_path)
     assert swept.returncode == 2, swept.stderr
     assert [recorded(tmp_path / "out" / str(n))["status"] for n in range(2)] == ["passed", "invalid"]

@@ -43,7 +43,7 @@ def partition_spec(spec: Spec) -> PartitionSpec:
 
 @settings(max_examples=150, deadline=None)
 @given(layouts())
-def test_every_device_holds_what_jax_gives_it(layout: Layout) -> None:
+def test_every_device_holds_the_shard_that_jax_gives_it(layout: Layout) -> None:
     mesh = jax_mesh(layout.mesh)
     sharding = NamedSharding(mesh, partition_spec(layout.spec))
     indices = sharding.devices_indices_map(layout.shape)

@@ -32,19 +32,19 @@ TOO_MUCH = {
 
 
 @pytest.mark.parametrize("text", TOO_MUCH, ids=range(len(TOO_MUCH)))
-def test_too_much(text: str) -> None:
+def test_yaml_beyond_a_limit_is_refused(text: str) -> None:
     assert refusal(text) == TOO_MUCH[text]
 
 
 @pytest.mark.parametrize(
     "text", ["", "a: [", "a: &a 1\nb: *a\n", "a: *nothing\n", "? [1, 2]\n: 3\n", "a: &a [1]\nb: [*a, *a]\n"]
 )
-def test_not_too_much(text: str) -> None:
+def test_yaml_within_the_limits_is_accepted(text: str) -> None:
     assert refusal(text) is None
 
 
 @pytest.mark.parametrize("file", sorted((ROOT / "conf").rglob("*.yaml")), ids=lambda file: file.stem)
-def test_what_is_shipped_is_not_too_much(file: Path) -> None:
+def test_shipped_files_are_within_the_limits(file: Path) -> None:
     assert refusal(file.read_text(encoding="utf-8")) is None
 
 
@@ -62,7 +62,7 @@ values = st.recursive(
 
 
 @given(values, st.integers(1, 40))
-def test_so_many_values_and_no_more(value: object, most: int) -> None:
+def test_the_limit_of_values_is_exact(value: object, most: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(limits, "_NODES", most)
         told = refusal(yaml.safe_dump(value))

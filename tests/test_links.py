@@ -1,8 +1,7 @@
 """Times of collectives over links, against published numbers.
 
 They are from How to Scale Your Model (jax-ml/scaling-book, sharding.md): the examples of "AllGather" and worked
-problems
-2, 3 and 10.
+problems 2, 3 and 10.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def test_an_all_gather_of_34_mb_on_v5e() -> None:
     v5e, wrapped = Links(named("v5e", mesh), mesh), torus(mesh, ring=4)
     array = 2 * 2048 * 8192
     assert seconds(v5e, mesh, "all-gather", "Y", array) == pytest.approx(560e-6, rel=WITHIN)
-    # The book's 377 µs are V / (2w), the time of a long ring; a chip has one of the four shards already.
+    # The book's 377 µs are V / (2w), the limit for a long ring; here a chip already has one of the four shards.
     assert seconds(wrapped, mesh, "all-gather", "Y", array) == pytest.approx(3 / 4 * 377e-6, rel=WITHIN)
 
 
@@ -67,7 +66,7 @@ def test_worked_problems_2_and_3_on_v4() -> None:
     mesh = Mesh(("X", "Y", "Z"), (4, 4, 4))
     links = Links(named("v4", mesh), mesh)
     array = 2 * 1024 * 4096
-    # The book ignores that a chip has one part of four, or of sixteen, already.
+    # The book ignores that a chip already has one part of four, or of sixteen.
     assert seconds(links, mesh, "all-gather", "X", array / 4) == pytest.approx(3 / 4 * 23e-6, rel=WITHIN)
     assert seconds(links, mesh, "all-gather", "Y", array / 4) == pytest.approx(3 / 4 * 23e-6, rel=WITHIN)
     assert seconds(links, mesh, "all-gather", ("X", "Y"), array) == pytest.approx(15 / 16 * 46e-6, rel=WITHIN)
@@ -99,7 +98,7 @@ def test_worked_problem_10_an_all_to_all_is_a_quarter() -> None:
         ((4, 4), False),
     ],
 )
-def test_what_is_made_of_cubes_wraps_around_on_full_cubes_only(
+def test_three_dimensional_tori_wrap_around_on_full_cubes_only(
     name: str, shape: tuple[int, ...], *, closed: bool
 ) -> None:
     links = named(name, Mesh(("x",), (64,))).links
@@ -111,7 +110,7 @@ def test_what_is_made_of_cubes_wraps_around_on_full_cubes_only(
 @pytest.mark.parametrize(
     ("shape", "closed"), [((4, 4), (False, False)), ((8, 16), (False, True)), ((16, 16), (True, True))]
 )
-def test_what_has_two_dimensions_wraps_around_where_one_is_16(
+def test_two_dimensional_tori_wrap_around_in_dimensions_of_16(
     name: str, shape: tuple[int, ...], closed: tuple[bool, ...]
 ) -> None:
     links = named(name, Mesh(("x",), (64,))).links
@@ -120,7 +119,7 @@ def test_what_has_two_dimensions_wraps_around_where_one_is_16(
 
 
 def test_an_all_reduce_on_a_v4_without_wrap_around() -> None:
-    """34 MB along the four chips of 2 × 2 × 4: 746 µs by the book's ring, which does not exist there."""
+    """34 MB along the four chips of 2 × 2 × 4: the book's 746 µs assume a ring, which this topology does not have."""
     mesh = Mesh(("X", "Y", "Z"), (2, 2, 4))
     links = Links(named("v4", mesh), mesh)
     assert seconds(links, mesh, "all-reduce", "Z", 2 * 2048 * 8192) == pytest.approx(1118e-6, rel=1e-3)
@@ -138,7 +137,7 @@ def test_a_node_of_gpus_and_several() -> None:
     assert everywhere == pytest.approx(max(3 / 4 * 1e9 / 4e11, 7 / 8 * 1e9 / 4.5e11))
 
 
-def test_one_device_and_nobody_else_takes_nothing() -> None:
+def test_a_collective_on_one_device_takes_no_time() -> None:
     mesh = Mesh(("X",), (1,))
     assert seconds(torus(mesh, ring=None), mesh, "all-reduce", "X", 1e9) == 0
 
@@ -168,8 +167,8 @@ def test_a_permute_of_which_no_pair_is_listed_goes_one_hop() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_no_route_of_a_permute_loads_its_fullest_link_less_than_is_said(data: st.DataObject) -> None:
-    """All routes, here each message along the dimensions in its own order and in either direction."""
+def test_the_load_of_a_permute_is_a_lower_bound_for_every_route(data: st.DataObject) -> None:
+    """All routes: here each message takes the dimensions in its own order, in either direction."""
     shape = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=3).map(tuple))
     rings = tuple(size > 2 and data.draw(st.booleans()) for size in shape)
     chips = list(itertools.product(*map(range, shape)))
@@ -226,7 +225,7 @@ def test_the_halves_of_a_chip_share_its_links() -> None:
 
 @pytest.mark.parametrize("kind", ["all-gather", "reduce-scatter", "all-reduce", "all-to-all"])
 @pytest.mark.parametrize("ring", [None, 4])
-def test_no_collective_is_quicker_than_its_bytes_come_in(kind: str, ring: int | None) -> None:
+def test_no_collective_is_faster_than_its_incoming_bytes(kind: str, ring: int | None) -> None:
     """With any algorithm, a chip receives the data that it lacks over its own links."""
     mesh = Mesh(("X", "Y"), (4, 4))
     links, whole = torus(mesh, ring), 1.6e9
@@ -238,8 +237,8 @@ def test_no_collective_is_quicker_than_its_bytes_come_in(kind: str, ring: int | 
         assert seconds(links, mesh, kind, axes, whole) >= least * (1 - 1e-9)
 
 
-def test_an_all_to_all_on_a_ring_is_what_counting_its_messages_gives() -> None:
-    """Every message of an all-to-all is routed one by one: the fullest link decides."""
+def test_the_time_of_an_all_to_all_on_a_ring_equals_the_counted_messages() -> None:
+    """Every message of an all-to-all is routed one by one; the fullest link determines the time."""
     for size, ring in itertools.product((3, 4, 5, 8), (None, 1)):
         mesh = Mesh(("X",), (size,))
         links = torus(mesh, ring)
@@ -261,7 +260,7 @@ def test_an_all_to_all_on_a_ring_is_what_counting_its_messages_gives() -> None:
         assert found.seconds == pytest.approx(counted)
 
 
-def test_a_kind_that_nobody_knows_has_no_time() -> None:
+def test_an_unknown_kind_has_no_time() -> None:
     mesh = Mesh(("X",), (4,))
     assert torus(mesh, None).time("collective-of-tomorrow", [0, 1, 2, 3], 1, 1) is None
 

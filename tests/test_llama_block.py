@@ -39,7 +39,7 @@ def test_no_line_is_repeated(name: str) -> None:
 
 
 @pytest.mark.whole
-def test_plain_jax_gives_what_the_oracle_says(tmp_path: Path) -> None:
+def test_plain_jax_equals_the_oracle(tmp_path: Path) -> None:
     experiment, _ = harness.shipped("llama_block_adamw", conf_folder())
     context = harness.consulted(experiment, tmp_path)
     arrays, mesh, specs = context.arrays, llama_block.make_mesh(), llama_block.SPECS

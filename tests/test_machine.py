@@ -86,7 +86,7 @@ def test_the_other_commands_have_one_message_too(tmp_path: Path, module: str) ->
     assert "bug in shardproof" not in out + err
 
 
-def test_what_the_machine_refuses_another_command_is_no_bug(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_of_the_machine_is_not_reported_as_a_bug(capsys: pytest.CaptureFixture[str]) -> None:
     def work(*_: object) -> Any:
         raise OSError(errno.ENOSPC, "No space left on device", "mutants.json")
 
@@ -97,7 +97,7 @@ def test_what_the_machine_refuses_another_command_is_no_bug(capsys: pytest.Captu
 
 
 @pytest.mark.parametrize("folder", ["file/run", "file", "/proc/nowhere"])
-def test_where_no_folder_can_be_the_system_says_why(tmp_path: Path, folder: str) -> None:
+def test_an_impossible_folder_is_reported_with_the_systems_reason(tmp_path: Path, folder: str) -> None:
     (tmp_path / "file").write_text("")
     done = command(tmp_path, *RUN, f"hydra.run.dir={folder}")
     assert done.returncode == 3, done.stdout + done.stderr
@@ -147,7 +147,7 @@ def test_a_folder_is_of_one_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../../escape", "..", "a/b", "~/x", "-rf", "/abs", "x" * 300])
-def test_a_name_that_cannot_be_a_folders_leads_nowhere(tmp_path: Path, name: str) -> None:
+def test_a_name_that_no_folder_can_have_creates_none_elsewhere(tmp_path: Path, name: str) -> None:
     home = tmp_path / "a" / "b"
     home.mkdir(parents=True)
     done = command(home, *RUN, f"name='{name}'")

@@ -109,7 +109,7 @@ def test_the_program_names_the_manual_axes_alone(tmp_path: Path) -> None:
     assert outcome.sources["vmap"].count("jax.vmap(") == 1
 
 
-def test_what_is_manual_over_all_axes_says_nothing_of_it(tmp_path: Path) -> None:
+def test_a_program_manual_over_all_axes_has_no_axis_names(tmp_path: Path) -> None:
     text = changed("  u: [x, z]\n", "")
     outcome = run(text, tmp_path, program="shard_map", manual=["z", "x", "y"], arrays=WHOLE, outputs={"t": ["y"]})
     assert outcome.failures() == []
@@ -123,7 +123,7 @@ WHOLE = {name: {"shape": shape, "spec": ["y"][: name != "c"]} for name, shape in
 
 @pytest.mark.parametrize("check_vma", [True, False])
 def test_a_step_of_training(check_vma: bool, tmp_path: Path) -> None:
-    """`new` is the plain NumPy step; without `check_vma` JAX adds up gradients over manual devices alone."""
+    """`new` is the plain NumPy step; without `check_vma` JAX sums gradients over the manual axes only."""
     programs = ["shard_map", "vmap"] if check_vma else ["shard_map"]
     outcome = run(STEP, tmp_path, program=programs, check_vma=check_vma)
     assert outcome.failures() == []
@@ -148,7 +148,7 @@ def test_a_collective_that_the_compiler_puts_inside_has_its_reason(tmp_path: Pat
     assert not written.inserted
     plan = outcome.runs["shard_map"].ran.compilation.plan
     assert plan is not None
-    # Of its block [4, 16] a device has [2, 8].
+    # Of its block [4, 16] a device holds [2, 8].
     gathered = next(one for one in plan.collectives or () if one.kind == "all-gather" and one.line == "s")
     assert (gathered.of, gathered.axes, gathered.bytes_in) == ("a", ("x",), 4 * 2 * 8)
 
@@ -171,8 +171,8 @@ def test_a_sum_that_is_missing_is_found_over_the_manual_axis(tmp_path: Path) -> 
     assert Edits(context.experiment, "per_device").combinations == [("y",)]
 
 
-def test_each_device_is_held_to_its_own_part_of_the_block(tmp_path: Path) -> None:
-    """Devices of one block that hold each other's parts are wrong."""
+def test_each_device_is_compared_with_its_own_part_of_the_block(tmp_path: Path) -> None:
+    """Devices with the same block that hold each other's parts are wrong."""
     context = consulted(experiment(GOOD), tmp_path)
     assert context.per_device is not None
     layout, blocks = context.layout("t"), context.blocks("t")
@@ -196,7 +196,7 @@ def test_each_device_is_held_to_its_own_part_of_the_block(tmp_path: Path) -> Non
     wrong = value.check(context, found({0: 1, 1: 0}))
     assert wrong.status == "failed"
     assert wrong.compared["t"].devices == [0, 1]
-    # The same bits are right in one place and wrong in another.
+    # The same bits are right on one device and wrong on another.
     assert value.check(context, found({1: 0})).compared["t"].devices == [1]
 
 
@@ -209,7 +209,7 @@ def test_a_shard_within_its_block() -> None:
     ]
 
 
-def test_axes_are_interchangeable_that_are_manual_alike() -> None:
+def test_axes_that_are_all_manual_are_interchangeable() -> None:
     text = "arrays: {a: {shape: [4, 4], spec: [x]}}\nper_device: {b: a + 1}\noutputs: {b: [x]}\n"
     other = text.replace("x", "y")
     assert identity(config(text, manual=["x"])) == identity(config(other, manual=["y"]))
@@ -258,13 +258,13 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_it_is_refused(name: str, tmp_path: Path) -> None:
+def test_an_invalid_use_of_manual_is_refused(name: str, tmp_path: Path) -> None:
     text, message = REFUSED[name]
     file = tmp_path / "mine.yaml"
     assert refusal(lambda text: read(config(text)), text, file) == f"{file}:{message}"
 
 
-def test_what_no_block_is_made_of_may_lie_as_it_likes() -> None:
+def test_layouts_of_a_graph_program_need_not_fit_per_device() -> None:
     """A sweep of layouts for a program of the graph need not satisfy `per_device`."""
     checked = experiment(changed("spec: [[y, x], z]", "spec: [[x, y], z]"), program="auto")
     assert replace(checked, automatic=()).manual == checked.mesh

@@ -36,7 +36,7 @@ grad: {of: l, wrt: [w, xs]}
 """
 
 
-def test_it_is_a_repeat_over_the_slices() -> None:
+def test_a_map_is_a_repeat_over_the_slices() -> None:
     checked = experiment(TEXT)
     loops = {line.name: line for line in checked.lines("graph") if isinstance(line, Loop)}
     assert {name: (loop.steps, loop.results) for name, loop in loops.items()} == {
@@ -90,7 +90,7 @@ def changed(line: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("line", BAD)
-def test_what_cannot_be_mapped_is_refused(line: str) -> None:
+def test_invalid_maps_are_refused(line: str) -> None:
     with pytest.raises(InvalidExperiment) as caught:
         experiment(changed(line))
     assert BAD[line] in caught.value.fault.message

@@ -38,7 +38,7 @@ def made(bandwidth: float, latency: float, start: float = 20e-6) -> list[Measure
     return found
 
 
-def test_the_numbers_that_made_the_measures_are_found_again() -> None:
+def test_the_fit_recovers_the_true_numbers() -> None:
     found = fit.fit(made(bandwidth=4.5e11, latency=5e-6))
     assert found.bandwidth == pytest.approx(4.5e11)
     assert found.latency == pytest.approx(5e-6)
@@ -46,7 +46,7 @@ def test_the_numbers_that_made_the_measures_are_found_again() -> None:
     assert found.memory_bandwidth == pytest.approx(1e11)
 
 
-def test_what_takes_no_longer_than_nothing_has_no_latency_and_still_a_rate() -> None:
+def test_measures_as_short_as_a_dispatch_have_no_latency_but_a_rate() -> None:
     measures = [replace(one, seconds=5e-6) if one.bytes == 1_000 else one for one in made(4.5e11, 5e-6)]
     assert fit.fit(measures).latency == 0.0
     quick = [replace(one, seconds=20e-6) for one in measures]
@@ -97,7 +97,9 @@ def test_the_devices_here_are_measured(tmp_path: Path, capsys: pytest.CaptureFix
         (["x", "--config-dir", "nowhere"], "there is no folder nowhere"),
     ],
 )
-def test_what_cannot_be_measured(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_measure_arguments_are_refused(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
         main([*arguments])
     assert ended.value.code == 2

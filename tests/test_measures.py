@@ -34,7 +34,7 @@ from tests import evidence
 from tests.evidence import collective
 
 
-def test_what_a_record_has_of_a_program_is_what_is_compared() -> None:
+def test_a_rows_measures_come_from_the_record() -> None:
     program = replace(
         evidence.program(collective()),
         bytes_sent=96,
@@ -50,7 +50,7 @@ def test_what_a_record_has_of_a_program_is_what_is_compared() -> None:
     assert found.measures["bytes_sent"] is None
 
 
-def test_where_something_is_not_known_neither_is_how_often_it_runs() -> None:
+def test_unknown_collectives_have_no_counts() -> None:
     assert measures.counts(evidence.program(replace(collective(), count=None))) is None
     missing = replace(evidence.program(collective()), collectives_missing=["a custom call"])
     assert measures.counts(missing) is None
@@ -71,7 +71,7 @@ ROWS = [
 ]
 
 
-def test_the_best_is_the_least_of_what_passed() -> None:
+def test_the_best_row_is_the_least_that_passed() -> None:
     best = measures.best(ROWS, "bytes_sent")
     assert best is not None
     assert [one.point for one in best.rows] == [1, 3]
@@ -127,7 +127,7 @@ def test_a_program_of_a_file_whose_sections_differ_is_neither_passed_nor_best() 
     assert (told.passed, told.status, told.error) == (False, "failed", found[0].error)
 
 
-def test_only_what_varies_is_a_column_and_what_did_not_pass_comes_last() -> None:
+def test_only_varying_keys_are_columns_and_failures_come_last() -> None:
     found = measures.varying(ROWS)
     assert [list(one.keys) for one in found] == [["arrays.A.spec"]] * 5
     assert [one.point for one in measures.ordered(found, "bytes_sent")] == [1, 3, 0, 4, 2]
@@ -137,7 +137,7 @@ def test_only_what_varies_is_a_column_and_what_did_not_pass_comes_last() -> None
     ]  # fmt: skip
 
 
-def test_by_how_much_is_said() -> None:
+def test_the_lead_of_the_best_is_reported() -> None:
     (_, line, *_) = sweep.lines(measures.varying(ROWS))
     assert line == (
         "  bytes sent 64 B: point 1 auto (arrays.A.spec=[x]); point 3 vmap (arrays.A.spec=[x]); "
@@ -149,7 +149,7 @@ def on(point: int, hardware: str, compiled_for: str, seconds: float) -> Row:
     return replace(row(point, estimate_s=seconds), hardware=hardware, compiled_for=compiled_for)
 
 
-def test_an_estimate_never_stands_without_its_hardware(tmp_path: Path) -> None:
+def test_an_estimate_is_always_shown_with_its_hardware(tmp_path: Path) -> None:
     alike = [on(0, "TPU v5e", "v5e:2x2", 1e-3), on(1, "TPU v5e", "v5e:2x2", 2e-3)]
     assert "estimate on TPU v5e" in sweep.table(alike).head
     assert sweep.lines(alike)[0] == "estimate: the least time of a run on TPU v5e, compiled for v5e:2x2"
@@ -204,7 +204,7 @@ def test_conditions(text: str, points: list[int]) -> None:
         ("bytes_sent <", "is no condition"),
     ],
 )
-def test_what_is_no_condition(text: str, message: str) -> None:
+def test_invalid_conditions_are_refused(text: str, message: str) -> None:
     with pytest.raises(where.NoCondition, match="^.*" + message.replace("?", r"\?")):
         where.parse(text, ("bytes_sent",))
     with pytest.raises(InvalidConfiguration):
@@ -234,7 +234,7 @@ def test_every_legal_spec(shape: tuple[int, ...], sizes: tuple[int, ...], count:
     mesh = Mesh(("x", "y")[: len(sizes)], sizes)
     found = [Spec.of(spec) for spec in enumeration.specs(shape, mesh)]
     assert len(found) == len(set(found)) == count
-    # By another way: every assignment of a dimension, or none, to each axis, in every order of the axes of a dimension.
+    # Independently: every assignment of each axis to a dimension or none, in every order of the axes of a dimension.
     due: set[Spec] = set()
     for places in itertools.product([None, *range(len(shape))], repeat=len(mesh.axes)):
         on = [[a for a, p in zip(mesh.axes, places, strict=True) if p == d] for d in range(len(shape))]
@@ -258,7 +258,7 @@ def config(shape: list[int], a: Any, b: Any, **more: Any) -> dict[str, Any]:
     return {"name": "mine", "mesh": mesh, "arrays": arrays, "graph": {"C": "A @ B"}, "program": "auto"} | more
 
 
-def test_what_differs_by_the_names_and_the_order_of_the_axes_is_one() -> None:
+def test_experiments_equal_up_to_axis_names_and_order_are_identified() -> None:
     same = enumeration.identity
     one = same(config([2, 2], ["x", None], [None, "y"]))
     assert one == same(config([2, 2], ["y"], [None, "x"]))
@@ -284,7 +284,7 @@ def test_a_collective_ties_the_names_of_the_axes_down() -> None:
     assert same(config([2, 2], ["x"], [], **graph)) == same(config([2, 2], ["y"], [], **graph))
 
 
-# How far it is.
+# The progress.
 
 
 def test_a_sweep_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,7 +298,7 @@ def test_a_sweep_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "left" not in shown.text()
 
 
-def test_where_there_is_no_terminal_it_is_said_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_terminal_progress_is_printed_periodically(capsys: pytest.CaptureFixture[str]) -> None:
     with progress.SweepProgress(2, every=0.01) as shown:
         shown._over.wait(0.2)
     assert capsys.readouterr().err.startswith("0 of 2 points done, 0 running\n")

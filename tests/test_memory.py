@@ -21,7 +21,7 @@ outputs: {C: [x]}
 """
 
 LEAST = 1000 * 1000 * (4 + 8 + 4 + 2 * 4) + 1000 * (4 + 8 + 4 + 4 * 4)
-"""A in this process, in float64, in the worker, and each half of it on two of four devices; b on all of them."""
+"""A in this process, in float64, in the worker, and half of it on each of four devices; b on all of them."""
 
 
 @pytest.fixture
@@ -30,12 +30,12 @@ def free(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize("have", [LEAST, None])
-def test_what_fits_passes_and_so_does_what_nobody_knows(free: Any, have: int | None) -> None:
+def test_arrays_that_fit_pass_and_so_does_unknown_memory(free: Any, have: int | None) -> None:
     free(have)
     memory.check(harness.experiment(TEXT))
 
 
-def test_what_does_not_fit_is_refused_with_the_bytes_and_what_would_fit(free: Any) -> None:
+def test_arrays_that_do_not_fit_are_refused_with_bytes_and_a_remedy(free: Any) -> None:
     free(LEAST - 1)
     with pytest.raises(InvalidExperiment) as caught:
         memory.check(harness.experiment(TEXT))
@@ -46,7 +46,7 @@ def test_what_does_not_fit_is_refused_with_the_bytes_and_what_would_fit(free: An
     )
 
 
-def test_hardware_that_is_here_holds_its_own(free: Any) -> None:
+def test_arrays_on_accelerators_do_not_count_as_this_machines_memory(free: Any) -> None:
     free(1000 * 1000 * 12 + 12000)
     memory.check(harness.experiment(TEXT, target={"platform": "gpu"}))
 

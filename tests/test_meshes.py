@@ -98,7 +98,7 @@ def test_devices_that_are_not_there_are_refused(rest: dict[str, str], says: str)
         experiment(ordered("[0, 1, 2, 5]", **rest))
 
 
-def test_an_estimate_takes_devices_to_stand_where_their_numbers_have_them() -> None:
+def test_an_estimate_places_devices_by_their_ids() -> None:
     torus = Torus(dimensions=1, bandwidth=1e9, latency=0.0, ring=None, per_chip=1, chip_bandwidth=1.0)
     hardware = Hardware("line", {}, None, None, torus, None, 1, (4,))
 

@@ -80,7 +80,7 @@ def test_who_communicates_is_read_off_the_compiled_module(
 
 
 @pytest.mark.parametrize("more", [{"collectives_missing": ["a line was not read"]}, {"collectives": None}])
-def test_what_may_communicate_more_is_unknown(tmp_path: Path, more: dict[str, Any]) -> None:
+def test_a_program_that_may_communicate_more_is_unknown(tmp_path: Path, more: dict[str, Any]) -> None:
     (found,) = of(tmp_path, auto=program(**more))
     assert found.communicated_by is None
 

@@ -274,7 +274,7 @@ def test_every_stored_module_is_expected_to_hold_something():
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_all_that_a_module_communicates_is_read(name):
+def test_every_collective_of_a_module_is_read(name):
     mesh = experiment(name.split("/")[0]).mesh
     module = stored(name)
     expected = [{**spelt_out(one, mesh), "instruction": ""} for one in EXPECTED[name]]
@@ -295,7 +295,7 @@ def test_a_collective_names_its_instruction(name):
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_without_a_schedule_nobody_knows_what_overlaps(name):
+def test_without_a_schedule_overlaps_are_unknown(name):
     text = (MODULES / f"{name}.txt").read_text().replace("is_scheduled=true, ", "")
     folder, _, file = name.partition("/")
     for one in found(text, experiment(folder), file.split(".")[0]).found:

@@ -58,13 +58,13 @@ def test_each_mutant_is_judged(tmp_path: Path) -> None:
     assert "survived" not in {mutant.outcome for mutant in found.values()}
 
 
-def test_what_these_arrays_cannot_tell_survives(tmp_path: Path) -> None:
+def test_a_mutant_that_the_arrays_cannot_distinguish_survives(tmp_path: Path) -> None:
     found = of(TEXT.replace("INIT", "ones"), tmp_path)
     survived = {name for name, mutant in found.items() if mutant.outcome == "survived"}
     assert survived == {"part: B"}
 
 
-def test_what_nothing_reads_is_equivalent(tmp_path: Path) -> None:
+def test_a_mutant_of_an_unread_line_is_equivalent(tmp_path: Path) -> None:
     text = TEXT.replace("INIT", "uniform(0.5, 1)").replace('C: "psum(', 'spare: "part * 2", C: "psum(')
     assert of(text, tmp_path)["spare: part / 2"].equivalent == "spare differs, but in nothing that an output reads"
 
@@ -76,12 +76,12 @@ outputs: {C: []}
 """
 
 
-def test_where_nothing_is_held_against_a_section_its_values_are_held_against_what_it_says(tmp_path: Path) -> None:
+def test_a_mutant_of_a_single_section_is_compared_with_its_own_values(tmp_path: Path) -> None:
     found = of(ALONE, tmp_path)
     assert found["C: psum(sum(A), 'x') / 2"].noticed == ("value",)
 
 
-def test_a_graph_alone_is_held_against_its_pinned_values(tmp_path: Path) -> None:
+def test_a_graph_alone_is_compared_with_its_pinned_values(tmp_path: Path) -> None:
     text = """
 arrays: {A: {shape: [4, 8], spec: [null, x], init: "2"}}
 graph: {C: "sum(A * A, axis=1)"}
@@ -101,7 +101,7 @@ def command(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_command_says_what_became_of_each(tmp_path: Path) -> None:
+def test_the_command_reports_the_outcome_of_each_mutant(tmp_path: Path) -> None:
     ran = command("+experiment=case3_allreduce", folder=tmp_path)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert "noticed  sections value replicas values  C: psum(partial, 'x') → partial\n" in ran.stdout
@@ -114,7 +114,7 @@ def test_the_command_says_what_became_of_each(tmp_path: Path) -> None:
     assert Counter(mutant["outcome"] for mutant in plain) == {"noticed": 7, "refused": 3}
 
 
-def test_numbers_that_do_not_bind_the_run_notice_nothing(tmp_path: Path) -> None:
+def test_released_pinned_numbers_notice_nothing(tmp_path: Path) -> None:
     ran = command("+experiment=case3_allreduce", "dims.J=8", folder=tmp_path)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert (
@@ -190,6 +190,6 @@ outputs: {C: [x, null]}
 """
 
 
-def test_what_a_cast_hides_is_noticed_before_it_rounds(tmp_path: Path) -> None:
+def test_a_mutant_hidden_by_a_cast_is_noticed_before_it(tmp_path: Path) -> None:
     text = NARROW.replace("sum(A)", "sum(A, axis=1, keepdims=True)")
     assert of(text, tmp_path)["n: sum(A, axis=1, keepdims=True)"].noticed == ("sections",)

@@ -59,15 +59,15 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("~graph", "~graph"),
     ],
 )
-def test_what_names_an_experiment_is_an_override(here: Path, typed: str, meant: str) -> None:
+def test_a_name_or_file_becomes_an_override(here: Path, typed: str, meant: str) -> None:
     assert spelled(*typed.split()) == meant.split()
 
 
-def test_a_path_is_quoted_where_hydras_grammar_asks_for_it(here: Path) -> None:
+def test_a_path_is_quoted_if_hydras_grammar_requires_it(here: Path) -> None:
     assert spelled("two words.yaml") == ["--config-dir", ".", "+experiment='../two words'"]
 
 
-def test_a_file_that_comes_with_the_runner_is_the_runners(here: Path) -> None:
+def test_a_shipped_file_is_chosen_by_its_name(here: Path) -> None:
     file = ROOT / "conf" / "experiment" / "case3_allreduce.yaml"
     assert spelled(str(file)) == ["+experiment=case3_allreduce"]
 
@@ -94,7 +94,7 @@ def test_a_file_that_comes_with_the_runner_is_the_runners(here: Path) -> None:
         ),
     ],
 )
-def test_what_names_none_is_one_message(here: Path, typed: str, message: str) -> None:
+def test_a_word_that_names_no_experiment_is_one_message(here: Path, typed: str, message: str) -> None:
     (here / "my.yml").write_text(GOOD)
     (here / "conf.yaml").mkdir()
     with pytest.raises(InvalidName) as refused:
@@ -122,7 +122,7 @@ def test_a_file_by_itself_is_run_with_the_meshes_that_come_with_the_runner(here:
     assert recorded(here / "run")["mesh"]["shape"] == [4, 2]
 
 
-def test_what_is_wrong_in_a_file_by_itself_has_its_place(here: Path) -> None:
+def test_a_fault_in_a_file_given_by_path_has_its_place(here: Path) -> None:
     (here / "my.yaml").write_text(GOOD.replace("C: A @ B", "C: A @ BB", 1))
     ran = command(here, "my.yaml", *ROW, "hydra.run.dir=run")
     assert ran.returncode == 2
@@ -158,7 +158,7 @@ def test_a_sweep_over_a_file_goes_on_where_it_ended(here: Path) -> None:
 
 
 @pytest.mark.parametrize("module", ["runner derive", "runner mutate"])
-def test_a_subcommand_takes_the_same(here: Path, module: str) -> None:
+def test_a_subcommand_takes_names_and_files_too(here: Path, module: str) -> None:
     by_name = command(here, "case3_allreduce", "hydra.run.dir=a", module=module)
     assert by_name.returncode == 0, by_name.stderr
     by_file = command(here, "my.yaml", "hydra.run.dir=b", module=module)

@@ -1002,7 +1002,7 @@ ZEROS = [
         ("reduce_window", (float("inf"), "min", (2,))),
     ],
 )
-def test_a_counterpart_knows_the_two_zeros_as_jax_does(name, arguments):
+def test_a_counterpart_distinguishes_signed_zeros_as_jax_does(name, arguments):
     for zeros in ZEROS:
         expected = OPERATIONS[name].numpy(zeros, *arguments)
         actual = by_jax(name, jax_function(name), (zeros, *arguments), {}, True)
@@ -1012,7 +1012,7 @@ def test_a_counterpart_knows_the_two_zeros_as_jax_does(name, arguments):
 
 
 @pytest.mark.parametrize("name", ["maximum", "minimum", "fmax", "fmin"])
-def test_a_choice_of_two_knows_the_two_zeros_as_jax_does(name):
+def test_a_maximum_of_two_distinguishes_signed_zeros_as_jax_does(name):
     for zeros in ZEROS:
         operands = (zeros, zeros[::-1].copy())
         actual = by_jax(name, jax_function(name), operands, {}, True)
@@ -1020,14 +1020,14 @@ def test_a_choice_of_two_knows_the_two_zeros_as_jax_does(name):
 
 
 @pytest.mark.parametrize("name", ["segment_max", "segment_min"])
-def test_a_choice_by_segment_knows_the_two_zeros_as_jax_does(name):
+def test_a_maximum_by_segment_distinguishes_signed_zeros_as_jax_does(name):
     for zeros in ZEROS:
         operands = (zeros, np.arange(len(zeros), dtype=np.int32) % 2, 2)
         actual = by_jax(name, jax_function(name), operands, {}, True)
         assert signs(OPERATIONS[name].numpy(*operands)) == signs(actual), zeros
 
 
-def test_top_k_takes_a_nan_with_a_sign_for_the_smallest():
+def test_top_k_orders_a_negative_nan_first():
     x = np.array([1.0, -np.nan, -np.inf, np.nan, np.inf])
     values, places = OPERATIONS["top_k"].numpy(x, 5)
     assert places.tolist() == by_jax("top_k", jax_function("top_k"), (x, 5), {}, False)[1].tolist() == [3, 4, 0, 2, 1]
@@ -1152,7 +1152,7 @@ def test_an_operator_agrees_with_jaxs(symbol, data):
     assert_agrees(OPERATORS[symbol](*operands), by_jax(symbol, PYTHON[symbol], operands, {}, False), False)
 
 
-def test_an_operator_on_pythons_numbers_is_pythons():
+def test_an_operator_on_python_numbers_is_pythons():
     assert OPERATORS["power"](2, 40) == 2**40
     assert type(OPERATORS["floor_divide"](7, 2)) is int
     assert OPERATORS["add"]((1, 2), (3,)) == (1, 2, 3)
@@ -1176,7 +1176,7 @@ def test_a_subscript_with_too_many_indices_is_refused(index):
         getitem(np.ones((2, 2, 2)), index)
 
 
-def test_a_subscript_by_a_mask_that_is_known_selects():
+def test_a_subscript_by_a_known_mask_selects():
     x = np.arange(6.0).reshape(2, 3)
     np.testing.assert_array_equal(getitem(x, x > 2), [3, 4, 5])
     np.testing.assert_array_equal(getitem(x, (slice(None), np.array([True, False, True]))), x[:, [0, 2]])
@@ -1207,7 +1207,7 @@ def test_one_row_of_data_goes_to_every_segment_that_the_ids_name(name):
     assert_agrees(OPERATIONS[name].numpy(data, ids, 4), jax_function(name)(np.float32(data), ids, 4), False)
 
 
-def test_matrices_that_are_not_finite_have_no_values_and_keep_no_other_from_them() -> None:
+def test_matrices_that_are_not_finite_give_nan_and_do_not_affect_others() -> None:
     stacked = np.stack([np.diag([1.0, 2.0]), np.full((2, 2), np.nan)])
     np.testing.assert_array_equal(algebra.eigvalsh(stacked), [[1, 2], [np.nan, np.nan]])
     np.testing.assert_array_equal(algebra.svdvals(stacked), [[2, 1], [np.nan, np.nan]])

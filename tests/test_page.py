@@ -111,7 +111,7 @@ def pages(ran_with_trace: Path, tmp_path_factory: pytest.TempPathFactory) -> dic
 
 
 @pytest.mark.parametrize("kind", ["run", "sweep"])
-def test_a_page_is_well_formed_and_what_it_refers_to_is_there(pages: dict[str, str], kind: str) -> None:
+def test_a_page_is_well_formed_and_its_references_exist(pages: dict[str, str], kind: str) -> None:
     page = Page(pages[kind])
     assert len(page.ids) == len(set(page.ids))
     for name, attributes in page.elements:
@@ -129,7 +129,7 @@ def test_a_page_is_well_formed_and_what_it_refers_to_is_there(pages: dict[str, s
 
 
 @pytest.mark.parametrize("kind", ["run", "sweep"])
-def test_a_page_needs_nothing_from_anywhere(pages: dict[str, str], kind: str) -> None:
+def test_a_page_is_self_contained(pages: dict[str, str], kind: str) -> None:
     page = Page(pages[kind])
     for name, attributes in page.elements:
         assert name not in ("img", "iframe", "object", "embed", "base")
@@ -142,7 +142,7 @@ def test_a_page_needs_nothing_from_anywhere(pages: dict[str, str], kind: str) ->
     assert not re.search(r"fetch|XMLHttpRequest|import\(|https?:|eval", script)
 
 
-def test_what_a_page_links_to_is_there(ran_with_trace: Path, tmp_path: Path) -> None:
+def test_the_links_of_a_page_lead_to_files(ran_with_trace: Path, tmp_path: Path) -> None:
     of_sweep(tmp_path / "a b", 12)
     for folder in (ran_with_trace, tmp_path / "a b"):
         links = [a["href"] or "" for name, a in Page((folder / report.PAGE).read_text("utf-8")).elements if name == "a"]
@@ -242,7 +242,7 @@ def test_a_thousand_points_are_five_megabytes_at_the_most(tmp_path: Path) -> Non
     assert text.count("<tr data-p=") == 1000
 
 
-def test_what_is_not_known_is_said_and_not_shown() -> None:
+def test_unknown_facts_are_named_and_not_shown_as_empty() -> None:
     made = evidence.program(collectives=None, memory=None, cost=None, compiler_warnings=None)
     page = Page(run.page(evidence.record({"auto": made}), _folder(evidence.record({"auto": made}))))
     for sentence in (
@@ -265,7 +265,7 @@ def _folder(found: Any) -> Path:
     return folder
 
 
-def test_a_run_begins_with_its_numbers_and_what_is_sent_comes_before_what_lies_where(pages: dict[str, str]) -> None:
+def test_a_run_page_has_numbers_first_and_collectives_before_layouts(pages: dict[str, str]) -> None:
     text = Page(pages["run"]).text
     passed = re.search(r"programs passed 6 of 6 a device sends (\S+ k?B)", text)
     assert passed
@@ -273,7 +273,7 @@ def test_a_run_begins_with_its_numbers_and_what_is_sent_comes_before_what_lies_w
     assert ids.index("verdicts") < ids.index("collectives") < ids.index("graph") < ids.index("arrays")
 
 
-def test_the_numbers_say_who_sends_least_and_leave_out_who_has_one_device() -> None:
+def test_the_numbers_name_the_program_that_sends_least_and_omit_vmap() -> None:
     sending = {"auto": 300, "shard_map": 100, "derived": 100, "vmap": 0}
     made = {
         name: evidence.program(evidence.collective(bytes_sent=sent), status="failed" if name == "auto" else "passed")
@@ -284,7 +284,7 @@ def test_the_numbers_say_who_sends_least_and_leave_out_who_has_one_device() -> N
     assert "a device sends 100 B – 300 B least shard_map and derived; most auto" in text
 
 
-def test_a_verdict_is_a_sign_that_says_its_word(pages: dict[str, str]) -> None:
+def test_a_verdict_is_a_sign_with_its_word_as_title(pages: dict[str, str]) -> None:
     page = Page(pages["run"])
     titles = [a["title"] for name, a in page.elements if name == "span" and (a.get("class") or "").startswith("sign ")]
     assert {"value: passed", "layout: not run", "status: passed"} <= set(titles)
@@ -292,13 +292,13 @@ def test_a_verdict_is_a_sign_that_says_its_word(pages: dict[str, str]) -> None:
     assert "auto ✓ passed ✓ passed" in page.text
 
 
-def test_arrays_that_lie_alike_share_a_card(ran_with_trace: Path, pages: dict[str, str]) -> None:
+def test_arrays_with_equal_layouts_share_a_card(ran_with_trace: Path, pages: dict[str, str]) -> None:
     names = re.findall(r'<figure data-name="([^"]+)"', pages["run"])
     assert "w, grad.w" in names
     assert len(names) == len(set(names))
 
 
-def test_what_is_sent_stands_with_what_the_schedule_computes_meanwhile() -> None:
+def test_collectives_are_drawn_beside_the_lines_computed_meanwhile() -> None:
     def line(name: str, *, gradient: bool = False) -> LineTime:
         return LineTime(nodes=[name], gradient=gradient, flops=1, bytes=1, seconds=2.0, bound="flops")
 
@@ -436,7 +436,7 @@ LINES = [
         (evidence.collective(count=8, axes=["x", "y"]), "from P to C: all-reduce over x, y, 64 B × 8 · as written"),
     ],
 )  # fmt: skip
-def test_a_collective_stands_on_the_edge_whose_value_it_moves(moved: Collective, said: str) -> None:
+def test_a_collective_is_drawn_on_the_edge_whose_value_it_moves(moved: Collective, said: str) -> None:
     drawn = graph.draw(LINES, ARRAYS, {"C": "P()"}, [moved])
     assert said in drawn.words
     if "in no line" not in said:
@@ -450,7 +450,7 @@ def test_collectives_that_are_alike_are_counted_and_none_is_lost() -> None:
     assert "at P: all-reduce over x, 64 B · inserted by the compiler" in words
 
 
-def test_of_two_collectives_of_a_line_none_is_said_to_move_what_the_other_does() -> None:
+def test_two_collectives_of_a_line_are_not_attributed_to_each_others_value() -> None:
     two = replace(LINES[1], expression="psum(P, 'x') + pmax(A @ B, 'x')", reads=["P", "A", "B"])
     moved = [evidence.collective(node="C"), evidence.collective(node="C", bytes=8)]
     words = graph.draw([LINES[0], two], ARRAYS, {}, moved).words
@@ -465,7 +465,7 @@ DOTS = st.lists(st.tuples(st.integers(1, 20), st.integers(1, 20)), min_size=1, m
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(DOTS)
-def test_the_front_is_what_nothing_is_better_than(points: list[tuple[int, int]]) -> None:
+def test_the_front_has_the_points_that_none_dominates(points: list[tuple[int, int]]) -> None:
     dots = [Dot(x, y, 0, "", None, str(k)) for k, (x, y) in enumerate(points)]
     front = {(dot.x, dot.y) for dot in chart.front(dots)}
     best = {
@@ -500,7 +500,7 @@ def swept_points(*overridden: tuple[str, ...]) -> measured.MeasuredSweep:
     return measured.gather(points)
 
 
-def test_layouts_are_laid_out_before_meshes_and_meshes_before_others() -> None:
+def test_a_heat_map_prefers_layouts_then_meshes_then_other_keys() -> None:
     found = swept_points(
         ("dims.I=1", "mesh=a", "arrays.A.spec=[x]", "arrays.B.spec=[x]"),
         ("dims.I=2", "mesh=b", "arrays.A.spec=[y]", "arrays.B.spec=[x]"),
@@ -510,7 +510,7 @@ def test_layouts_are_laid_out_before_meshes_and_meshes_before_others() -> None:
     assert plots.layouts(swept_points(("mesh=a",), ("mesh=b",))) is None
 
 
-def test_a_heat_map_has_the_least_of_what_is_not_laid_out() -> None:
+def test_a_heat_map_shows_the_least_over_the_other_keys() -> None:
     specs = ("[x]", "[y]")
     overridden = [
         (f"arrays.A.spec={a}", f"arrays.B.spec={b}", f"dims.I={i}") for i in (1, 2) for a in specs for b in specs
@@ -542,7 +542,7 @@ def test_the_vega_file_has_the_charts_of_the_page() -> None:
     assert [one["encoding"]["x"]["title"] for one in charts[2:]] == ["dims.I"] * len(found.measures)
 
 
-def test_the_answer_is_told_for_each_size() -> None:
+def test_the_answer_is_given_for_each_size() -> None:
     found = swept_points(
         ("mesh=a", "dims.I=16"), ("mesh=b", "dims.I=16"), ("mesh=b", "dims.I=2"), ("mesh=a", "dims.I=2")
     )
@@ -562,7 +562,7 @@ def measured_points(*of: tuple[str, dict[str, Any]]) -> measured.MeasuredSweep:
     )
 
 
-def test_the_answer_is_the_layout_that_sends_least_whatever_a_simulated_device_takes() -> None:
+def test_the_answer_ignores_times_of_simulated_devices() -> None:
     slow, quick = (evidence.timing(1.0, seconds) for seconds in (2.0, 1e-6))
     found = measured_points(
         ("auto", {"bytes_sent": 10, "timing": slow, "memory": evidence.memory(peak=8)}),
@@ -578,7 +578,7 @@ def test_the_answer_is_the_layout_that_sends_least_whatever_a_simulated_device_t
     assert "Bytes against memory" in answer
 
 
-def test_what_does_not_fit_is_no_answer() -> None:
+def test_a_layout_that_does_not_fit_is_no_answer() -> None:
     def estimate(seconds: float, *, fits: bool) -> Estimate:
         return Estimate(
             hardware="H100", compiled_for="simulated CPUs", seconds=seconds, compute=0, communication=0, hidden=0,
@@ -610,7 +610,7 @@ def test_a_cell_without_a_value_says_why() -> None:
     assert row.startswith("1 a auto ✓ passed")
 
 
-def test_a_sweep_shows_the_command_that_made_it_and_the_one_that_goes_on(tmp_path: Path) -> None:
+def test_a_sweep_shows_its_command_and_the_one_that_resumes_it(tmp_path: Path) -> None:
     content = {"arguments": ["-m", "+experiment=case", "mesh=a,b", "arrays.A.spec=[x,null]"], "from": str(tmp_path)}
     home = tmp_path / "out"
     home.mkdir()
@@ -641,14 +641,14 @@ def test_the_command_runs_it_again_from_anywhere() -> None:
     assert words[3:6] == ["--config-dir", "/a", "hydra.searchpath=['file:///b\\'s','file:///c']"]
 
 
-def test_what_did_not_pass_is_told_with_its_reason_once(tmp_path: Path) -> None:
+def test_each_reason_for_failure_is_shown_once(tmp_path: Path) -> None:
     text = Page(of_sweep(tmp_path, 40)).text
     assert text.count("dimension 0 (I) of 'A' has size 64, which x=3 does not divide") >= 1
     assert "⊘ invalid" in text
     assert "3 of 40 rows" in text or "1 of 40 rows" in text
 
 
-def test_a_point_that_asked_for_a_program_and_never_came_to_it_has_a_reason() -> None:
+def test_a_point_that_never_reached_its_program_has_a_reason() -> None:
     refused = RefusalVerdict(status="failed", expected="too large", refused=None, reason="nothing refused it")
     failed = evidence.record({}, status="failed", overrides=["program=auto", "a=1"], checks=FileChecks(invalid=refused))
     made = evidence.record({"auto": evidence.program()}, overrides=["program=auto", "a=2"])
@@ -664,7 +664,7 @@ def test_every_status_has_a_look_and_its_colours_on_a_page() -> None:
         assert f".callout.{status}{{" in style_sheet()
 
 
-def test_every_colour_of_text_can_be_read_on_what_it_stands_on() -> None:
+def test_every_text_colour_is_readable_on_its_background() -> None:
     css = style_sheet() + (ROOT / "runner" / "show" / "page" / "style.css").read_text("utf-8")
     colours = {name: pair for name, *pair in re.findall(r"--([\w-]+):light-dark\((#\w{6}),(#\w{6})\)", css)}
     on = {
@@ -696,7 +696,7 @@ def _contrast(one: str, other: str) -> float:
     return (light + 0.05) / (dark + 0.05)
 
 
-def test_an_estimate_is_shown_with_what_it_is_made_of_and_what_it_does_not_know(tmp_path: Path) -> None:
+def test_an_estimate_is_shown_with_its_parts_and_what_is_unknown(tmp_path: Path) -> None:
     line = LineTime(nodes=["C"], gradient=False, flops=2e6, bytes=1e3, seconds=3e-6, bound="flops")
     moved = CollectiveTime(
         instruction="all-reduce.3", kind="all-reduce", nodes=["C"], axes=["x"], count=2, seconds=9e-6, bound="latency",
@@ -718,7 +718,7 @@ def test_an_estimate_is_shown_with_what_it_is_made_of_and_what_it_does_not_know(
     assert 'id="estimates"' not in (tmp_path / report.PAGE).read_text("utf-8")
 
 
-def test_a_run_leaves_its_page_where_it_is_asked_to(tmp_path: Path) -> None:
+def test_a_run_writes_its_page_if_report_is_set(tmp_path: Path) -> None:
     text = "{name: little, arrays: {x: {shape: [8], spec: [x]}}, graph: {y: x + 1}, outputs: {y: [x]}, program: auto}"
     for name in ("without", "with"):
         (tmp_path / name).mkdir()
@@ -735,7 +735,7 @@ def test_a_run_leaves_its_page_where_it_is_asked_to(tmp_path: Path) -> None:
     assert [warning for warning in found.warnings if warning.startswith("there is no page: ")] == found.warnings[-1:]
 
 
-def test_a_sweep_leaves_the_pages_of_its_points_and_one_that_leads_to_them(tmp_path: Path) -> None:
+def test_a_sweep_writes_the_pages_of_its_points_and_one_that_links_to_them(tmp_path: Path) -> None:
     points = ("-m", "+experiment=case3_allreduce", "program=auto", "dims.J=4,5", "report=true")
     done = run_command(*points, f"hydra.sweep.dir={tmp_path}")
     assert done.returncode == 2, done.stderr

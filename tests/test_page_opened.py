@@ -64,7 +64,7 @@ def of_sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1400])
 @pytest.mark.parametrize("kind", ["of_run", "of_sweep"])
-def test_a_page_complains_of_nothing_and_asks_for_nothing(
+def test_a_page_has_no_errors_and_makes_no_requests(
     request: pytest.FixtureRequest, chromium: Browser, kind: str, width: int, scheme: str
 ) -> None:
     page: Path = request.getfixturevalue(kind)
@@ -90,9 +90,7 @@ def test_the_verdicts_of_a_run_need_no_more_than_1000_pixels(chromium: Browser, 
     assert max(wide) <= 0
 
 
-def test_without_a_script_everything_is_there_but_what_only_a_script_can_do(
-    chromium: Browser, of_run: Path, of_sweep: Path
-) -> None:
+def test_without_a_script_a_page_is_complete(chromium: Browser, of_run: Path, of_sweep: Path) -> None:
     texts = {}
     for scripted in (False, True):
         chromium.call("Emulation.setScriptExecutionDisabled", value=not scripted)
@@ -121,7 +119,7 @@ def test_a_device_is_highlighted_in_every_picture_by_keyboard(chromium: Browser,
     assert not any("0" in devices.split() for devices in dark)
 
 
-def test_a_table_is_sorted_by_a_button_that_says_so(chromium: Browser, of_sweep: Path) -> None:
+def test_a_table_is_sorted_by_a_labelled_button(chromium: Browser, of_sweep: Path) -> None:
     chromium.open(of_sweep)
     heads = chromium.evaluate("[...document.querySelectorAll('#rows thead th')].map(th => th.textContent)")
     at = heads.index("bytes sent")
@@ -158,7 +156,7 @@ def test_a_row_and_its_mark_in_the_chart_light_up_together(chromium: Browser, of
     assert {id for _, id in lit} == {"0.auto"}
 
 
-def test_what_a_screen_reader_is_told_has_names(chromium: Browser, of_run: Path, of_sweep: Path) -> None:
+def test_every_node_for_screen_readers_has_a_name(chromium: Browser, of_run: Path, of_sweep: Path) -> None:
     for page in (of_run, of_sweep):
         chromium.open(page)
         chromium.draw()
@@ -171,7 +169,7 @@ def test_what_a_screen_reader_is_told_has_names(chromium: Browser, of_run: Path,
         assert {"main", "navigation", "table", "columnheader", "rowheader", "heading"} <= roles
 
 
-def test_it_prints_as_pages_that_hold_everything(chromium: Browser, of_run: Path) -> None:
+def test_a_page_prints_completely(chromium: Browser, of_run: Path) -> None:
     chromium.open(of_run)
     printed = chromium.call("Page.printToPDF", printBackground=True)["data"]
     assert len(printed) > 20_000

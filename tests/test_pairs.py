@@ -21,7 +21,7 @@ def ended(number: int, status: int, **more: Any) -> dict[str, Any]:
     return {"case": CASE, "commands": [line], "statuses": [status], "seconds": 1.0, "cpu": 1.0, **plain, **more}
 
 
-def test_every_two_values_of_target_program_option_and_mode_stand_together_in_some_case() -> None:
+def test_every_two_values_of_target_program_option_and_mode_share_a_case() -> None:
     cases = list(itertools.islice(pairs.cases(0), 320))
     seen = {pair for case in cases for pair in itertools.combinations(case.items(), 2)}
     for (one, ours), (other, theirs) in itertools.combinations(list(pairs.values().items())[1:], 2):
@@ -42,7 +42,7 @@ def test_a_long_run_is_printed_and_is_no_failure(capsys: pytest.CaptureFixture[s
     assert "no error; 61.0 s, 1.0 s of CPU\n  python -m runner number=0\n" in capsys.readouterr().out
 
 
-def test_of_what_was_refused_and_of_what_expect_alone_fails_one_of_each_kind_is_printed(
+def test_one_of_each_kind_of_refusal_and_failed_expectation_is_printed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     refused = [f"program '{name}' is written from per_device, which is missing" for name in ("vmap", "shard_map")]
@@ -63,7 +63,7 @@ def test_pairs_that_were_only_refused_do_not_count_as_run(capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("checks", "why"), [({"value": {"status": "failed"}}, "failed in auto: value"), ({"collectives": "failed"}, None)]
 )
-def test_wrong_values_are_to_be_looked_at_and_what_expect_alone_says_is_not(
+def test_wrong_values_are_reported_and_failed_expectations_alone_are_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checks: dict[str, Any], why: str | None
 ) -> None:
     record = json.dumps({"programs": {"auto": {"checks": checks}}})

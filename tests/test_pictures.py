@@ -110,7 +110,7 @@ LIKE_JAX = [
 
 @pytest.mark.parametrize("backwards", [False, True], ids=["in order", "backwards"])
 @pytest.mark.parametrize(("axes", "shape", "spec"), LIKE_JAX, ids=str)
-def test_one_and_two_dimensions_show_what_jax_shows(axes, shape, spec, backwards, capsys):
+def test_one_and_two_dimensions_are_drawn_as_in_jax(axes, shape, spec, backwards, capsys):
     devices = jax.devices()[: math.prod(axes.values())][:: -1 if backwards else 1]
     types = (AxisType.Auto,) * len(axes)
     jax_mesh = jax.sharding.Mesh(np.array(devices).reshape(tuple(axes.values())), tuple(axes), axis_types=types)
@@ -415,7 +415,7 @@ def test_long_lists_of_devices_are_shortened(ids, text):
     assert devices_text(list(ids), "cpu") == text
 
 
-def test_outputs_that_lie_alike_are_one_picture():
+def test_outputs_with_equal_layouts_are_one_picture():
     same = [
         picture_of(MESH, (4, 4), ["x"], name="C", role="output", programs=("auto",)),
         picture_of(MESH, (4, 4), ["x", None], name="C", role="output", programs=("shard_map",)),
@@ -478,7 +478,7 @@ def test_a_copy_is_striped_in_the_colours_of_all_that_have_one():
     assert set(re.findall(r'fill="(#\w+)"', cell)) == {*paint.values(), "#FFFFFF", "#1F2328"}
 
 
-def test_to_draw_no_jax_is_imported_and_rich_only_when_it_shows():
+def test_drawing_imports_no_jax_and_rich_only_to_show():
     code = (
         "import sys\nfrom runner.show import figures, pictures, svg\n"
         "mesh = pictures.MeshPicture(('x',), (2,), (0, 1), 'cpu')\n"
@@ -514,7 +514,7 @@ def test_an_svg_needs_nothing_from_outside_and_is_the_same_each_time(name):
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_everything_in_an_svg_lies_on_its_page(name):
+def test_everything_in_an_svg_is_inside_its_page(name):
     tree = ElementTree.fromstring(svg.draw(*figure(name), name))
     _, _, width, height = map(float, tree.attrib["viewBox"].split())
 
@@ -550,13 +550,13 @@ def test_slices_are_arranged_evenly(count, most, rows):
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_the_root_of_an_svg_has_a_size_and_no_style_which_some_renderers_take_for_a_height_of_nothing(name):
+def test_the_root_of_an_svg_has_a_size_and_no_style(name):
     root = ElementTree.fromstring(svg.draw(*figure(name), name))
     assert root.get("style") is None
     assert [root.get("width"), root.get("height")] == root.attrib["viewBox"].split()[2:]
 
 
-def test_words_can_be_read_on_a_light_and_on_a_dark_page():
+def test_text_is_readable_on_a_light_and_on_a_dark_page():
     drawn = svg.draw(*figure("2x2"), "t")
     ((light, dark),) = re.findall(r"<style>(.*)@media \(prefers-color-scheme:dark\)\{(.*)\}</style>", drawn)
     inks = [set(re.findall(r"fill:(#\w+)", re.sub(r"\.sp \.[pk]\{[^}]*\}", "", rules))) for rules in (light, dark)]
@@ -648,7 +648,7 @@ def lab(colour, vision):
 
 
 @pytest.mark.parametrize("vision", VISION.values(), ids=VISION)
-def test_any_two_of_eight_devices_can_be_told_apart(vision):
+def test_any_two_of_eight_device_colours_are_distinguishable(vision):
     seen = [lab(colour, vision) for colour in colours.colours(range(8)).values()]
     # A difference of about 2.3 is just noticeable side by side; 15 is plain across a page.
     assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) >= 15
@@ -656,7 +656,7 @@ def test_any_two_of_eight_devices_can_be_told_apart(vision):
 
 @pytest.mark.parametrize("vision", VISION.values(), ids=VISION)
 @pytest.mark.parametrize("count", [9, 16, 64])
-def test_more_devices_go_from_light_to_dark_for_everybody(vision, count):
+def test_more_devices_are_coloured_from_light_to_dark_for_every_vision(vision, count):
     lightness = [lab(colour, vision)[0] for colour in colours.colours(range(count)).values()]
     assert all(a > b for a, b in itertools.pairwise(lightness))
 

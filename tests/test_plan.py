@@ -1,4 +1,4 @@
-"""Layouts that are `auto`: the plan agrees with theory and with compiled programs; refusals if none can be found."""
+"""Layouts that are `auto`: the plan agrees with theory and with compiled programs; it is refused if there is none."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def mlp(batch: int, mesh: Mapping[str, int], *, x: Any = "auto", loss: bool = Fa
 # Known results.
 
 
-def test_the_weights_of_a_small_batch_are_split_by_columns_and_then_by_rows() -> None:
+def test_the_weights_for_a_small_batch_are_sharded_by_columns_then_rows() -> None:
     # Megatron-LM, Shoeybi et al., 2019, section 3. Three rows cannot be sharded over four devices.
     found = planned(mlp(3, {"model": 4}, x=[]))
     assert layouts(found) == {"w1": [None, "model"], "w2": ["model", None]}
@@ -116,10 +116,10 @@ def test_a_product_is_computed_in_the_layout_of_its_line() -> None:
 
 
 @pytest.mark.parametrize("batch", [64, 96, 160, 256])
-def test_of_data_and_tensor_parallelism_the_batch_decides(batch: int) -> None:
-    """A row of y against its share of the weights' gradients: the two send as much where B = 2F.
+def test_the_batch_decides_between_data_and_tensor_parallelism(batch: int) -> None:
+    """A row of y costs as much as its share of the weights' gradients if B = 2F.
 
-    Between them stands no mixture: one of h's all-to-alls and a weight's gradient sends more where F >= 4D.
+    No mixture of the two is better in between: an all-to-all of h with the gradient of a weight sends more if F >= 4D.
     """
     found = planned(mlp(batch, {"model": 4}, loss=True))
     width, hidden, share = 8, 64, 2 * 3 / 4 * 4
@@ -134,8 +134,8 @@ def test_of_data_and_tensor_parallelism_the_batch_decides(batch: int) -> None:
     assert found.best.sent == pytest.approx(min(tensor, data + loss))
 
 
-def test_with_a_large_batch_weights_are_held_in_parts_since_that_sends_no_more() -> None:
-    # ZeRO stage 3: a gather and a reduce-scatter send what an all-reduce does.
+def test_with_a_large_batch_weights_are_sharded_since_that_sends_no_more() -> None:
+    # ZeRO stage 3: an all-gather and a reduce-scatter send as much as an all-reduce.
     found = planned(mlp(1024, {"data": 4}, loss=True))
     assert layouts(found)["x"] == ["data", None]
     assert sorted(each.kind for each in found.axes) == ["all-gather", "all-reduce", "reduce-scatter"]
@@ -157,29 +157,29 @@ def attention(**keys: Any) -> dict[str, Any]:
     return experiment({"model": 4}, {"B": 1, "S": 6, "D": 32, "H": 4, "K": 8}, arrays, graph, {"y": []}, **keys)
 
 
-def test_attention_is_divided_by_heads() -> None:
+def test_attention_is_sharded_over_heads() -> None:
     found = planned(attention())
     heads = [None, "model", None]
     assert layouts(found) == {"wq": heads, "wk": heads, "wv": heads, "wo": ["model", None, None]}
     assert [(each.kind, each.axes, each.count) for each in found.axes] == [("all-reduce", ("model",), 1)]
 
 
-def test_the_least_time_reads_a_part_of_the_weights_where_the_batch_is_small() -> None:
+def test_the_least_time_for_a_small_batch_shards_the_weights() -> None:
     """Reading all weights for a token takes longer than sending its partial sum."""
     sizes = {"dims": {"B": 8, "D": 4096, "F": 16384}, "hardware": V5P}
     small = mlp(8, {"model": 4}, x=[]) | sizes
     found = planned(small)
     assert found.least == "time"
     assert layouts(found) == {"w1": [None, "model"], "w2": ["model", None]}
-    # Two products of float32 weights, a quarter each, through 2.8e12 B/s; an all-reduce of y of some microseconds.
+    # Each device reads a quarter of the two float32 weights at 2.8e12 B/s; the all-reduce of y takes some microseconds.
     reading = 2 * (4096 * 16384 * 4 / 4) / 2.8e12
     assert reading < found.best.cost < reading * 1.5
 
 
-def test_of_gathered_weights_and_gathered_activations_the_smaller_are_sent() -> None:
-    """With everything held in parts 2BD is sent by tensor parallelism and 2DF by FSDP: How to Scale Your Model.
+def test_the_smaller_of_weights_and_activations_is_gathered() -> None:
+    """With everything sharded, tensor parallelism sends 2BD and FSDP 2DF: How to Scale Your Model.
 
-    They are as much where a batch is as large as the hidden dimension; a tenth below and above, the other one is found.
+    They are equal if the batch is as large as the hidden dimension; a tenth below and above, the better one is found.
     """
     hidden, width = 40, 8
     for batch, sent in ((36, 2 * 36 * width * 3), (44, 2 * width * hidden * 3)):
@@ -195,7 +195,7 @@ def test_of_gathered_weights_and_gathered_activations_the_smaller_are_sent() -> 
         assert any(sentence.startswith("FSDP (ZeRO-3)") for sentence in found.parallelism) == (batch > hidden)
 
 
-def test_of_a_small_batch_on_many_devices_weights_stay_and_are_split_by_rows_and_by_columns() -> None:
+def test_a_small_batch_on_many_devices_shards_weights_by_rows_and_columns() -> None:
     # Pope et al., 2022, section 3.2.2: weights that are sharded both ways reduce the traffic of activations.
     x = [None, "a"]
     arrays = {"x": (["B", "D"], x), "w1": (["D", "F"], "auto"), "w2": (["F", "D"], "auto")}
@@ -203,14 +203,14 @@ def test_of_a_small_batch_on_many_devices_weights_stay_and_are_split_by_rows_and
     config = experiment({"a": 4, "b": 16}, {"B": 2, "D": 64, "F": 256}, arrays, graph, {"y": x})
     found = planned(config | {"plan": {"memory": 2 * 64 * 256 * 4 / 64 + 2 * 2 * 64 * 4 / 4}})
     assert layouts(found) == {"w1": ["a", "b"], "w2": ["b", "a"]}
-    # Parts of h are summed over a, and those of y over b; weights are not sent.
+    # Partial sums of h are reduced over a, and those of y over b; weights are not sent.
     sums = 2 * 3 / 4 * (2 * 256 * 4 / 16) + 2 * 15 / 16 * (2 * 64 * 4 / 4)
     assert found.best.sent == pytest.approx(sums)
     assert any(sentence.startswith("2-D weight-stationary: 'h' and 'y'") for sentence in found.parallelism)
 
 
-def test_between_blocks_the_sequence_is_divided() -> None:
-    # Korthikanti et al., 2022: an all-gather and a reduce-scatter in the place of an all-reduce.
+def test_between_blocks_the_sequence_is_sharded() -> None:
+    # Korthikanti et al., 2022: an all-gather and a reduce-scatter instead of an all-reduce.
     weights = {"w1": (["D", "F"], "auto"), "w2": (["F", "D"], "auto")}
     norm = "{0} * rsqrt(mean({0} ** 2, axis=-1, keepdims=True) + 1e-5)"
     lies = [None, "model", None]
@@ -229,7 +229,7 @@ def test_between_blocks_the_sequence_is_divided() -> None:
 
 @pytest.mark.parametrize("backward", [False, True])
 def test_a_vocabulary_is_sharded_for_the_loss(backward: bool) -> None:
-    """A maximum and a sum of each row are sent, twice the logits' rows, in the place of the logits or the weights."""
+    """For each row a maximum and two sums are sent instead of the logits or the weights."""
     arrays = {"x": (["B", "D"], []), "w": (["D", "V"], "auto")}
     graph = {"logits": "x @ w", "loss": "mean(logsumexp(logits, axis=-1))"}
     grad = {"grad": {"of": "loss", "wrt": ["w"]}} if backward else {}
@@ -239,8 +239,8 @@ def test_a_vocabulary_is_sharded_for_the_loss(backward: bool) -> None:
     assert "vocabulary sharded over model: 'loss'" in found.parallelism
 
 
-def test_experts_are_divided_and_tokens_go_to_them() -> None:
-    # Lepikhin et al., 2020, GShard: an all-to-all there and one back.
+def test_experts_are_sharded_and_tokens_are_sent_to_them() -> None:
+    # Lepikhin et al., 2020, GShard: one all-to-all to the experts and one back.
     arrays = {
         "x": (["E", "C", "D"], [None, "model", None]),
         "w1": (["E", "D", "F"], "auto"),
@@ -268,7 +268,7 @@ def network(rng: np.random.Generator, variables: int, choices: int, edges: int) 
 
 @given(st.integers(0, 2**32 - 1), st.integers(2, 5), st.integers(2, 4), st.integers(1, 10))
 @settings(max_examples=40, deadline=None)
-def test_elimination_finds_what_trying_everything_finds(seed: int, variables: int, choices: int, edges: int) -> None:
+def test_elimination_finds_the_exhaustive_optimum(seed: int, variables: int, choices: int, edges: int) -> None:
     small = network(np.random.default_rng(seed), variables, choices, edges)
     every = list(itertools.product(range(choices), repeat=variables))
     least = min(map(small.cost, every))
@@ -283,7 +283,7 @@ def test_elimination_finds_what_trying_everything_finds(seed: int, variables: in
 
 @given(st.integers(0, 2**32 - 1), st.integers(2, 5), st.integers(2, 4), st.integers(1, 10), st.integers(1, 9))
 @settings(max_examples=40, deadline=None)
-def test_messages_bound_what_is_best_and_what_each_choice_costs(
+def test_messages_bound_the_optimum_and_each_choice(
     seed: int, variables: int, choices: int, edges: int, sweeps: int
 ) -> None:
     small = network(np.random.default_rng(seed), variables, choices, edges)
@@ -307,8 +307,8 @@ def grid(rng: np.random.Generator, side: int, choices: int) -> Network:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_is_too_large_to_eliminate_is_found_by_leaving_out_what_cannot_be_better(seed: int) -> None:
-    # Of six rows of six, the largest table of an elimination has millions of entries.
+def test_a_network_too_large_to_eliminate_is_solved_by_pruning(seed: int) -> None:
+    # A grid of six by six variables: the largest table of an elimination has millions of entries.
     wide = grid(np.random.default_rng(seed), 6, 8)
     sizes = [8] * 36
     with pytest.raises(TooLarge):
@@ -339,7 +339,7 @@ def test_the_mixed_integer_program_finds_the_same_and_bounds_it(seed: int) -> No
     assert bound <= exact.cost * (1 + 1e-9)
 
 
-def test_what_is_second_is_what_another_choice_costs() -> None:
+def test_a_runner_up_has_the_exact_cost_of_another_choice() -> None:
     wide = grid(np.random.default_rng(5), 6, 8)
     solver = Solver(wide.pairs, [8] * 36)
     best = solver.solved(wide).choice
@@ -364,8 +364,8 @@ def test_what_is_second_is_what_another_choice_costs() -> None:
         {"g": "x.T @ x", "y": "x @ g @ w"},
     ],
 )
-def test_the_plan_costs_what_the_best_of_all_layouts_costs(graph: dict[str, str]) -> None:
-    """Over all layouts of the arrays, with the best values in between: none is below the plan, and one equals it."""
+def test_the_plan_costs_as_much_as_the_best_of_all_layouts(graph: dict[str, str]) -> None:
+    """Over all layouts of the arrays, with the best intermediate layouts: none is below the plan, and one equals it."""
     arrays = {"x": (["M", "K"], "auto"), "w": (["K", "N"], "auto")}
     config = experiment({"a": 2, "b": 2}, {"M": 8, "K": 4, "N": 16}, arrays, graph, {"y": ["a", "b"]})
     found = planned(config)
@@ -433,7 +433,7 @@ def test_memory_is_bytes_or_has_a_unit(amount: Any, bytes_: float) -> None:
 
 
 @pytest.mark.parametrize("amount", ["much", "90 Gibibytes", "-3 GB", "0 MB", True])
-def test_and_nothing_else(amount: Any) -> None:
+def test_other_amounts_of_memory_are_refused(amount: Any) -> None:
     with pytest.raises(InvalidExperiment) as error:
         auto.read_plan({"plan": {"memory": amount}})
     assert error.value.fault.message.startswith(f"{amount!r} is not an amount of memory")
@@ -471,7 +471,7 @@ def test_the_command_leaves_an_experiment_that_runs_and_sends_what_was_planned(t
     assert record["programs"]["auto"]["bytes_sent"] == 144
 
 
-def test_what_is_planned_with_a_gradient_is_what_is_compiled(tmp_path: Path) -> None:
+def test_the_plan_with_a_gradient_equals_the_compiled_program(tmp_path: Path) -> None:
     done = _command(tmp_path, mlp(64, {"model": 4}, loss=True, plan={"candidates": 1}))
     assert done.returncode == 0, done.stdout + done.stderr
     (only,) = json.loads((tmp_path / "run" / "plan.json").read_text(encoding="utf-8"))["tried"]
@@ -553,7 +553,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_cannot_be_planned_is_one_message(what: str, tmp_path: Path) -> None:
+def test_an_impossible_plan_is_one_message(what: str, tmp_path: Path) -> None:
     config, message = REFUSED[what]
     done = _command(tmp_path, config)
     assert done.returncode == 2, done.stdout + done.stderr
@@ -581,7 +581,7 @@ def test_a_sweep_plans_each_point(tmp_path: Path) -> None:
 
 
 def test_the_shape_of_the_mesh_is_found_too(tmp_path: Path) -> None:
-    """Rows are sharded over data and columns over model: a short product is best sharded by columns alone."""
+    """Rows are sharded over data and columns over model; a product with few rows is best sharded by columns only."""
     config = mlp(64, {"data": 1, "model": 1}, x=["data", None], loss=True, plan={"candidates": 1}, program="auto")
     config["mesh"]["shape"] = "auto"
     config["target"] = {"devices": 4}
@@ -589,7 +589,7 @@ def test_the_shape_of_the_mesh_is_found_too(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     written = json.loads((tmp_path / "run" / "plan.json").read_text(encoding="utf-8"))
     shapes = {tuple(one["shape"]): one["cost"] for one in written["shapes"]}
-    # x is sharded over data alone, so that the two axes are not interchangeable.
+    # x is sharded only over data, so that the two axes are not interchangeable.
     assert set(shapes) == {(1, 4), (2, 2), (4, 1)}
     for shape, cost in shapes.items():
         one = mlp(64, dict(zip(("data", "model"), shape, strict=True)), x=["data", None], loss=True)
@@ -607,7 +607,7 @@ def test_axes_that_are_alike_are_taken_in_one_order() -> None:
     assert len(auto.shapes(config, alike=False)) == 4
 
 
-def test_of_several_things_to_be_small_there_is_a_front() -> None:
+def test_several_objectives_give_a_front() -> None:
     config = mlp(8, {"model": 4}, x="auto", plan={"least": ["bytes", "memory"]})
     found = planned(config)
     points = [(one.costs["bytes"], one.costs["memory"]) for one in found.front]
@@ -618,7 +618,7 @@ def test_of_several_things_to_be_small_there_is_a_front() -> None:
     assert points[-1][1] == pytest.approx(planned(config | {"plan": {"least": "memory"}}).best.cost)
 
 
-def test_layouts_by_hand_stand_beside_the_plan(tmp_path: Path) -> None:
+def test_handwritten_layouts_are_compared_with_the_plan(tmp_path: Path) -> None:
     config = mlp(64, {"model": 4}, loss=True, plan={"candidates": 1, "competitors": ["megatron.yaml", "data.yaml"]})
     home = tmp_path / "conf" / "experiment"
     home.mkdir(parents=True)
@@ -643,7 +643,7 @@ def test_layouts_by_hand_stand_beside_the_plan(tmp_path: Path) -> None:
         ("mesh: {}", "hand.yaml is no file of layouts; it maps names to specs, below arrays, constraints"),
     ],
 )
-def test_what_is_wrong_with_a_file_by_hand_is_one_message(written: str, message: str, tmp_path: Path) -> None:
+def test_a_fault_in_a_competitors_file_is_one_message(written: str, message: str, tmp_path: Path) -> None:
     home = tmp_path / "conf" / "experiment"
     home.mkdir(parents=True)
     (home / "hand.yaml").write_text(written)
@@ -671,7 +671,7 @@ def test_a_memory_limit_is_held_as_it_is_compiled(tmp_path: Path) -> None:
     assert "planned again, where these are at most" in done.stdout
 
 
-def test_a_limit_that_nothing_compiled_meets_says_the_least_that_was_found(tmp_path: Path) -> None:
+def test_a_limit_that_no_candidate_meets_names_the_least_that_was_compiled(tmp_path: Path) -> None:
     least = planned(mlp(8, {"model": 4}, x=[], plan={"least": "memory"})).best.held
     config = mlp(8, {"model": 4}, x=[], plan={"candidates": 1, "memory": least + 1}, program="auto")
     done = _command(tmp_path, config)
@@ -768,15 +768,15 @@ def test_open_shapes_need_a_number_of_devices(tmp_path: Path) -> None:
     assert "no number of devices to make a mesh of: say target.devices, mesh.devices, or a target" in done.stderr
 
 
-def test_reshards_that_cost_nothing_lead_in_no_circle() -> None:
-    """Hardware that names no links has collectives that take no time."""
+def test_free_reshards_do_not_go_in_circles() -> None:
+    """On hardware without links, collectives take no time."""
     hardware = {"name": "mine", "flops": {"float32": 1e12}}
     found = planned(mlp(16, {"x": 2, "y": 2}, loss=True, plan={"least": "time"}, hardware=hardware))
     assert found.best.cost < 1e-6
     assert all(candidate.cost >= found.bound for candidate in found.others)
 
 
-def test_candidates_that_take_too_long_here_are_not_compiled(tmp_path: Path) -> None:
+def test_candidates_whose_verification_takes_too_long_are_not_compiled(tmp_path: Path) -> None:
     done = _command(tmp_path, mlp(32768, {"model": 4}, loss=True), "dims.D=4096", "dims.F=16384")
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(

@@ -73,7 +73,7 @@ def test_a_bug_in_an_operation_of_both_oracles_is_caught(tmp_path: Path, monkeyp
     ]
 
 
-def test_rounding_that_a_quotient_carries_far_is_told_from_a_mistake(tmp_path: Path) -> None:
+def test_rounding_amplified_by_a_quotient_is_distinguished_from_a_mistake(tmp_path: Path) -> None:
     mesh = {"axes": ["i", "j"], "shape": [4, 2]}
     # (x - mean) / std of two nearly equal values: NumPy's own float32 loses 6e-5 of it.
     right: Any = run.run(config("distributed_normalize", mesh, program="shard_map"), tmp_path, Sources)
@@ -111,7 +111,7 @@ def verdicts(error: float, atol: float = 1e-6, **statuses: Any) -> dict[Program,
         ),
     ],
 )
-def test_a_program_that_stands_alone_is_named(statuses: dict[str, Any], agree: str, wrong: str, differ: str) -> None:
+def test_a_program_that_alone_differs_is_named(statuses: dict[str, Any], agree: str, wrong: str, differ: str) -> None:
     given = context()
     far, near = f"{agree} {wrong}: the compiler", f"{agree} {differ}: its rounding is more than was measured, or"
     assert blame.blame(given, verdicts(1.0, **statuses), Program.CONSTRAINT, alike=True) == far
@@ -125,7 +125,7 @@ def test_a_program_that_stands_alone_is_named(statuses: dict[str, Any], agree: s
     # The root mean square of C is 839, and the square root of float32's eps 3.5e-4.
     [(9e-5, 1e-6, False), (1.1e-4, 1e-6, True), (1.0, 0.2, True), (1.0, 0.3, False), (0.2, 0.04, False)],
 )
-def test_what_no_order_of_operations_explains_is_the_compilers(error: float, atol: float, far: bool) -> None:
+def test_an_error_beyond_any_order_of_operations_is_the_compilers(error: float, atol: float, far: bool) -> None:
     found = verdicts(error, atol, auto="passed", constraint="failed")
     told = blame.blame(context(), found, Program.CONSTRAINT, alike=True)
     assert told.endswith("wrong: the compiler") == far

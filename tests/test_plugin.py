@@ -250,7 +250,7 @@ def test_a_collective_that_appeared_is_named(told: Project) -> None:
     )
 
 
-def test_a_golden_that_is_no_golden_is_named(told: Project) -> None:
+def test_an_invalid_golden_is_named(told: Project) -> None:
     (told.goldens / "mine.json").write_text('{"jax 0.10": 1}')
     said = told.pytest("--experiments", "my_conf", status=1)
     assert "goldens/mine.json  'jax 0.10' is not a mapping of targets; restore the file" in said
@@ -297,7 +297,7 @@ def test_no_other_yaml_file_is_collected(project: Project) -> None:
         assert "no tests collected" in project.pytest(*arguments, "--collect-only", "-q", status=5), arguments
 
 
-def test_experiments_on_the_command_line_are_all_that_runs_and_in_addopts_what_nothing_else_names(
+def test_experiments_on_the_command_line_run_alone_and_in_addopts_by_default(
     project: Project,
 ) -> None:
     project.write("tests/test_own.py", "def test_own(): pass\n")
@@ -363,7 +363,7 @@ def test_a_file_that_is_only_a_base_of_others_has_no_items(project: Project) -> 
     assert alone.count("base.yaml::") == alone.count("mine.yaml::") == 32
 
 
-def test_an_experiment_that_one_of_ours_hides_is_refused(project: Project) -> None:
+def test_an_experiment_hidden_by_a_shipped_one_is_refused(project: Project) -> None:
     project.write("my_conf/experiment/layer.yaml", MINE)
     said = project.pytest("--experiments", "my_conf", "--collect-only", status=2)
     assert "shardproof has an experiment 'layer', which hides this one; give the file another name" in said
@@ -429,7 +429,7 @@ def test_update_rewrites_and_prints_what_changed(told: Project) -> None:
     told.pytest("--experiments", "my_conf", status=0)
 
 
-def test_goldens_that_nothing_uses_are_reported(told: Project) -> None:
+def test_unused_goldens_are_reported(told: Project) -> None:
     from importlib.metadata import version
 
     current = golden.series(version("jax"))
@@ -452,7 +452,7 @@ def test_goldens_that_nothing_uses_are_reported(told: Project) -> None:
     assert told.pytest("my_conf/experiment/mine.yaml::auto", status=0).count("unused: ") == 2
 
 
-def test_the_goldens_of_neighbours_are_not_reported(told: Project) -> None:
+def test_the_goldens_of_other_config_folders_are_not_reported(told: Project) -> None:
     told.write("other/experiment/theirs.yaml", MINE)
     golden.pin(told.goldens / "theirs.json", ("jax 0.10", "cpu", "auto"), golden.pinned(program()))
     assert "unused" not in told.pytest("--experiments", "my_conf", status=0)
@@ -487,7 +487,7 @@ def test_other_targets_have_ids_and_goldens_of_their_own(told: Project) -> None:
     assert "my_conf/experiment/mine.yaml::my_tpu::sections\n" in listed
 
 
-def test_what_jax_cannot_express_is_skipped_unless_a_golden_says_that_it_could(told: Project) -> None:
+def test_an_unsupported_program_is_skipped_unless_a_golden_exists(told: Project) -> None:
     without = {name: found for name, found in FOUND.items() if name != "vmap"}
     told.tell(programs=without, not_supported={"vmap": "no axis_index_groups (JAX 0.10.2)"})
     said = told.pytest("--experiments", "my_conf", "-rs", status=1)
@@ -520,7 +520,7 @@ def test_sections_that_differ_fail_an_item_of_their_own(told: Project) -> None:
     assert re.search(r"SKIPPED \[1\] .* not here", told.pytest("--experiments", "my_conf", "-rs", status=0))
 
 
-def test_where_there_is_one_section_there_is_no_item_for_two(project: Project) -> None:
+def test_a_single_section_has_no_sections_item(project: Project) -> None:
     project.write("my_conf/experiment/mine.yaml", re.sub(r"per_device:.*?(?=outputs)", "", MINE, flags=re.DOTALL))
     said = project.pytest("--experiments", "my_conf", "--collect-only", "-q", status=0)
     assert "sections" not in said
@@ -543,7 +543,7 @@ def test_a_weak_check_fails_and_is_not_pinned(told: Project) -> None:
     assert "vmap" not in told.golden()["jax 0.10"]["cpu"]
 
 
-def test_what_is_known_to_be_wrong_is_expected_to_fail(told: Project) -> None:
+def test_a_known_wrong_output_is_an_xfail(told: Project) -> None:
     told.tell(programs={**FOUND, "vmap": checked("known", "C is wrong")}, status="known")
     said = told.pytest("--experiments", "my_conf", "-rx", status=0)
     assert "31 passed, 1 xfailed" in said
@@ -557,7 +557,7 @@ def test_a_check_that_the_record_lacks_fails(told: Project) -> None:
     assert "the record has no check 'replicas' of shard_map" in said
 
 
-def test_a_program_or_worker_that_died_fails_with_its_last_words(told: Project) -> None:
+def test_a_program_or_worker_that_died_fails_with_its_last_output(told: Project) -> None:
     told.tell(programs={**FOUND, "auto": died("the process was ended by SIGABRT")}, status="error")
     said = told.pytest("--experiments", "my_conf", status=1)
     assert "auto: the process was ended by SIGABRT\n" in said
@@ -588,7 +588,7 @@ def test_the_folder_of_the_goldens_can_be_chosen(project: Project) -> None:
     assert not project.goldens.exists()
 
 
-def test_run_folders_of_what_passed_are_removed(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_folders_of_passed_items_are_removed(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     scratch = project.folder / "scratch"
     scratch.mkdir()
     monkeypatch.setenv("TMPDIR", str(scratch))
@@ -598,9 +598,7 @@ def test_run_folders_of_what_passed_are_removed(project: Project, monkeypatch: p
     assert list(scratch.iterdir()) == []
 
 
-def test_what_a_session_that_was_killed_leaves_goes_with_the_next(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_next_session_removes_files_of_a_killed_one(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     scratch = project.folder / "scratch"
     scratch.mkdir()
     monkeypatch.setenv("TMPDIR", str(scratch))
@@ -625,7 +623,7 @@ def test_what_a_session_that_was_killed_leaves_goes_with_the_next(
     }
 
 
-def test_without_experiments_a_session_is_as_if_the_plugin_were_not_there(project: Project) -> None:
+def test_without_experiments_the_plugin_changes_nothing(project: Project) -> None:
     project.write("test_own.py", "def test_own(): pass\n")
     said = project.pytest("test_own.py", "-n", "2", status=0)
     assert "1 passed" in said

@@ -157,7 +157,7 @@ def test_the_documents_have_the_same_record_over_several_processes(name: str, tm
 
 
 @pytest.mark.whole
-def test_one_that_is_killed_ends_what_it_ran_and_the_rest_runs(tmp_path: Path) -> None:
+def test_a_killed_process_ends_its_program_and_the_rest_runs(tmp_path: Path) -> None:
     started: list[Together] = []
 
     def start(count: int) -> Together:

@@ -129,7 +129,7 @@ def parts(found: Profile) -> float:
 # Own times.
 
 
-def test_what_stands_inside_an_event_on_its_line_is_not_counted_twice() -> None:
+def test_nested_events_on_a_line_are_not_counted_twice() -> None:
     events = [event("a", 0, 100), event("b", 10, 40), event("c", 20, 30), event("d", 50, 60), event("e", 100, 110)]
     assert own_times(events, {}) == [60, 20, 10, 10, 10]
 
@@ -138,7 +138,7 @@ def test_other_lines_work_at_the_same_time() -> None:
     assert own_times([event("a", 0, 100), event("b", 10, 40, line=1)], {}) == [100, 30]
 
 
-def test_the_steps_of_a_loop_are_inside_it_on_whatever_line_they_stand() -> None:
+def test_the_steps_of_a_loop_are_inside_it_on_any_line() -> None:
     inside = {"while": frozenset({"a", "b"})}
     events = [
         event("while", 0, 100),
@@ -192,11 +192,11 @@ def test_a_fusion_that_serves_several_lines_is_not_split() -> None:
     assert nanoseconds(found) == {"start+other": 10, "C": 5, "unattributed": 0}
 
 
-def test_what_a_fusion_only_takes_is_not_what_it_computes() -> None:
+def test_a_fusion_is_attributed_to_its_computation_not_its_operands() -> None:
     assert nanoseconds(read_profile(event("step", 0, 10))) == {"ring.v": 10, "unattributed": 0}
 
 
-def test_what_leads_to_no_line_is_counted() -> None:
+def test_instructions_without_a_line_are_counted() -> None:
     found = read_profile(
         event("nowhere", 0, 10),
         event("gone", 10, 15),
@@ -208,7 +208,7 @@ def test_what_leads_to_no_line_is_counted() -> None:
     assert found.unknown == ["the module does not have gone, sum", "the trace does not show permute"]
 
 
-def test_times_are_per_run_and_device_and_what_does_not_run_takes_none() -> None:
+def test_times_are_per_run_and_device() -> None:
     events = [
         event("sum", start, start + took, device=device, line=device, run=run)
         for (device, run), start, took in [((0, 0), 0, 10), ((1, 0), 0, 30), ((0, 1), 100, 20), ((1, 1), 100, 40)]
@@ -221,7 +221,7 @@ def test_times_are_per_run_and_device_and_what_does_not_run_takes_none() -> None
     assert found.seconds.total == pytest.approx(1.08e-7)
 
 
-def test_runs_that_are_not_told_apart_have_a_total_alone() -> None:
+def test_indistinguishable_runs_have_only_a_total() -> None:
     found = read_profile(event("sum", 0, 10, run=-1), event("permute", 10, 30, run=-1), runs=2)
     assert found.seconds == Seconds(median=None, min=None, max=None, total=3e-8)
     assert found.collectives[0].executions is None
@@ -236,7 +236,7 @@ def test_runs_that_are_not_told_apart_have_a_total_alone() -> None:
         ((event("permute", 0, 10),), "permute ran 1 times a run, not 3 times"),
     ],
 )
-def test_a_trace_that_is_not_what_it_should_be_says_so(events: tuple[Event, ...], sentence: str) -> None:
+def test_an_unexpected_trace_is_reported(events: tuple[Event, ...], sentence: str) -> None:
     assert sentence in read_profile(*events, runs=5, unknown=["what the reader could not read"]).unknown
     assert "what the reader could not read" in read_profile(*events, unknown=["what the reader could not read"]).unknown
 
@@ -262,7 +262,7 @@ ENTRY %main (A: f32[4]) -> f32[4] {
     assert found.unknown == []
 
 
-def test_a_fusion_that_computes_while_it_communicates_says_what_else_its_time_is() -> None:
+def test_a_collective_fusion_names_the_lines_that_it_computes() -> None:
     module = """HloModule jit_f, is_scheduled=true, num_partitions=4
 
 %add (l: f32[], r: f32[]) -> f32[] {
@@ -350,7 +350,7 @@ def test_a_cpu_executes_on_the_threads_of_the_host() -> None:
     )
 
 
-def test_an_end_that_the_trace_lacks_is_told() -> None:
+def test_a_missing_end_event_is_reported() -> None:
     thread = [on_cpu("a", 10, 20, 1, 0, 1), made("end: a", 29, 0.2, _c=1), on_cpu("b", 30, 5, 1, 0, 2)]
     recorded = planes.read([Plane("/host:CPU", [Line("tf_XLAEigen/2", thread)])])
     assert [one.done for one in recorded.events] == [30, 35]
@@ -460,7 +460,7 @@ def test_without_profile_there_is_none(tmp_path: Path) -> None:
     assert not (tmp_path / "profile").exists()
 
 
-def test_a_profiler_that_fails_is_told_and_costs_no_values(tmp_path: Path) -> None:
+def test_a_failed_profiler_is_reported_and_values_are_kept(tmp_path: Path) -> None:
     (tmp_path / "profile").write_text("a file where the folder of the profiles belongs")
     found = ran(ours("case3_allreduce"), tmp_path, program="shard_map")
     result = found.compiled["shard_map"]
@@ -478,7 +478,7 @@ PROFILED = asked(
 
 
 @pytest.mark.parametrize("how", ["os.abort()", "time.sleep(60)"])
-def test_a_profiler_that_ends_the_worker_ends_no_program(how: str) -> None:
+def test_a_profiler_that_ends_the_worker_fails_no_program(how: str) -> None:
     names = ["auto", "profile auto", "vmap", "profile vmap"]
     body = f"{TYPES}finish(steps[0]); say('started', step=steps[1]); {how}"
     events, _ = hear(body, TYPES + "finish(*steps)", job=PROFILED, timeout=2.0)
@@ -515,7 +515,7 @@ def test_a_verification_takes_no_profile() -> None:
 
 
 @needs_libtpu
-def test_where_nothing_runs_there_is_no_profile_and_one_warning_says_so(tmp_path: Path) -> None:
+def test_a_compile_only_run_has_one_warning_instead_of_profiles(tmp_path: Path) -> None:
     found = ran(ours("case3_allreduce"), tmp_path, target={"topology": "v5e:2x2"})
     assert found.status == "passed"
     assert found.warnings == ["there is no profile: nothing runs on v5e:2x2, which is not here"]

@@ -78,7 +78,7 @@ def test_the_compiler_partitions_every_operation(pack, program, tmp_path):
 
 @pytest.mark.parametrize("name", sorted(RUNNING))
 def test_a_running_reduction_in_every_program(name, tmp_path):
-    # One at a time: in one program, XLA of jaxlib 0.10 pads the second one with the first one's init value.
+    # One at a time: in one program, XLA of jaxlib 0.10 pads the second one with the first one's initial value.
     outcome = harness.run(ARRAYS % SPECS[0], tmp_path, graph={"out": f"{name}(A, axis=1)"}, outputs={"out": ["x"]})
     assert set(outcome.runs) == {"auto", "constraint", "explicit", "derived"}
     assert outcome.failures() == []
@@ -169,7 +169,7 @@ def on_every_device(expressions, **changes):
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("shape", [[2, 2], [1, 2], [2, 1]], ids=str)
-def test_collectives_compute_what_the_interpreter_does(shape, tmp_path):
+def test_collectives_agree_with_the_interpreter(shape, tmp_path):
     fitting = COLLECTIVES if shape == [2, 2] else [e for e in COLLECTIVES if not re.search(r"\[1|\[:2|\[\[", e)]
     outcome = harness.run(on_every_device(fitting, mesh={"axes": ["x", "y"], "shape": shape}), tmp_path)
     assert set(outcome.runs) == {"shard_map", "vmap"}
@@ -184,7 +184,7 @@ def test_collectives_that_only_shard_map_has(tmp_path):
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("expression", SHARD_MAP_ONLY)
-def test_what_vmap_does_not_have_is_said(expression):
+def test_features_that_vmap_lacks_are_reported(expression):
     experiment = harness.experiment(on_every_device([expression]))
     with harness.configured(experiment):
         reason = harness.infer(experiment).unsupported[Program.VMAP]
@@ -493,7 +493,7 @@ outputs: {{C: [x, y], D: [x], E: [y]}}
          "out, or use pcast(…, 'x', to='varying') first"),
     ],
 )  # fmt: skip
-def test_a_collective_that_jax_cannot_be_given(expression, message):
+def test_a_collective_call_that_jax_does_not_support_is_refused(expression, message):
     with pytest.raises(InvalidExperiment) as raised:
         harness.types(OPERANDS, per_device={"n": expression}, outputs={"n": ["x", "y"]})
     assert raised.value.fault.message == message
@@ -513,7 +513,7 @@ def test_a_collective_that_jax_cannot_be_given(expression, message):
          "the carry 'acc' starts as float32[8, 8] and ends the body as float32[16, 8]; a fori_loop keeps one type"),
     ],
 )  # fmt: skip
-def test_a_carry_that_changes_its_type(first, body, message):
+def test_a_carry_that_changes_its_type_is_refused(first, body, message):
     loop = {"repeat": 2, "carry": {"acc": first}, "body": {"acc": body}, "unroll": False}
     with pytest.raises(InvalidExperiment) as raised:
         harness.types(OPERANDS, per_device={"ring": loop}, outputs={"ring.acc": ["x", "y"]})
@@ -521,7 +521,7 @@ def test_a_carry_that_changes_its_type(first, body, message):
     assert raised.value.fault.key == ("per_device", "ring", "carry", "acc")
 
 
-def test_a_random_key_is_no_output():
+def test_a_random_key_as_output_is_refused():
     with pytest.raises(InvalidExperiment, match="'k' of graph is a random key; an output is an array of numbers"):
         harness.types("{graph: {k: key(0)}, outputs: {k: []}}")
 
@@ -576,7 +576,7 @@ outputs: {m: [x, y]}
 """
 
 
-def test_a_function_and_a_number_that_jax_has_by_name_are_written_so(tmp_path):
+def test_functions_and_infinities_are_written_by_jaxs_names(tmp_path):
     written = harness.run(WINDOWS, tmp_path).sources
     graph = 'm = jax.lax.reduce_window(jnp.where(A > 0, A, -jnp.inf), -jnp.inf, jax.lax.max, (1, 3), (1, 1), "SAME")'
     local = "m = jax.lax.reduce_window(A, init_value=0.0, computation=jax.lax.add, window_dimensions=(1, 1))"

@@ -33,18 +33,18 @@ def on_terminal(monkeypatch: pytest.MonkeyPatch, seconds: float) -> str:
     return told.decode()
 
 
-def test_what_takes_long_is_shown_and_gone_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_activity_is_shown_and_removed_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     told = on_terminal(monkeypatch, 0.4)
     assert "\r\x1b[Kmine: the reference, 0 s" in told
     assert "\r\x1b[Kmine: auto (1 of 6), " in told
     assert told.endswith("\r\x1b[Kend")
 
 
-def test_what_is_soon_done_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_short_activity_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert on_terminal(monkeypatch, 0.0) == "end"
 
 
-def test_elsewhere_what_is_done_is_a_line_now_and_then_and_each_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_terminal_each_activity_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     with Progress("mine", every=0.02) as shown:
         shown.tell("the reference")
         time.sleep(0.2)
@@ -53,7 +53,7 @@ def test_elsewhere_what_is_done_is_a_line_now_and_then_and_each_once(capsys: pyt
     assert capsys.readouterr() == ("", "mine: the reference, 0 s\nmine: auto (1 of 6), 0 s\n")
 
 
-def test_elsewhere_what_is_soon_done_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_terminal_a_short_activity_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     with Progress("mine") as shown:
         shown.tell("the reference")
     assert capsys.readouterr() == ("", "")

@@ -188,12 +188,12 @@ UP, DOWN = "params_mlp_0_up", "params_mlp_1_down"
         {"arrays": {**TREE["arrays"], "params": {"tree": "mine.init(key(0), 4)", "specs": "mine.specs()"}}},
     ],
 )
-def test_leaves_of_a_tree_lie_as_patterns_or_a_tree_of_specs_say(said: dict[str, Any], folder: Path) -> None:
+def test_leaves_get_layouts_from_patterns_or_a_tree_of_specs(said: dict[str, Any], folder: Path) -> None:
     specs = specs_of(traced(folder, TREE | said))
     assert (specs[UP], specs[DOWN]) == ([None, "model"], ["model"])
 
 
-def test_an_array_keeps_what_its_line_says(folder: Path) -> None:
+def test_an_arrays_own_spec_precedes_patterns(folder: Path) -> None:
     assert specs_of(traced(folder, TREE | {"specs": {"**": ["model"]}}))["x"] == ["data"]
 
 
@@ -308,7 +308,7 @@ def test_a_name_of_a_differentiated_function_is_that_of_its_forward_pass(folder:
     assert "new_up" in found
 
 
-def test_constraints_inside_hold_in_the_program_and_in_what_is_derived(folder: Path, tmp_path: Path) -> None:
+def test_constraints_inside_a_function_apply_to_the_programs_and_derived(folder: Path, tmp_path: Path) -> None:
     config = SCANNED | {
         "constraints": {"whole/**/hidden": ["data", "model"]},
         "grad": {"of": "whole", "wrt": ["params"]},
@@ -324,7 +324,7 @@ def test_constraints_inside_hold_in_the_program_and_in_what_is_derived(folder: P
     assert done.returncode == 0, done.stderr
 
 
-def test_device_code_is_held_to_the_function_of_whole_arrays(folder: Path, tmp_path: Path) -> None:
+def test_device_code_is_compared_with_the_function_of_whole_arrays(folder: Path, tmp_path: Path) -> None:
     config = TREE | {
         "specs": {"params/**/up": [None, "model"], "params/**/down": ["model"]},
         "per_device": {"loss": "mine.loss_of_shard(params, x)"},
@@ -349,7 +349,7 @@ def test_a_line_of_both_sections_is_traced_for_each(folder: Path, tmp_path: Path
     assert record.checks.sections.status == "passed"
 
 
-def test_a_tree_that_is_given_has_a_line_for_each_leaf(folder: Path) -> None:
+def test_a_returned_tree_has_a_line_for_each_leaf(folder: Path) -> None:
     definition = traced(folder, LINE | {"graph": {"y": "mine.halves(x)"}, "outputs": {"y": ["data"]}})
     assert {*definition["outputs"]} == {"y_low", "y_high"}
     assert read(definition).outputs["y_low"].yaml() == "[data]"
@@ -367,7 +367,7 @@ def test_a_tree_that_is_given_has_a_line_for_each_leaf(folder: Path) -> None:
                      "params/up, whole/head, whole/mlp and whole/mlp/hidden"),
     ],
 )  # fmt: skip
-def test_a_path_that_nothing_has_is_refused_with_those_that_there_are(pattern: str, said: str, folder: Path) -> None:
+def test_an_unmatched_path_is_refused_with_the_existing_ones(pattern: str, said: str, folder: Path) -> None:
     assert fault(folder, SCANNED | {"constraints": {pattern: []}}) == (f"constraints.{pattern}", said)
 
 
@@ -487,7 +487,7 @@ WITH_SPECS = {"params": {"tree": "mine.init(key(0), 4)", "specs": "mine.fewer_sp
         ),
     ],
 )
-def test_what_is_wrong_is_one_message(config: dict[str, Any], key: str, said: str, folder: Path) -> None:
+def test_a_mistake_is_one_message(config: dict[str, Any], key: str, said: str, folder: Path) -> None:
     assert fault(folder, config) == (key, said)
 
 
@@ -513,7 +513,7 @@ def test_a_reference_is_named_by_its_file_too(folder: Path) -> None:
 # A worker that does one job after the other.
 
 
-def test_a_file_that_was_edited_is_another_one(folder: Path) -> None:
+def test_an_edited_file_is_imported_again(folder: Path) -> None:
     file = folder / "python_edited.py"
     config = LINE | {"imports": {"edited": "python_edited.py"}, "graph": {"y": "edited.f(x)"}}
 

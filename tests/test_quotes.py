@@ -44,6 +44,6 @@ def test_each_way_to_write_a_string(piece):
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(PIECES), st.text("'\"\\#ab ", max_size=5), st.sampled_from(COMMENTS))))
-def test_the_text_is_the_tokenizers(lines):
+def test_the_text_equals_the_tokenizers(lines):
     text = "\n".join(f"a = [{piece}, {written!r}]{comment}" for piece, written, comment in lines) + "\n"
     assert source.module(text.removesuffix("\n")) == by_tokens(text)

@@ -84,7 +84,7 @@ DENSE = {each: by_dense(each) for each in (1, 2)}
 
 @settings(max_examples=40, deadline=None)
 @given(st.data(), st.sampled_from(sorted(DENSE)))
-def test_it_is_what_an_all_to_all_of_padded_blocks_writes(data, each):
+def test_a_ragged_all_to_all_equals_an_all_to_all_of_padded_blocks(data, each):
     arguments = data.draw(calls(each))
     ours = collectives.ragged_all_to_all(LINE, *arguments, axis_name="x")
     np.testing.assert_array_equal(np.stack(ours), DENSE[each](arguments))
@@ -94,7 +94,7 @@ def of(*values: Any) -> list[np.ndarray]:
     return [np.asarray(value) for value in values]
 
 
-def test_it_is_what_jax_documents():
+def test_a_ragged_all_to_all_equals_jaxs_documented_example():
     ours = collectives.ragged_all_to_all(
         Mesh(("x",), (2,)),
         of([1, 2, 2], [3, 4, 0]),
@@ -110,7 +110,7 @@ def test_it_is_what_jax_documents():
 
 @settings(max_examples=10, deadline=None)
 @given(st.data())
-def test_groups_are_apart(data):
+def test_groups_are_independent(data):
     half = [argument[:2] for argument in data.draw(calls(2))]
     half[2:] = [[each[:4] for each in argument] for argument in half[2:]]
     # The received sizes are recomputed without the two omitted devices.
@@ -134,7 +134,7 @@ def test_groups_are_apart(data):
          "slice 0 of device 1, for device 0, is written to output[0:1], where device 0 writes too"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_is_said(changes, message):
+def test_sizes_that_do_not_fit_are_reported(changes, message):
     moved = [[[1, 2, 2], [3, 4, 0]], [[0] * 4, [0] * 4]]
     arguments = [*moved, [[0, 1], [0, 1]], [[1, 2], [1, 1]], [[0, 0], [1, 2]], [[1, 1], [2, 1]]]
     for at, value in changes.items():
@@ -159,7 +159,7 @@ outputs: {C: [x, null]}
 """
 
 
-def test_the_lines_are_held_to_the_graph_where_xla_has_no_such_collective(tmp_path):
+def test_the_lines_are_compared_with_the_graph_if_xla_lacks_the_collective(tmp_path):
     outcome = harness.run(SENT, tmp_path)
     assert outcome.record.status == "passed"
     assert isinstance(outcome.sections, SectionsVerdict)
@@ -200,13 +200,13 @@ outputs: {C: [x, null]}
     )
 
 
-def test_without_a_graph_there_is_nothing_to_hold_them_to():
+def test_without_a_graph_the_lines_are_refused_on_cpus():
     lines = SENT[: SENT.index("graph:")] + SENT[SENT.index("per_device:") :]
     with pytest.raises(InvalidExperiment, match=r"^per_device: XLA has no ragged_all_to_all for CPUs.*=v5e_2x2$"):
         harness.types(lines)
 
 
-def test_what_values_do_not_allow_is_a_message_about_the_line(tmp_path):
+def test_values_that_do_not_fit_are_a_message_about_the_line(tmp_path):
     text = SENT.replace("axis_index('x') + zeros_like(S), S, axis_name", "arange(4) * 3, S, axis_name")
     message = """per_device.C
   slice 3 of device 0, for device 3, is written to output[9:10], which has 8 rows
@@ -233,7 +233,7 @@ def test_what_values_do_not_allow_is_a_message_about_the_line(tmp_path):
          "takes offsets and sizes of one length, a multiple of the 3 devices, not [4], [4], [4], [4]"),
     ],
 )  # fmt: skip
-def test_what_jax_cannot_be_given_is_refused(call, message):
+def test_invalid_calls_are_refused(call, message):
     start = SENT.index("ragged_all_to_all(")
     text = SENT[:start] + f"ragged_all_to_all({call})" + SENT[SENT.index("\n", start) :]
     with pytest.raises(InvalidExperiment) as error:
@@ -241,7 +241,7 @@ def test_what_jax_cannot_be_given_is_refused(call, message):
     assert message in str(error.value)
 
 
-def test_the_trace_says_which_rows_stay(tmp_path):
+def test_the_trace_shows_which_rows_are_kept(tmp_path):
     experiment = harness.experiment(SENT)
     (line,) = experiment.per_device
     assert isinstance(line, Node)
@@ -257,7 +257,7 @@ def test_the_trace_says_which_rows_stay(tmp_path):
     assert rows == {(0, 1): (0,), (1, 2): (1,), (2, 3): (2,), (3, 4): (3,), (4, 8): ()}
 
 
-def test_there_is_no_program_for_the_trace_either():
+def test_the_trace_has_no_program_either():
     outcome = harness.types(SENT)
     assert Program.SHARD_MAP in outcome.unsupported
     assert StepWork.TRACE not in outcome.unsupported
@@ -275,7 +275,7 @@ metadata={op_name="jit(f)/shard_map/C/ragged_all_to_all"}
 """
 
 
-def test_how_much_a_compiled_one_sends_is_not_known():
+def test_the_bytes_of_a_compiled_ragged_all_to_all_are_unknown():
     experiment = harness.experiment(SENT)
     found = evidence.read(hlo.read(COMPILED), Origins(experiment, "per_device"), experiment.mesh)
     (one,) = found.found
@@ -285,7 +285,7 @@ def test_how_much_a_compiled_one_sends_is_not_known():
     assert found.missing == []
 
 
-def test_what_the_program_asks_for_is_read_as_the_collective_that_it_is():
+def test_a_lowered_ragged_all_to_all_is_read_as_its_kind():
     experiment = harness.experiment(SENT)
     mesh = jax.make_mesh((DEVICES,), ("x",), axis_types=(AxisType.Auto,), devices=jax.devices()[:DEVICES])
 

@@ -101,9 +101,7 @@ files.write_text(Path(sys.argv[1]), "new text")
     assert before is None or path.read_text() == before
 
 
-def test_where_every_file_has_a_name_it_is_hidden_until_it_is_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_unnamed_files_an_incomplete_file_is_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "O_TMPFILE", raising=False)
     seen: list[list[str]] = []
     genuine = os.replace
@@ -120,7 +118,7 @@ def test_where_every_file_has_a_name_it_is_hidden_until_it_is_whole(
     assert (tmp_path / "result.json").read_text() == "new"
 
 
-def test_what_cannot_be_written_leaves_the_old_record(tmp_path: Path) -> None:
+def test_a_record_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
     good = evidence.record()
     record.write(good, tmp_path)
     with pytest.raises(TypeError):
@@ -170,7 +168,7 @@ CLASSES = [FileChecks, Checks, CompiledProgram, ProgramRecord, Verification, Tra
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
-def test_what_is_read_is_what_was_written(kind: type[Any]) -> None:
+def test_a_value_is_read_as_it_was_written(kind: type[Any]) -> None:
     @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
     @given(made=some(kind))
     def same(made: Any) -> None:
@@ -224,7 +222,7 @@ CASES = {
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("name", CASES)
-def test_so_is_the_record_of_a_run_that_did_not_pass(name: str, tmp_path: Path) -> None:
+def test_the_record_of_a_failed_run_is_read_back_too(name: str, tmp_path: Path) -> None:
     graph, overrides = CASES[name]
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment" / f"{name}.yaml").write_text(BROKEN.replace("NAME", name).replace("GRAPH", graph))
@@ -232,7 +230,7 @@ def test_so_is_the_record_of_a_run_that_did_not_pass(name: str, tmp_path: Path) 
     assert runner.read(tmp_path / "out") == found
 
 
-def test_others_may_read_the_file(tmp_path: Path) -> None:
+def test_the_file_is_readable_by_others(tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:
         files.write_text(tmp_path / "a", "")
@@ -275,7 +273,7 @@ def test_every_number_comes_back(values: Any) -> None:
     assert repr(codec.build(OutputRecord, plain).values) == repr(values)
 
 
-def test_what_fits_on_a_line_stands_on_one(tmp_path: Path) -> None:
+def test_json_that_fits_on_a_line_is_on_one(tmp_path: Path) -> None:
     shards = [{"device": device, "index": [[0, 4], [0, 2]], "shape": [4, 2]} for device in range(3)]
     assert record._text({"a": [], "b": {"c": [1, 2]}, "shards": shards, "text": "x" * 130}) == (
         "{\n"
@@ -302,7 +300,7 @@ def test_what_fits_on_a_line_stands_on_one(tmp_path: Path) -> None:
         ({"overrides": "a"}, "not a record of schema 3: overrides is 'a', not a list"),
     ],
 )
-def test_what_cannot_be_read_is_said_with_what_to_do(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+def test_an_unreadable_record_is_reported_with_a_remedy(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     path = tmp_path / "result.json"
     path.write_text(json.dumps(evidence.as_json(evidence.record()) | change))
     with pytest.raises(record.UnreadableRecord) as raised:
@@ -371,7 +369,7 @@ def test_every_status_has_its_exit_status() -> None:
         (["invalid", "error", "passed"], "error"),
     ],
 )
-def test_a_whole_is_as_bad_as_its_worst_part(parts: Any, whole: str) -> None:
+def test_a_whole_has_the_worst_status_of_its_parts(parts: Any, whole: str) -> None:
     assert record.worst(parts) == whole
 
 
@@ -381,7 +379,7 @@ def git(folder: Path, *arguments: str) -> None:
     subprocess.run(["git", *arguments], cwd=folder, check=True, capture_output=True, env=environment)
 
 
-def test_git_is_said_in_a_checkout_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commit_is_recorded_only_in_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     monkeypatch.chdir(tmp_path)
     assert record.git() is None

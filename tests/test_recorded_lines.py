@@ -37,7 +37,7 @@ def test_the_lines_of_a_record_say_whose_values_they_read(tmp_path: Path) -> Non
     assert "layers/body/s" in {line.path for line in found["derived"]}
 
 
-def test_an_operation_is_no_value_of_its_name(tmp_path: Path) -> None:
+def test_an_operation_is_not_the_line_of_its_name(tmp_path: Path) -> None:
     text = """
     arrays: {x: {shape: [8]}}
     graph: {mean: "mean(x)", loss: "mean((x - mean) ** 2)", total: sum(x)}

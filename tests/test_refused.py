@@ -39,13 +39,13 @@ expect:
 
 
 @pytest.mark.parametrize("said", ["null", "", "{}", "{invalid: null}", "{collectives: {}}"])
-def test_nobody_expects_a_refusal_unless_it_is_said(said: str) -> None:
+def test_no_refusal_is_expected_by_default(said: str) -> None:
     assert expect.refusal({"expect": yaml.safe_load(said)}) is None
     assert expect.refusal({}) is None
 
 
 @pytest.mark.parametrize("said", ["3", "true", "''", "' '", "[twice]", "{auto: twice}"])
-def test_what_is_no_text_cannot_be_expected(said: str) -> None:
+def test_an_expected_refusal_must_be_a_text(said: str) -> None:
     with pytest.raises(InvalidExperiment) as caught:
         expect.refusal({"expect": {"invalid": yaml.safe_load(said)}})
     assert key_text(caught.value.fault.key) == "expect.invalid"
@@ -66,7 +66,7 @@ def test_a_part_of_key_and_message_is_enough(expected: str) -> None:
 
 
 @pytest.mark.parametrize("expected", ["used Twice", "outputs.C[0]", "the mesh axis 'y'", "mine.yaml"])
-def test_another_message_fails_and_is_told(expected: str) -> None:
+def test_another_message_fails_and_is_shown(expected: str) -> None:
     found = refused.check(expected, TWICE, "mine.yaml:3:1  outputs.C[1]\n  the mesh axis")
     assert found.status == "failed"
     assert found.reason == f"expected to be refused with '{expected}', but refused otherwise"
@@ -74,7 +74,7 @@ def test_another_message_fails_and_is_told(expected: str) -> None:
     assert found.refused == "mine.yaml:3:1  outputs.C[1]\n  the mesh axis"
 
 
-def test_what_nothing_refuses_fails() -> None:
+def test_an_experiment_that_is_not_refused_fails() -> None:
     assert refused.check("used twice", None, None) == RefusalVerdict(
         status="failed",
         expected="used twice",
@@ -94,7 +94,7 @@ def run(folder: Path, text: str, *overrides: str) -> tuple[int, str, dict[str, A
     return ran.returncode, ran.stdout + ran.stderr, recorded(folder / "run")
 
 
-def test_what_the_reader_refuses_passes(tmp_path: Path) -> None:
+def test_an_expected_refusal_of_the_reader_passes(tmp_path: Path) -> None:
     status, said, found = run(tmp_path, FORBIDDEN)
     message = f"experiment/mine.yaml:11:10  outputs.C[1]\n  {TWICE.message}"
     assert (status, found["status"], found["error"]) == (0, "passed", None)
@@ -105,14 +105,14 @@ def test_what_the_reader_refuses_passes(tmp_path: Path) -> None:
     assert said.endswith("passed; run/result.json\n")
 
 
-def test_what_jax_refuses_passes(tmp_path: Path) -> None:
+def test_an_expected_refusal_of_jax_passes(tmp_path: Path) -> None:
     text = FORBIDDEN.replace("[x, x]", "[x, null]").replace("C: A @ B", "C: A[:, :3] @ B")
     status, said, found = run(tmp_path, text.replace("the mesh axis 'x' is used twice", "contracting dimensions"))
     assert (status, found["status"]) == (0, "passed"), said
     assert found["checks"]["invalid"]["refused"].startswith("experiment/mine.yaml:9:6  graph.C\n  JAX refuses it: ")
 
 
-def test_a_program_that_jax_cannot_express_passes(tmp_path: Path) -> None:
+def test_an_expected_unsupported_program_passes(tmp_path: Path) -> None:
     text = FORBIDDEN.replace("graph:\n  C: A @ B", "per_device:\n  C: ppermute(A, ('x', 'y'), perm=[(0, 1)])")
     text = text.replace("x2", "x2_y2").replace("[x, x]", "[[x, y], null]").replace("program: auto", "program: vmap")
     text = text.replace("spec: [x, null]", "spec: [[x, y], null]")
@@ -124,7 +124,7 @@ def test_a_program_that_jax_cannot_express_passes(tmp_path: Path) -> None:
     assert (status, found["status"]) == (1, "failed"), said
 
 
-def test_what_is_refused_otherwise_fails(tmp_path: Path) -> None:
+def test_another_refusal_fails(tmp_path: Path) -> None:
     status, said, found = run(tmp_path, FORBIDDEN, "outputs.C=[x,z]")
     assert (status, found["status"], found["error"]) == (1, "failed", None)
     assert (
@@ -133,7 +133,7 @@ def test_what_is_refused_otherwise_fails(tmp_path: Path) -> None:
     assert "mesh axis 'z' does not exist; the mesh has x" in said
 
 
-def test_what_nothing_refuses_runs_and_fails(tmp_path: Path) -> None:
+def test_a_valid_experiment_runs_and_fails_the_expectation(tmp_path: Path) -> None:
     status, said, found = run(tmp_path, FORBIDDEN, "outputs.C=[x,null]")
     assert (status, found["status"], found["programs"]["auto"]["status"]) == (1, "failed", "passed")
     assert found["checks"]["invalid"]["refused"] is None
@@ -148,13 +148,13 @@ def test_without_the_expectation_it_is_invalid(tmp_path: Path) -> None:
     assert "the mesh axis 'x' is used twice" in said
 
 
-def test_an_expectation_that_cannot_be_meant_is_invalid(tmp_path: Path) -> None:
+def test_an_invalid_expected_refusal_is_invalid(tmp_path: Path) -> None:
     status, said, found = run(tmp_path, FORBIDDEN, "expect.invalid=3")
     assert (status, found["status"]) == (2, "invalid")
     assert "expect.invalid\n  3 is not a part of the message" in said
 
 
-def test_in_a_sweep_every_point_is_held_to_it(tmp_path: Path) -> None:
+def test_every_point_of_a_sweep_is_expected_to_be_refused(tmp_path: Path) -> None:
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment" / "mine.yaml").write_text(FORBIDDEN, encoding="utf-8")
     ran = run_command(
@@ -176,7 +176,7 @@ def test_in_a_sweep_every_point_is_held_to_it(tmp_path: Path) -> None:
 # As tests.
 
 
-def test_it_is_one_item_that_passes_and_has_no_golden(tmp_path: Path) -> None:
+def test_an_expected_refusal_is_one_item_without_a_golden(tmp_path: Path) -> None:
     project = Project(tmp_path)
     project.write("my_conf/experiment/mine.yaml", FORBIDDEN)
     said = project.pytest("--experiments", "my_conf", "-v", status=0)
@@ -192,7 +192,7 @@ def test_it_is_one_item_that_passes_and_has_no_golden(tmp_path: Path) -> None:
         (FORBIDDEN.replace("[x, x]", "[x, z]"), "mesh axis 'z' does not exist"),
     ],
 )
-def test_the_item_fails_where_it_is_not_refused_so(tmp_path: Path, text: str, told: str) -> None:
+def test_the_item_fails_without_the_expected_refusal(tmp_path: Path, text: str, told: str) -> None:
     project = Project(tmp_path)
     project.write("my_conf/experiment/mine.yaml", text)
     said = project.pytest("--experiments", "my_conf", status=1)
@@ -202,14 +202,14 @@ def test_the_item_fails_where_it_is_not_refused_so(tmp_path: Path, text: str, to
     assert "to run it: python -m runner --config-dir my_conf +experiment=mine\n" in said
 
 
-def test_a_text_that_cannot_be_meant_is_an_error_of_the_collection(tmp_path: Path) -> None:
+def test_an_invalid_expected_refusal_is_a_collection_error(tmp_path: Path) -> None:
     project = Project(tmp_path)
     project.write("my_conf/experiment/mine.yaml", FORBIDDEN.replace("the mesh axis 'x' is used twice", "3"))
     said = project.pytest("--experiments", "my_conf", status=2)
     assert "expect.invalid\n  3 is not a part of the message with which it has to be refused" in said
 
 
-def test_the_shipped_ones_are_known_as_such() -> None:
+def test_the_shipped_refusals_are_listed() -> None:
     texts = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "conf" / "experiment").glob("*.yaml")}
     expecting = {name for name, text in texts.items() if (yaml.safe_load(text).get("expect") or {}).get("invalid")}
     assert set(REFUSED) == expecting != set()

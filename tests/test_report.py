@@ -136,7 +136,7 @@ def test_a_run_that_passed(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
-def test_a_run_that_failed_says_who_then_why_then_where(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_run_names_the_culprit_then_the_reason_then_the_place(capsys: pytest.CaptureFixture[str]) -> None:
     out = told(capsys, record(status="failed", programs={"shard_map": FAILED}))
     assert out.splitlines()[-7:] == [
         "shard_map: value failed",
@@ -150,7 +150,7 @@ def test_a_run_that_failed_says_who_then_why_then_where(capsys: pytest.CaptureFi
     ]
 
 
-def test_what_failed_alike_in_several_programs_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_equal_failures_of_several_programs_are_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
     bytes_sent = {"status": "failed", "reason": "each device sends 396 bytes"}
     other = bytes_sent | {"reason": "each device sends 400 bytes"}
     failing = {
@@ -167,7 +167,7 @@ def test_what_failed_alike_in_several_programs_is_told_once(capsys: pytest.Captu
     ]
 
 
-def test_sections_that_differ_are_told_before_the_programs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_differing_sections_are_reported_before_the_programs(capsys: pytest.CaptureFixture[str]) -> None:
     sections = {"status": "failed", "diagnosis": ["a psum is left out"], "reason": "C is not graph's"}
     out = told(capsys, record(status="failed", checks={"sections": sections}))
     assert out.splitlines()[-4:] == [
@@ -202,7 +202,7 @@ def test_a_weak_check_says_what_it_would_not_notice(capsys: pytest.CaptureFixtur
         ({"C": {"status": "not_run", "reason": "no oracle knows it"}}, "–              –"),
     ],
 )  # fmt: skip
-def test_the_worst_output_is_named_and_the_bluntest(
+def test_the_worst_and_the_weakest_output_are_named(
     capsys: pytest.CaptureFixture[str], outputs: dict[str, Any], cells: str
 ) -> None:
     out = told(capsys, record(programs={"auto": valued(outputs)}))
@@ -226,20 +226,20 @@ def places(*operations: str, **changes: Any) -> dict[str, Any]:
         (places("floor", between=3, excused=1), "rounding; of these 3 lie between what that leads to, 1 beyond\n"),
     ],
 )
-def test_what_rounding_may_decide_otherwise_is_told_with_its_place(
+def test_undecided_elements_are_reported_with_their_line(
     capsys: pytest.CaptureFixture[str], verdict: dict[str, Any], text: str
 ) -> None:
     assert text in told(capsys, record(programs={"auto": valued({"C": verdict})}))
 
 
-def test_what_is_undecided_in_every_program_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_elements_undecided_in_every_program_are_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
     both = {"auto": valued({"C": places("floor")}), "vmap": valued({"C": places("floor")})}
     assert "\n12 of 64 elements" in told(capsys, record(programs=both))
     one = {"auto": valued({"C": output()}), "vmap": valued({"C": places("floor", count=2)})}
     assert "\nvmap: 2 of 64 elements" in told(capsys, record(programs=one))
 
 
-def test_what_is_exact_notices_all_that_is_decided(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_exact_output_notices_all_but_undecided_elements(capsys: pytest.CaptureFixture[str]) -> None:
     undecided = places("floor") | {"power": 0.0}
     assert "all but undecided" in told(capsys, record(programs={"auto": valued({"C": undecided})}))
 
@@ -256,7 +256,7 @@ KNOWN = {
 }  # fmt: skip
 
 
-def test_what_is_known_to_be_wrong_is_told_and_so_is_what_agreement_leaves_out(
+def test_known_failures_and_programs_left_out_of_agreement_are_reported(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     left_out = {"C": ["auto"]}
@@ -272,7 +272,7 @@ def test_what_is_known_to_be_wrong_is_told_and_so_is_what_agreement_leaves_out(
     ]
 
 
-def test_what_is_known_is_told_from_what_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+def test_known_failures_are_distinguished_from_others(capsys: pytest.CaptureFixture[str]) -> None:
     mended = {**KNOWN["outputs"]["C"], "status": "failed", "wrong": 0, "reason": "it is right with jax 0.13.0"}
     value = {**KNOWN, "status": "failed", "diagnosis": [], "outputs": {**KNOWN["outputs"], "D": mended}}
     out = told(capsys, record(status="failed", programs={"auto": passed(status="failed", checks={"value": value})}))
@@ -306,7 +306,7 @@ def test_an_invalid_experiment_has_its_message_on_standard_error(capsys: pytest.
     assert captured.out == "invalid; /runs/mine/0/result.json\n"
 
 
-def test_warnings_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_warnings_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert "warning: all zero\n" in told(capsys, record(warnings=["all zero"]))
 
 
@@ -362,7 +362,7 @@ def test_brackets_on_a_terminal_are_text_too(monkeypatch: pytest.MonkeyPatch) ->
     assert "mesh.shape=[4,2]" in terminal.getvalue()
 
 
-def test_a_run_tells_the_log_everything() -> None:
+def test_the_log_has_everything() -> None:
     every = [collective(of=f"v{k}") for k in range(30)]
     found = record(programs={"auto": passed(collectives=every)}, error="mine.yaml:1:1\n  wrong")
     story = report.story(built(found), FOLDER)
@@ -400,7 +400,7 @@ def test_small_outputs_are_printed_as_numpy_prints_them(capsys: pytest.CaptureFi
     assert "\nC\n[1.+2.j]\n" in told(capsys, record(programs={"auto": complex_}))
 
 
-def test_values_that_differ_are_told_by_program_and_last_digits_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+def test_differing_values_are_printed_by_program_and_last_digits_noted(capsys: pytest.CaptureFixture[str]) -> None:
     programs = {"auto": holding([1], [0.5]), "explicit": holding([1], [0.50000006]), "vmap": holding([1], [0.75])}
     out = told(capsys, record(programs=programs))
     assert "\nC of auto and explicit, as auto has it; the last digits differ in explicit\n[0.5]\n" in out
@@ -442,7 +442,7 @@ def test_show_says_what_is_drawn_and_printed(capsys: pytest.CaptureFixture[str],
     assert found == names
 
 
-def test_many_layouts_are_told_in_words_and_the_log_draws_them_all(capsys: pytest.CaptureFixture[str]) -> None:
+def test_many_layouts_are_listed_as_text_and_the_log_draws_them_all(capsys: pytest.CaptureFixture[str]) -> None:
     found = drawn("ABCDEFGHIJKL")
     out = told(capsys, found)
     pictured = out.split("program ")[0]

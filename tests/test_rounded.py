@@ -25,7 +25,7 @@ EVERY = 60
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_what_jax_computes_lies_within_what_rounding_was_measured_to_do(dtype: str) -> None:
+def test_jaxs_results_are_within_the_measured_rounding(dtype: str) -> None:
     sample = expressions()[DTYPES.index(dtype) :: EVERY]
     refused: list[str] = []
     rows = list(compared(dtype, sample, refused=refused))
@@ -36,7 +36,7 @@ def test_what_jax_computes_lies_within_what_rounding_was_measured_to_do(dtype: s
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("expression", ["softmax(A)", "log_softmax(A, axis=0)", "cumlogsumexp(A)"])
-def test_a_maximum_from_an_infinity_that_a_dtype_has_not_is_not_compared(expression: str) -> None:
+def test_a_maximum_from_an_unsupported_infinity_is_not_compared(expression: str) -> None:
     (row,) = compared("float8_e4m3fn", [expression])
     assert (row.outside, row.apart.overflowing) == (False, row.apart.size)
     (row,) = compared("float8_e5m2", [expression])
@@ -68,12 +68,12 @@ def test_a_sum_is_rounded_as_often_as_jax_rounds_it(expression: str, dtype: str)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_a_long_sum_of_16_bits_goes_on_where_one_term_after_the_other_would_stop(dtype: str) -> None:
+def test_a_long_sum_in_16_bits_does_not_stagnate(dtype: str) -> None:
     by_jax = jax.jit(lambda a: jnp.einsum("i->", a))(jnp.ones(5000, dtype))
     assert float(np.einsum("i->", rounded(np.ones(5000), dtype, NEAREST))) == float(by_jax) > 4900
 
 
-def test_a_long_sum_of_8_bits_stops() -> None:
+def test_a_long_sum_in_8_bits_stagnates() -> None:
     lengths = (100, 5000)
     assert [float(np.sum(rounded(np.ones(n), "float8_e4m3fn", NEAREST))) for n in lengths] == [16.0, 16.0]
 
@@ -137,12 +137,12 @@ def of_float8(line: str, init: Any) -> Rounding:
     return measure(of, "graph", data.make(of, Path()), infer(of).floats["graph"]).rounding["out"]
 
 
-def test_what_is_rounded_between_exact_operands_and_a_jump_is_measured() -> None:
+def test_rounding_between_exact_operands_and_a_jump_is_measured() -> None:
     # 2.75 / 0.203125 is 13.5, in float8_e4m3fn 14.
     assert of_float8("B // astype(0.203125, 'float8_e4m3fn')", 2.75).error == 1.0
 
 
-def test_what_is_rounded_between_exact_operands_and_a_choice_leaves_it_undecided() -> None:
+def test_rounding_between_exact_operands_and_a_choice_makes_it_undecided() -> None:
     rounding = of_float8("categorical(key(0), B)", "normal")
     (place,) = rounding.places
     assert (place.line, place.operation) == ("out", "categorical")
@@ -169,7 +169,7 @@ CHOSEN = {
 @pytest.mark.parametrize("seed", [None, 0, 1])
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
 @pytest.mark.parametrize("name", CHOSEN)
-def test_what_only_chooses_or_moves_rounds_nothing(name: str, dtype: str, seed: int | None) -> None:
+def test_selections_and_movements_do_not_round(name: str, dtype: str, seed: int | None) -> None:
     """The largest element of a row equals the largest on every machine."""
     x = rounded(np.random.default_rng(0).normal(size=(4, 8)), dtype, Machine(seed=seed))
     got = plain(CHOSEN[name](x))

@@ -76,7 +76,7 @@ def test_every_contraction_is_tried() -> None:
 
 
 @pytest.mark.parametrize(("name", "call"), CALLS, ids=str)
-def test_a_contraction_in_einsums_notation_is_what_the_operation_computes(name: str, call: Any) -> None:
+def test_a_contraction_in_einsum_notation_equals_the_operation(name: str, call: Any) -> None:
     operands = called_with(call)
     row = OPERATIONS[name]
     assert row.contraction is not None
@@ -88,7 +88,7 @@ def test_a_contraction_in_einsums_notation_is_what_the_operation_computes(name: 
 
 
 @pytest.mark.parametrize(("name", "call"), [("vdot", ((2, 2), (2, 2))), ("matmul", ((2,), 3)), ("dot", (3, (2,)))])
-def test_a_contraction_says_nothing_of_operands_that_it_does_not_know(name: str, call: Any) -> None:
+def test_a_contraction_is_none_for_unsupported_operands(name: str, call: Any) -> None:
     row = OPERATIONS[name]
     assert row.contraction is not None
     assert row.contraction(called_with(call)) is None
@@ -134,7 +134,7 @@ def test_the_layout_of_a_result_is_named_where_jax_takes_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", rows("constant"))
-def test_what_is_a_constant_has_no_derivative(name: str) -> None:
+def test_operations_with_constant_derivative_have_gradient_zero(name: str) -> None:
     def of(x: Any) -> Any:
         return function(OPERATIONS[name].jax)(x)
 
@@ -221,7 +221,7 @@ def test_an_argument_that_a_row_names_is_one_of_its_own() -> None:
         assert set(row.signature.parameters) >= {name for name in named if name is not None}, row.name
 
 
-def test_what_is_over_axes_says_what_it_does() -> None:
+def test_operations_over_axes_declare_what_they_do() -> None:
     for row in OPERATIONS.values():
         assert ("axis_name" in row.signature.parameters) == (row.over is not None), row.name
         assert row.kind != "collective" or row.over is not None, row.name
@@ -293,7 +293,7 @@ def test_jax_makes_the_primitives_of_a_collective_that_its_row_names(row: Operat
     assert found <= set(row.over.primitives)
 
 
-def test_every_limit_is_looked_at_and_is_one_of_some_row() -> None:
+def test_every_limit_is_checked_and_used_by_some_row() -> None:
     looked_at = [limit for limit, _ in limits.LIMITS if limit is not None]
     assert sorted(looked_at) == sorted(get_args(Limit))
     assert set(looked_at) == {limit for row in OPERATIONS.values() if row.over for limit in row.over.limits}

@@ -108,7 +108,7 @@ def test_the_mesh_may_have_all_axes_of_the_rules(tmp_path: Path) -> None:
     assert experiment.outputs["y"] == Spec.of([["data", "stage", "x"], "y"])
 
 
-def test_rules_may_stand_in_the_experiment(tmp_path: Path) -> None:
+def test_rules_may_be_in_the_experiments_file(tmp_path: Path) -> None:
     text = GOOD.replace("  - override /rules: ours\n", "") + "rules: [[batch, [x, y]], [embed, null], [mlp, null]]\n"
     assert composed(folder(tmp_path, text)).outputs["y"] == Spec.of([["x", "y"], None])
 
@@ -183,7 +183,7 @@ def test_a_rule_that_is_dropped_for_axes_of_size_1_loses_nothing(tmp_path: Path)
     assert composed(at, "outputs.y=[batch,embed]", "mesh.shape=[1,4]").outputs["y"] == Spec.of(["x", None])
 
 
-def test_what_rules_cannot_lay_out_names_the_rule(tmp_path: Path) -> None:
+def test_a_layout_that_rules_make_impossible_names_the_rule(tmp_path: Path) -> None:
     at = folder(tmp_path)
     assert refused(at, "dims.B=7") == (
         "experiment/mine.yaml:9:29  arrays.a.spec[0]\n"
@@ -226,11 +226,11 @@ def test_what_rules_cannot_lay_out_names_the_rule(tmp_path: Path) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_what_is_refused(tmp_path: Path, overrides: list[str], says: str) -> None:
+def test_invalid_rules_are_refused(tmp_path: Path, overrides: list[str], says: str) -> None:
     assert says in refused(folder(tmp_path, empty="mesh_axes: [x, y]\n"), *overrides)
 
 
-def test_names_that_mean_two_things_are_refused_where_they_are_used(tmp_path: Path) -> None:
+def test_ambiguous_names_are_refused_where_they_are_used(tmp_path: Path) -> None:
     at = folder(tmp_path, both=OURS + "  - [y, null]\n")
     assert composed(at, "rules=both").outputs["y"] == Spec.of(["x", "y"])
     assert refused(at, "rules=both", "outputs.y=[null,y]").endswith(
@@ -239,7 +239,9 @@ def test_names_that_mean_two_things_are_refused_where_they_are_used(tmp_path: Pa
     )
 
 
-def test_the_record_and_the_terminal_say_what_came_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_record_and_the_terminal_show_the_resolved_specs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     at = folder(tmp_path)
     found = compose("mine", at, ["program=auto"])
     (tmp_path / "out").mkdir()
@@ -267,7 +269,7 @@ def test_programs_are_written_with_the_mesh_axes(tmp_path: Path) -> None:
     assert all(name not in outcome.sources["auto"] for name in ("batch", "embed", "mlp"))
 
 
-def test_what_is_one_up_to_the_names_of_axes_is_so_with_rules() -> None:
+def test_experiments_with_rules_are_identified_up_to_axis_names() -> None:
     def identity(axes: list[str], rules: Any) -> str:
         return enumeration.identity({"mesh": {"axes": axes, "shape": [2, 2]}, "rules": rules, "outputs": {"y": ["p"]}})
 

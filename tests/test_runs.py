@@ -67,9 +67,7 @@ def test_runs_and_sweeps_are_listed_the_oldest_first(capsys: pytest.CaptureFixtu
         (["--newer", "1m"], []),
     ],
 )
-def test_what_is_listed_can_be_narrowed(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], names: list[str]
-) -> None:
+def test_a_listing_can_be_filtered(capsys: pytest.CaptureFixture[str], arguments: list[str], names: list[str]) -> None:
     write("outputs/a")
     write("outputs/b", "failed", "2026-01-02T00:00:00+00:00")
     write("outputs/c", time="2026-01-03T00:00:00+00:00", name="other")
@@ -92,7 +90,7 @@ def test_what_is_listed_can_be_narrowed(
         (["--delete"], "--delete: of which runs? name a folder, or say --experiment, --status, --with or --older"),
     ],
 )
-def test_what_cannot_be_asked_is_one_message_and_status_2(
+def test_an_invalid_filter_is_one_message_and_status_2(
     capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     assert said(capsys, *arguments, status=2) == [message]
@@ -104,7 +102,7 @@ TRACED = ("+experiment=case3_allreduce", "program=shard_map", "trace=true", "pro
 """A run that writes every kind of file that a run can write."""
 
 
-def test_a_run_and_a_sweep_are_deleted_with_all_that_is_ours(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_and_a_sweep_are_deleted_with_all_their_files(capsys: pytest.CaptureFixture[str]) -> None:
     run = write("outputs/case/run")
     swept.write(Path("outputs/case/sweep"), 3)
     assert report.main(["outputs/case/sweep"]) == 0
@@ -124,9 +122,7 @@ def test_a_run_and_a_sweep_are_deleted_with_all_that_is_ours(capsys: pytest.Capt
         "verification/notes.txt", "src/result.json", "conf/experiment/deep/mine.yaml",
     ],
 )  # fmt: skip
-def test_a_folder_with_anything_that_no_run_wrote_stays_whole(
-    capsys: pytest.CaptureFixture[str], stranger: str
-) -> None:
+def test_a_folder_with_a_foreign_file_is_kept_whole(capsys: pytest.CaptureFixture[str], stranger: str) -> None:
     run = write("outputs/case/run")
     (run / stranger).parent.mkdir(parents=True, exist_ok=True)
     (run / stranger).write_text("mine")
@@ -153,7 +149,7 @@ def test_a_link_is_never_followed_nor_what_it_leads_to_deleted(capsys: pytest.Ca
     assert (kept / "result.json").is_file()
 
 
-def test_somebody_elses_result_json_is_no_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_foreign_result_json_is_no_run(capsys: pytest.CaptureFixture[str]) -> None:
     for name, text in (
         ("a", "{}"),
         ("b", '{"schema": 1, "status": "ok", "experiment": 1, "overrides": []}'),
@@ -184,7 +180,7 @@ def test_a_record_that_is_damaged_further_down_is_listed_and_named(capsys: pytes
 
 
 @pytest.mark.parametrize(("answer", "left"), [("y\n", 0), ("yes\n", 0), ("n\n", 1), ("\n", 1), ("", 1)])
-def test_without_yes_somebody_is_asked(
+def test_without_yes_the_user_is_asked(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, answer: str, left: int
 ) -> None:
     write("outputs/run")
@@ -198,7 +194,7 @@ def test_without_yes_somebody_is_asked(
     assert len(shelf.entries(Path("outputs"))) == left
 
 
-def test_where_nobody_can_be_asked_nothing_is_deleted(
+def test_without_a_terminal_nothing_is_deleted(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write("outputs/run")
@@ -208,7 +204,7 @@ def test_where_nobody_can_be_asked_nothing_is_deleted(
     assert len(shelf.entries(Path("outputs"))) == 1
 
 
-def test_what_real_runs_and_sweeps_leave_is_all_ours(here: Path) -> None:
+def test_every_file_of_real_runs_and_sweeps_is_recognized(here: Path) -> None:
     environment = {"PYTHONPATH": os.pathsep.join(sys.path)}
     run = run_whole(*TRACED, folder=here, **environment)
     assert run.returncode == 0, run.stderr
@@ -239,7 +235,7 @@ def test_the_runs_of_a_folder_are_in_the_order_of_their_numbers() -> None:
         (["broken"], "broken/result.json\n  not a record: it has no 'schema'"),
     ],
 )
-def test_what_has_no_page_is_one_message_and_status_2(
+def test_a_folder_without_a_record_is_one_message_and_status_2(
     capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     Path("empty").mkdir()
@@ -275,7 +271,7 @@ def test_several_sweeps_have_one_page_that_leads_to_all_their_points() -> None:
     assert len(exported["data"]["values"]) == 7
 
 
-def test_points_that_another_one_stands_for_are_there_and_said_to_be() -> None:
+def test_points_represented_by_another_are_shown_as_such() -> None:
     swept.write(Path("sweep"), 2)
     row = {
         "point": 2,
@@ -299,7 +295,7 @@ def test_a_page_may_be_elsewhere_and_leads_to_the_run_folder() -> None:
     assert 'href="runs/mine/result.json"' in Path("page.html").read_text("utf-8")
 
 
-def test_what_an_earlier_version_wrote_is_listed_and_stays(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_of_an_earlier_version_is_listed_and_kept(capsys: pytest.CaptureFixture[str]) -> None:
     run = write("outputs/run")
     told = json.loads((run / "result.json").read_text("utf-8"))
     (run / "result.json").write_text(json.dumps(told | {"schema": 1}))
@@ -329,7 +325,7 @@ def test_a_file_that_is_called_as_one_of_ours_is_not_ours(capsys: pytest.Capture
     assert (run / "result.json").is_file()
 
 
-def test_what_was_changed_since_stays(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_changed_file_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
     run = write("outputs/run")
     (run / "program_auto.py").write_text("as it was written")
     manifest.end(run)
@@ -358,7 +354,7 @@ def test_a_record_without_a_manifest_makes_no_folder_ours(capsys: pytest.Capture
     assert len(list(mine.iterdir())) == 6
 
 
-def test_digits_make_no_sweep(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_named_by_digits_is_no_sweep(capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("outputs/7", "outputs/8"):
         write(name)
     Path("outputs/notes.txt").write_text("mine")
@@ -369,7 +365,7 @@ def test_digits_make_no_sweep(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("name", ["7/photo.jpg", "7/result.json", "notes.txt", "0/notes.txt", "0/7/a"])
-def test_a_sweep_goes_with_its_own_points_only(capsys: pytest.CaptureFixture[str], name: str) -> None:
+def test_a_sweep_is_deleted_with_its_own_points_only(capsys: pytest.CaptureFixture[str], name: str) -> None:
     swept.write(Path("outputs/sweep"), 2)
     (Path("outputs/sweep") / name).parent.mkdir(parents=True, exist_ok=True)
     (Path("outputs/sweep") / name).write_text("mine")
@@ -379,7 +375,7 @@ def test_a_sweep_goes_with_its_own_points_only(capsys: pytest.CaptureFixture[str
     assert len(list(Path("outputs/sweep").rglob("result.json"))) >= 2
 
 
-def test_a_run_that_was_killed_goes_with_what_it_had_written(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_killed_run_is_deleted_with_its_partial_files(capsys: pytest.CaptureFixture[str]) -> None:
     run = write("outputs/run")
     manifest.again(run)
     (run / "hlo_auto.txt").write_text("…")
@@ -390,7 +386,7 @@ def test_a_run_that_was_killed_goes_with_what_it_had_written(capsys: pytest.Capt
 
 
 @pytest.mark.parametrize("named", [".", "../run", "good/..", "./", "../linked"])
-def test_by_whatever_name_a_folder_is_called_what_is_ours_goes(
+def test_a_run_is_deleted_by_any_path_to_its_folder(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, here: Path, named: str
 ) -> None:
     write("outputs/run")
@@ -425,7 +421,7 @@ def test_a_run_does_not_begin_where_something_is(here: Path) -> None:
 # Pages.
 
 
-def test_a_page_follows_a_link_and_leaves_alone_what_is_no_file(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_page_follows_a_link_and_refuses_non_files(capsys: pytest.CaptureFixture[str]) -> None:
     write("run")
     Path("elsewhere").mkdir()
     Path("elsewhere/page.html").write_text("before")
@@ -457,7 +453,7 @@ def test_a_page_shows_no_file_but_those_beside_the_record() -> None:
     assert "SHOWN" in Path("page.html").read_text("utf-8")
 
 
-def test_a_page_that_nobody_named_replaces_only_another_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_page_at_the_default_path_replaces_only_a_page(capsys: pytest.CaptureFixture[str]) -> None:
     write("mine/run")
     assert report.main(["mine/run"]) == 0
     assert report.main(["mine/run"]) == 0

@@ -106,7 +106,7 @@ def test_it_runs_in_every_program(unrolled: bool, tmp_path: Path) -> None:
     assert not any(compiled.keeping_all for compiled in outcome.record.compiled.values())
 
 
-def test_what_is_computed_once_more_is_counted(tmp_path: Path) -> None:
+def test_recomputed_operations_are_counted(tmp_path: Path) -> None:
     text = changed("checkpoint: dots_saveable", "checkpoint: true")
     outcome = run(changed("      checkpoint: {save_only_these_names: [product]}\n", "", text), tmp_path, program="vmap")
     assert outcome.failures() == []
@@ -127,7 +127,7 @@ def test_a_collective_in_a_scan_counts_as_often_as_it_runs(tmp_path: Path) -> No
     assert executions.by_kind((c.kind, c.count, c.branches) for c in found)["all-gather"] == 1 + 3 + 3
 
 
-def test_what_is_wrong_in_one_step_is_noticed(tmp_path: Path) -> None:
+def test_a_mistake_in_the_order_of_slices_is_noticed(tmp_path: Path) -> None:
     """A `per_device` that takes the slices in reverse order differs from the graph."""
     text = changed("over: {v: w}", 'over: {v: {graph: w, per_device: "w[::-1]"}}')
     text = changed("  n: L\n  layers:", "  n: L\n  turned: {graph: w, per_device: 'w[::-1]'}\n  layers:")
@@ -140,14 +140,14 @@ def written(of: Experiment, program: str) -> str:
     return next(write for name, write in WRITERS.items() if name == program)(of, Path(), nothing)
 
 
-def test_the_index_is_an_array_where_it_is_read() -> None:
+def test_the_index_is_scanned_only_if_it_is_read() -> None:
     source = written(experiment(GOOD), "auto")
     assert 'jnp.arange(3, dtype="int32")' in source
     assert source.count("jnp.arange(") == 1
     assert "(layers_g,), (layers_gs,) = jax.lax.scan(layers, (layers_g_layer,), (w,))" in source
 
 
-def test_a_repeat_that_carries_nothing() -> None:
+def test_a_repeat_without_carries_stacks_its_results() -> None:
     text = "arrays: {A: {shape: [3, 4]}}\ngraph: {m: {repeat: 3, over: {a: A}, body: {b: a * 2}, stack: {all: b}}}\n"
     one = experiment(text + "outputs: {m.all: []}")
     assert "_, (m_all,) = jax.lax.scan(m, (), (A,))" in written(one, "auto")
@@ -155,7 +155,7 @@ def test_a_repeat_that_carries_nothing() -> None:
     assert (values["m.all"][0] == 2 * np.arange(12.0).reshape(3, 4)).all()
 
 
-def test_what_lines_and_constraints_are_called() -> None:
+def test_lines_and_constraints_in_repeats_have_paths() -> None:
     graph = experiment(GOOD).lines("graph")
     paths = [line.path for line, _ in expressions(graph)]
     assert "layers/over/v" in paths
@@ -166,7 +166,7 @@ def test_what_lines_and_constraints_are_called() -> None:
     assert "n" in layers.names
 
 
-def test_the_policies_are_jaxs() -> None:
+def test_the_checkpoint_policies_are_jaxs() -> None:
     """The omitted policies move values to the host, or combine two others."""
     theirs = {name for name in dir(jax.checkpoint_policies) if not name.startswith("_")}
     left = {"offload_dot_with_no_batch_dims", "save_and_offload_only_these_names", "save_from_both_policies"}
@@ -174,7 +174,7 @@ def test_the_policies_are_jaxs() -> None:
 
 
 @pytest.mark.parametrize("written_", [True, "dots_saveable", {"save_only_these_names": ["product"]}])
-def test_a_checkpoint_is_told_as_it_is_written(written_: object) -> None:
+def test_a_checkpoint_is_formatted_as_written(written_: object) -> None:
     from runner.experiment.checkpoints import read_checkpoint
 
     found = read_checkpoint(written_, ())
@@ -238,7 +238,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_bad_input(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_input_is_refused_with_a_message(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (old, new), message = FAULTS[name]
     monkeypatch.chdir(tmp_path)
     assert refusal(experiment, changed(old, new), tmp_path / "e.yaml") == message
@@ -252,7 +252,9 @@ def test_bad_input(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         ("layers.g: [x, null]", "layers.g: [x, null, y]", "  the spec has 3 entries, but 'layers.g' has rank 2"),
     ],
 )
-def test_what_jax_refuses(old: str, new: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_of_jax_names_the_line(
+    old: str, new: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert message in refusal(types, changed(old, new), tmp_path / "e.yaml").splitlines()
 

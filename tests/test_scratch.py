@@ -26,7 +26,7 @@ def test_a_run_leaves_nothing_in_the_temporary_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
-def test_nor_does_libtpu(tmp_path: Path) -> None:
+def test_libtpu_leaves_nothing_in_the_temporary_folder(tmp_path: Path) -> None:
     (tmp_path / "tmp").mkdir()
     done = run_whole(*RUN, "target=v5e_2x2", folder=tmp_path, TMPDIR=str(tmp_path / "tmp"))
     assert done.returncode == 0, done.stderr
@@ -47,7 +47,7 @@ time.sleep(60)
 """
 
 
-def test_the_folder_of_a_process_that_was_killed_goes_with_another_one(
+def test_the_folder_of_a_killed_process_is_removed_by_a_later_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -72,7 +72,7 @@ def test_the_folder_of_a_process_that_was_killed_goes_with_another_one(
     assert not held.exists()
 
 
-def test_what_is_kept_or_new_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kept_and_new_folders_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     kept = scratch.Folder("kept")
     kept.keep()

@@ -74,7 +74,7 @@ SETTINGS = {
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("name", SETTINGS)
-def test_an_experiment_sets_of_hydra_only_what_runs_nothing(name: str) -> None:
+def test_an_experiment_may_not_set_hydra_settings_that_run_code(name: str) -> None:
     written(mine(f"hydra:\n  {name}: {SETTINGS[name]}\n"))
     where, _, message = refused().partition("\n")
     assert where.startswith("experiment/mine.yaml:9:")
@@ -83,7 +83,7 @@ def test_an_experiment_sets_of_hydra_only_what_runs_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["_target_: os.system", "max_batch_size: 1"])
-def test_of_the_sweeper_an_experiment_sets_the_parameters_only(name: str) -> None:
+def test_an_experiment_may_set_only_the_sweepers_parameters(name: str) -> None:
     written(mine(f"hydra: {{sweeper: {{{name}}}}}\n"))
     assert refused() == f"experiment/mine.yaml:8:19  hydra.sweeper.{name.partition(':')[0]}\n  {ONLY}"
 
@@ -99,7 +99,7 @@ def test_a_sweeps_parameters_in_a_file_are_keys_of_experiments(key: str) -> None
     )
 
 
-def test_what_an_experiment_may_set_it_sets() -> None:
+def test_an_experiment_may_set_harmless_hydra_settings() -> None:
     written(mine("hydra: {verbose: true, sweeper: {params: {seed: '1,2', +dims.J: 4}}}\n"))
     assert compose("mine", Path()).plain["name"] == "mine"
 
@@ -120,7 +120,7 @@ WAYS = {
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("way", WAYS)
-def test_by_whatever_way_a_file_sets_them_it_is_refused_with_a_place(way: str) -> None:
+def test_every_way_to_set_them_in_a_file_is_refused_with_its_place(way: str) -> None:
     written(WAYS[way])
     message = refused()
     assert ".yaml:" in message.splitlines()[0]
@@ -142,7 +142,7 @@ def test_a_config_yaml_of_a_folder_is_not_read() -> None:
     assert compose("mine", Path()).plain["name"] == "mine"
 
 
-def test_hydras_own_command_does_not_begin_with_such_a_file() -> None:
+def test_hydras_own_command_refuses_such_a_file() -> None:
     written(mine(f"hydra: {{callbacks: {CALLS}}}\n") | {"experiment/good.yaml": f"{HEAD}{BODY}"})
     for how in (["+experiment=mine"], ["-m", "+experiment=mine", "seed=1,2"], ["+experiment=mine", "--cfg", "all"]):
         done = run_whole("--config-dir", ".", *how, folder=Path.cwd())
@@ -154,7 +154,7 @@ def test_hydras_own_command_does_not_begin_with_such_a_file() -> None:
     assert not Path("called").exists()
 
 
-def test_another_sweeper_chooses_no_such_file() -> None:
+def test_another_sweeper_cannot_choose_such_a_file() -> None:
     sweeper = "from hydra._internal.core_plugins.basic_sweeper import BasicSweeper\nclass Theirs(BasicSweeper): pass\n"
     written(
         mine(f"hydra: {{job_logging: {SETTINGS['job_logging']}}}\n")
@@ -183,7 +183,7 @@ def test_another_sweeper_chooses_no_such_file() -> None:
         ("--experimental-rerun=job.pickle", "has --experimental-rerun=job.pickle; of flags"),
     ],
 )
-def test_a_folder_that_is_resumed_sets_nothing_but_experiments(argument: str, says: str) -> None:
+def test_a_resumed_folder_may_set_only_keys_of_experiments(argument: str, says: str) -> None:
     written({"out/sweep.json": json.dumps({"arguments": ["-m", "+experiment=case3_allreduce", argument]})})
     done = run_whole("resume=out", folder=Path.cwd())
     assert done.returncode == 2
@@ -192,7 +192,7 @@ def test_a_folder_that_is_resumed_sets_nothing_but_experiments(argument: str, sa
 
 
 @pytest.mark.parametrize("left", ["notes.txt", "program_auto.py", "link", "no manifest"])
-def test_a_point_that_is_run_again_takes_nothing_with_it_that_no_run_wrote(left: str) -> None:
+def test_a_repeated_point_does_not_delete_foreign_files(left: str) -> None:
     point = swept.write(Path("out"), 2)[1]
     if left == "no manifest":
         (point / manifest.FILE).unlink()
@@ -211,7 +211,7 @@ def test_a_point_that_is_run_again_takes_nothing_with_it_that_no_run_wrote(left:
     assert sorted(path.name for path in point.iterdir()) == before
 
 
-def test_a_point_that_is_run_again_begins_anew() -> None:
+def test_a_repeated_point_begins_with_an_empty_folder() -> None:
     point = swept.write(Path("out"), 2)[1]
     clear(point)
     clear(point)
@@ -232,13 +232,13 @@ def test_no_module_of_the_folder_is_read_where_the_command_is_a_script() -> None
 # Other files.
 
 
-def test_a_tag_of_yamls_makes_no_object() -> None:
+def test_a_yaml_tag_creates_no_object() -> None:
     written(mine('summary: !!python/object/apply:os.system ["touch called"]\n'))
     assert refused().startswith("experiment/mine.yaml:8:10\n  not YAML: could not determine a constructor for the tag")
     assert not Path("called").exists()
 
 
-def test_a_target_that_is_not_hydras_is_text() -> None:
+def test_a_target_key_outside_hydras_settings_is_not_instantiated() -> None:
     written(mine(f"dims: {CALLS}\n"))
     done = run_whole("--config-dir", ".", "+experiment=mine", "hydra.run.dir=out", folder=Path.cwd())
     assert done.returncode == 2

@@ -63,11 +63,11 @@ def message(experiment: Experiment, folder: Path) -> str:
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: seed.name)
-def test_a_mistake_is_noticed_and_told_with_its_line(seed: Seed, tmp_path: Path) -> None:
+def test_a_mistake_is_noticed_and_reported_with_its_line(seed: Seed, tmp_path: Path) -> None:
     assert ELSEWHERE.get(seed.name, seed.place) in message(read_seed(seed, tmp_path), tmp_path)
 
 
-def test_the_line_is_told_of_most_mistakes() -> None:
+def test_most_mistakes_are_reported_with_their_line() -> None:
     assert len(SEEDS) >= 30
     assert {*ELSEWHERE} < {seed.name for seed in SEEDS}
     assert len(ELSEWHERE) <= 0.1 * len(SEEDS)
@@ -102,14 +102,14 @@ def seed(name: str) -> Seed:
         ),
     ],
 )
-def test_a_diagnosis_speaks_of_the_users_line(name: str, said: str, tmp_path: Path) -> None:
+def test_a_diagnosis_names_the_users_line(name: str, said: str, tmp_path: Path) -> None:
     wrong = seed(name)
     experiment = read_seed(wrong, tmp_path)
     (frame,) = {frame for frame in experiment.frames["per_device"].values() if str(frame).startswith(wrong.place)}
     assert message(experiment, tmp_path) == said.replace("PLACE", str(frame))
 
 
-def test_a_run_reports_it(tmp_path: Path) -> None:
+def test_a_run_reports_the_users_line(tmp_path: Path) -> None:
     wrong = seed("mean_of_devices")
     record = flow.run(harness.config(wrong.definition), tmp_path, Sources, workers=Workers(harness.Telling()))
     assert record.status == "failed"
@@ -119,7 +119,7 @@ def test_a_run_reports_it(tmp_path: Path) -> None:
     assert "div_2" not in text
 
 
-def test_mutants_are_told_by_the_users_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mutants_name_the_users_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     context = harness.consulted(read_seed(seed("differences"), tmp_path), tmp_path)
     tried = mutants(context)
     assert {mutant.edit.place[:11] for mutant in tried} == {"seeded.py:3"}

@@ -45,7 +45,7 @@ def played(kind: str, devices: int, chunks: list[list[int]]) -> int:
 @given(
     st.sampled_from(["all-reduce", "reduce-scatter", "all-gather", "all-to-all"]), st.integers(1, 9), st.integers(1, 50)
 )
-def test_a_ring_that_is_played_out_sends_as_much(kind: str, devices: int, size: int) -> None:
+def test_a_simulated_ring_sends_as_much(kind: str, devices: int, size: int) -> None:
     parts = 1 if kind == "all-gather" else devices
     chunks = [[size] * parts for _ in range(devices)]
     held = size * parts
@@ -53,13 +53,13 @@ def test_a_ring_that_is_played_out_sends_as_much(kind: str, devices: int, size: 
     assert ring.sent(kind, devices, held, after) == played(kind, devices, chunks)
 
 
-def test_a_permutation_sends_what_it_holds_and_alone_nobody_sends() -> None:
+def test_a_permutation_sends_what_it_holds_and_one_device_sends_nothing() -> None:
     assert ring.sent("collective-permute", 2, 64, 64) == 64
     assert ring.sent("collective-permute", 1, 64, 64) == 0
     assert ring.sent("all-reduce", 1, 64, 64) == 0
 
 
-def test_what_is_not_known_is_not_sent_for_certain() -> None:
+def test_unknown_sizes_give_unknown_bytes() -> None:
     assert ring.sent("all-gather", 4, 16, None) is None
     assert ring.sent("ragged-all-to-all", 4, 16, 16) is None
     assert executions.total([(1, (), 4), (3, (), None)]) is None
@@ -101,7 +101,7 @@ def test_a_scan_of_layers_counts_each_of_them() -> None:
     assert told.total_bytes_accessed > 15 * 3 * 16 * 16 * 4
 
 
-def test_without_loops_the_estimate_is_the_compilers() -> None:
+def test_without_loops_the_cost_is_the_compilers() -> None:
     cost = Cost(flops=8.0, bytes_accessed=16.0)
     told = with_loops(cost, "ENTRY %main () -> f32[] {\n  ROOT %c = f32[] constant(0)\n}\n")
     assert (told.total_flops, told.total_bytes_accessed, told.total_unknown) == (8.0, 16.0, None)
@@ -131,7 +131,7 @@ def test_no_part_of_a_module_is_analysed_as_a_schedule(monkeypatch: pytest.Monke
     assert not [part for part in analysed if "is_scheduled" in part]
 
 
-def test_where_jax_has_no_such_analysis_a_sentence_says_so() -> None:
+def test_a_missing_cost_analysis_gives_a_sentence() -> None:
     told = versions.module_cost("no module")
     assert isinstance(told, str)
     assert told.startswith("XLA's cost analysis cannot be asked of a part of a module here: ")
@@ -164,7 +164,7 @@ expect:
 """
 
 
-def test_an_expectation_may_be_of_what_is_asked_for_and_of_what_is_planned(tmp_path: Path) -> None:
+def test_expectations_may_be_about_lowered_and_planned_collectives(tmp_path: Path) -> None:
     found = harness.run(RING, tmp_path).record
     checks = {name: program.checks for name, program in found.programs.items()}
     assert {name: each.lowered_collectives.status for name, each in checks.items() if each.lowered_collectives} == {
@@ -186,7 +186,7 @@ def test_an_expectation_may_be_of_what_is_asked_for_and_of_what_is_planned(tmp_p
     assert checks["shard_map"].lowered_max_bytes_per_device.status == "passed"
 
 
-def test_what_is_asked_for_otherwise_fails(tmp_path: Path) -> None:
+def test_unexpected_lowered_collectives_fail(tmp_path: Path) -> None:
     expected = {"lowered": {"collectives": {"all-gather": 1}, "max_bytes_per_device": 127}}
     found = harness.run(RING, tmp_path, expect=expected, program="shard_map").record.programs["shard_map"].checks
     assert found.lowered_collectives is not None
@@ -201,7 +201,7 @@ def test_what_is_asked_for_otherwise_fails(tmp_path: Path) -> None:
     )
 
 
-def test_what_nobody_can_plan_meets_no_expectation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_plan_a_planned_expectation_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runner.worker.plan.propagated", lambda _: "Shardy cannot be asked")
     expected = {"planned": {"no_collectives": True}}
     found = harness.run(RING, tmp_path, expect=expected, program="shard_map").record.programs["shard_map"].checks

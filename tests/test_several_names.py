@@ -103,9 +103,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_what_is_wrong_is_told_of_the_name_where_it_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
-) -> None:
+def test_a_fault_names_the_place_of_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
     monkeypatch.chdir(tmp_path)
     (old, new), message = BAD[case]
     assert TEXT.count(old) == 1
@@ -116,7 +114,7 @@ def test_what_is_wrong_is_told_of_the_name_where_it_is_written(
     assert Sources((Layer(tmp_path / "e.yaml"),)).report(error.value.fault) == message
 
 
-def test_the_command_line_changes_one_of_them_that_has_a_line_of_its_own(tmp_path: Path) -> None:
+def test_the_command_line_changes_one_of_several_names(tmp_path: Path) -> None:
     file = tmp_path / "experiment" / "mine.yaml"
     file.parent.mkdir()
     file.write_text(f"# @package _global_\nname: mine\n{TEXT}", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Layouts that follow from those of operands, and the order in which repairs are tried: without JAX.
+"""The layouts of results, given those of operands, and the order in which repairs are tried: without JAX.
 
 JAX's acceptance of the repairs is tested in `test_explicit.py`.
 """
@@ -43,7 +43,7 @@ def held(text: str, size: int = 8, itemsize: int = 4) -> OperandLayout:
     ("call", "operands", "result"),
     [
         ("A @ B", [held("x y"), held("y .")], "x ."),
-        # An axis in both operands goes to the first one.
+        # If both operands have an axis, the first one keeps it.
         ("A @ B", [held("x ."), held(". x")], "x ."),
         ("A @ B", [held("x . y"), held(". y")], "x . y"),
         ("A @ B", [held("x . ."), held(". y")], "x . y"),
@@ -63,7 +63,7 @@ def held(text: str, size: int = 8, itemsize: int = 4) -> OperandLayout:
         ("A[J, :, J]", [held("x y ."), held("x"), ALL, held(".")], "x y"),
     ],
 )
-def test_a_result_lies_as_its_operands_lie(call: str, operands: list[Any], result: str) -> None:
+def test_the_layout_of_a_result_follows_from_its_operands(call: str, operands: list[Any], result: str) -> None:
     assert of_result(equation(call), operands) == spec(result)
 
 
@@ -77,11 +77,11 @@ def test_a_result_lies_as_its_operands_lie(call: str, operands: list[Any], resul
         ("A.T", [held("x .")]),
     ],
 )
-def test_of_other_calls_no_layout_is_named(call: str, operands: list[Any]) -> None:
+def test_other_calls_have_no_named_layout(call: str, operands: list[Any]) -> None:
     assert of_result(equation(call), operands) is None
 
 
-def test_what_is_promised_is_tried_first_and_only_where_jax_lets_it_be_named() -> None:
+def test_the_promised_layout_is_tried_first_if_jax_accepts_it() -> None:
     operands = [held("x y"), held("y .")]
     named, derived, *others = candidates(equation("A @ B"), operands, MESH, spec("x y"))
     assert (named, derived) == (Repair(out_sharding=spec("x y")), Repair(out_sharding=spec("x .")))
@@ -89,10 +89,10 @@ def test_what_is_promised_is_tried_first_and_only_where_jax_lets_it_be_named() -
     assert all(repair.operands for repair in candidates(equation("A + B"), operands, MESH, spec("x y")))
 
 
-def test_of_operands_what_leaves_the_fewest_bytes_on_a_device_is_resharded_first() -> None:
+def test_reshards_with_the_fewest_bytes_per_device_are_tried_first() -> None:
     summed = equation("A + B")
     first = next(candidates(summed, [held("x ."), held(". y")], MESH, None))
-    # Over y a device keeps a quarter, over x half.
+    # Over y a device holds a quarter, over x half.
     assert first == Repair(operands={0: spec(". y")})
     first = next(candidates(summed, [held(". y"), held(". x")], MESH, None))
     assert first == Repair(operands={1: spec(". y")})
@@ -100,7 +100,7 @@ def test_of_operands_what_leaves_the_fewest_bytes_on_a_device_is_resharded_first
     assert first == Repair(operands={1: spec("x .")})
 
 
-def test_no_dimension_is_sharded_that_the_devices_do_not_divide() -> None:
+def test_an_indivisible_dimension_is_not_sharded() -> None:
     long, short = OperandLayout(spec("y"), (8,), 4), OperandLayout(spec("."), (6,), 4)
     found = list(candidates(equation("A + B"), [long, short], MESH, None))
     assert found == [Repair(operands={0: spec(".")})]
@@ -112,7 +112,7 @@ specs_of_operands = st.lists(st.lists(entries, min_size=1, max_size=2, unique=Tr
 
 @settings(deadline=None, derandomize=True, database=None)
 @given(specs_of_operands)
-def test_a_way_to_reshard_names_what_changes_and_uses_an_axis_once(texts: list[list[str]]) -> None:
+def test_a_reshard_lists_only_changes_and_uses_an_axis_once(texts: list[list[str]]) -> None:
     arrays = {i: held(" ".join(text)) for i, text in enumerate(texts)}
     ways = list(resharded(arrays))
     for way in ways:

@@ -48,7 +48,7 @@ def compiled(operand: Any, data: int = 0, factor: str = "* 2") -> CompiledModule
     return found
 
 
-def test_other_data_share_it_with_the_seconds_that_it_took() -> None:
+def test_programs_with_other_data_share_the_compilation_and_its_seconds() -> None:
     first, second = compiled(jnp.arange(4.0), 0), compiled(jnp.arange(4.0) + 1, 1)
     assert (first.shared, second.shared) == (False, True)
     assert second.executable is first.executable
@@ -65,12 +65,12 @@ def test_other_data_share_it_with_the_seconds_that_it_took() -> None:
     ],
     ids=("another shape", "another dtype", "another text", "another device"),
 )
-def test_what_the_compiler_would_see_is_not_shared(operand: Any, factor: str) -> None:
+def test_programs_that_differ_for_the_compiler_share_nothing(operand: Any, factor: str) -> None:
     compiled(jnp.arange(4.0))
     assert not compiled(operand, factor=factor).shared
 
 
-def test_few_are_kept_and_none_for_other_devices() -> None:
+def test_few_compilations_are_kept_and_none_for_other_devices() -> None:
     for size in range(1, 12):
         compiled(jnp.zeros(size))
     assert not compiled(jnp.zeros(1)).shared

@@ -56,23 +56,23 @@ def test_an_orderly_end(number: signal.Signals) -> None:
     assert ended("time.sleep(60)", number) == (128 + number, "in order\n")
 
 
-def test_an_end_while_no_python_runs() -> None:
+def test_a_signal_during_c_code_ends_the_process() -> None:
     assert ended(BUSY, signal.SIGTERM) == (128 + signal.SIGTERM, "")
 
 
-def test_an_interrupt_and_a_second_one() -> None:
+def test_a_second_interrupt_ends_the_process_at_once() -> None:
     assert ended("time.sleep(60)", signal.SIGINT) == (130, "interrupted\n")
     assert ended(BUSY, signal.SIGINT, signal.SIGINT) == (130, "")
 
 
-def test_what_is_ignored_stays_ignored_and_what_was_handled_is_handled_again() -> None:
+def test_ignored_signals_stay_ignored_and_handlers_are_restored() -> None:
     before = "signal.signal(signal.SIGHUP, signal.SIG_IGN)"
     assert ended("signal.raise_signal(signal.SIGHUP); print('on')", before=before) == (0, "on\n")
     after = "print(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, signal.set_wakeup_fd(-1))"
     assert ended("raise KeyboardInterrupt", after=after) == (130, "interrupted\nTrue -1\n")
 
 
-def test_a_sweep_that_is_interrupted_says_how_to_go_on(tmp_path: Path) -> None:
+def test_an_interrupted_sweep_says_how_to_resume(tmp_path: Path) -> None:
     sweep = ("-m", "case3_allreduce", "program=auto", "seed=range(0,40)", "hydra.sweep.dir=swept")
     process = started(*sweep, folder=tmp_path)
     deadline = time.monotonic() + 60

@@ -74,7 +74,7 @@ outputs: {C: []}
         ),
     ],
 )
-def test_slices_that_there_cannot_be(changes: dict[str, object], key: str, message: str) -> None:
+def test_impossible_slices_are_refused(changes: dict[str, object], key: str, message: str) -> None:
     with pytest.raises(InvalidExperiment) as caught:
         harness.experiment(TEXT, **changes)
     assert key_text(caught.value.fault.key) == key
@@ -108,12 +108,12 @@ def test_an_estimate_has_the_slices_of_the_target() -> None:
         ("everywhere", None),
     ],
 )
-def test_among_whom_a_transfer_is(text: str, groups: list[list[int]] | None) -> None:
+def test_the_groups_of_a_transfer_between_slices(text: str, groups: list[list[int]] | None) -> None:
     found = megascale.groups(text, IDS)
     assert (None if found is None else found.tolist()) == groups
 
 
-def test_a_module_is_that_of_each_slice() -> None:
+def test_a_module_stands_for_every_slice() -> None:
     inside = np.array([[0, 1], [2, 3]])
     assert megascale.everywhere(inside, 4, IDS).tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
     assert megascale.everywhere(inside, 8, list(range(8))).tolist() == inside.tolist()
@@ -142,7 +142,7 @@ _xla_megascale_target="{1,2}x{0:3}",_xla_megascale_transfer_type="ALL_REDUCE"MAR
 
 
 @pytest.mark.parametrize(("mark", "inserted"), [("", False), (',is_spmd_generated="true"', True)])
-def test_a_transfer_between_slices_is_the_collective_that_it_does(mark: str, inserted: bool) -> None:
+def test_a_transfer_between_slices_has_the_kind_of_its_collective(mark: str, inserted: bool) -> None:
     experiment = harness.experiment(TEXT)
     module = hlo.read(MODULE.replace("MARK", mark))
     found = collectives.read(module, Origins(experiment, Program.AUTO.lines), Mesh(("s", "x"), (2, 4)), IDS)
@@ -153,7 +153,7 @@ def test_a_transfer_between_slices_is_the_collective_that_it_does(mark: str, ins
     assert not found.missing
 
 
-def test_whom_nobody_knows_is_said() -> None:
+def test_an_unknown_group_of_a_transfer_is_reported() -> None:
     experiment = harness.experiment(TEXT)
     module = hlo.read(MODULE.replace("MARK", ""))
     found = collectives.read(module, Origins(experiment, Program.AUTO.lines), Mesh(("s", "x"), (2, 4)), [])
@@ -191,7 +191,7 @@ program: shard_map
 
 @pytest.mark.whole
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
-def test_what_is_compiled_for_two_slices_is_read(tmp_path: Path) -> None:
+def test_a_module_compiled_for_two_slices_is_read(tmp_path: Path) -> None:
     outcome = harness.run(SLICES, tmp_path)
     assert outcome.record.status == "passed"
     program = outcome.record.compiled["shard_map"]

@@ -84,7 +84,7 @@ def test_a_key_is_found_where_it_was_written(file: Path, key: Key) -> None:
     assert (place.file, place.line, place.column) == (file, *at(TEXT, *PLACES[key]))
 
 
-def test_a_key_that_nobody_wrote_has_no_place(file: Path) -> None:
+def test_an_unwritten_key_has_no_place(file: Path) -> None:
     assert Sources((Layer(file),)).place(("mesh", "shape")) is None
     assert Sources(()).place(("name",)) is None
 
@@ -95,7 +95,7 @@ def test_columns_count_characters(tmp_path: Path) -> None:
     assert str(Sources((Layer(path),)).place(("dims", "日本"))).endswith("a.yaml:1:22")
 
 
-def test_the_last_file_that_says_it_counts(tmp_path: Path) -> None:
+def test_the_last_file_that_sets_a_key_counts(tmp_path: Path) -> None:
     first, second, mesh = (tmp_path / f"{name}.yaml" for name in ("first", "second", "mesh"))
     first.write_text("dims: {I: 4}\nmesh: {shape: [2, 2]}\n")
     second.write_text("\ndims: {J: 4}\n")
@@ -108,7 +108,7 @@ def test_the_last_file_that_says_it_counts(tmp_path: Path) -> None:
     assert sources.place(("arrays",)) is None
 
 
-def test_files_that_cannot_be_read_are_passed_over(tmp_path: Path) -> None:
+def test_unreadable_files_are_skipped(tmp_path: Path) -> None:
     (tmp_path / "broken.yaml").write_text("a: [")
     assert Sources((Layer(tmp_path / "none.yaml"), Layer(tmp_path / "broken.yaml"))).place(("a",)) is None
 
@@ -171,12 +171,12 @@ def carets(expression: str, start: int, end: int) -> list[str]:
     return [line[4:] for line in Sources(()).report(Fault(("a",), "m", expression, start, end)).splitlines()[2:]]
 
 
-def test_carets_stand_under_the_span() -> None:
+def test_carets_are_under_the_span() -> None:
     assert carets("A @ @ B", 4, 5) == ["A @ @ B", "    ^"]
     assert carets("A @", 3, 3) == ["A @", "   ^"]
 
 
-def test_carets_stand_right_behind_wide_and_combining_characters() -> None:
+def test_carets_are_right_after_wide_and_combining_characters() -> None:
     assert carets("größe @ Z", 8, 9) == ["größe @ Z", "        ^"]
     assert carets("日本 @ Z", 5, 6) == ["日本 @ Z", "       ^"]
     assert carets("e\u0301 @ Z", 5, 6) == ["e\u0301 @ Z", "    ^"]
@@ -184,7 +184,7 @@ def test_carets_stand_right_behind_wide_and_combining_characters() -> None:
     assert carets("A\t@ Z", 4, 5) == ["A @ Z", "    ^"]
 
 
-def test_a_long_expression_is_cut_around_the_fault() -> None:
+def test_a_long_expression_is_shortened_around_the_fault() -> None:
     text = "a + " * 100 + "Z" + " + b" * 100
     shown_text, under = carets(text, 400, 401)
     assert shown_text.startswith("…")
@@ -256,17 +256,17 @@ def layered(folder: Path, choices: dict[str, str]) -> list[tuple[str, tuple[str,
     return [(layer.file.stem, layer.package) for layer in layers([conf(folder, FILES)], choices)]
 
 
-def test_a_group_lies_below_its_name_and_the_experiment_over_all(tmp_path: Path) -> None:
+def test_a_group_is_below_its_name_and_the_experiment_is_merged_last(tmp_path: Path) -> None:
     found = layered(tmp_path, {"experiment": "parent", "mesh": "x2", "target": "cpu", "hydra/output": "default"})
     assert found == [("config", ()), ("mesh/x2"[5:], ("mesh",)), ("cpu", ("target",)), ("parent", ())]
 
 
-def test_a_file_lies_over_those_that_it_is_based_on(tmp_path: Path) -> None:
+def test_a_file_is_merged_after_its_bases(tmp_path: Path) -> None:
     found = layered(tmp_path, {"experiment": "child"})
     assert found == [("config", ()), ("x4", ("mesh",)), ("parent", ()), ("child", ())]
 
 
-def test_a_file_that_is_based_on_itself_ends(tmp_path: Path) -> None:
+def test_a_file_based_on_itself_terminates(tmp_path: Path) -> None:
     assert layered(tmp_path, {"experiment": "loop"}) == [("config", ()), ("loop", ())]
 
 

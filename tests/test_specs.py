@@ -18,7 +18,7 @@ from tests.server import Done, command
 
 
 @pytest.mark.parametrize("spec", [*all_specs((4, 4, 4), Mesh(("x", "y"), (2, 2)))], ids=str)
-def test_what_jax_and_the_records_print_is_read(spec: Spec) -> None:
+def test_specs_printed_by_jax_and_records_are_read(spec: Spec) -> None:
     printed = str(spec), repr(jax.P(*spec)), str(jax.sharding.PartitionSpec(*(list(axes) or None for axes in spec)))
     for text in printed:
         assert specs.begins(text)
@@ -37,7 +37,7 @@ def test_what_jax_and_the_records_print_is_read(spec: Spec) -> None:
         ("PartitionSpec(('x',), ())", [["x"], []]),
     ],
 )
-def test_it_may_be_written_as_people_do(text: str, entries: list[Any]) -> None:
+def test_common_spellings_of_specs_are_read(text: str, entries: list[Any]) -> None:
     assert specs.read(text) == entries
 
 
@@ -62,7 +62,7 @@ def test_it_may_be_written_as_people_do(text: str, entries: list[Any]) -> None:
         ("~outputs.C", "~outputs.C"),
     ],
 )
-def test_on_a_command_line_it_is_what_hydra_reads(typed: str, read: str) -> None:
+def test_specs_on_a_command_line_become_hydras_lists(typed: str, read: str) -> None:
     assert specs.override(typed) == read
 
 
@@ -90,7 +90,7 @@ _WAYS = "write P(None, 'x'), or [null, x]"
         ),
     ],
 )
-def test_what_is_none_is_told_how_one_is_written(text: str, reason: str) -> None:
+def test_an_invalid_spec_is_reported_with_the_right_spelling(text: str, reason: str) -> None:
     with pytest.raises(specs.NoSpec) as none:
         specs.read(text)
     assert str(none.value) == f"{text!r} is no PartitionSpec: {reason}"
@@ -123,14 +123,14 @@ def _run(folder: Path, text: str, *more: str) -> Done:
     return command(folder, "mine.yaml", "program=constraint", "show=none", "hydra.run.dir=run", *more)
 
 
-def test_in_a_file_it_may_stand_wherever_a_spec_may(tmp_path: Path) -> None:
+def test_a_file_may_have_it_wherever_a_spec_is_allowed(tmp_path: Path) -> None:
     ran = _run(tmp_path, FILE)
     assert ran.returncode == 0, ran.stderr
     arrays = recorded(tmp_path / "run")["arrays"]
     assert [arrays[name]["spec"] for name in "AB"] == [[None, ["x", "y"]], [["x", "y"], None]]
 
 
-def test_the_command_line_takes_it_in_the_place_of_a_files(tmp_path: Path) -> None:
+def test_a_spec_on_the_command_line_replaces_the_files(tmp_path: Path) -> None:
     ran = _run(tmp_path, FILE, "arrays.A.spec=P('x', 'y')", "outputs.C=P('x', None)", "expect=null")
     assert ran.returncode == 0, ran.stderr
     assert recorded(tmp_path / "run")["arrays"]["A"]["spec"] == ["x", "y"]
@@ -170,13 +170,15 @@ def test_the_command_line_takes_it_in_the_place_of_a_files(tmp_path: Path) -> No
         ),
     ],
 )
-def test_a_wrong_one_in_a_file_is_one_message_with_its_place(tmp_path: Path, old: str, new: str, message: str) -> None:
+def test_an_invalid_spec_in_a_file_is_one_message_with_its_place(
+    tmp_path: Path, old: str, new: str, message: str
+) -> None:
     assert old in FILE
     ran = _run(tmp_path, FILE.replace(old, new, 1))
     assert (ran.returncode, ran.stderr) == (2, f"{message}\n")
 
 
-def test_a_wrong_one_on_the_command_line_is_told_as_it_was_typed(tmp_path: Path) -> None:
+def test_an_invalid_spec_on_the_command_line_is_quoted_as_typed(tmp_path: Path) -> None:
     ran = _run(tmp_path, GOOD, "arrays.A.spec=P(None, 3)")
     assert ran.stderr == (
         "command line: arrays.A.spec=P(None, 3)\n  'P(None, 3)' is no PartitionSpec: an entry is None, a mesh axis or "

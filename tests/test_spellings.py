@@ -24,7 +24,7 @@ def written(text: str) -> str:
 FUNCTIONS = [operation for operation in OPERATIONS.values() if "[" not in operation.jax]
 
 
-def test_every_operation_is_read_by_the_path_that_the_table_gives_it() -> None:
+def test_every_operation_is_read_by_its_jax_path() -> None:
     for operation in FUNCTIONS:
         paths = [operation.jax]
         if operation.jax.startswith("jnp."):
@@ -60,7 +60,7 @@ def test_every_operation_is_read_by_the_path_that_the_table_gives_it() -> None:
         ("x * jnp.pi", "x * 3.141592653589793"),
     ],
 )
-def test_what_jax_calls_it_is_read(text: str, plain: str) -> None:
+def test_jaxs_spellings_are_read(text: str, plain: str) -> None:
     assert written(text) == plain
 
 
@@ -98,13 +98,13 @@ def test_a_method_of_jaxs_arrays_is_the_operation(method: str, operation: str) -
         ),
     ],
 )
-def test_what_is_not_read_is_told_what_to_write(text: str, message: str) -> None:
+def test_an_unsupported_spelling_is_answered_with_what_to_write(text: str, message: str) -> None:
     with pytest.raises(SyntaxFault) as refused:
         parse(text)
     assert refused.value.message == message
 
 
-def test_a_line_that_nests_too_deep_is_still_told_so() -> None:
+def test_a_line_nested_too_deep_is_still_reported() -> None:
     with pytest.raises(SyntaxFault, match="nested more than 100 levels deep"):
         parse("1.5" + " + 1" * 300)
 

@@ -30,7 +30,7 @@ def test_a_step_is_the_same_after_the_wire(program: Program, work: StepWork) -> 
     assert Step.from_json(json.loads(json.dumps(step.to_json()))) == step
 
 
-def test_what_ends_a_program_ends_its_steps_and_what_ends_a_step_ends_no_other() -> None:
+def test_the_end_of_a_program_ends_its_steps_and_that_of_a_step_no_others() -> None:
     steps = (RUN, PROFILE, TRACE, OTHER)
     assert [step for step in steps if step.left_by(RUN)] == [OTHER]
     assert [step for step in steps if step.left_by(PROFILE)] == [RUN, TRACE, OTHER]

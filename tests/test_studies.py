@@ -62,11 +62,11 @@ def test_a_page_may_have_several_tables() -> None:
     assert experiments.differences(PAGE + other, found) == ["S 512, bytes_sent b: 3; the answer has 2"]
 
 
-def test_an_answer_that_is_found_again_holds() -> None:
+def test_a_reproduced_answer_holds() -> None:
     assert experiments.differences(PAGE, "\n".join(PAGE.splitlines()[4:8])) == []
 
 
-def test_every_cell_that_differs_is_told() -> None:
+def test_every_differing_cell_is_reported() -> None:
     found = PAGE.replace("[x, y] |", "[x, null] |").replace("| [y, x] | [y, null] | failed |\n", "")
     assert experiments.differences(PAGE, found) == [
         "A [x, null], B [null, y]: [x, null]; the answer has [x, y]",
@@ -105,7 +105,7 @@ def test_a_measure_by_two_keys(tmp_path: Path) -> None:
     ]
 
 
-def test_which_columns_have_the_least_where_several_do(tmp_path: Path) -> None:
+def test_several_columns_with_the_least_are_listed(tmp_path: Path) -> None:
     rows = ["case,program,status,bytes_sent", *(f"1,{name},passed,64" for name in "abc"), "2,a,passed,64"]
     rows += ["2,b,passed,32", "2,c,passed,32", *(f"3,{name},failed,1" for name in "abc")]
     (tmp_path / "results.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
@@ -127,14 +127,14 @@ point,status,bytes_sent,memory_bytes,flops,estimate_s,run_s
 BOUNDS = "The answer holds where, by the estimate, τ is at least {tau} and the regret at most {regret} %."
 
 
-def test_a_measure_orders_points_as_the_clock_does_or_not() -> None:
+def test_a_measure_is_ranked_against_the_clock() -> None:
     # Of six pairs five have the same order.
     assert rank.ranked((1, 2, 3, 4), (1.0, 3.0, 2.0, 4.0)).tau == pytest.approx((5 - 1) / 6)
     assert rank.ranked((1, 2, 3), (10.0, 30.0, 40.0)) == Ranked(1.0, 0.0)
     assert rank.ranked((3, 2, 1), (10.0, 30.0, 40.0)) == Ranked(-1.0, 3.0)
 
 
-def test_the_regret_of_what_a_measure_calls_equal_is_their_mean(tmp_path: Path) -> None:
+def test_the_regret_of_equally_ranked_points_is_their_mean(tmp_path: Path) -> None:
     (tmp_path / "results.csv").write_text(RESULTS, encoding="utf-8")
     found = rank.answers(tmp_path)
     assert found["the estimate"].regret == 0.0
@@ -163,7 +163,7 @@ def test_the_regret_of_what_a_measure_calls_equal_is_their_mean(tmp_path: Path) 
         ("0.5", "9", ["by the estimate, the regret is 10%, more than 9 %"]),
     ],
 )
-def test_an_answer_of_a_clock_holds_between_bounds(tau: str, regret: str, told: list[str]) -> None:
+def test_a_timed_answer_holds_within_bounds(tau: str, regret: str, told: list[str]) -> None:
     found = {"the estimate": Ranked(0.6, 0.1), "bytes sent": Ranked(0.1, 9.0)}
     assert experiments.beyond(BOUNDS.format(tau=tau, regret=regret), found) == told
 
@@ -198,7 +198,7 @@ def test_the_page_says_with_which_versions_a_script_is_wrong(name: str, jax: str
     assert experiments.expected_wrong(name, jax, TABLES) is wrong
 
 
-def test_the_page_says_so_of_every_script() -> None:
+def test_the_page_covers_every_script() -> None:
     page = (experiments.WRONG / "README.md").read_text(encoding="utf-8")
     scripts = [path.stem for path in experiments.WRONG.rglob("*.py")]
     assert all(experiments.expected_wrong(name, "0.10.2", page) for name in scripts)
@@ -228,7 +228,7 @@ def test_a_script_that_is_as_wrong_as_is_known_holds(script: Path, does: str, ot
     assert experiments._script(script) == otherwise
 
 
-def test_a_script_that_is_wrong_again_is_told(script: Path) -> None:
+def test_a_script_that_is_wrong_again_is_reported(script: Path) -> None:
     again = script.with_name("mended.py")
     again.write_text("import sys\nprint('WRONG')\nsys.exit(1)\n", encoding="utf-8")
     told = "mended.py is wrong; wrong_answers/README.md has it right with jax 0.12.0"
@@ -254,7 +254,7 @@ def test_a_study_is_run_again_by_its_name() -> None:
     assert ran.stdout == f"jax {version('jax')}\nholds    log_power\n"
 
 
-def test_a_study_that_there_is_not_names_the_nearest() -> None:
+def test_an_unknown_study_suggests_the_nearest() -> None:
     ran = command("log_powr")
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr == "command line: log_powr\n  no study 'log_powr'; did you mean 'log_power'?\n"

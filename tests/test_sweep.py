@@ -107,7 +107,7 @@ def written(folder: Path, names: Sequence[str]) -> dict[str, int]:
 BAD = ("crash", "hang", "invalid", "kill")
 
 
-def test_what_goes_wrong_costs_its_point_only_and_resume_runs_just_that(folder: Path) -> None:
+def test_a_failure_costs_only_its_point_and_resume_runs_only_failures(folder: Path) -> None:
     names = sorted([*BAD, *(f"good{k:02}" for k in range(16))])
     for name in names:
         write(folder, name, **({"nosuch": "1"} if name == "invalid" else {}))
@@ -166,7 +166,7 @@ def test_one_process_serves_points_of_any_number_of_devices(folder: Path) -> Non
     assert [recorded(folder / "out" / str(k))["target"]["devices"] for k in range(4)] == [4, 8, 1, 8]
 
 
-def test_what_one_program_sets_of_jax_the_next_does_not_see(folder: Path) -> None:
+def test_jax_settings_of_one_program_do_not_reach_the_next(folder: Path) -> None:
     write(folder, "a", precision="bfloat16")
     write(folder, "b", precision="default")
     (folder / "conf" / "experiment" / "w.yaml").write_text(
@@ -195,7 +195,7 @@ program: shard_map
 """
 
 
-def test_a_point_that_failed_is_neither_passed_nor_best(folder: Path) -> None:
+def test_a_failed_point_is_neither_passed_nor_best(folder: Path) -> None:
     (folder / "conf" / "experiment" / "wrong.yaml").write_text(WRONG)
     start = ("-m", "--config-dir", "conf", "+experiment=wrong", "program=shard_map", "seed=1,2")
     done = sweep(folder, *start, 'where="status != \\"failed\\""', "hydra.sweep.dir=out")
@@ -220,7 +220,7 @@ def test_several_workers_do_what_one_does(folder: Path) -> None:
 CASE = ("+experiment=case3_allreduce", "expect.collectives=null", "expect.values=null")
 
 
-def test_all_stands_for_every_layout_and_what_is_one_by_symmetry_is_run_once(tmp_path: Path) -> None:
+def test_all_means_every_layout_and_equivalent_points_run_once(tmp_path: Path) -> None:
     words = ("mesh.shape=all", "arrays.A.spec=all", "arrays.B.spec=[null,null]", "program=auto")
     done = run_command("-m", *CASE, *words, f"hydra.sweep.dir={tmp_path}")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -247,7 +247,7 @@ def loss(params):
 """
 
 
-def test_all_stands_for_every_layout_of_a_leaf(tmp_path: Path) -> None:
+def test_all_means_every_layout_of_a_leaf(tmp_path: Path) -> None:
     (tmp_path / "conf" / "experiment").mkdir(parents=True)
     (tmp_path / "model.py").write_text(MODEL)
     (tmp_path / "conf" / "experiment" / "leaf.yaml").write_text(
@@ -281,7 +281,7 @@ outputs: {loss: []}
         (["workers=0"], "command line: workers=0\n  it is a number of at least 1\n"),
     ],
 )
-def test_what_a_sweep_is_asked_is_refused_before_anything_runs(
+def test_invalid_sweep_options_are_refused_before_anything_runs(
     tmp_path: Path, arguments: list[str], message: str
 ) -> None:
     done = run_command("-m", *CASE, "dims.J=4,8", *arguments, f"hydra.sweep.dir={tmp_path}/out")
@@ -298,7 +298,7 @@ def test_what_a_sweep_is_asked_is_refused_before_anything_runs(
         (["resume=."], "command line: resume=.\n  it has no sweep.json: it is not the folder of a sweep\n"),
     ],
 )
-def test_what_cannot_be_resumed(tmp_path: Path, arguments: list[str], message: str) -> None:
+def test_an_impossible_resume_is_refused(tmp_path: Path, arguments: list[str], message: str) -> None:
     done = run_command(*arguments, folder=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", message)
 
@@ -329,7 +329,7 @@ class Asking(Sweeper):
 """
 
 
-def test_another_sweeper_gets_the_number_that_it_asks_for(tmp_path: Path) -> None:
+def test_another_sweeper_gets_the_objective(tmp_path: Path) -> None:
     (tmp_path / "hydra_plugins" / "asking").mkdir(parents=True)
     (tmp_path / "hydra_plugins" / "asking" / "__init__.py").write_text(SWEEPER)
     (tmp_path / "conf" / "hydra" / "sweeper").mkdir(parents=True)

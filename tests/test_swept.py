@@ -94,7 +94,7 @@ def test_a_table_shows_four_digits_of_a_measure() -> None:
     assert [line.split() for line in repr(table).splitlines()] == [["flops", "run_s"], ["128", "0.0002988"]]
 
 
-def test_where_pandas_is_it_is_a_frame(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_pandas_the_table_is_a_frame(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def frame(rows: list[dict[str, Any]]) -> Any:
         return SimpleNamespace(rows=rows, attrs={})
 

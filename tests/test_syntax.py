@@ -142,7 +142,7 @@ def test_is_not_part_of_the_language(text: str) -> None:
         ("A\n# the bias\n+ B", "# the bias + B"),
     ],
 )
-def test_the_carets_stand_under_what_is_wrong(text: str, part: str) -> None:
+def test_the_carets_are_under_the_fault(text: str, part: str) -> None:
     assert marked(text) == part
 
 
@@ -162,7 +162,7 @@ def test_a_comment_does_not_swallow_the_lines_below_it() -> None:
         "~" * 200 + "a",
     ],
 )
-def test_what_is_nested_too_deep_is_refused(text: str) -> None:
+def test_expressions_nested_too_deep_are_refused(text: str) -> None:
     assert refusal(text)
 
 
@@ -179,7 +179,7 @@ def test_a_sum_of_a_hundred_terms_is_not_too_deep() -> None:
 @example("\f\\")
 @example("9" * 5000)
 @example("'\\N{x}'")
-def test_whatever_the_text_there_is_an_expression_or_a_fault_inside_it(text: str) -> None:
+def test_any_text_gives_an_expression_or_a_fault_inside_it(text: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = outcome(text)

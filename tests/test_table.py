@@ -39,7 +39,7 @@ def test_a_long_cell_continues_below() -> None:
     ]
 
 
-def test_a_wide_table_falls_into_several_that_begin_alike() -> None:
+def test_a_wide_table_is_split_into_several_with_the_same_first_column() -> None:
     rows = [["auto", "passed", "passed"], ["vmap", "failed", "failed"]]
     assert printed(["program", "status", "value"], rows, 18) == [
         "program  status",
@@ -52,7 +52,7 @@ def test_a_wide_table_falls_into_several_that_begin_alike() -> None:
     ]
 
 
-def test_where_the_first_column_does_not_tell_rows_apart_they_are_numbered() -> None:
+def test_rows_are_numbered_if_the_first_column_is_not_unique() -> None:
     assert printed(["kind", "of", "how"], [["all-reduce", "C", "inserted"], ["all-reduce", "C", "written"]], 20) == [
         "#  kind        of",
         "1  all-reduce  C",

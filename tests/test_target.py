@@ -186,7 +186,7 @@ def test_a_worker_that_closes_its_output_but_stays_is_ended(monkeypatch: pytest.
     "garbage",
     ["print('hello')", "print('{')", "print('[1, 2]')", "print('{}')", "os.write(1, b'\\xff\\xfe\\n')", "print()"],
 )
-def test_what_is_no_event_is_not_heard_but_kept(garbage: str) -> None:
+def test_output_that_is_no_event_is_kept_in_the_log(garbage: str) -> None:
     events, _ = hear(f"{garbage}\nsys.stdout.flush()\n{TYPES}finish(*steps)")
     assert told(events) == ALL
 
@@ -233,7 +233,7 @@ def test_an_event_that_is_not_as_it_should_be_is_a_bug_and_leaves_no_worker_behi
     assert_gone(workers)
 
 
-def test_who_stops_listening_leaves_no_worker_behind() -> None:
+def test_a_closed_listener_leaves_no_worker_behind() -> None:
     workers = Workers(TYPES + "finish(*steps); time.sleep(60)")
     events = listen(workers(), JOB, 30.0, workers)
     assert isinstance(next(events), Types)
@@ -247,7 +247,7 @@ def test_the_log_is_all_that_was_written_to_standard_error() -> None:
     assert events[-1] == Log(text="x" * 5000 + "\n")
 
 
-def test_of_the_last_words_the_end_is_kept() -> None:
+def test_the_end_of_the_last_output_is_kept() -> None:
     body = TYPES + "say('started', step=steps[0]); print('x' * 5000 + 'end', file=sys.stderr); sys.exit(1)"
     words = errors(hear(body, TYPES + "finish(*steps)")[0])["auto"].split("\n", 1)[1]
     assert words.endswith("xend")
@@ -258,7 +258,7 @@ def test_a_timeout_may_be_endless() -> None:
     assert told(hear(TYPES + "finish(*steps)", timeout=math.inf)[0]) == ALL
 
 
-def test_a_worker_that_is_never_asked_is_closed() -> None:
+def test_an_unused_worker_can_be_closed() -> None:
     worker = Worker([sys.executable, "-S", "-c", SCRIPT])
     worker.close()
     worker.close()
@@ -411,7 +411,7 @@ def leave(folder: Path, program: Program = Program.AUTO) -> None:
     handover.leave(folder / f"{program}.bin", [value.astype(ml_dtypes.bfloat16) for value in values])
 
 
-def test_the_outputs_are_read_from_the_file_and_the_file_goes(tmp_path: Path) -> None:
+def test_the_outputs_are_read_from_the_file_which_is_removed(tmp_path: Path) -> None:
     leave(tmp_path)
     run = program_run(Program.AUTO, ran(*ROWS), {"C": (4, 2)}, lambda *_: (), tmp_path)
     output = run.outputs["C"]
@@ -423,7 +423,7 @@ def test_the_outputs_are_read_from_the_file_and_the_file_goes(tmp_path: Path) ->
     assert os.listdir(tmp_path) == []
 
 
-def test_without_a_layout_a_block_lies_where_the_experiment_says(tmp_path: Path) -> None:
+def test_without_a_layout_the_experiment_places_the_blocks(tmp_path: Path) -> None:
     leave(tmp_path, Program.VMAP)
     run = program_run(Program.VMAP, ran(None, None, None), {"C": (4, 2)}, lambda _, position: ROWS[position], tmp_path)
     assert run.outputs["C"].whole().astype(float).tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
@@ -453,7 +453,7 @@ def test_arrays_of_any_dtype_and_order_are_handed_over_bit_by_bit(tmp_path: Path
     assert os.listdir(tmp_path) == []
 
 
-def test_nothing_is_handed_over_as_nothing(tmp_path: Path) -> None:
+def test_an_empty_list_of_arrays_is_handed_over(tmp_path: Path) -> None:
     handover.leave(tmp_path / "a.bin", [])
     assert handover.collect(tmp_path / "a.bin") == []
 

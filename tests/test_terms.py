@@ -17,7 +17,7 @@ VALUES: dict[str, Term] = {
 
 
 @pytest.mark.parametrize("written", [each for some in SAMPLES.values() for each in some])
-def test_it_is_printed_as_python_prints_it(written: str) -> None:
+def test_a_term_is_printed_as_python_prints_it(written: str) -> None:
     assert text(parse(written).term) == ast.unparse(ast.parse(written, mode="eval"))
 
 
@@ -37,16 +37,16 @@ def test_it_is_printed_as_python_prints_it(written: str) -> None:
         ("A(A)", "A(a)"),
     ],
 )
-def test_values_stand_in_the_place_of_names(written: str, put: str) -> None:
+def test_values_replace_names(written: str, put: str) -> None:
     assert text(substituted(parse(written).term, VALUES.get)) == put
 
 
-def test_what_has_no_name_to_put_in_stays_the_same_object() -> None:
+def test_a_term_without_replaced_names_is_the_same_object() -> None:
     term = parse("tanh(B)[0] + 1").term
     assert substituted(term, VALUES.get) is term
 
 
-def test_what_is_put_in_stands_where_the_name_did() -> None:
+def test_a_replacement_has_the_span_of_the_name() -> None:
     term = substituted(parse("1 + ä * A").term, {"A": parse("b + c * d").term}.get)
     assert isinstance(term, Apply)
     product = term.operands[1]
@@ -55,7 +55,7 @@ def test_what_is_put_in_stands_where_the_name_did() -> None:
     assert characters("1 + ä * A", (9, 10)) == (8, 9)
 
 
-def test_a_term_in_one_place_says_what_it_did() -> None:
+def test_a_placed_term_is_equal() -> None:
     term = parse("A.at[i, 1:].set(v, mode='drop')").term
     moved = placed(term, (2, 5))
     assert moved == term
@@ -70,14 +70,14 @@ def test_a_call_has_the_name_that_is_called_and_not_that_of_an_operator() -> Non
 
 
 @pytest.mark.parametrize("written", [each for some in SAMPLES.values() for each in some])
-def test_what_is_printed_stands_where_a_reader_finds_it(written: str) -> None:
+def test_a_printed_term_has_the_spans_of_the_parsed_text(written: str) -> None:
     printed = Expression.of(parse(written).term)
     read = parse(printed.text)
     assert printed == read
     assert [part.at for part in within(printed.term)] == [part.at for part in within(read.term)]
 
 
-def test_what_is_too_deep_is_refused_before_it_is_printed() -> None:
+def test_a_term_nested_too_deep_is_refused_before_printing() -> None:
     term: Term = Name("A")
     for _ in range(101):
         term = Apply("tanh", (term,))
@@ -85,7 +85,7 @@ def test_what_is_too_deep_is_refused_before_it_is_printed() -> None:
         Expression.of(term)
 
 
-def test_what_python_takes_for_equal_is_not_one_literal() -> None:
+def test_literals_that_python_calls_equal_are_distinct() -> None:
     literals = [Const(1), Const(1.0), Const(True), Const(0.0), Const(-0.0), Const("1"), Const(float("nan")), Const(...)]
     assert len(set(literals)) == len(literals)
     assert Const(1, at=(0, 1)) == Const(1)

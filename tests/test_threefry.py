@@ -284,7 +284,7 @@ def test_64_bit_values_as_with_x64():
         (lambda: threefry.bernoulli(threefry.key(0), 1), "bernoulli's p has to be a float, not int64"),
     ],
 )
-def test_errors(call, message):
+def test_invalid_arguments_are_refused(call, message):
     with pytest.raises(ValueError) as error:
         call()
     assert str(error.value) == message

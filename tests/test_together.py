@@ -61,14 +61,14 @@ def hear(*bodies: str, timeout: float = 30.0) -> tuple[list[Event], Crews]:
 GOOD = TYPES + "finish(*steps)" + EACH
 
 
-def test_what_all_tell_is_heard_once() -> None:
+def test_events_of_all_processes_are_merged() -> None:
     events, crews = hear(GOOD)
     assert told(events) == ALL
     assert errors(events) == {}
     assert len(crews.started) == COUNT
 
 
-def test_one_that_is_behind_is_waited_for() -> None:
+def test_a_slow_process_is_waited_for() -> None:
     events, _ = hear(TYPES + "time.sleep(0.5 * number); finish(*steps)" + EACH)
     assert told(events) == ALL
 
@@ -81,7 +81,7 @@ DEATHS = {
 
 @pytest.mark.parametrize("number", [0, 1])
 @pytest.mark.parametrize("death", DEATHS)
-def test_the_end_of_one_is_that_of_all_and_the_rest_runs_in_new_ones(death: str, number: int) -> None:
+def test_the_end_of_one_process_ends_all_and_new_ones_do_the_rest(death: str, number: int) -> None:
     statement, how = DEATHS[death]
     words = "time.sleep(0.5); print('my words', file=sys.stderr, flush=True)"
     alone = f"\nif number == {number}:\n    {words}\n    {statement}\n"
@@ -95,14 +95,14 @@ def test_the_end_of_one_is_that_of_all_and_the_rest_runs_in_new_ones(death: str,
 FAILS = "say('finished', step=steps[0], error=%s)"
 
 
-def test_an_error_of_one_for_which_the_others_wait_is_told_with_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_one_process_is_reported_with_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runner.link.together.PATIENCE", 0.2)
     alone = f"\nif number == 1:\n    {FAILS % repr('boom')}\n"
     events, _ = hear(f"{TYPES}say('started', step=steps[0]){alone}\ntime.sleep(60)", GOOD)
     assert errors(events) == {"auto": "process 1 of 2 told an error that the others did not: boom"}
 
 
-def test_an_error_that_the_end_of_another_one_causes_is_not_the_story() -> None:
+def test_an_error_caused_by_another_processs_end_is_not_reported() -> None:
     ends = "\nif number == 1:\n    time.sleep(0.5)\n    os.abort()\n"
     events, _ = hear(
         f"{TYPES}say('started', step=steps[0]){ends}{FAILS % repr('connection lost')}\ntime.sleep(60)", GOOD
@@ -113,14 +113,14 @@ def test_an_error_that_the_end_of_another_one_causes_is_not_the_story() -> None:
 @pytest.mark.parametrize(
     ("error", "heard"), [("'boom'", "boom"), ("'boom' * (number + 1)", "process 0 of 2: boom")], ids=["same", "each"]
 )
-def test_an_error_that_all_have_ends_none_of_them(error: str, heard: str) -> None:
+def test_an_error_of_all_processes_ends_none(error: str, heard: str) -> None:
     body = f"{TYPES}say('started', step=steps[0]); {FAILS % error}; finish(*steps[1:]){EACH}"
     events, crews = hear(body)
     assert errors(events) == {"auto": heard}
     assert len(crews.started) == COUNT
 
 
-def test_one_that_hangs_is_ended_with_the_others() -> None:
+def test_a_hanging_process_is_ended_with_the_others() -> None:
     body = TYPES + "say('started', step=steps[0])\nif number == 1: time.sleep(60)\nfinish(*steps)" + EACH
     events, crews = hear(body, GOOD, timeout=2.0)
     assert errors(events)["auto"].startswith("no result after the timeout of 2 s, while auto was being done")
@@ -134,7 +134,7 @@ def test_the_log_says_which_process_wrote_it_and_not_that_they_met() -> None:
     assert events[-1] == Log(text="process 1 of 2:\nhello\n")
 
 
-def test_those_of_another_kind_of_job_do_not_stay_when_they_have_none() -> None:
+def test_idle_processes_of_another_kind_are_ended() -> None:
     crews = Crews(GOOD)
     workers = Workers(start_together=crews)
     try:
@@ -194,11 +194,11 @@ def test_the_shards_of_all_are_put_together_and_replicas_that_agree_are_one_copy
     assert not list(tmp_path.rglob("*.bin"))
 
 
-def test_what_only_the_first_did_is_what_it_told() -> None:
+def test_results_of_the_first_process_alone_are_kept() -> None:
     assert put_together([part((0, 0)), Finished(step=Step(Program.AUTO))]) == part((0, 0))
 
 
-def test_the_rows_of_a_trace_stand_in_the_order_of_the_mesh(tmp_path: Path) -> None:
+def test_the_rows_of_a_trace_are_in_the_order_of_the_mesh(tmp_path: Path) -> None:
     left(tmp_path / "trace.bin", [[0.0], [2.0]])
     left(folder(tmp_path, 1) / "trace.bin", [[1.0], [3.0]])
     step = Step(Program.SHARD_MAP, StepWork.TRACE)

@@ -59,7 +59,7 @@ def test_nan_equals_nan_and_is_counted() -> None:
     ("actual", "expected"),
     [(math.nan, 1.0), (1.0, math.nan), (math.inf, 1.0), (1.0, math.inf), (math.inf, -math.inf), (math.nan, math.inf)],
 )
-def test_what_is_not_finite_equals_only_itself(actual: float, expected: float) -> None:
+def test_infinities_and_nan_equal_only_themselves(actual: float, expected: float) -> None:
     found = apart([actual], [expected], "float32", Tolerance(9.0, 9.0))
     assert (found.wrong, found.max_abs) == (1, math.inf)
 
@@ -69,11 +69,11 @@ def test_infinities_are_equal() -> None:
 
 
 @pytest.mark.parametrize(("got", "wrong"), [(math.nan, 0), (-448.0, 0), (448.0, 1), (1.0, 1)])
-def test_an_infinity_that_a_dtype_has_not_is_nan_or_its_largest_number(got: float, wrong: int) -> None:
+def test_an_unsupported_infinity_is_nan_or_the_largest_number(got: float, wrong: int) -> None:
     assert apart([got, 1.0], [-math.inf, 1.0], "float8_e4m3fn", LOOSE).wrong == wrong
 
 
-def test_nothing_is_held_to_a_rounding_that_was_measured_nowhere() -> None:
+def test_without_a_finite_draw_nothing_is_compared() -> None:
     beyond = Rounding(overflows=[np.array([True, True])])
     beside = Alternatives.of(beyond, lambda value: value[0])
     found = difference(np.array([math.nan, 40.0], np.float32), np.array([1.0, 1.0]), "float32", LOOSE, beside)
@@ -83,7 +83,7 @@ def test_nothing_is_held_to_a_rounding_that_was_measured_nowhere() -> None:
 @pytest.mark.parametrize(
     ("dtype", "overflow"), [("float16", math.inf), ("bfloat16", math.inf), ("float8_e4m3fn", math.nan)]
 )
-def test_what_the_dtype_cannot_hold_overflows_in_the_reference_too(dtype: str, overflow: float) -> None:
+def test_values_beyond_the_dtype_overflow_in_the_reference_too(dtype: str, overflow: float) -> None:
     beyond = float(ml_dtypes.finfo(dtypes.dtype(dtype).numpy).max) * 8
     assert apart([overflow, 1.0], [beyond, 1.0], dtype, LOOSE).wrong == 0
     assert apart([2.0, 1.0], [beyond, 1.0], dtype, LOOSE).wrong == 1
@@ -130,13 +130,13 @@ def test_the_tolerance_is_a_multiple_of_what_was_measured() -> None:
     assert tolerance("bfloat16", MEASURED).atol == pytest.approx(3e-3, rel=1e-3)
 
 
-def test_of_few_measurements_the_next_may_be_larger() -> None:
+def test_few_measurements_widen_the_tolerance() -> None:
     few = Rounding(error=1e-3, elements=8)
     assert tolerance("float32", few).atol == pytest.approx(8e-3)
 
 
 @pytest.mark.parametrize(("dtype", "units"), [("float64", 4), ("float32", 4), ("complex64", 4), ("bfloat16", 1)])
-def test_where_nothing_was_lost_a_few_units_in_the_last_place_are_allowed(dtype: str, units: float) -> None:
+def test_without_measured_rounding_a_few_units_in_the_last_place_are_allowed(dtype: str, units: float) -> None:
     assert tolerance(dtype, Rounding()) == Tolerance(units * dtypes.dtype(dtype).eps, 0.0)
 
 
@@ -330,7 +330,7 @@ def test_what_overflows_is_no_error_beside_what_does_not(dtype: str, beyond: flo
 
 
 @pytest.mark.parametrize(("beyond", "wrong", "unforeseen"), [(100, 0, 1), (20, 1, 0)])
-def test_which_of_many_overflow_is_luck_but_which_of_few_is_not(beyond: int, wrong: int, unforeseen: int) -> None:
+def test_unforeseen_overflow_is_allowed_only_among_many(beyond: int, wrong: int, unforeseen: int) -> None:
     overflows = np.arange(200) < beyond
     actual = np.where(np.arange(200) <= beyond, math.inf, 1.0)
     found = apart_beside(actual, np.ones(200), Alternatives(overflows=overflows))
@@ -363,22 +363,22 @@ def test_rounding_averages_out(dtype: str) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "factor"), [("bfloat16", 1.004), ("float16", 1.0005), ("float8_e4m3fn", 1.06)])
-def test_a_scale_that_no_element_shows_is_noticed_by_all_of_them(dtype: str, factor: float) -> None:
+def test_a_scale_hidden_in_each_element_is_noticed_by_the_slope(dtype: str, factor: float) -> None:
     found = whole_of(dtype, lambda exact: exact * factor)
     assert "slope" in found.outside
     assert found.power < factor - 1
 
 
-def test_what_is_added_to_every_element_of_a_column_is_noticed() -> None:
+def test_a_bias_of_a_column_is_noticed() -> None:
     bias = 0.004 * np.sign(np.random.default_rng(1).normal(size=64))
     assert "means along dimension 1" in whole_of("bfloat16", lambda exact: exact + bias).outside
 
 
-def test_what_is_added_to_every_element_is_noticed_by_their_mean() -> None:
+def test_a_bias_of_all_elements_is_noticed_by_the_mean() -> None:
     assert "mean" in whole_of("bfloat16", lambda exact: exact + 0.003).outside
 
 
-def test_errors_that_are_larger_than_rounding_everywhere_are_noticed_though_none_is_large() -> None:
+def test_errors_above_rounding_everywhere_are_noticed_by_the_spread() -> None:
     noise = np.random.default_rng(1).choice([-0.008, 0.008], size=(64, 64))
     assert whole_of("bfloat16", lambda exact: exact + noise).outside == ["spread"]
 
@@ -395,14 +395,14 @@ def test_a_column_of_large_numbers_errs_more_than_the_others_do(dtype: str) -> N
         assert whole_of(dtype, lambda exact: exact, columns(seed)).outside == []
 
 
-def test_what_is_wrong_in_a_column_of_large_numbers_is_noticed() -> None:
+def test_a_mistake_in_a_column_of_large_numbers_is_noticed() -> None:
     exact = columns(0)
     worst = int(np.argmax(np.abs(exact).sum(axis=0)))
     factor = np.where(np.arange(256) == worst, 1.02, 1)
     assert "means along dimension 1" in whole_of("bfloat16", lambda exact: exact * factor, exact).outside
 
 
-def test_a_few_large_numbers_hide_no_scale_of_the_others() -> None:
+def test_a_few_large_numbers_do_not_hide_a_scale_of_the_others() -> None:
     exact = np.random.default_rng(0).normal(size=(64, 64))
     exact[0, :4] = 1e3
     assert "slope" in whole_of("bfloat16", lambda exact: np.where(exact < 100, exact * 1.01, exact), exact).outside
@@ -415,9 +415,7 @@ def normalised(dtype: str, divisor: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize(("divisor", "outside"), [(1.0, []), (1 - 2**-8, []), (1 + 2**-8, []), (1 + 2**-5, ["slope"])])
-def test_what_all_elements_share_may_be_rounded_to_the_side_that_no_draw_took(
-    divisor: float, outside: list[str]
-) -> None:
+def test_a_shared_rounding_may_go_to_either_side(divisor: float, outside: list[str]) -> None:
     rounding = Rounding()
     exact, drawn = normalised("bfloat16", 1 - 2**-8)
     for _ in range(4):
@@ -427,7 +425,7 @@ def test_what_all_elements_share_may_be_rounded_to_the_side_that_no_draw_took(
     assert found.outside[:1] == outside
 
 
-def test_what_overflows_does_not_keep_the_rest_from_being_held_as_a_whole() -> None:
+def test_with_overflow_the_rest_is_still_checked_as_a_whole() -> None:
     exact = np.random.default_rng(0).normal(size=(64, 64))
     drawn = rounded(exact, "float8_e4m3fn", Machine())
     np.asarray(drawn)[0, 0] = math.nan
@@ -437,7 +435,7 @@ def test_what_overflows_does_not_keep_the_rest_from_being_held_as_a_whole() -> N
     assert len(rounding.about) == 1
 
 
-def test_of_few_elements_nothing_averages_out() -> None:
+def test_few_elements_are_not_checked_as_a_whole() -> None:
     exact = np.ones((7, 9))
     assert as_a_whole(exact, exact, "float32", Rounding()) is None
 

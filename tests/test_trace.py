@@ -380,7 +380,7 @@ def test_the_program_of_the_trace_runs_alone(tmp_path: Path) -> None:
     assert "x:\nOn CPU_0 at mesh coordinates (i,) = (0,):\n[3 1 4 1]\n" in said
 
 
-def test_where_shard_map_does_not_run_the_values_are_the_interpreters(tmp_path: Path) -> None:
+def test_without_shard_map_the_traced_values_are_the_interpreters(tmp_path: Path) -> None:
     found = ran(ours("vector_psum_scatter"), tmp_path, **LINE, program="vmap")
     assert found.trace.taken_from == "interpreter"
     assert nodes(found)["y"].values == [[22], [20], [12], [17]]
@@ -398,7 +398,7 @@ def test_without_trace_there_is_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["os.abort()", "time.sleep(60)"])
-def test_what_ends_shard_map_is_not_tried_again_for_its_trace(how: str) -> None:
+def test_a_crashed_shard_map_is_not_run_again_for_its_trace(how: str) -> None:
     job = asked(Step(Program.SHARD_MAP), Step(Program.VMAP), Step(Program.SHARD_MAP, StepWork.TRACE))
     body = f"{TYPES}say('started', step=steps[0]); {how}"
     events, _ = hear(body, TYPES + "finish(*steps)", job=job, timeout=2.0)

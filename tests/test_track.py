@@ -80,7 +80,7 @@ def told(folder: Path) -> list[Any]:
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("launcher", ["shardproof", "basic"])
-def test_each_point_that_was_run_is_told_by_our_launcher_as_by_hydras(launcher: str, tmp_path: Path) -> None:
+def test_each_point_is_tracked_by_shardproofs_and_hydras_launcher(launcher: str, tmp_path: Path) -> None:
     points = ("arrays.A.spec=[x,y],[x],[nosuch]", "hydra.sweep.dir=out/one", f"hydra/launcher={launcher}")
     done = command(tmp_path, "-m", *points)
     assert done.returncode == 2, done.stdout + done.stderr
@@ -98,7 +98,7 @@ def test_each_point_that_was_run_is_told_by_our_launcher_as_by_hydras(launcher: 
     assert "nosuch" in entries[2]["error"]
 
 
-def test_a_run_alone_is_told_too(tmp_path: Path) -> None:
+def test_a_single_run_is_tracked_too(tmp_path: Path) -> None:
     done = command(tmp_path, "hydra.run.dir=out")
     assert done.returncode == 0, done.stdout + done.stderr
     entry, closed = told(tmp_path)
@@ -106,7 +106,7 @@ def test_a_run_alone_is_told_too(tmp_path: Path) -> None:
     assert (entry["group"], entry["name"], entry["status"]) == ("out", "auto", "passed")
 
 
-def test_a_library_that_is_not_there_is_asked_for_before_anything_runs(tmp_path: Path) -> None:
+def test_a_missing_library_is_reported_before_anything_runs(tmp_path: Path) -> None:
     missing = tmp_path / "missing" / "tensorboardX"
     missing.mkdir(parents=True)
     (missing / "__init__.py").write_text("raise ImportError('not here')")
@@ -179,7 +179,7 @@ def test_tensorboard_has_a_session_with_its_hyperparameters_and_metrics(tmp_path
     assert scalars == FAILED.metrics
 
 
-def test_a_name_that_can_name_no_folder_leads_tensorboard_nowhere_else(tmp_path: Path) -> None:
+def test_a_name_that_no_folder_can_have_does_not_lead_tensorboard_elsewhere(tmp_path: Path) -> None:
     needed("tensorboardX", "tensorboard")
     from runner.track.tensorboard import TensorBoard
 

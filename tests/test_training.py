@@ -91,7 +91,7 @@ def test_a_function_may_have_lines_on_both_sides_of_a_gradient(tmp_path: Path) -
     assert "def step(" not in outcome.sources["shard_map"]
 
 
-def test_a_gradient_is_read_as_its_output_lies(tmp_path: Path) -> None:
+def test_a_gradient_is_read_in_its_outputs_layout(tmp_path: Path) -> None:
     """The moments and the update are sharded over all devices, and the weight's shards are gathered."""
     text = GOOD.replace(
         'm0: {shape: [D, F], init: "normal(0, 0.03)", spec: [null, y]}',
@@ -106,7 +106,7 @@ def test_a_gradient_is_read_as_its_output_lies(tmp_path: Path) -> None:
     assert ("all-gather", "new1") in {(c.kind, c.node) for c in outcome.record.compiled["shard_map"].collectives or ()}
 
 
-def test_without_a_graph_the_gradient_is_that_of_differences(tmp_path: Path) -> None:
+def test_without_a_graph_the_gradient_comes_from_differences(tmp_path: Path) -> None:
     text = GOOD.replace("dims: {B: 8, D: 4, F: 8}", "dims: {B: 4, D: 2, F: 4}")
     given = {**harness.config(text), "graph": {}}
     both = given.pop("both")
@@ -238,7 +238,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_bad_input(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_input_is_refused_with_a_message(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (old, new), message = FAULTS[name]
     monkeypatch.chdir(tmp_path)
     assert harness.refusal(harness.experiment, changed(old, new), tmp_path / "e.yaml") == message

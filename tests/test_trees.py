@@ -80,7 +80,7 @@ def test_a_tree_has_a_row_for_each_subtree_the_largest_first() -> None:
 
 
 @pytest.mark.parametrize(("most", "names"), [(2, ["p", "s/0"]), (5, ["p", "  /embed", "  /layers", "s/0"])])
-def test_what_there_is_no_room_for_stays_whole(most: int, names: list[str]) -> None:
+def test_subtrees_beyond_the_limit_stay_folded(most: int, names: list[str]) -> None:
     shown = rows(trees.table(record(SHAPES), most))
     assert [name for name, *_ in shown][: len(names)] == names
     assert len(shown) <= most
@@ -92,7 +92,7 @@ def test_hundreds_of_leaves_fold() -> None:
     assert row == ["p/layers", "600", "154 kB", "76.8 kB", "P('x', None)"]
 
 
-def test_a_record_is_told_by_paths() -> None:
+def test_a_record_is_shown_with_paths() -> None:
     leaf = {"params_q": "params/q"}
     output = evidence.program(evidence.collective(nodes=["params_q"]))
     shown = told(evidence.record({"auto": output}, paths=leaf, arrays={"params_q": array([8])}, show=["params_q"]))

@@ -22,11 +22,11 @@ SPELLED = [
 
 
 @pytest.mark.parametrize("text", SPELLED)
-def test_what_is_parsed_is_spelled_as_it_was(text: str) -> None:
+def test_a_parsed_update_is_printed_unchanged(text: str) -> None:
     assert printing.text(parse(text).term) == text
 
 
-def test_what_stands_at_an_index_has_the_place_of_its_own_text() -> None:
+def test_an_indexed_update_has_the_span_of_its_text() -> None:
     text = "1 + x.at[i].add(v)"
     expression = parse(text)
     (call,) = (part for part in within(expression.term) if calls(part, OPERATIONS))
@@ -35,7 +35,7 @@ def test_what_stands_at_an_index_has_the_place_of_its_own_text() -> None:
 
 
 @pytest.mark.parametrize("name", ["at_add(x, i, v)", "x.at[i].apply(f)", "x.at.add(v)"])
-def test_there_is_no_other_spelling(name: str) -> None:
+def test_updates_have_no_other_spelling(name: str) -> None:
     try:
         term = parse(name).term
     except SyntaxFault:
@@ -86,7 +86,7 @@ def test_a_program_has_them_as_jax_writes_them(tmp_path: Path) -> None:
     assert "jax.lax.associative_scan(lambda m_, q: m_ * q, added[::2].T)" in found
 
 
-def test_what_goes_nowhere_has_any_shape(tmp_path: Path) -> None:
+def test_an_update_of_no_elements_may_have_any_shape(tmp_path: Path) -> None:
     lines = "{C: 'x.at[0, 2:6].set(v) + x.at[1, 2:2].multiply(v)'}"
     text = f"{{arrays: {{x: {{shape: [4, 2]}}, v: {{shape: [3]}}}}, graph: {lines}, outputs: {{C: []}}}}"
     outcome = harness.run(text, tmp_path, program="auto")

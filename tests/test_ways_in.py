@@ -41,7 +41,7 @@ def test_every_command_begins_in_one_place(file: Path) -> None:
     assert ast.unparse(call).startswith(("main(", "command.main(", "older("))
 
 
-def test_there_are_as_many_commands_as_the_readers_know() -> None:
+def test_the_list_of_commands_is_complete() -> None:
     names = {".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__") for file in MODULES}
     assert names == {"runner", "runner.language", "runner.record", *(f"runner.{name}" for name in OLDER)}
 
@@ -136,7 +136,7 @@ def test_a_group_lists_its_names_with_what_they_say(tmp_path: Path) -> None:
     assert done(tmp_path, module="runner list").stdout == done(tmp_path).stdout
 
 
-def test_a_group_that_is_not_there_is_one_message(tmp_path: Path) -> None:
+def test_an_unknown_group_is_one_message(tmp_path: Path) -> None:
     told = done(tmp_path, "meshes", module="runner list")
     assert (told.returncode, told.stderr) == (2, "there is no config group 'meshes'; did you mean 'mesh'?\n")
     told = done(tmp_path, "mesh", "--config-dir", "nowhere", module="runner list")
@@ -177,7 +177,7 @@ SOON = [pytest.param(name, marks=pytest.mark.whole if name == "runner catalogue"
 
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("module", COMMANDS)
-def test_whoever_reads_a_little_ends_it_silently(runs: Path, module: str) -> None:
+def test_a_reader_that_leaves_ends_it_silently(runs: Path, module: str) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "w") as pipe:
@@ -205,7 +205,7 @@ def test_a_terminal_of_ascii_alone_is_given_no_other_character(runs: Path, modul
 
 
 @pytest.mark.parametrize("full", ["1", "2"])
-def test_no_stream_is_needed_to_say_that_there_is_none(tmp_path: Path, full: str) -> None:
+def test_a_closed_or_full_stream_does_not_prevent_the_exit_status(tmp_path: Path, full: str) -> None:
     process = started(
         "nosuch", folder=tmp_path, module="runner runs", before=f"os.dup2(os.open('/dev/full', 1), {full})"
     )
@@ -214,7 +214,7 @@ def test_no_stream_is_needed_to_say_that_there_is_none(tmp_path: Path, full: str
     assert "Traceback" not in out + err
 
 
-def test_an_interrupt_is_a_word(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interrupt_prints_one_word(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def interrupted(arguments: list[str]) -> int:
         raise KeyboardInterrupt
 

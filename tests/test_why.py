@@ -55,7 +55,7 @@ def one(found: list[Collective], kind: str, node: str) -> Any:
     return which.why
 
 
-def test_a_sum_over_a_dimension_that_specs_cut_names_it_and_them(mlp: harness.Outcome) -> None:
+def test_a_sum_over_a_sharded_dimension_names_it_and_the_specs(mlp: harness.Outcome) -> None:
     why = one(listed(mlp.record), "all-reduce", "out")
     assert (why.by, why.operation, why.line, why.planned) == ("operation", "dot_general", "out", True)
     assert why.dims == ["F"]
@@ -63,7 +63,7 @@ def test_a_sum_over_a_dimension_that_specs_cut_names_it_and_them(mlp: harness.Ou
     assert why.text == "the product in out sums over F, which arrays.w1.spec and arrays.w2.spec shard over y"
 
 
-def test_a_gather_names_what_else_the_axis_cuts(mlp: harness.Outcome) -> None:
+def test_a_gather_names_what_else_the_axis_shards(mlp: harness.Outcome) -> None:
     why = one(listed(mlp.record), "all-gather", "hidden")
     assert why.dims == ["D"]
     assert why.keys == ["arrays.w1.spec"]
@@ -86,7 +86,7 @@ def again(mlp: harness.Outcome, *which: Collective, **changes: Any) -> list[Any]
     return [each.why for each in told]
 
 
-def test_a_collective_that_nothing_needs_is_not_explained(mlp: harness.Outcome) -> None:
+def test_a_collective_without_a_need_is_not_explained(mlp: harness.Outcome) -> None:
     stray = collective("all-gather", "loss", axes=["y"], inserted=True, between={"from": ["loss"], "to": ["loss"]})
     (why,) = again(mlp, stray, collectives=[], operations=[])
     assert why.by is None
@@ -96,8 +96,8 @@ def test_a_collective_that_nothing_needs_is_not_explained(mlp: harness.Outcome) 
     assert why.text == "not explained: it leads back to no line of the experiment"
 
 
-def test_shardy_tells_what_cuts_a_value_after_a_reduction_too(tmp_path: Path) -> None:
-    """The body of a reduction is not an operation of the plan: neither module counts it as its own."""
+def test_origins_are_known_after_a_reduction_too(tmp_path: Path) -> None:
+    """The body of a reduction is not an operation of the plan; neither module counts it."""
     text = """
 arrays: {A: {shape: [8, 4], spec: [x]}, B: {shape: [4, 4]}}
 graph: {s: "sum(A, axis=1)", t: A @ B, u: t * 2}
@@ -109,7 +109,7 @@ outputs: {s: [x], u: [x, y]}
     assert product.results[0].origins["y"] == ["outputs.u"]
 
 
-def test_what_the_plan_has_in_place_is_told_with_what_it_sends(mlp: harness.Outcome) -> None:
+def test_a_reason_names_the_planned_alternative_and_its_bytes(mlp: harness.Outcome) -> None:
     other = collective("all-gather", "out", axes=["y"], inserted=True, between={"from": ["w2"], "to": ["out"]})
     (why,) = again(mlp, other)
     assert why.planned is False
@@ -118,7 +118,7 @@ def test_what_the_plan_has_in_place_is_told_with_what_it_sends(mlp: harness.Outc
     assert why.text.endswith("; instead Shardy planned an all-reduce of out over y, for which a device would send 64 B")
 
 
-def test_what_another_value_needs_is_no_reason(mlp: harness.Outcome) -> None:
+def test_the_need_of_another_value_is_no_reason(mlp: harness.Outcome) -> None:
     other = collective("all-gather", "hidden", axes=["x"], inserted=True, between={"from": ["x"], "to": ["hidden"]})
     (why,) = again(mlp, other)
     assert why.planned is False
@@ -147,7 +147,7 @@ program: shard_map
 """
 
 
-def test_what_the_program_asks_for_is_in_its_line_and_what_is_differentiated_says_so(tmp_path: Path) -> None:
+def test_collectives_of_the_program_and_of_differentiation_have_reasons(tmp_path: Path) -> None:
     found = listed(harness.run(PER_DEVICE, tmp_path).record, "shard_map")
     reasons = {(each.why.by, each.why.text) for each in found if each.why}
     merged = {by for by, _ in reasons}
@@ -190,8 +190,11 @@ NAMES = sorted(path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml
 
 
 UNEXPLAINED = {("circular_pipeline", "auto", "pipeline.taken")} if jax.__version_info__ >= (0, 12) else set()
-"""The experiment, program and line of collectives without a reason. XLA of jax 0.12 fuses the shift of the stages into
-the two lines that read it, so the collective belongs to these, in which nothing needs one."""
+"""The experiment, program and line of collectives without a reason.
+
+XLA of jax 0.12 fuses the shift of the stages into the two lines that read it, so the collective belongs to these,
+although neither needs one.
+"""
 
 
 @pytest.mark.sample(24)
@@ -221,8 +224,8 @@ program: auto
 """
 
 
-def test_every_key_that_shards_what_is_needed_is_named_and_no_other(tmp_path: Path) -> None:
-    """x and y both shard B over x, and either is enough; w shards F over y, and has no B."""
+def test_exactly_the_keys_that_shard_the_needed_value_are_named(tmp_path: Path) -> None:
+    """x and y both shard B over x, and either would be enough; w shards F over y, and has no B."""
     found = listed(harness.run(BATCHED, tmp_path).record, "auto")
     keys = {(tuple(each.axes or ()), tuple(each.why.keys)) for each in found if each.why and each.nodes == ["loss"]}
     assert keys <= {
@@ -245,7 +248,7 @@ def test_a_collective_of_other_bytes_is_another_one(mlp: harness.Outcome) -> Non
     assert "; instead Shardy planned an all-reduce of out over y" in why.text
 
 
-def test_what_is_in_the_module_is_not_told_as_planned_instead(mlp: harness.Outcome) -> None:
+def test_a_compiled_collective_is_not_named_as_planned_instead(mlp: harness.Outcome) -> None:
     (planned,) = [
         each for each in listed(mlp.record) if each.kind == "all-reduce" and each.nodes == ["out"] and not each.gradient
     ]
@@ -254,7 +257,7 @@ def test_what_is_in_the_module_is_not_told_as_planned_instead(mlp: harness.Outco
     assert why.instead == []
 
 
-def test_a_part_of_a_merged_sum_that_nothing_plans_is_told(mlp: harness.Outcome) -> None:
+def test_an_unplanned_part_of_a_merged_sum_is_reported(mlp: harness.Outcome) -> None:
     merged = next(each for each in listed(mlp.record) if each.parts)
     assert merged.bytes_in == sum(part.bytes or 0 for part in merged.parts)
     more = replace(merged.parts[0], bytes=12, nodes=["hidden"], gradient=False)
@@ -282,7 +285,7 @@ program: shard_map
 """
 
 
-def test_a_gather_that_is_computed_again_is_no_derivative(tmp_path: Path) -> None:
+def test_a_recomputed_gather_is_not_a_derivative(tmp_path: Path) -> None:
     found = listed(harness.run(CHECKPOINTED, tmp_path).record, "shard_map")
     (gather,) = [each for each in found if each.kind == "all-gather" and each.gradient]
     assert gather.again
@@ -292,7 +295,7 @@ def test_a_gather_that_is_computed_again_is_no_derivative(tmp_path: Path) -> Non
     )
 
 
-def test_what_an_automatic_axis_gathers_for_a_gradient_is_backward_and_explained(tmp_path: Path) -> None:
+def test_a_gather_over_an_automatic_axis_for_a_gradient_is_backward_and_explained(tmp_path: Path) -> None:
     text = """
 mesh: {axes: [x, y], shape: [2, 2]}
 arrays:
@@ -316,7 +319,7 @@ program: shard_map
     [("top_k(a, 2)[0]", "a: {shape: [8, 8], spec: [null, x]}"),
      ("solve_triangular(a, b, lower=True)", "a: {shape: [4, 4], spec: [x]}, b: {shape: [4, 4], spec: [x]}")],
 )  # fmt: skip
-def test_an_operation_that_shardy_has_no_rule_for_needs_what_is_moved(
+def test_an_operation_without_a_rule_of_shardys_needs_the_moved_value(
     expression: str, arrays: str, tmp_path: Path
 ) -> None:
     text = f'mesh: {{axes: [x], shape: [4]}}\narrays: {{{arrays}}}\ngraph: {{t: "{expression}"}}\n'
@@ -328,7 +331,7 @@ def test_an_operation_that_shardy_has_no_rule_for_needs_what_is_moved(
         assert each.why.keys
 
 
-def test_a_gradient_that_lines_read_lies_as_its_array(tmp_path: Path) -> None:
+def test_a_gradient_that_lines_read_has_its_arrays_layout(tmp_path: Path) -> None:
     text = """
 mesh: {axes: [x], shape: [4]}
 arrays: {a: {shape: [8, 6]}, w: {shape: [6, 8], spec: [null, x]}}
@@ -354,8 +357,8 @@ program: explicit
 """
 
 
-def test_a_key_that_asks_for_what_a_type_says_anyhow_is_named_beside_those_that_made_it_so(tmp_path: Path) -> None:
-    """With explicit types every operation fixes its result's layout: h has this layout without `constraints.h` too."""
+def test_a_redundant_constraint_is_named_beside_the_keys_of_the_type(tmp_path: Path) -> None:
+    """With explicit types every operation states its result's layout: h has it even without `constraints.h`."""
     (why,) = [each.why for each in listed(harness.run(TYPED, tmp_path).record, "explicit")]
     assert why is not None
     assert why.keys == ["arrays.a.spec", "constraints.h"]
@@ -373,7 +376,7 @@ program: explicit
 """
 
 
-def test_what_undoes_a_reshard_on_the_way_back_is_its_derivative(tmp_path: Path) -> None:
+def test_a_reshard_in_the_backward_pass_is_the_derivative_of_a_reshard(tmp_path: Path) -> None:
     found = listed(harness.run(RESHARDED, tmp_path).record, "explicit")
     (why,) = [each.why for each in found if each.kind == "all-to-all" and each.gradient]
     assert why is not None
@@ -396,7 +399,7 @@ program: constraint
 """
 
 
-def test_a_constraint_of_one_of_several_results_of_a_call_is_that_ones(tmp_path: Path) -> None:
+def test_a_constraint_on_one_of_several_results_is_attributed_to_it(tmp_path: Path) -> None:
     (why,) = [each.why for each in listed(harness.run(OF_A_CALL, tmp_path).record)]
     assert why is not None
     assert why.text.startswith("outputs.p wants all of ")
@@ -415,7 +418,7 @@ program: auto
 """
 
 
-def test_a_key_whose_array_has_not_the_dimension_is_named_by_way_of_its_own(tmp_path: Path) -> None:
+def test_a_key_of_an_array_without_the_dimension_is_named_through_its_own(tmp_path: Path) -> None:
     found = listed(harness.run(REGROUPED, tmp_path).record, "auto")
     (why,) = [each.why for each in found if each.kind == "all-reduce"]
     assert why is not None
@@ -426,7 +429,7 @@ def test_a_key_whose_array_has_not_the_dimension_is_named_by_way_of_its_own(tmp_
     assert why.dims == ["Q"]
 
 
-def test_a_gather_in_the_place_of_an_all_to_all_is_for_both_layouts(tmp_path: Path) -> None:
+def test_a_gather_instead_of_an_all_to_all_names_both_layouts(tmp_path: Path) -> None:
     text = """
 mesh: {axes: [x], shape: [4]}
 dims: {M: 8, N: 16}
@@ -443,8 +446,8 @@ program: constraint
     assert len(moved) == 1
 
 
-def test_a_part_that_the_plan_has_no_sum_for_tells_what_it_sums(tmp_path: Path) -> None:
-    """The plan moves the weights' operands; the partitioner gathers the weights, and adds their gradients up."""
+def test_a_part_without_a_planned_sum_names_the_sum(tmp_path: Path) -> None:
+    """The plan moves the weights' operands; the partitioner gathers the weights, and sums their gradients."""
     found = [each for program, each in collectives("why_weight_gather", tmp_path) if program is Program.CONSTRAINT]
     (why,) = [each.why for each in found if "loss" in each.nodes]
     assert why is not None
@@ -463,7 +466,7 @@ def test_the_layout_of_an_automatic_axis_that_a_devices_lines_ask_for_is_named(t
     assert why.keys == ["arrays.w2.spec", "constraints.hidden"]
 
 
-def test_values_are_moved_in_the_place_of_no_sum(mlp: harness.Outcome) -> None:
+def test_a_permute_never_replaces_a_sum(mlp: harness.Outcome) -> None:
     other = collective("collective-permute", "out", axes=["y"], inserted=True, between={"from": ["w2"], "to": ["out"]})
     (why,) = again(mlp, other)
     assert why.instead == []
@@ -508,7 +511,7 @@ def test_a_warning_without_layouts_says_nothing_of_them() -> None:
     assert warnings.change("[SPMD] Involuntary full rematerialization.", MESH) is None
 
 
-def test_a_rematerialization_has_a_way_around_it_that_was_tried(tmp_path: Path) -> None:
+def test_a_rematerialization_has_a_verified_way_around(tmp_path: Path) -> None:
     command = ("+experiment=why_rematerialization", "program=constraint", f"hydra.run.dir={tmp_path}/a")
     ran = run_command(*command)
     assert (
@@ -567,7 +570,7 @@ program: derived
 """
 
 
-def test_the_notation_names_what_each_line_reads_where_it_stands(tmp_path: Path) -> None:
+def test_the_notation_names_the_values_visible_at_each_line(tmp_path: Path) -> None:
     """A parameter names its argument, a text contains no names, and a step has a slice."""
     found = harness.run(NOTED, tmp_path).record.derivation
     assert found is not None
@@ -584,7 +587,7 @@ def test_the_notation_names_what_each_line_reads_where_it_stands(tmp_path: Path)
     assert any("y[4_x, 12] → y[4, 12]" in text for text in moves), moves
 
 
-def test_places_are_told_of_the_keys_that_reasons_name(mlp: harness.Outcome) -> None:
-    # There is no file here: the keys of reasons are printed nevertheless.
+def test_the_keys_in_reasons_are_shown_with_their_places(mlp: harness.Outcome) -> None:
+    # There is no file, but the keys of reasons are printed nevertheless.
     lines = shown.reasons(mlp.record)
     assert any(line.startswith("constraint: all-reduce of out over y: ") for line in lines)

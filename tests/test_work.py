@@ -36,7 +36,7 @@ def counted(module: Module) -> float:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_lies_on_padding_is_not_multiplied(case: str) -> None:
+def test_padding_is_not_counted_as_multiplied(case: str) -> None:
     given = CASES[case]
     features = 4 // given.get("feature_group_count", 1)
     image, window = jnp.ones((2, 4, 9, 8)), jnp.ones((6, features, 7, 3))
@@ -58,6 +58,6 @@ ENTRY %main (a: f32[8,4,4096,128], b: f32[8,4,512,128]) -> f32[8,4,4096,512] {
 
 
 def test_a_product_that_is_batched_as_libtpu_writes_it() -> None:
-    """Each of 8 × 4 matrices of 4,096 × 128 by one of 128 × 512, and no matrix by another's."""
+    """Each of 8 × 4 matrices of 4,096 × 128 is multiplied only by its own matrix of 128 × 512."""
     window = "window={size=8x4 stride=7x3 lhs_dilate=8x4}, dim_labels=01bf_01oi->01bf"
     assert counted(hlo.read(BATCHED.replace("WINDOW", window))) == 2.0 * 8 * 4 * 4096 * 512 * 128

@@ -120,7 +120,7 @@ def test_outputs_are_named_by_program_platform_and_version(wrong: str, auto: Any
          "'E' is neither an output, nor a program or platform; the outputs are C, D"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_meant_is_refused_at_its_place(wrong: str, key: str, message: str) -> None:
+def test_an_invalid_known_failure_is_refused_at_its_key(wrong: str, key: str, message: str) -> None:
     with pytest.raises(InvalidExperiment) as caught:
         reading(wrong, program="shard_map")
     assert (key_text(caught.value.fault.key), caught.value.fault.message) == (key, message)
@@ -148,16 +148,14 @@ def test_a_program_that_the_experiment_cannot_have_is_refused() -> None:
         ("0.13.0.dev20270101", "<0.13", False),
     ],
 )  # fmt: skip
-def test_versions_that_are_not_released_have_what_their_release_will_have(
-    version: str, versions: str, there: bool
-) -> None:
+def test_a_prerelease_counts_as_its_release(version: str, versions: str, there: bool) -> None:
     assert among(version, versions) is there
 
 
 # Judging.
 
 
-def test_what_is_known_to_be_wrong_is_known() -> None:
+def test_a_known_wrong_output_is_known() -> None:
     given = context()
     found = judged(given, run(given, "auto", C=shifted)).value
     assert (found.status, found.outputs["C"].status) == ("known", "known")
@@ -165,7 +163,7 @@ def test_what_is_known_to_be_wrong_is_known() -> None:
     assert (found.outputs["C"].wrong, found.max_abs_error) == (16, 1.0)
 
 
-def test_the_same_in_another_program_or_another_version_fails() -> None:
+def test_the_same_failure_in_another_program_or_version_fails() -> None:
     given = context()
     assert judged(given, run(given, "constraint", C=shifted)).value.status == "failed"
     given = context({"auto": {"C": "<0.13"}})
@@ -173,13 +171,13 @@ def test_the_same_in_another_program_or_another_version_fails() -> None:
     assert judged(given, run(given, "auto")).value.status == "passed"
 
 
-def test_another_output_that_is_wrong_fails() -> None:
+def test_another_wrong_output_fails() -> None:
     given = context()
     found = judged(given, run(given, "auto", C=shifted, D=shifted)).value
     assert (found.status, found.outputs["C"].status) == ("failed", "known")
 
 
-def test_what_is_right_after_all_fails() -> None:
+def test_a_known_wrong_output_that_is_right_fails() -> None:
     given = context()
     found = judged(given, run(given, "auto")).value
     assert found.status == "failed"
@@ -189,7 +187,7 @@ def test_what_is_right_after_all_fails() -> None:
     )
 
 
-def test_a_check_that_notices_too_little_has_not_found_it_wrong() -> None:
+def test_a_weak_check_does_not_confirm_a_known_failure() -> None:
     given = context()
     found = value.check(given, run(given, "auto"))
     weak = replace(found.outputs["C"], status="weak", reason="it would not notice")
@@ -218,7 +216,7 @@ def test_pinned_numbers_are_known_to_be_missed_where_their_output_is() -> None:
     assert judged(given, run(given, "auto", C=shifted)).values.status == "failed"
 
 
-def test_agreement_is_of_the_others() -> None:
+def test_agreement_compares_only_outputs_not_known_to_be_wrong() -> None:
     given = context()
     runs = [run(given, "auto", C=shifted), run(given, "explicit"), run(given, "shard_map")]
     auto, explicit = (agreement.check(given, ran, [other for other in runs if other is not ran]) for ran in runs[:2])
@@ -240,13 +238,13 @@ def test_an_agreement_that_leaves_out_everything_is_not_run() -> None:
     )
 
 
-def test_what_is_known_to_be_wrong_is_no_failure_of_a_run() -> None:
+def test_a_known_failure_does_not_fail_a_run() -> None:
     assert record.worst(["passed", "known"]) == "known"
     assert record.worst(["known", "weak"]) == "weak"
     assert record.exit_status("known") == 0
 
 
-def test_a_run_at_verify_dims_is_held_to_it() -> None:
+def test_known_failures_apply_at_verify_dims() -> None:
     text = TEXT.replace("arrays:", "dims: {N: 4}\nverify_dims: {N: 2}\narrays:").replace("[4, 2]", "[4, N]")
     expected = {"wrong": WRONG, "weak": ["D"], "sections": {"D": 1e-3}}
     text = text.replace("arange(8)", "normal()")
@@ -262,7 +260,7 @@ ANSWERS = ROOT / "experiments" / "wrong_answers"
 
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("name", sorted(path.stem for path in (ANSWERS / "experiment").glob("*.yaml")))
-def test_xla_is_as_wrong_as_is_known(tmp_path: Path, name: str) -> None:
+def test_xlas_known_wrong_answers_are_still_wrong(tmp_path: Path, name: str) -> None:
     ran = run_command("--config-dir", str(ANSWERS), f"+experiment={name}", "hydra.run.dir=run", folder=tmp_path)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     found: Any = record.read(tmp_path / "run")

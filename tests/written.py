@@ -934,7 +934,7 @@ def captured_arrays(x, y):
     return inner(x), jax.lax.scan(step, x, None, length=2)[0], jnp.concatenate([jnp.asarray(_EMPTY), y])
 
 
-# What each device does, on a mesh of two by two.
+# Device code, on a mesh of two by two.
 
 DEVICES: dict[str, tuple[Callable[..., Any], tuple[tuple[Any, ...], ...], tuple[Any, ...], Any]] = {}
 
@@ -956,7 +956,7 @@ def tensor_parallel_mlp(x, w1, w2):
 
 @device(((8, 8), jax.P(("x", "y"))), ((8, 8), jax.P("x", "y")), out=(jax.P(("x", "y")), jax.P("x", "y")))
 def fsdp_step(x, w):
-    """Weights are gathered for the product; their gradient is summed to the shard that has them."""
+    """Weights are gathered for the product; their gradient is reduce-scattered."""
 
     def loss(whole):
         return jnp.sum(jnp.tanh(x @ whole))
@@ -988,7 +988,7 @@ def ring_attention(q, k, v):
 
 @device(((4, 2, 6), jax.P()), ((2, 6, 6), jax.P("x")), out=jax.P("x"))
 def pipeline(batches, w):
-    """GPipe: what a stage has computed goes on to the next one."""
+    """GPipe: the result of a stage is sent to the next one."""
     stage, n = jax.lax.axis_index("x"), jax.lax.axis_size("x")
 
     def tick(carry, t):
@@ -1029,7 +1029,7 @@ def vocabulary_parallel_loss(logits, targets):
 
 @device(((8, 4), jax.P("x", "y")), out=jax.P("x", "y"))
 def halo_stencil(u):
-    """Rows at the edges come from the neighbours; those of the whole from the other end."""
+    """Rows at the edges come from the neighbours; at the array's ends from the other end."""
     n = jax.lax.axis_size("x")
     above = jax.lax.ppermute(u[-1:], "x", [(i, (i + 1) % n) for i in range(n)])
     below = jax.lax.ppermute(u[:1], "x", [(i, (i - 1) % n) for i in range(n)])

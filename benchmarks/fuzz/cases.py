@@ -92,8 +92,7 @@ def case(
     """Return the complete configuration of a case, and the operations in its lines.
 
     `names` are the dtypes to choose from, `lengths` the numbers of lines, repeated by weight; `whole_only` asks for a
-    graph
-    alone.
+    graph alone.
     """
     rng = random.Random(f"{seed}/{number}")
     shape = rng.choice(meshes)

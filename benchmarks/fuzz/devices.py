@@ -1,8 +1,7 @@
 """A case's graph in; the same computation on shards, with the collectives that it needs, out.
 
 Every value has a PartitionSpec. Elementwise operations keep the layout; sums and matmuls over a sharded dimension end
-in
-a `psum`; for everything else the operands are gathered, and the result may be sharded again.
+in a `psum`; for everything else the operands are gathered, and the result may be sharded again.
 """
 
 from __future__ import annotations

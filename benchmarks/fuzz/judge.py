@@ -69,8 +69,7 @@ def judge(
     """Run an experiment and return the verdict.
 
     `status` is that of the record, or `bug` if the runner itself failed. `found` lists `(kind, program, words)` for
-    each
-    failure. The kinds are `bug`, `error`, `refused` (a feature that a backend lacks), names of checks, and `weak`.
+    each failure. The kinds are `bug`, `error`, `refused` (a feature that a backend lacks), names of checks, and `weak`.
     """
     worker = Chosen(programs, tell)
     with tempfile.TemporaryDirectory(prefix="fuzz-") as scratch:

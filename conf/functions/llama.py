@@ -1,4 +1,4 @@
-"""A Llama and its training step, for jit and for shard_map: layers under a scan, each computed once more backwards."""
+"""A Llama and its training step, for jit and for shard_map; layers are scanned, and recomputed in the backward pass."""
 
 import jax
 import jax.numpy as jnp
@@ -71,7 +71,7 @@ def attention(w, x):
 
 
 def mlp(w, x):
-    """SwiGLU: what passes is gated by the SiLU of another projection."""
+    """SwiGLU: one projection gated by the SiLU of another."""
     h = rms_norm(x, w["norm"])
     gate = jnp.einsum("bsd,df->bsf", h, w["gate"])
     up = jnp.einsum("bsd,df->bsf", h, w["up"])
@@ -80,20 +80,20 @@ def mlp(w, x):
 
 @jax.checkpoint
 def layer(x, w):
-    """One layer, as `jax.lax.scan` wants it."""
+    """One layer, as a body of `jax.lax.scan`."""
     x = x + attention(w["attention"], x)
     x = x + mlp(w["mlp"], x)
     return x, None
 
 
 def logits(params, tokens):
-    """What the model says of the token after each."""
+    """The logits of the next token at each position."""
     x, _ = jax.lax.scan(layer, params["embed"][tokens], params["layers"])
     return jnp.einsum("bsd,dv->bsv", rms_norm(x, params["norm"]), params["unembed"])
 
 
 def loss(params, tokens):
-    """The mean cross entropy of each next token."""
+    """The mean cross entropy of the next tokens."""
     said = logits(params, tokens)[:, :-1]
     return optax.losses.softmax_cross_entropy_with_integer_labels(said, tokens[:, 1:]).mean()
 
@@ -115,13 +115,13 @@ def step(params, state, tokens):
 
 
 def gathered(w, dims):
-    """Weights whose dimension of the features is whole: FSDP shards it over `data`."""
+    """Gather each weight along its feature dimension, which FSDP shards over `data`."""
     return {name: jax.lax.all_gather(each, "data", axis=dims[name], tiled=True) for name, each in w.items()}
 
 
 @jax.checkpoint
 def layer_of_shard(x, w):
-    """A layer on one device, which has the heads and the hidden features of its place along `model`."""
+    """A layer on one device, which has the heads and hidden features of its index along `model`."""
     w_attention = gathered(w["attention"], {"norm": 0, "q": 0, "k": 0, "v": 0, "o": 2})
     x = x + jax.lax.psum(attention(w_attention, x), "model")
     w_mlp = gathered(w["mlp"], {"norm": 0, "gate": 0, "up": 0, "down": 1})
@@ -130,7 +130,7 @@ def layer_of_shard(x, w):
 
 
 def loss_of_shard(params, tokens):
-    """The loss, of which a device has some sequences, and the logits of some words of the vocabulary."""
+    """The loss on one device, which has some of the sequences, and the logits of a part of the vocabulary."""
     whole = gathered(
         {name: params[name] for name in ("embed", "norm", "unembed")}, {"embed": 1, "norm": 0, "unembed": 0}
     )
@@ -138,7 +138,7 @@ def loss_of_shard(params, tokens):
     first = jax.lax.axis_index("model") * words
 
     def of_words(values, ids):
-        """What each id picks, of values of this device's words; 0 where another device has it."""
+        """Return which ids are in this device's part of the vocabulary, and their values; the others' are arbitrary."""
         mine = (ids >= first) & (ids < first + words)
         return mine, values(jnp.where(mine, ids - first, 0))
 
@@ -154,11 +154,11 @@ def loss_of_shard(params, tokens):
 
 
 def step_of_shard(params, state, tokens):
-    """The same step on one device: each has its part of the weights and of the moments."""
+    """The same step on one device, which has its shard of the weights and of the moments."""
     value, grads = jax.value_and_grad(loss_of_shard)(params, tokens)
 
     def squares(path, g):
-        # The devices along `model` have the same scales.
+        # The scales are replicated along `model`.
         return jax.lax.psum((g**2).sum(), "data" if path[-1].key == "norm" else ("data", "model"))
 
     norm = jnp.sqrt(sum(jax.tree.leaves(jax.tree_util.tree_map_with_path(squares, grads))))

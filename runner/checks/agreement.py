@@ -1,4 +1,4 @@
-"""`agreement`: the programs against each other."""
+"""`agreement`: compares the outputs of the programs with each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Takes the results of all programs and the oracles; returns, in words, which of them is wrong where they differ."""
+"""The results of all programs and the oracles in; if they differ, a sentence that says which of them is wrong out."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def unblamed(
 ) -> dict[Program, ValueVerdict]:
     """The `value` verdicts, made weak where programs agree and differ from the oracle only in undecided elements.
 
-    Not all ways to decide were tried in that case, so no program is shown to be wrong.
+    Not all possible decisions were tried in that case, so no program is shown to be wrong.
     """
     judged = dict(values)
     for run in runs:

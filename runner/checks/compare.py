@@ -26,13 +26,13 @@ Elementary functions of two libraries differ by such units in float32; narrower 
 """
 
 FEW = 8
-"""With this many measured distances the tolerance is doubled, since the next may be larger; with more, less so."""
+"""With this many measured distances the tolerance is doubled, as the next may be larger; with more it widens less."""
 
 MANY = 64
 """Outputs with at least this many elements are also checked as a whole: rounding averages out, a mistake does not."""
 
 EXCUSED = 0.05
-"""The share of an output's elements that may depend on decisions and have none of the values that these lead to."""
+"""The share of an output's elements that may depend on decisions and equal none of the candidate values."""
 
 OUTCOMES = 4
 """With more possible values of an element than this, the list of them is taken to be incomplete."""
@@ -77,7 +77,7 @@ def tolerance(dtype: str, rounding: Rounding) -> Tolerance:
 
 
 def lucky(measured: int) -> float:
-    """The factor by which the next distance may exceed the largest of this many measured ones."""
+    """The factor by which the tolerance allows the next distance to exceed the largest of this many measured ones."""
     return 1 + FEW / max(measured, 1)
 
 
@@ -231,7 +231,7 @@ def _beside(
             gone |= ~np.isfinite(actual)
             unforeseen = int(np.count_nonzero(gone)) - overflowing
             overflowing += unforeseen
-        # Not compared: the reference may be beyond the dtype as well, and overflows when it is rounded to it.
+        # Not compared: the reference may also exceed the dtype's range, and overflow when it is rounded to the dtype.
         actual, expected = dtypes.where(gone, 0, actual), dtypes.where(gone, 0, expected)
     if beside.low is not None and beside.high is not None:
         expected, several, unknown = _led(actual, expected, kind, allowed, beside)

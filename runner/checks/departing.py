@@ -1,6 +1,6 @@
-"""Finds the first line of per_device whose values graph does not have anywhere.
+"""Finds the first line of `per_device` whose values occur nowhere in `graph`.
 
-A diagnosis reports it where no edit mends the program. Each line that a wrong output depends on is looked for among
+A diagnosis reports it if no edit mends the program. Each line that a wrong output depends on is searched for among
 graph's values, as blocks in any layout or as partial values that a collective would complete to such blocks. A correct
 line need not have a counterpart, so this is a place to begin, not a verdict.
 """
@@ -35,11 +35,10 @@ def departure(
     wrong: Iterable[str],
     seconds: float,
 ) -> str | None:
-    """The line of per_device from which devices have values that no line of `graph` has, in words; None if there is
-    none.
+    """Return a sentence on the first line of `per_device` whose values no line of `graph` has; None if there is none.
 
     `graph` and `per_device` have every value of each section; `wrong` are the outputs that differ. Also None if the
-    search is not done within `seconds`.
+    search takes longer than `seconds`.
     """
     end = time.perf_counter() + seconds
     known = _GraphValues(experiment.mesh, experiment.manual.axes, [np.asarray(value[0]) for value in graph.values()])

@@ -1,9 +1,10 @@
-"""A wrong per-device program in; what is wrong with it, in words, out.
+"""A wrong per-device program in; sentences that say what is wrong with it out.
 
-When the per-device program, run by the NumPy interpreter, does not compute what `graph` says, single edits of it are
-tried until one does: of the experiment's arrays and of others, in float64, so that what is reported holds. What is
-reported can be written: the file with the edit in it is read again, its lines are interpreted, and JAX knows their
-types. Of several edits the likeliest is said. A plain factor between the two is reported as well.
+If the per-device program, run by the NumPy interpreter, does not compute what `graph` says, single edits of it are
+tried until one makes it agree. Each edit is verified in float64 on the experiment's arrays and on random ones, and only
+edits that the user can write are reported: the edited file is read again, its lines are interpreted, and JAX must
+accept their types. Of several edits the likeliest is reported. A constant factor between the two sections is reported
+as well.
 """
 
 from __future__ import annotations
@@ -33,18 +34,18 @@ from runner.words import listed
 SECTIONS: tuple[Section, ...] = ("graph", "per_device")
 
 SHARE, LEAST, MOST = 0.25, 5.0, 30.0
-"""Edits are tried for a quarter of the seconds that the run has taken, but for 5 at least and 30 at most."""
+"""The time for trying edits: a quarter of the run's time, at least 5 and at most 30 seconds."""
 
 MISFITS = (TypeError, ValueError, IndexError, KeyError, ArithmeticError, AttributeError)
-"""What NumPy raises of an edit that does not fit the shapes, as most do not."""
+"""The exceptions that NumPy raises for an edit that does not fit the shapes, which is true of most."""
 
 
 Refused: TypeAlias = Callable[[Experiment], str | None]
-"""What JAX's types have against an experiment, if anything."""
+"""Returns why JAX's types refuse an experiment; None if they accept it."""
 
 
 def budget(elapsed: float) -> float:
-    """How many seconds edits are tried for, in a run that has taken so many."""
+    """Return the number of seconds for trying edits, in a run that has taken this many."""
     return min(MOST, max(LEAST, SHARE * elapsed))
 
 
@@ -81,16 +82,17 @@ def diagnose_written(context: Context, seconds: float) -> list[str]:
 
 
 def diagnose(context: Context, refused: Refused | None = None, seconds: float = LEAST) -> list[str]:
-    """What is wrong with the per-device program: sentences, most telling first; "not found" where no edit mends it.
+    """Return sentences that say what is wrong with the per-device program, the most informative first.
 
-    Edits are tried for so many `seconds`; in the file itself where `refused` can say what JAX has against it then.
+    They say that nothing was found if no edit mends the program. Edits are tried for this many `seconds`. `refused`
+    says why JAX refuses the edited experiment; without it, edits are not verified in the file.
     """
     results = context.experiment.results
     compared = [sections.compare(context, name) for name in results] if context.per_device is not None else []
     if context.uncast:
         compared += [sections.compare(context, name, before_casts=True) for name in results]
     if compared and all(comparison.agree for comparison in compared):
-        # Only a gradient differs: that an edit leaves the results right says nothing of it.
+        # If only a gradient differs, the results are right already, so they cannot confirm an edit.
         return []
     trial = Trial(context)
     mend, complete = _mend(context, trial, refused, seconds)
@@ -104,7 +106,7 @@ def diagnose(context: Context, refused: Refused | None = None, seconds: float = 
 
 
 def _mend(context: Context, trial: Trial, refused: Refused | None, seconds: float) -> tuple[Edit | None, bool]:
-    """The likeliest edit that mends the program, and whether all were tried."""
+    """Return the likeliest edit that mends the program, and whether all edits were tried."""
     start = time.perf_counter()
     suspect = trial.suspect
     edits = Edits(suspect.experiment, suspect.section)
@@ -119,7 +121,7 @@ def _mend(context: Context, trial: Trial, refused: Refused | None, seconds: floa
         [replace(edit, rank=edit.rank + _INDICES * (edit.line in counting)) for edit in group] for group, _ in proposed
     )
     putting_back = [edit for edit in putting_back if edit.line not in counting or edit.kind != "collective"]
-    # The first are few: they are all tried, however long the others take.
+    # The first edits are few; they are tried however long the others take.
     for edit in (*sorted(changed, key=_rank), *sorted(putting_back, key=_rank)):
         if time.perf_counter() - start > seconds:
             return best, False
@@ -132,7 +134,7 @@ def _mend(context: Context, trial: Trial, refused: Refused | None, seconds: floa
 
 
 def _proposed(edits: Iterator[Edit], until: float) -> tuple[list[Edit], bool]:
-    """The edits that there is time to write, and whether these are all: of thousands of lines there are very many."""
+    """Return the edits that can be written in time, and whether these are all; long sections have very many."""
     proposed: list[Edit] = []
     for edit in edits:
         proposed.append(edit)
@@ -142,7 +144,7 @@ def _proposed(edits: Iterator[Edit], until: float) -> tuple[list[Edit], bool]:
 
 
 def _stands(experiment: Experiment, trial: Trial, refused: Refused, edit: Edit) -> bool:
-    """Whether the file with the edit is an experiment, whose `per_device` is its `graph`, and which JAX can type."""
+    """Whether the edited file is a valid experiment whose sections agree and whose types JAX accepts."""
     try:
         revised = experiment.with_line("per_device", edit.key, edit.text)
     except InvalidExperiment:
@@ -151,13 +153,13 @@ def _stands(experiment: Experiment, trial: Trial, refused: Refused, edit: Edit) 
 
 
 _LARGER = 8
-"""How many times the largest array a line may have, before an edit is taken for one that fits nothing."""
+"""An edit is rejected if a line then has more than this many times the elements of the largest array."""
 
 _INDICES = 1.5
-"""How much less likely a mistake in a line is that no array enters."""
+"""The penalty in rank of an edit of a line that depends on no array."""
 
 _LIKE = 4.0
-"""How much likelier an edit is after which a line reads as the graph's line of that name."""
+"""The bonus in rank of an edit that makes a line read like the graph's line of the same name."""
 
 
 def _rank(edit: Edit) -> float:
@@ -165,7 +167,7 @@ def _rank(edit: Edit) -> float:
 
 
 def _score(edit: Edit, graph: Mapping[str, str]) -> float:
-    """The rank of an edit, the lower, the more alike the line that it gives and the graph's are."""
+    """Return the rank of an edit; the more the edited line resembles the graph's, the lower."""
     edited_line, graph_line = (
         lines.get(edit.line, "") for lines in (_lines(edit.statements[edit.first : edit.first + 1]), graph)
     )
@@ -174,7 +176,7 @@ def _score(edit: Edit, graph: Mapping[str, str]) -> float:
 
 
 def _lines(statements: Sequence[Flat]) -> dict[str, str]:
-    """The text of each line by its name as an edit has it (`ring.acc`)."""
+    """Return the text of each line of the edited section, by its name (`ring.acc`)."""
     return {str(line): expression.text for line, expression in expressions(statements) if not line.first}
 
 
@@ -190,17 +192,17 @@ class _Case:
 
 
 class Trial:
-    """Tries edits of a section against the graph and against itself, on the experiment's arrays and on others.
+    """Tries edits of a section against the graph and against the unedited section.
 
-    On arrays of accident an edit may mend a program that it does not mend: where `x` is 4 devices long, a factor of 4
-    is a psum too many. So every float is moved.
+    It uses the experiment's arrays and randomly scaled ones, since an edit may mend a program by accident of the
+    values: if `x` has 4 devices, a constant factor of 4 looks like a superfluous psum.
     """
 
     def __init__(self, context: Context, suspect: Suspect | None = None) -> None:
         self._context = context
         self.suspect = suspect or Suspect(context.experiment)
         exact, uncast = _arithmetic(context, casts=True), _arithmetic(context, casts=False)
-        # A collective too many in a loop grows what it carries at every step.
+        # A superfluous collective in a loop makes the carry grow with every step.
         self._most = most(context)
         arrays = moved(context.experiment, context.arrays, 1)
         self._cases = [self._case(context.arrays, uncast), self._case(arrays, uncast, moved=True)]
@@ -246,7 +248,7 @@ class Trial:
         return all(self._equal(case, itself, case.values[section], edit, case.values[section]) for case in self._cases)
 
     def departure(self, seconds: float) -> str | None:
-        """From which line on `per_device` has what `graph` has nowhere, on arrays of no accident."""
+        """Return a sentence on the first line of `per_device` whose values `graph` lacks, on randomly scaled arrays."""
         context, case = self._context, self._cases[-1]
         graph, per_device = (case.values[section] for section in SECTIONS)
         wrong = [
@@ -257,7 +259,7 @@ class Trial:
         return departing.departure(context.experiment, graph, per_device, wrong, seconds)
 
     def agrees(self, revised: Experiment) -> bool:
-        """Whether the sections of another experiment on the same arrays say the same, from their first lines on."""
+        """Whether the sections of another experiment agree on the same arrays, interpreted from their first lines."""
         try:
             return all(
                 sections.agree(self._context, name, values["graph"][name], values["per_device"][name])
@@ -292,7 +294,7 @@ class Trial:
         but: frozenset[str] = frozenset(),
     ) -> bool:
         experiment = self._context.experiment
-        # What stands below an edit is not there yet.
+        # The lines after an edit are not known yet.
         later = {str(line).split(".")[0] for line, _ in expressions(edit.statements[edit.first :])}
         known = {name: value for name, value in values.items() if name.split(".")[0] not in later}
         try:
@@ -313,7 +315,7 @@ class Trial:
 
 
 def most(context: Context) -> int:
-    """How many elements an edited line may have on a device."""
+    """The largest number of elements that an edited line may have on a device."""
     sizes = [math.prod(shape) for shape, _ in context.outputs.values()]
     return 4096 + _LARGER * max([*sizes, *(array.size for array in context.arrays.values())])
 
@@ -323,7 +325,7 @@ def _arithmetic(context: Context, *, casts: bool) -> dict[Section, Arithmetic]:
 
 
 def moved(experiment: Experiment, arrays: Arrays, seed: int) -> Arrays:
-    """The arrays with every float scaled by a number of its own between one half and three halves."""
+    """Return the arrays with every float scaled by its own random number between one half and three halves."""
     rng = np.random.default_rng(seed)
     changed: dict[str, np.ndarray] = {}
     for array in experiment.given:
@@ -337,11 +339,11 @@ def moved(experiment: Experiment, arrays: Arrays, seed: int) -> Arrays:
 
 
 _MANY = 4
-"""A common factor of so many elements is no accident."""
+"""A common factor of this many elements is no coincidence."""
 
 
 def _factor(context: Context, name: str) -> str | None:
-    """The one factor by which an output is off on every element and device, if there is one."""
+    """Return the constant factor by which every element of an output is off on every device; None if there is none."""
     assert context.per_device is not None
     layout = context.blocks(name)
     if dtypes.dtype(context.outputs[name][1]).kind == "complex":
@@ -359,7 +361,7 @@ def _factor(context: Context, name: str) -> str | None:
             return None
         ratios.append(value[there] / expected[there])
     if math.prod(context.outputs[name][0]) < _MANY:
-        # Of one number there is always a factor.
+        # A single number always has a factor.
         return None
     ratio = np.concatenate([r.ravel() for r in ratios])
     factor = float(np.median(ratio))

@@ -104,7 +104,7 @@ class EditSite:
         return self.places[0][1].line.label
 
     def text(self, term: Term) -> str:
-        """The text of a part for messages: values of the same Python line are written out."""
+        """The text of a part for messages, with values of the same Python line written out."""
         return text(self.written_out(term))
 
     def written_out(self, term: Term) -> Term:
@@ -117,7 +117,7 @@ class EditSite:
         return term if self.frame is None else substituted(term, same_line)
 
     def lacking(self, what: str, part: Term, new: Term) -> str:
-        """The message that something is missing, with the line as it reads with `new` in the place of `part`."""
+        """The message that something is missing, and the line as it reads once `new` replaces `part`."""
         edited = self.text(swapped(self.term, part, new))
         if self.frame is not None:
             return f"{what} is left out in {self.frame}: with {edited} it equals the graph"
@@ -251,7 +251,7 @@ def _loops(statements: Iterable[Statement], position: Position) -> Iterator[tupl
 
 
 def _by_line(sites_found: Iterable[EditSite]) -> list[EditSite]:
-    """The sites, with the calls of one function's line merged into one site."""
+    """Merge the sites of one line of a function, which has a site for each call."""
     sites: dict[object, EditSite] = {}
     for site in sites_found:
         line = (site.places[0][1].line.written("graph")[0], site.label, text(site.term))

@@ -1,7 +1,7 @@
 """Takes a line and its edited expression; returns the term of the line that the file would have.
 
-In a section, calls within an expression are statements before the line. In the file they stand in the place of the
-names of these.
+A section has a call within an expression as a separate statement before the line. In the file, the call is written
+where the line uses its name.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What a check declares of itself, for flow, records, terminals, pages and pytest.
+"""What a check declares about itself for the flow, records, the terminal, pages and pytest.
 
-Each file of this folder that checks something ends in its `KINDS`, and stands in the list of `registry.py`. Nothing
-else names it: its column, its words below the tables, its callout on the page, its item of pytest and its part of the
-JSON Schema are made from that.
+Each module of this package with a check ends in its `KINDS` and is listed in `registry.py`. From that the check gets
+its column, its lines below the tables, its callout on the page, its pytest item and its part of the JSON Schema; no
+other code names it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Needs(Enum):
-    """What has to be known before a check can run."""
+    """What must be known before a check can run."""
 
     FILE = "the file: `flow` asks it by itself, of no program"
     LAYOUTS = "the layouts that the compiler tells of one program"
@@ -32,7 +32,7 @@ class Needs(Enum):
 
     @property
     def values(self) -> bool:
-        """Whether it needs computed values, which there are none of for absent hardware."""
+        """Whether it needs computed values, which do not exist for absent hardware."""
         return self in (Needs.VALUES, Needs.OTHERS, Needs.LINES)
 
 
@@ -53,7 +53,7 @@ class Case:
 
 
 def excused_by_outputs(_: Context, verdict: Any, wrong: frozenset[str]) -> Verdict:
-    """`known` if the only outputs that failed are known to be wrong."""
+    """Return `known` if all failed outputs are known to be wrong."""
     failed = {name for name, output in verdict.outputs.items() if output.status == "failed"}
     return replace(verdict, status="known") if verdict.status == "failed" and failed <= wrong else verdict
 

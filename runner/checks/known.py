@@ -1,6 +1,6 @@
-"""`expect.wrong`: the verdicts on one program in; out the same, with what is known to be wrong told from what is not.
+"""The verdicts on one program and `expect.wrong` in; the verdicts with expected failures as `known` out.
 
-It is as strict as pytest's `xfail(strict=True)`: what is known to be wrong, and is right, fails.
+It is as strict as pytest's `xfail(strict=True)`: an output that is expected to be wrong and is right fails.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from runner.record.verdicts import Checks
 
 
 def judge(context: Context, program: Program, checks: Checks) -> Checks:
-    """The checks of a program: `known` where only outputs failed that are known to be wrong.
+    """Return the checks of a program; a check is `known` if it failed only for outputs that are known to be wrong.
 
-    Whether an output is right after all its `value` says: copies may agree, and pinned corners be right, by chance.
+    Only the `value` check decides whether such an output is right: copies may agree, and pinned corners be right, by
+    chance.
     """
     wrong = context.known_wrong(program)
     if not wrong:

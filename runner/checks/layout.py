@@ -13,7 +13,7 @@ from runner.record.verdicts import Judged, NotRun
 
 @dataclass(frozen=True, kw_only=True)
 class LayoutVerdict(Judged):
-    """`layout`: how many parts of operands and outputs lie in the `wrong` place."""
+    """`layout`: how many shards of operands and outputs are `wrong`."""
 
     wrong: int = 0
 

@@ -1,7 +1,7 @@
 """The edits that put back what may be missing from a per-device program.
 
-That is: collectives, terms and scales of the graph, the device's own part or key, and the value that a line should have
-read.
+These are collectives, terms and scales of the graph, the device's own shard or random key, and the value that a line
+should have read.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from runner.words import quoted
 def inserting(edits: Edits) -> Iterator[Edit]:
     """The edits that put something back."""
     added = _added(edits)
-    # Where one edit helps at two sites, the site nearer the outputs is the likelier mistake.
+    # If one edit helps at two sites, the mistake is more likely at the site nearer the outputs.
     for site in reversed(edits.sites):
         yield from _collectives_around(edits, site)
         yield from _parts_around(edits, site, added)
@@ -35,10 +35,11 @@ def inserting(edits: Edits) -> Iterator[Edit]:
 
 
 def _collectives_around(edits: Edits, site: EditSite) -> Iterator[Edit]:
-    """A collective around the whole expression, or around a part of it with a partial result."""
+    """Put a collective around the whole expression, or around a part of it that may be partial."""
     term, name = site.term, site.label
     bare = _is_value(term)
-    # A carry that a loop gives as it got it was to be moved; what is reduced where it is read was meant to be partial.
+    # A carry that a loop returns unchanged was meant to be moved; a value that is reduced where it is read was meant to
+    # be partial.
     unmoved = len(site.path) > 1 and term == Name(name)
     reduced_later = any(
         is_reduction(part) and part.operands[0] == Name(name) for edited in edits.sites for part in parts(edited.term)
@@ -58,8 +59,8 @@ def _collectives_around(edits: Edits, site: EditSite) -> Iterator[Edit]:
             rank = (0.0 if likely else 3.5 if does in ("sum", "mean") else 4.0) - (0.5 if bare else 0.0)
             rank += 0.0 if meant or bare else 1.5 if whole else 3.0
             if not whole and is_line:
-                # People write `partial: A @ B` and `C: psum(partial, 'x')`, but `total: psum(sum(x), 'x')`. In Python
-                # a product is not in two lines because it is partial.
+                # People write `partial: A @ B` and `C: psum(partial, 'x')`, but `total: psum(sum(x), 'x')`. In Python,
+                # a partial product is not a reason for a separate line.
                 rank += -0.25 if _is_product(line) and site.frame is None else 0.5
             again = (
                 is_reduced(site, part)
@@ -117,7 +118,7 @@ def _wrapped(edits: Edits, part: Term, meant: str | None, *, whole: bool) -> Ite
 
 @dataclass(frozen=True)
 class _Added:
-    """A term that is added, subtracted, multiplied or divided by; `own`: by the program itself, not by its graph."""
+    """A term that is added, subtracted, multiplied or divided by; `own`: whether the program has it, not the graph."""
 
     left: Term
     operation: str
@@ -178,7 +179,7 @@ def _is_binary(term: Term) -> TypeGuard[Apply]:
 
 
 def _unread(edits: Edits, site: EditSite) -> list[str]:
-    """The earlier lines of the same level that no line reads and that are no outputs."""
+    """The earlier lines of the same level that no line reads and that are not outputs."""
     read = {name for other_site in edits.sites for name in names(other_site.term)}
     level = [
         other_site
@@ -189,7 +190,7 @@ def _unread(edits: Edits, site: EditSite) -> list[str]:
 
 
 def _operands_back(edits: Edits, site: EditSite, added: Sequence[_Added]) -> Iterator[Edit]:
-    """`x - y` where the line has `x` or `y` alone; `axis_index('x') * rows` where it has `axis_index('x')`."""
+    """`x - y` for a line that has only `x` or `y`; `axis_index('x') * rows` for one that has `axis_index('x')`."""
     for part in parts(site.term):
         shown = text(part)
         for collective in () if isinstance(part, Const) else added:
@@ -224,7 +225,7 @@ def _sizes(edits: Edits, site: EditSite) -> list[Term]:
 
 
 def _is_size(term: Term) -> bool:
-    """Whether a line gives a size: `shape(A)[0]`, `M // axis_size('x')`."""
+    """Whether a line computes a size: `shape(A)[0]`, `M // axis_size('x')`."""
     calls = [called(part) for part in within(term) if isinstance(part, Apply) and part.spelled == "call"]
     return bool(calls) and all(operation is not None and operation.kind == "static" for operation in calls)
 
@@ -235,7 +236,7 @@ def _put_back(edits: Edits, site: EditSite, part: Term, new: Term, what: str, op
 
 
 def _of_this_device(edits: Edits, site: EditSite) -> Iterator[Edit]:
-    """The device's offset for what counts from 0 on all devices; its own key for what draws with a common one."""
+    """Add the device's offset to what counts from 0 on all devices, or its index to a common random key."""
     for part in parts(site.term):
         operation = called(part)
         if operation is None or not isinstance(part, Apply):
@@ -261,11 +262,11 @@ def _length(call: Apply) -> Term | None:
 
 
 _NEAR = 6
-"""The number of lines back at which the value may stand that a line should have read."""
+"""How many lines back to look for the value that a line should have read."""
 
 
 def _other_names(edits: Edits, site: EditSite) -> Iterator[Edit]:
-    """Another value for a name: of one of the preceding lines, of what a repeat carries, or of an array."""
+    """Replace a name by another value: one of the preceding lines, a carry of the repeat, or an array."""
     before, read = [*site.before][-_NEAR:], set[str]()
     for part in within(site.term):
         if not _is_value(part) or part.name in edits.experiment.dims or part.name in read:

@@ -45,7 +45,7 @@ def consult(
 
 
 def _interpret(context: Context, drawn: Mapping[Section, Sequence[Arrays]] | None = None) -> None:
-    """Interpret both sections; `drawn` are the arrays for their rounded interpretations, where these differ."""
+    """Interpret both sections; `drawn` are the arrays for their rounded interpretations, if these differ."""
     experiment, arrays = context.experiment, context.arrays
     sections: dict[Section, Oracle | None] = {"graph": None, "per_device": None}
     for section in sections:
@@ -132,7 +132,7 @@ def _interpret_after(context: Context, by_jax: Arrays, draws: Sequence[Arrays]) 
     if not lost:
         apart = [{name: draw[array] for name, array in _gradients(experiment).items()} for draw in draws]
     most = apart or [{name: np.full(value.shape, lost.get(name, 0.0)) for name, value in known.items()}]
-    # An element may also be off in the other direction; JAX's draws resemble each other.
+    # An element may also be off in the other direction; the draws of JAX's gradient resemble each other.
     rng = np.random.default_rng(0)
     turned = [
         {name: rng.choice([-1.0, 1.0], off.shape) * off for name, off in shift.items()}
@@ -141,9 +141,9 @@ def _interpret_after(context: Context, by_jax: Arrays, draws: Sequence[Arrays]) 
     beside = [{name: known[name] + shift[name] for name in known} for shift in (*apart, *turned)]
     context.drawn = drawn = [exact | shift for shift in beside]
     if experiment.apart:
-        # The lines of the other section that take its place do not have its error.
+        # Lines that this section's replacement takes from the other section do not have its error.
         context.known_as = exact | {name: known[name] + most[-1][name] for name in known}
-    # Where per_device adds up shares, only its own gradient is a share.
+    # If per_device sums shares, only its own gradient is a share.
     _interpret(context, {"graph": drawn[1:] if gradient.shares(experiment) > 1 else drawn, "per_device": drawn})
     for oracle, own in zip((context.graph, context.per_device), before, strict=True):
         for name in _gradients(experiment):
@@ -167,7 +167,7 @@ def _assembled(experiment: Experiment, name: str, held: PerDevice) -> np.ndarray
 
 
 def doubts(context: Context) -> list[str]:
-    """The reasons why a comparison with the reference may prove little; from PyTorch's experience and our own."""
+    """The reasons why a comparison with the reference may prove little, a sentence each."""
     reasons: list[str] = []
     for name in context.outputs:
         oracle = next((o for o in (context.graph, context.per_device) if o is not None and name in o.values), None)

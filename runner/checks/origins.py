@@ -1,7 +1,7 @@
-"""Takes one collective of a trace; returns, for every device, the device that each block of its result comes from.
+"""A collective of a trace in; for every device, the devices that each block of its result comes from, out.
 
-The collective is interpreted again on marks in place of its operand: each device holds a bit of its own. What moves
-keeps its bit, and a sum has the bits of all its terms. It is interpreted once more on the numbers of the operand's
+The collective is interpreted again on marks in place of its operand: each device holds a bit of its own. Moved elements
+keep their bit, and a sum has the bits of all its terms. It is interpreted once more on the indices of the operand's
 elements, which show where in the operand a block comes from.
 """
 
@@ -34,7 +34,7 @@ class Block:
     """A part of a result on one device: its half-open ranges, and the positions of the devices that it comes from.
 
     Without positions no device sent it, and it is zeros. `part` has the ranges of the operand that it comes from; None
-    if that is the whole operand, or no block of it.
+    if that is the whole operand or not a single block of it.
     """
 
     ranges: tuple[tuple[int, int], ...]
@@ -71,7 +71,7 @@ def of_collective(
 
 
 def reduction(operation: str) -> str | None:
-    """How an operation combines the values of devices: `+`, `mean`, `max` or `min`; None where it only moves them."""
+    """How an operation combines the values of devices: `+`, `mean`, `max` or `min`; None if it only moves them."""
     over = OPERATIONS[operation].over
     if over is None or not (over.reduction or over.linear):
         return None
@@ -93,7 +93,7 @@ def _summing(term: Term) -> Term:
 
 
 def _blocks(marked: np.ndarray, numbers: np.ndarray, shape: tuple[int, ...], size: int) -> list[Block]:
-    """The parts of an array between neighbouring elements that differ."""
+    """Split an array into the blocks between neighbouring elements that differ."""
     cuts = [_cuts(marked, axis) for axis in range(marked.ndim)]
     blocks: list[Block] = []
     for ranges in itertools.product(*(itertools.pairwise(bounds) for bounds in cuts)):

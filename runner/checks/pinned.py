@@ -1,4 +1,4 @@
-"""`values`: the numbers that the experiment pins, as a document printed them."""
+"""`values`: compares the outputs with the numbers that the experiment pins, as a document printed them."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def _bound(context: Context) -> dict[str, Any]:
 
 
 def fit(context: Context) -> None:
-    """Raise `InvalidExperiment` for a pinned block that does not fit into its output."""
+    """Raise `InvalidExperiment` for a pinned block that is larger than its output."""
     for name, value in _bound(context).items():
         pinned, shape = np.shape(value), context.outputs[name][0]
         if len(pinned) != len(shape) or any(p > n for p, n in zip(pinned, shape, strict=True)):

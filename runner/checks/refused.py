@@ -1,4 +1,4 @@
-"""`invalid`: whether an experiment that has to be refused is, with the message that it expects."""
+"""`invalid`: checks that an experiment is refused with the message that it expects."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _wanted(expected: str) -> str:
 
 
 def _words(text: str) -> str:
-    """A text on one line, as a YAML file may fold it."""
+    """Return a text on one line, since a YAML file may fold it."""
     return " ".join(text.split())
 
 

@@ -1,4 +1,4 @@
-"""The files of this folder that check something, and the kinds of checks in the order of a report."""
+"""The modules of this package that contain a check, and the kinds of checks in the order of a report."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 
 FILES = (sections, refused, value, layout, replicas, agreement, gradient, pinned, derivation, expectations)
-"""The files, in the order of their checks in a report."""
+"""The modules, in the order of their checks in a report."""
 
 
 def kinds() -> tuple[CheckKind, ...]:

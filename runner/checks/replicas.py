@@ -1,4 +1,4 @@
-"""`replicas`: copies of one shard on different devices are bitwise equal."""
+"""`replicas`: checks that the copies of a shard on different devices are bitwise equal."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""`sections`: compares the two oracles in float64, since `graph` and `per_device` say the same thing twice.
+"""`sections`: compares the oracles of `graph` and `per_device` in float64.
 
-It needs no program: it holds whatever JAX does, and where JAX can express neither.
+It needs no program: it does not depend on JAX, and holds even if JAX supports neither section.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Comparison:
 
     @property
     def agree(self) -> bool:
-        """Whether every element is within the tolerance, but for the few that depend on undecided decisions."""
+        """Whether every element is within the tolerance, except a few that depend on undecided decisions."""
         return not self.wrong and self.excused <= EXCUSED * self.size
 
     @property
@@ -51,7 +51,7 @@ class Comparison:
 
 
 def lacking(experiment: Experiment) -> str | None:
-    """Why there is nothing to compare; None if there is."""
+    """Return why there is nothing to compare; None if there is."""
     if experiment.graph and experiment.per_device:
         return None
     if len(experiment.sections) < 2:
@@ -178,11 +178,13 @@ def agree(context: Context, name: str, wanted: PerDevice, actual: PerDevice, los
 
 
 ROUGH = 1e-9
-"""How far two values computed from generated arrays may be apart, relative to the largest element."""
+"""The largest distance of two values that are computed from generated arrays, relative to the largest element."""
 
 
 def _allowed(context: Context, name: str, graph: PerDevice, per_device: PerDevice) -> Tolerance:
-    """64 times what float64's rounding does to either, 1e-12 of the largest element, and what the file accepts."""
+    """The tolerance: 64 times the effect of float64's rounding on either section, 1e-12 of the largest element, and
+    `expect.sections`.
+    """
     dtype = dtypes.dtype(context.outputs[name][1])
     if dtype.exact:
         return Tolerance(0.0, 0.0)

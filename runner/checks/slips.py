@@ -1,7 +1,7 @@
-"""The edits of a section that change, leave out or double what is there, as people do by mistake.
+"""The edits of a section that change, remove or duplicate a part, as people do by mistake.
 
-A collective doubled, of another kind, over another axis, in the other direction, on another dimension, before instead
-of after; a loop one step short or long; another edge of a mask; another scale, term or sign.
+A collective twice, of another kind, over another axis, in the other direction, on another dimension, before instead of
+after; a loop one step short or long; another edge of a mask; another scale, term or sign.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from runner.words import quoted
 
 
 def changing(edits: Edits) -> Iterator[Edit]:
-    """The edits that change, leave out or double what is there."""
+    """The edits that change, remove or duplicate a part."""
     for site in edits.sites:
         for term in parts(site.term):
             yield from _of_term(_Part(edits, site, term))
@@ -43,7 +43,7 @@ def changing(edits: Edits) -> Iterator[Edit]:
 
 @dataclass(frozen=True)
 class _Part:
-    """A part of an expression, and where it stands."""
+    """A part of an expression, and its position."""
 
     edits: Edits
     site: EditSite
@@ -169,7 +169,7 @@ def _exchanged(part: _Part, call: Apply, operation: Operation) -> Iterator[Edit]
 
 
 def _after_instead(part: _Part, call: Apply, operation: Operation, axes: Term) -> Iterator[Edit]:
-    """psum(product + bias) counts the bias once per device; psum(tanh(x)) sums what is not partial."""
+    """Exchange a reduction and the operation around it: `psum(product + bias)` counts the bias once per device."""
     name, over = operation.name, text(axes)
     match named_by(call.operands[0], part.site):
         case Apply(operation=sign, operands=(left, right), spelled="operator") if OPERATIONS[sign].adds:
@@ -190,7 +190,7 @@ def _after_instead(part: _Part, call: Apply, operation: Operation, axes: Term) -
 
 
 def _before_instead(part: _Part, call: Apply) -> Iterator[Edit]:
-    """tanh(psum(x)) as psum(tanh(x))."""
+    """Write `tanh(psum(x))` as `psum(tanh(x))`."""
     if _is_plain(call) and is_reduction(inner := call.operands[0]):
         new = with_argument(inner, 0, with_argument(call, 0, inner.operands[0]))
         yield part.edit(new, "order", f"{part.shown} stands after the collective; before it,", 4)
@@ -234,7 +234,7 @@ def _of_operator(part: _Part, row: Operation, left: Term, right: Term) -> Iterat
 
 
 def _dimensions(part: _Part, call: Apply, operation: Operation) -> Iterator[Edit]:
-    """The same call on another dimension, or with a diagonal beside its own."""
+    """The same call on another dimension, or on a diagonal one off."""
     shown = part.shown
     gathers = operation.over is not None and operation.over.does == "gather"
     if gathers and "axis" not in dict(call.named):
@@ -279,5 +279,5 @@ def _shifted_index(index: Term) -> Iterator[Term]:
 
 
 def _is_plain(call: Apply) -> bool:
-    """Whether a call has one array and nothing else: `tanh(x)`."""
+    """Whether a call has a single array as its only argument: `tanh(x)`."""
     return not is_collective(call) and len(call.operands) == 1

@@ -48,12 +48,12 @@ def take(
     run: ProgramRun | None,
     process_of: Mapping[int, int] = MappingProxyType({}),
 ) -> Trace:
-    """The trace of one run.
+    """Return the trace of one run.
 
-    `program` is the program that is traced, `written` the experiment whose `per_device` are its lines; None where it
-    has none, for this `reason`: there is then no trace. `held` is each device's part of each value of the named code,
-    by position; None where no program returned it, for this `reason`: the values are then the SPMD interpreter's. `run`
-    is the run of `program`; `process_of` gives the process of each device, where there are several.
+    `program` is the program that is traced; `written` is the experiment whose `per_device` are its lines. If `written`
+    is None there is no trace, for this `reason`. `held` is each device's part of each value of the named code, by
+    position; if it is None, no program returned it, for this `reason`, and the values are the SPMD interpreter's. `run`
+    is the run of `program`; `process_of` gives the process of each device, if there are several.
     """
     mesh = context.experiment.mesh
     devices = [
@@ -123,7 +123,7 @@ def _difference(node: TracedNode) -> FirstDifference:
 
 
 class _Comparison:
-    """The named code as the SPMD interpreter runs it, beside what the devices held."""
+    """The named code as the SPMD interpreter runs it, beside the devices' values."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class _Comparison:
         self._frames = context.experiment.given_frames[program.section]
 
     def node(self, value: naming.NamedValue) -> TracedNode | None:
-        """One line of the trace; None for what is no array."""
+        """Return a line of the trace; None if its value is not an array."""
         described = self._described(value.node)
         if described is None:
             return None
@@ -227,7 +227,7 @@ class _Comparison:
         return total, wrong
 
     def same_outputs(self, run: ProgramRun) -> bool:
-        """Whether the traced code gives what the program gave, bit by bit. Other fusions may round differently."""
+        """Whether the traced code's outputs equal the program's, bit by bit; if XLA fuses differently, they may not."""
         assert self._held is not None
         for name, output in run.outputs.items():
             # Lines that read a gradient without an oracle are not compared.

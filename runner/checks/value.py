@@ -68,7 +68,7 @@ def _noted(context: Context, verdict: ValueVerdict) -> ValueVerdict:
 
 
 def together(outputs: Mapping[str, ValueOutput | OutputVerdict], diagnosis: Sequence[str] = ()) -> ValueVerdict:
-    """The check of a program from the verdicts on its outputs: it has the worst of their statuses."""
+    """Return the check of a program from the verdicts on its outputs; its status is the worst of theirs."""
     status = _worst([verdict.status for verdict in outputs.values()])
     compared = {name: verdict for name, verdict in outputs.items() if isinstance(verdict, ValueOutput)}
     weak = "; ".join(f"{name}: {verdict.reason}" for name, verdict in outputs.items() if verdict.status == "weak")
@@ -95,7 +95,7 @@ def _worst(statuses: list[Outcome]) -> Outcome:
 
 
 def _verdict(context: Context, section: Section, name: str, output: Output) -> ValueOutput:
-    """The verdict on one output: its elements, what averages out over them, and what would have been noticed."""
+    """Return the verdict on one output: its elements, its measures as a whole, the smallest mistake it would show."""
     allowed = context.tolerance(section, name)
     total, devices = SAME, list[int]()
     for part, apart in _differences(context, section, name, output, allowed):
@@ -199,7 +199,7 @@ def _of_elements(context: Context, section: Section, name: str, allowed: Toleran
 
 
 def _width(context: Context, section: Section, name: str, allowed: Tolerance) -> float:
-    """How far half of the elements may be off because of decisions with many values; 0 if fewer depend on one."""
+    """How far half of the elements may be off due to decisions with many values; 0 if fewer depend on them."""
     rounding, kind = context.rounding(section, name), dtypes.dtype(context.outputs[name][1])
     if rounding.low is None or rounding.high is None:
         return 0.0

@@ -1,4 +1,4 @@
-"""Compares what does not average out of a whole output with what rounding was measured to do."""
+"""Compares the errors of a whole output that do not average out with the measured effect of rounding."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from runner.reference import Rounding
 from runner.reference.rounding import moments
 
 COMMON = {1: 0.03125, 2: 0.25, 4: 2.0, 8: 2.0}
-"""The error, in these units, that may be common to all elements, so that it does not average out."""
+"""The error, in units, that all elements may share, so that it does not average out."""
 
 ROUGH = {1: 0.0, 2: 0.0, 4: 1.0, 8: 1.0}
 """The root mean square of the errors, in units, where no rounding was measured."""
 
 COMMON_TO_SOME = {1: 0.125, 2: 0.125, 4: 2.0, 8: 2.0}
-"""The error, in units, that may be common to all elements that share an index."""
+"""The error, in units, that all elements with one index may share."""
 
 GROUP = 16
 """Means along a dimension are taken over at least this many elements."""
@@ -27,9 +27,9 @@ ERRORS = 5.0
 """The number of standard errors by which a slope or a mean may be off."""
 
 LIKE = {1: 1.5, 2: 1.5, 4: 3.0, 8: 3.0}
-"""How many times the measured rounding error's root mean square that of a right program may be.
+"""How many times the measured rounding error's root mean square that of a correct program may be.
 
-JAX's on CPUs was at most 0.9 times it in bfloat16 and 1.8 times in float32, where sums are added up in any order.
+JAX's on CPUs was at most 0.9 times it in bfloat16 and 1.8 times in float32, where the order of sums varies.
 """
 
 
@@ -53,12 +53,12 @@ class Whole:
 
 
 def as_a_whole(actual: np.ndarray, expected: np.ndarray, dtype: str, rounding: Rounding) -> Whole | None:
-    """Hold a whole output to what averages out of rounding, and not of mistakes; None for few elements.
+    """Check the measures of a whole output in which rounding averages out and mistakes do not; None for few elements.
 
     The slope of a straight line through 0 of actual against expected, the mean error and the means along each dimension
-    may lie where those of the measured draws lie, further out where these are few, give or take the units of `COMMON`
-    and five standard errors; the root mean square of all errors may be `LIKE` times theirs, and so may the standard
-    errors. All errors are scaled as `Moments` says.
+    must be within the range of the measured draws, widened if these are few, by the units of `COMMON`, and by five
+    standard errors. The root mean square of all errors may be `LIKE` times the draws', and so may the standard errors.
+    All errors are scaled as `Moments` describes.
     """
     size = expected.size
     errors = moments(actual - expected, expected) if size >= MANY else None
@@ -67,7 +67,7 @@ def as_a_whole(actual: np.ndarray, expected: np.ndarray, dtype: str, rounding: R
     drawn = rounding.about
     common, like = units(dtype, COMMON), of_bytes(dtype, LIKE)
     deviation = like * max(draw.deviation for draw in drawn)
-    # What many elements share, such as a sum by which all are divided, is rounded in one direction.
+    # A value that many elements share, such as a sum by which all are divided, is rounded in one direction.
     slopes = [lucky(len(drawn)) * side * draw.slope for draw in drawn for side in (-1, 1)]
     measures = {"slope": (errors.slope, slopes, common + ERRORS * deviation / math.sqrt(errors.weight))}
     means = [lucky(len(drawn)) * abs(draw.mean) for draw in drawn]
@@ -75,7 +75,7 @@ def as_a_whole(actual: np.ndarray, expected: np.ndarray, dtype: str, rounding: R
     for axis, along in enumerate(errors.along):
         per_index = size // max(len(along), 1)
         if per_index >= GROUP:
-            # Where the elements of an index have larger errors than the others, they are compared with their own.
+            # If the elements of an index have larger errors than the others, they are compared with their own.
             apart = np.maximum(deviation, like * np.max([draw.apart[axis] for draw in drawn], axis=0))
             margins = units(dtype, COMMON_TO_SOME) + (ERRORS + 1) * apart / math.sqrt(per_index)
             largest = lucky(len(drawn) * len(along)) * max(float(np.max(np.abs(d.along[axis]))) for d in drawn)

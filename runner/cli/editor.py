@@ -1,4 +1,4 @@
-"""`python -m runner editor CONF`: a config folder in; the JSON Schema beside its experiments, which refer to it, out.
+"""`python -m runner editor CONF`: a config folder in; a JSON Schema beside its experiments, which refer to it, out.
 
 An editor with a YAML language server then completes the keys of an experiment and underlines invalid ones.
 """
@@ -24,7 +24,7 @@ from runner.experiment.program import Program
 from runner.language import python_source
 
 FILE = "experiment.schema.json"
-"""The file of the schema in the config folder."""
+"""The name of the schema's file in the config folder."""
 
 _LINE = re.compile(r"^# yaml-language-server: .*\n", re.MULTILINE)
 
@@ -76,11 +76,11 @@ def _inner_names(form: Form) -> Iterator[str]:
 _REFERRED = {name for form in FORMS.values() for name in _inner_names(form)} | {
     name for name, form in FORMS.items() if form.by_program
 }
-"""The shared and recursive forms, which the schema defines once each."""
+"""The forms that are shared or recursive, which the schema defines once each."""
 
 
 def _of_kind(kind: Kind) -> Schema:
-    """Return the schema of a key of `schema.py`, from its form if it has one, which is more precise than its type."""
+    """Return the schema of a key of `schema.py`: that of its form, or if it has none, of its type."""
     if kind.form is not None:
         schema = _inside(kind.form)
     elif kind.name != "mapping":

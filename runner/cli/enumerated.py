@@ -30,10 +30,10 @@ from runner.link.workers import Workers
 from runner.untyped import is_list
 
 _FEW = 12
-"""The most paths of leaves that a message names."""
+"""The largest number of leaf paths that a message names."""
 
 _MOST_DEVICES = 10**9
-"""The most devices of which mesh shapes are enumerated."""
+"""The largest number of devices for which mesh shapes are enumerated."""
 
 
 def expanded(
@@ -42,8 +42,7 @@ def expanded(
     """Return the points, in order. The shapes of a tree's leaves are those that `workers` trace.
 
     Raises `InvalidConfiguration` if `all` has nothing to stand for, or if there would be more points than the limit;
-    they
-    are counted before any is made.
+    they are counted before any is made.
     """
     expanded_points: list[list[str]] = []
     for overrides in points:

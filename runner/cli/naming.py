@@ -30,7 +30,7 @@ def with_experiment(
     Raises `InvalidName` if there is no such experiment or file, or several match.
     """
     if known.config_name or known.config_path:
-        # A user's own configuration defines its own words.
+        # A user's own primary configuration may use these words differently.
         return list(arguments), list(overrides)
     named = [override for override in overrides if _names(override)]
     if any(override.startswith(f"+{_GROUP}") for override in overrides) or not named:

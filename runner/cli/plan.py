@@ -82,7 +82,7 @@ def _plan(configuration: Configuration, job: Job, workers: Workers) -> Status:
         _show_plan(planning)
     compiled = {"tried": codec.plain(ranked.tried), "lowered": codec.plain(ranked.lowered)}
     layouts.leave(folder, planning, **compiled)
-    # A layout by hand is in a file already, and may not divide the work at all.
+    # A handwritten layout is in a file already, and may not divide the work at all.
     own = [one for one in ranked.tried if one.by_hand is None]
     best = own[0].candidate if own else planning.plan.best
     (folder / EXPERIMENT).parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
 """`python -m runner report FOLDER…`: run folders and sweeps in; their pages, made from the records alone, out.
 
-JAX is not imported, nothing is run, and the programs' devices are not needed.
+It neither imports JAX nor runs anything, and needs no devices.
 """
 
 from __future__ import annotations

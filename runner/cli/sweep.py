@@ -42,7 +42,7 @@ _EVERY = 5.0
 """Seconds between two writes of the flat files while a sweep runs."""
 
 _LARGE = 1 << 28
-"""The bytes of arrays from which on points are not held at the same time."""
+"""Points whose arrays have at least this many bytes are not in memory at the same time."""
 
 _Dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
@@ -63,7 +63,7 @@ class Results:
     """In a resumed sweep, the points that earlier commands ran."""
 
     def add(self, number: int, record: Record, overrides: Sequence[str]) -> None:
-        """Add the record of a point, and of the points that it stands for."""
+        """Add the record of a point, and of the points that are equivalent to it."""
         self.rows[number] = measures.rows(number, record, overrides)
         self.statuses[number] = record.status
         for other, (same, its_overrides) in self.waiting.items():
@@ -76,7 +76,7 @@ class Results:
         self.kept.add(number)
 
     def stand_for(self, number: int, same: int, overrides: Sequence[str]) -> None:
-        """Add a point that is the `same` as another one, which may not have been run yet."""
+        """Add a point that is equivalent to the point `same`, which may not have been run yet."""
         self.waiting[number] = same, overrides
         if same in self.rows:
             self._copy(number, same, overrides)
@@ -194,7 +194,7 @@ class RunningSweep:
             before = passed(folder, overrides)
             if before is not None and same_files(before, composed):
                 self.results.keep(number, before, overrides)
-                # It can stand for others.
+                # Later points may be equivalent to it.
                 self._same(number, point)
                 return None
             clear(folder)
@@ -210,7 +210,7 @@ class RunningSweep:
         return _Running(number, point, overrides)
 
     def _same(self, number: int, point: Point) -> int | None:
-        """Return the earlier point that is the same up to a symmetry of the mesh, if there is one."""
+        """Return the earlier point that is equal up to a symmetry of the mesh, if there is one."""
         if not self._plan.symmetric:
             return None
         try:

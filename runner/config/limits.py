@@ -9,16 +9,18 @@ from typing import Any, cast
 import yaml
 
 _BYTES = 1_000_000
-"""The size of a file at most: OmegaConf takes a minute for 10 MB. That many numbers belong in a `.npy` file."""
+"""The largest size of a file: OmegaConf takes a minute for 10 MB. That many numbers belong in a `.npy` file."""
 
 _LEVELS = 100
-"""How deep lists and mappings may nest: the functions that walk them recurse."""
+"""The deepest nesting of lists and mappings: the functions that walk them recurse."""
 
 _NODES = 100_000
-"""How many lists, mappings and values a file may have once its aliases are expanded."""
+"""The largest number of lists, mappings and values in a file, with its aliases expanded."""
 
 _DIGITS = 1_000
-"""How many digits a number may have: Python refuses to print much larger ones, and no dtype has more than 64 bits."""
+"""The largest number of digits of a number: Python refuses to print much larger ones, and no dtype has more than 64
+bits.
+"""
 
 _NUMBER = re.compile(rf"[-+]?(?:0[xob][0-9a-fA-F_]{{{_DIGITS},}}|[0-9][0-9_:]{{{_DIGITS},}})\Z")
 

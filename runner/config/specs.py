@@ -34,7 +34,7 @@ Entries: TypeAlias = "list[str | list[str] | None]"
 
 
 class NoSpec(Exception):
-    """A string begins like a PartitionSpec and is none; the message says why, and how to write one."""
+    """A string begins like a PartitionSpec but is not a valid one; the message says why, and how to write one."""
 
 
 def begins(text: object) -> bool:

@@ -32,7 +32,7 @@ def hops(shape: Sequence[int], rings: Sequence[bool], start: Chip, stop: Chip) -
 
 
 def _along(shape: Sequence[int], rings: Sequence[bool], messages: Sequence[tuple[Chip, Chip]]) -> float:
-    """The load of the fullest border of a block that consists of consecutive layers along one dimension."""
+    """The load of the most loaded border of a block that consists of consecutive layers along one dimension."""
     fullest = 0.0
     for dimension, (size, ring) in enumerate(zip(shape, rings, strict=True)):
         between = np.zeros((size, size))

@@ -1,1 +1,1 @@
-"""The texts that the worker leaves in; what the compiler and the profiler did, as plain data, out. No JAX."""
+"""The texts that the worker writes in; what the compiler and the profiler did, as plain data, out. No JAX."""

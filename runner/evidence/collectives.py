@@ -1,7 +1,7 @@
-"""Reads what a compiled module communicates: kinds, lines, axes, bytes, counts, overlap.
+"""Reads the communication of a compiled module: kinds, lines, axes, bytes, counts, overlap.
 
-What cannot be read, attributed or counted becomes a sentence in `Collectives.unknown`; nothing is dropped. Unknown
-facts of a collective are null in its entry.
+Each fact that cannot be read, attributed or counted becomes a sentence in `Collectives.unknown`; nothing is dropped.
+Unknown facts of a collective are null in its entry.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _LISTED = 64
 
 @dataclass
 class Collectives:
-    """The record's `collectives`, and the sentences about what is not in them.
+    """The record's `collectives`, and sentences about facts that could not be read.
 
-    `missing` are those of the sentences after which a collective may have no entry. `carriers` are the instructions in
-    whose execution a collective goes on, each with the `instruction` of its entry.
+    `missing` are those of the sentences after which a collective may have no entry. `carriers` are the instructions
+    during which a collective is in progress, each with the `instruction` of its entry.
     """
 
     found: list[Collective] = field(default_factory=list[Collective])
@@ -50,9 +50,9 @@ class Collectives:
 
 
 def read(module: Module, origins: Origins, mesh: Mesh, device_ids: Sequence[int] = ()) -> Collectives:
-    """What the module communicates; the entries are those of `docs/record.md`.
+    """Return the collectives of a module; the entries are those of `docs/record.md`.
 
-    `device_ids` are those of the devices in the mesh, by which a module names them where they are in several slices.
+    `device_ids` are the ids of the devices in the mesh, by which a module with several slices names them.
     """
     return _CollectiveReader(module, origins, mesh, device_ids).read()
 
@@ -202,7 +202,7 @@ class _CollectiveReader:
         names = self._names(place)
         own = list(dict.fromkeys(origin for name in names for origin in self._origins.of(name)))
         axes, listed, devices = self._axes(place)
-        # What the compiler does to the operand of a collective may have the collective's name.
+        # An instruction that prepares the operand of a collective may have the collective's name.
         every = [stack for name in names for stack in stacks(name.op_name)]
         inserted = self._origins.leave(axes or ()) or not any(map(asked, every))
         if megascale.kind(instruction):
@@ -213,11 +213,11 @@ class _CollectiveReader:
             needed = self._flow.consumers(*self._result_of(place))
             between = Between(source=_nodes(taken), to=_nodes(needed))
             if all(not origin.primitive for origin in own):
-                # It has only the name of the array that it moves; the operation that needs the array caused it.
+                # It has only the name of the array that it moves; the operation that needs the array is the cause.
                 own = needed or own or taken
         else:
             own += [origin for origin in self._differentiated(place) if origin not in own]
-            # What is sent between slices has lost its name.
+            # A transfer between slices has lost its name.
             own = own or self._flow.producers(computation, instruction.operands)
         if not own:
             self._result.unknown.append(f"{instruction.name} leads back to no line of the experiment")
@@ -267,14 +267,14 @@ class _CollectiveReader:
         """Where its result is first complete."""
         started_in, start = place.start
         if start.opcode == "async-start":
-            # What completes the start may hold the results of a group.
+            # The instruction that completes the start may hold the results of a group.
             return place.computation, place.instruction
         return (started_in, place.chain[-1]) if place.chain else place.start
 
     def _names(self, place: _Scheduled) -> list[Metadata]:
         """The name stacks of the collective, with those of the results that are taken out of a merged one.
 
-        A name stack without a line counts only if the program asks for a collective by it.
+        A name stack without a line is used only if it is that of a collective that the program asks for.
         """
 
         def telling(instructions: Iterable[Instruction]) -> list[Metadata]:
@@ -338,7 +338,7 @@ class _CollectiveReader:
             sent = match.group(1) if match else None
         order = instruction.attribute("device_ids")
         if text is not None and order is not None:
-            # The one spelling with a comma outside of brackets.
+            # The only spelling with a comma outside of brackets.
             text = f"{text}, device_ids={order}"
         if megascale.kind(instruction):
             text = megascale.target(instruction) or ""

@@ -10,16 +10,17 @@ from runner.evidence.hlo import Computation, Instruction, Module
 from runner.executions import Count, InBranch
 
 BRANCHES = ("true_computation", "false_computation", "branch_computations")
-"""The roles in which an instruction names computations of which it runs one."""
+"""The roles of called computations of which an instruction runs only one."""
 
 
 @dataclass(frozen=True)
 class Runs:
     """How often a computation runs.
 
-    - `times`: the least and the most each time that the innermost of the `branches` around it is taken, or the program
-      runs; None where that is not known. In branches both are the same.
-    - `branches`: none where a computation is called in several places: then there is the range alone.
+    - `times`: the least and the most per execution of the innermost of its `branches`, or of the program; None if
+      unknown. In branches both are equal.
+    - `branches`: the branches around it; none if a computation is called in several places, for which only the range is
+      known.
     """
 
     times: tuple[int, int] | None
@@ -34,7 +35,7 @@ class Runs:
 
 
 class Counts:
-    """How often the computations of a module run."""
+    """How often each computation of a module runs."""
 
     def __init__(self, module: Module) -> None:
         self._module = module

@@ -2,7 +2,7 @@
 
 A compiled module calls libraries by name, and some of them communicate: NCCL and MPI behind the FFI
 (openxla/xla#42689), Pallas kernels with remote copies (`tpu_custom_call`, `mosaic_gpu_v2`), TPU's SparseCore, DCN
-between slices. So the names that are known to be local are listed; every other is taken for one that may communicate.
+between slices. The names that are known to be local are listed; any other may communicate.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _COMPUTING = (
     # JAX's own for GPUs: jaxlib/gpu/{solver,blas,sparse,rnn,hybrid,linalg,prng}.cc.
     r"(cu|hip|oneapi)(solver|blas|sparse|dnn|hybrid)_\w+",
     r"(cu|hip|oneapi)_(threefry2x32_ffi|lu_pivots_to_permutation|cholesky_update_ffi|tridiagonal_solve_perturbed)",
-    # JAX's for TPUs (jax/_src/tpu/linalg) and what libtpu 0.0.51 makes of them.
+    # JAX's for TPUs (jax/_src/tpu/linalg) and their lowerings in libtpu 0.0.51.
     r"Qr|Eigh|LuDecomposition|ProductOfElementaryHouseholderReflectors",
     r"Cholesky|EighTpu|QrDecompositionBlock|CompactWyHelper|Lu(Real|Complex)DecompositionBlock|MaskAggregatorBlock",
     r"InvertDiagBlocks(Lower|Upper)Triangular|PartialReduce|TopKWithUnique|TopKBatchMajorSmallK",
@@ -31,11 +31,11 @@ _COMPUTING = (
 """Targets that compute."""
 
 _STILL = (
-    # Where memory is, and where a value lies: xla/service/host_memory_offload_annotations.h.
+    # Memory spaces of values: xla/service/host_memory_offload_annotations.h.
     r"annotate_device_placement|AllocateBuffer|PinToDevice(Sram)?",
     # How a value is partitioned: xla/service/spmd, xla/service/spmd/shardy/constants.h.
     r"Sharding|SPMD(FullToShard|ShardToFull)Shape|xla\.sdy\.\w+|LayoutConstraint",
-    # How TPU's compiler annotates values that stay where they are.
+    # Annotations of TPU's compiler for values that are not moved.
     r"ConcatBitcast|DeviceId|SliceId|AssumeGatherIndicesInBound",
 )
 """Targets that annotate or allocate: nothing is read or written."""
@@ -43,10 +43,10 @@ _STILL = (
 _IDLE = (
     *_STILL,
     r"MoveTo(Host|Device)",
-    # Shapes that are bounded but not known: xla/service/dynamic_padder.cc.
+    # Bounded dynamic shapes: xla/service/dynamic_padder.cc.
     r"PadToStatic|PadRealToStatic|SliceToDynamic",
-    # How TPU's compiler handles memory, wide numbers and indices: what libtpu 0.0.51 registers an emitter for, and what
-    # was seen in its modules.
+    # Memory, wide numbers and indices on TPUs: the targets for which libtpu 0.0.51 registers an emitter, and those seen
+    # in its modules.
     r"ZeroCrop|X(64|128)(SplitLow|SplitHigh|Combine)|WindowPrefetch|GatherScatterIndicesBitpacked",
 )
 """Targets that annotate, allocate or move within the device's memory."""

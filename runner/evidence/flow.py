@@ -1,4 +1,4 @@
-"""Finds the lines whose values an instruction of a compiled module takes, and those that take its result.
+"""Finds the lines whose values an instruction of a compiled module reads, and those that read its result.
 
 Values are followed through instructions that only move them, into and out of tuples, fusions, calls and loops.
 """
@@ -48,13 +48,13 @@ class Flow:
         return list(lines)
 
     def _only_moves(self, instruction: Instruction) -> bool:
-        """Whether an instruction only moves values; its name is then that of where the result is used."""
+        """Whether an instruction only moves values; its name is then that of the place where the result is used."""
         if instruction.opcode != "fusion":
             return instruction.opcode in MOVES
         return all(self._only_moves(inner) for inner in self._module.inside(instruction))
 
     def _given(self, computation: Computation, parameter: Instruction) -> list[tuple[Computation, str]]:
-        """The operand that the caller passes to a parameter."""
+        """The caller's operand for a parameter."""
         operands: list[tuple[Computation, str]] = []
         for outer, by, _ in self._module.callers.get(computation.name, ()):
             number = parameter.parameter()
@@ -80,7 +80,7 @@ class Flow:
         return [(computation, element.operands[0])]
 
     def consumers(self, computation: Computation, instruction: Instruction) -> list[OperationOrigin]:
-        """The lines that take an instruction's result, inside fusions and loops too; none if it is returned."""
+        """The lines that read an instruction's result, inside fusions and loops too; none if it is returned."""
         lines: dict[OperationOrigin, None] = {}
         around: dict[OperationOrigin, None] = {}
         # The result, or the element of a tuple that holds it.

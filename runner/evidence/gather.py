@@ -1,4 +1,4 @@
-"""What one program left in its run folder in; the evidence of what the compiler did out."""
+"""The files that one program left in its run folder in; the evidence of what the compiler did out."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def gather(
     reshards: Mapping[str, Reshard] | None = None,
     device_ids: Sequence[int] = (),
 ) -> Gathered:
-    """The evidence of one program; with its profile, where one was `taken`, and its work, where time is estimated.
+    """Return the evidence of one program, with its profile if one was `taken`, and its work if time is estimated.
 
-    - `messages`: what the compiler wrote to standard error; None if that was not captured.
+    - `messages`: the compiler's output on standard error; None if it was not captured.
     - `unreadable`: why the module could not be printed; None if it could.
     - `reshards`: the ways around rematerializations, by the text of the compiler's warning.
     - `device_ids`: the ids of the devices in the mesh, in its order.
@@ -41,7 +41,7 @@ def gather(
             communication = collectives.read(module, origins, experiment.mesh, device_ids)
             listed = communication.found
         except Exception as error:
-            # What a compiler of tomorrow prints must not end a run that is otherwise complete.
+            # A future compiler's output must not end a run that is otherwise complete.
             communication = _nothing(f"the module could not be read: {type(error).__name__}: {error}")
     else:
         why = f": {unreadable}" if unreadable else ""

@@ -19,17 +19,17 @@ _TILES = re.compile(r"^\[([0-9,]+)\](?:T\(([0-9,]+)\))?$")
 
 
 def read(text: str, devices: int) -> Groups | None:
-    """The groups that `text` spells, `{}` being one of all `devices`. None where it is none of the four spellings.
+    """The groups that `text` spells; `{}` is a single group of all `devices`. None if it is none of the four spellings.
 
     - `{{0,2},{1,3}}`
-    - `[2,4]<=[4,2]T(1,0)`: the numbers from 0, laid out as `[4,2]`, transposed, cut into 2 groups of 4
-    - `mesh['x'=4,'y'=2] {'x'}`: the groups along axes of a mesh; an axis may be a part of one: `'x':(2)2`
+    - `[2,4]<=[4,2]T(1,0)`: the numbers from 0, reshaped to `[4,2]`, transposed, split into 2 groups of 4
+    - `mesh['x'=4,'y'=2] {'x'}`: the groups along axes of a mesh; also along a part of an axis: `'x':(2)2`
     - `mesh['x'=4,'y'=2], device_ids=([4,2]T(1,0)) {'x'}`: of a mesh with its devices in another order
     """
     try:
         return _read(text.strip(), devices)
     except (KeyError, ValueError):
-        # Invalid numbers, sizes that do not fit each other, unknown axes.
+        # Invalid numbers, sizes that do not match, unknown axes.
         return None
 
 
@@ -70,7 +70,7 @@ def _of_mesh(axes: str, device_ids: str | None, along: str) -> Groups | None:
     if device_ids is not None:
         tiles = _TILES.match(device_ids)
         ids = _iota(_numbers(tiles.group(1)), tiles.group(2)) if tiles else np.array(_numbers(device_ids))
-    # Each axis is split where a part of it is named: `'x':(2)4` are 4 parts inside each of 2.
+    # Each axis is split at the named parts: `'x':(2)4` are 4 parts inside each of 2.
     cuts: dict[str, list[tuple[int, int]]] = {name: [] for name in sizes}
     wanted: list[tuple[str, int]] = []
     for axis in re.findall(r"[^,\s]+", along):
@@ -99,7 +99,7 @@ def _of_mesh(axes: str, device_ids: str | None, along: str) -> Groups | None:
 
 
 def axes_of(groups: Groups, mesh: Mesh) -> tuple[str, ...] | None:
-    """The fewest mesh axes along which these groups lie, in the mesh's order. None if no axes give them."""
+    """The fewest mesh axes that give these groups, in the mesh's order. None if no axes do."""
     if groups.size != mesh.size:
         return None
     large = [axis for axis in mesh.axes if mesh.sizes[axis] > 1]

@@ -1,7 +1,7 @@
 """The text of a compiled HLO module in; its computations and instructions out.
 
-Only what the evidence asks for is taken apart: names, opcodes, shapes, operands, the attributes that name computations.
-Everything else of an instruction stays text. What cannot be read is kept in `Module.unread`, never dropped.
+Only what the evidence needs is parsed: names, opcodes, shapes, operands, the attributes that name computations. The
+rest of an instruction stays text. Lines that cannot be read are kept in `Module.unread`, never dropped.
 
 Source: xla/hlo/parser/hlo_parser.cc and xla/hlo/ir/hlo_instruction.cc, which print and read this syntax.
 """
@@ -46,14 +46,14 @@ _ROW = re.compile(r'^(\d+) (?:"((?:[^"\\]|\\.)*)"|\{(.*)\})')
 _ENTRY = re.compile(r"(\w+)=(\d+)")
 
 Location: TypeAlias = tuple[str, int]
-"""A line of a file of Python's, by its number."""
+"""A line of a Python file, by its number."""
 
 
 @dataclass(frozen=True)
 class Metadata:
     """Where JAX traced an operation.
 
-    - `op_name`: the name stack; empty where the compiler gave it none.
+    - `op_name`: the name stack; empty if the compiler gave it none.
     - `frames`: the lines of the user's files, those of the innermost call first.
     """
 
@@ -63,7 +63,7 @@ class Metadata:
 
 @dataclass
 class StackFrames:
-    """The tables at the head of a module: for the number of a stack frame the lines of the user's files."""
+    """The tables at the head of a module, which map the number of a stack frame to lines of the user's files."""
 
     rows: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
 
@@ -80,7 +80,7 @@ class StackFrames:
     def of(self, number: int) -> tuple[Location, ...]:
         """The lines of a stack frame, those of the innermost call first."""
         files, places, stack = (self._tables[name] for name in ("FileNames", "FileLocations", "StackFrames"))
-        # The first frame has no parent; its number means that there is none.
+        # The first frame has no parent: its parent's number is 0.
         none = stack.get(1, {}).get("parent_frame_id", 0)
         frames: list[Location] = []
         while number in stack and len(frames) < len(stack):
@@ -104,9 +104,9 @@ def metadata(attributes: str, stack_frames: StackFrames) -> Metadata:
 
 @dataclass(frozen=True)
 class Shape:
-    """One array of an instruction's result, which has several when it is a tuple.
+    """One array of an instruction's result; a tuple has several.
 
-    - `space`: which of the device's memories, 0 for the large one. What the others are depends on the backend.
+    - `space`: the device's memory space, 0 for the main memory. The others depend on the backend.
     """
 
     dtype: str
@@ -146,7 +146,7 @@ class Instruction:
 
     @property
     def op_name(self) -> str:
-        """JAX's name stack at which the operation was traced; empty where the compiler gave it none."""
+        """JAX's name stack at which the operation was traced; empty if the compiler gave it none."""
         return self.metadata.op_name
 
     @cached_property
@@ -185,7 +185,7 @@ class Instruction:
 
 @dataclass
 class Computation:
-    """Named instructions, in the order of the schedule where the module has one."""
+    """Named instructions, in the order of the schedule if the module has one."""
 
     name: str
     entry: bool
@@ -218,9 +218,9 @@ class Computation:
 
 @dataclass
 class Module:
-    """A module. `unread` are the lines that could not be read, stand in no computation or have another's name.
+    """A module. `unread` are the lines that cannot be parsed, are in no computation, or have a duplicate name.
 
-    - `tiled`: whether arrays lie in tiles, as on TPUs alone.
+    - `tiled`: whether arrays are stored in tiles, as only on TPUs.
     """
 
     name: str = ""
@@ -306,7 +306,7 @@ def _instruction(line: str, position: int, stack_frames: StackFrames) -> Instruc
     if match is None:
         return None
     start = match.end()
-    # A tuple's shape stands in parentheses; any other ends at the first space.
+    # A tuple's shape is in parentheses; any other ends at the first space.
     end = _end(line, start + 1, ")") + 1 if line[start : start + 1] == "(" else line.find(" ", start)
     opcode = _OPCODE.match(line, end) if end > 0 else None
     if opcode is None:
@@ -327,7 +327,7 @@ def _instruction(line: str, position: int, stack_frames: StackFrames) -> Instruc
 
 def _operands(opcode: str, text: str) -> tuple[str, ...]:
     if opcode in ("parameter", "constant"):
-        # A parameter's number and a scalar's value stand where others have operands.
+        # Parameters and scalar constants have their number or value in place of operands.
         return (text.strip(),) if len(text) < 32 else ()
     if not text:
         return ()
@@ -385,7 +385,7 @@ def trip_count(module: Module, loop: Instruction, computation: Computation) -> i
 
 
 def _counted(module: Module, loop: Instruction, computation: Computation) -> int | None:
-    """The count of `for (i = start; i < end; i += step)`, where all three are constants, perhaps carried as such."""
+    """The count of `for (i = start; i < end; i += step)` if all three are constants, perhaps in the carry."""
     roles = dict(loop.called)
     condition = module.computations.get(roles.get("condition", ""))
     body = module.computations.get(roles.get("body", ""))
@@ -397,14 +397,14 @@ def _counted(module: Module, loop: Instruction, computation: Computation) -> int
         return None
 
     def source(where: Computation, name: str) -> Instruction | None:
-        """The value behind copies."""
+        """Return the value that a chain of copies starts from."""
         instruction = where.instructions.get(name)
         while instruction is not None and instruction.opcode in ("copy", "bitcast", "copy-done", "copy-start"):
             instruction = where.instructions.get(instruction.operands[0])
         return instruction
 
     def carried(where: Computation, name: str) -> int | None:
-        """The index of the carry's element that a value is."""
+        """The index of the carry's element that a value is; None if it is no such element."""
         instruction = source(where, name)
         return instruction.index() if instruction is not None and instruction.opcode == "get-tuple-element" else None
 

@@ -1,4 +1,4 @@
-"""The text of a sharding of XLA's in; the PartitionSpec that it is on a mesh out.
+"""XLA's text of a sharding in; the PartitionSpec on a mesh that it equals out.
 
 Source: xla/hlo/ir/hlo_sharding.cc and xla/hlo/ir/named_sharding.cc, which print these.
 """
@@ -19,9 +19,9 @@ _NAMED = re.compile(r"\{mesh\[[^\]]*\](?:, device_ids=\([^)]*\))?, \[(.*)\]\}")
 
 
 def spec(text: str, rank: int, mesh: Mesh) -> Spec | None:
-    """The layout of an array of so many dimensions; None where no PartitionSpec says it, or it cannot be read.
+    """The layout of an array with this many dimensions; None if no PartitionSpec expresses it, or it cannot be read.
 
-    - `{devices=[2,1,4]<=[4,2]T(1,0)}`: how often each dimension is cut, and which device has which tile
+    - `{devices=[2,1,4]<=[4,2]T(1,0)}`: the number of shards of each dimension, and which device has which
     - `{mesh['x'=4,'y'=2], [{'y'}, {}, {'x'}]}`: the axes of each dimension
     """
     if text == "{replicated}":

@@ -1,7 +1,8 @@
-"""A transfer between slices in; what it communicates, and among whom, out.
+"""A transfer between slices in; its kind of collective, and its groups, out.
 
-What TPU's compiler sends over the data-centre network is a `send` and a `recv` through the hosts, whose attributes say
-which collective they are. A device's id is the number of its slice, from 1, times 100,000, and its number there.
+TPU's compiler uses a `send` and a `recv` through the hosts for the data-centre network, whose attributes say which
+collective they implement. A device's id is the number of its slice, from 1, times 100,000, plus its number in the
+slice.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def kind(instruction: Instruction) -> str | None:
 
 
 def received(computation: Computation, send: Instruction) -> Instruction | None:
-    """The `recv` that belongs to `send`."""
+    """The `recv` that matches `send`."""
     meeting = _meeting(send)
     there = (
         instruction
@@ -55,7 +56,7 @@ def reduction(instruction: Instruction) -> str | None:
 
 
 def target(instruction: Instruction) -> str | None:
-    """The groups or pairs of a transfer, as the module spells them."""
+    """The groups or pairs of a transfer, as text of the module."""
     match = _TARGET.search(instruction.attributes)
     return match and match.group(1)
 
@@ -66,9 +67,9 @@ def generated(instruction: Instruction) -> bool:
 
 
 def everywhere(inside: np.ndarray, partitions: int, ids: Sequence[int]) -> np.ndarray:
-    """The groups or pairs of all slices, where each of several slices runs a module of so many partitions.
+    """The groups or pairs of all slices, if each of several slices runs a module with this many partitions.
 
-    It numbers the devices of its slice in the order in which they stand in the mesh, whose devices have `ids`.
+    The module numbers the devices of its slice in the order of the mesh, whose devices have `ids`.
     """
     slices: dict[int, list[int]] = {}
     for place, device in enumerate(ids):
@@ -80,9 +81,9 @@ def everywhere(inside: np.ndarray, partitions: int, ids: Sequence[int]) -> np.nd
 
 
 def groups(text: str, ids: Sequence[int]) -> np.ndarray | None:
-    """The groups that a target spells, or of a permutation its pairs: positions in the mesh whose devices have `ids`.
+    """The groups of a transfer, or for a permutation its pairs: positions in the mesh whose devices have `ids`.
 
-    - `{1,2}x{0:3}`: over slices 1 and 2, each device with its like
+    - `{1,2}x{0:3}`: over slices 1 and 2, each device with those of the same number
     - `{{100000,200000},{100001,200001}}`: groups
     - `{{100000->200000},{200000->100000}}`: pairs
     """

@@ -11,7 +11,7 @@ from runner.evidence.nodes import Origins
 def parts(flow: Flow, origins: Origins, computation: Computation, instruction: Instruction) -> list[MergedPart]:
     """The parts of an instruction in their order; none if it has a single operand.
 
-    Each is named by what takes its result out of the instruction, otherwise by what made its operand.
+    Each is named by the instruction that extracts its result, or else by the one that produces its operand.
     """
     if len(instruction.operands) < 2 or not instruction.opcode.startswith("all-reduce"):
         return []

@@ -1,4 +1,4 @@
-"""What the compiler did with one program: the classes of its evidence."""
+"""The classes of a program's evidence: what the compiler and the profiler did."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Between:
-    """Of a collective that the compiler inserted the lines whose values it takes, and those that take its result."""
+    """For a collective that the compiler inserted, the lines whose values it reads, and those that read its result."""
 
     source: list[str] = field(metadata=named("from"))
     to: list[str]
@@ -24,14 +24,15 @@ class Between:
 
 @dataclass(frozen=True, kw_only=True)
 class Reason:
-    """Why a collective is there; `text` says it, and begins with `not explained` where nothing is known.
+    """The reason for a collective; `text` is a sentence, which begins with `not explained` if nothing is known.
 
-    - `by`: who asked for it: the `program` itself, JAX's `differentiation`, an `operation` that needs what a spec
-      shards; null where it is not explained.
-    - `operation`, `line`: what needs it, and where; `dims`: the dimensions that are sharded, by their names or sizes.
+    - `by`: who asked for it: the `program` itself, JAX's `differentiation`, an `operation` that needs sharded values;
+      null if it is not explained.
+    - `operation`, `line`: the operation that needs it, and its line; `dims`: the sharded dimensions, by names or sizes.
     - `keys`: the keys of the file that shard them, or ask for it.
-    - `planned`: whether Shardy plans it too; null where the program asks for it, or there is no plan.
-    - `instead`: what the plan has in its place, in words; `instead_sent`: what a device would send for that in all.
+    - `planned`: whether Shardy plans it too; null if the program asks for it, or there is no plan.
+    - `instead`: what the plan has in its place, as text; `instead_sent`: the bytes that a device would send for that in
+      all.
     """
 
     text: str
@@ -47,7 +48,7 @@ class Reason:
 
 @dataclass(frozen=True, kw_only=True)
 class MergedPart:
-    """One operand of an all-reduce that the compiler merged of several: the lines that it is of, and its bytes."""
+    """One operand of an all-reduce that the compiler merged from several: its lines, and its bytes."""
 
     nodes: list[str]
     gradient: bool
@@ -58,20 +59,20 @@ class MergedPart:
 class Collective:
     """One instruction of the compiled module that communicates.
 
-    - `node`: the line that caused it; null where the module does not say. `nodes`: all lines that it serves.
-    - `gradient`: whether it belongs to the backward pass; `inserted`: whether the compiler put it in, `between` what.
-    - `backward`: of one that serves both passes, those of the `nodes` that it serves in the backward pass.
-    - `axes`: the mesh axes over which it communicates; null where the groups are those of no axes.
-    - `groups`: the positions in the mesh that communicate, of a permute `[from, to]`; null on many devices.
-    - `reduction`: of one that reduces, `sum`, `max`, `min`, …; null where the module does not say, and for others.
-    - `bytes_in`, `bytes_out`: per device and execution; `bytes` is the larger. Null where a size is not known.
-    - `bytes_sent`: what a device sends, on a ring; null where that is not known.
-    - `count`: how often it runs; a range where it stands in `branches`, null where that is not known.
-    - `overlapped`: of an asynchronous one what is computed meanwhile; null where the module has no schedule.
-    - `why`: the reason that it is there; `alone`: whether no device has a partner, since the axes have size 1: it moves
-      nothing, and counts as nothing.
-    - `again`: whether it is of what `jax.checkpoint` computes again in the backward pass.
-    - `parts`: of an all-reduce that the compiler merged of several what each operand is of.
+    - `node`: the line that caused it; null if the module does not say. `nodes`: all lines that it serves.
+    - `gradient`: whether it belongs to the backward pass; `inserted`: whether the compiler inserted it, `between` which
+      lines.
+    - `backward`: for one that serves both passes, those of the `nodes` that it serves in the backward pass.
+    - `axes`: the mesh axes over which it communicates; null if the groups are not those of any axes.
+    - `groups`: the mesh positions that communicate with each other, for a permute `[from, to]`; null on many devices.
+    - `reduction`: for one that reduces, `sum`, `max`, `min`, …; null if the module does not say, and for others.
+    - `bytes_in`, `bytes_out`: per device and execution; `bytes` is the larger. Null if a size is unknown.
+    - `bytes_sent`: the bytes that a device sends per execution, on a ring; null if unknown.
+    - `count`: how often it runs; a range if it is in `branches`, null if unknown.
+    - `overlapped`: for an asynchronous one, the lines computed meanwhile; null if the module has no schedule.
+    - `why`: the reason for it; `alone`: whether all its axes have size 1, so that it moves nothing and is not counted.
+    - `again`: whether it belongs to what `jax.checkpoint` recomputes in the backward pass.
+    - `parts`: for an all-reduce that the compiler merged from several, the lines of each operand.
     """
 
     kind: str
@@ -102,9 +103,9 @@ class Collective:
 
 @dataclass(frozen=True, kw_only=True)
 class CompilerWarning:
-    """What the compiler said of shardings, with the line that it names, if it names one.
+    """A warning of the compiler about shardings, with the line that it names, if any.
 
-    `reshard`: of an involuntary rematerialization the two layouts, where they can be read, and a way around it.
+    `reshard`: for an involuntary rematerialization the two layouts, if they can be read, and a way around it.
     """
 
     kind: str
@@ -116,7 +117,9 @@ class CompilerWarning:
 
 @dataclass(frozen=True, kw_only=True)
 class Seconds:
-    """The `total` of all runs and devices; per run and device the others, null where the runs are not told apart."""
+    """The `total` over all runs and devices; the others are over the time of each device in each run, null if the trace
+    does not tell the runs apart.
+    """
 
     median: float | None
     min: float | None
@@ -126,7 +129,7 @@ class Seconds:
 
 @dataclass(frozen=True, kw_only=True)
 class ProfiledNode:
-    """The time of a line without its collectives; `node` is null where instructions serve several `nodes`."""
+    """The time of a line without its collectives; `node` is null if instructions serve several `nodes`."""
 
     node: str | None
     nodes: list[str]
@@ -149,7 +152,7 @@ class ProfiledCollective:
 
 @dataclass(frozen=True, kw_only=True)
 class Unattributed:
-    """What leads to no line."""
+    """The time of instructions without a line."""
 
     seconds: Seconds
     instructions: list[str]
@@ -157,7 +160,7 @@ class Unattributed:
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """The time of each line and each collective; with no `devices` there is none, and `unknown` says why."""
+    """The time of each line and each collective; without `devices` there is no profile, and `unknown` says why."""
 
     folder: str | None
     runs: int
@@ -172,13 +175,13 @@ class Profile:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What is read of one program's compiled module, of what the compiler said, and of its profile.
+    """The evidence of one program: from its compiled module, the compiler's messages, and its profile.
 
-    - `collectives`: null where the module could not be read.
-    - `collectives_unknown`: what could not be read, attributed or counted; `collectives_missing`: those of these
-      sentences after which a collective may be missing from the list.
-    - `compiler_warnings`: null where nobody could hear the compiler.
-    - `profile`: where one was asked for.
+    - `collectives`: null if the module could not be read.
+    - `collectives_unknown`: what could not be read, attributed or counted, a sentence each; `collectives_missing`:
+      those of these sentences after which a collective may be missing from the list.
+    - `compiler_warnings`: null if standard error was not captured.
+    - `profile`: present with `profile=true`.
     """
 
     collectives: list[Collective] | None
@@ -190,7 +193,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Gathered:
-    """The evidence; `work` is what each line computes and moves, where a time is estimated and the module was read."""
+    """The evidence; `work` is what each line computes and moves, if time is estimated and the module was read."""
 
     evidence: Evidence
     work: ModuleWork | None = None

@@ -1,7 +1,7 @@
-"""Where JAX traced operations in, by name stacks and frames; the lines of the experiment that they lead back to out.
+"""Name stacks and frames of operations that JAX traced in; the experiment's lines that they come from out.
 
-Each of the house's lines has a named scope. What comes of a call of the user's own Python has that of the call alone,
-and the frames of the user's file, in which the lines stand that the function was read as.
+Each generated line has its own named scope. Operations from a call of the user's Python only have the scope of the
+call; their frames in the user's file identify the lines.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _WRAPPED = re.compile(r"^(?:[\w.]+\()*([^()]*)\)*$")
 """The transformations with which JAX wraps a scope: `jvp(C)`, `transpose(jvp(vmap(C)))`."""
 
 _FUNCTION = re.compile(r"\bp?jit\([^()]*\)*$")
-"""The name of a function, which is not a line's, although a line may have the same name."""
+"""The name of a function in a name stack, which is not a line's, although a line may have the same name."""
 
 PRIMITIVES = frozenset(
     {"pgather", "psend", "precv"}
     | {primitive for row in OPERATIONS.values() if row.over is not None for primitive in row.over.primitives}
 )
-"""JAX's collective primitives: what stands last in the name of a collective that the program itself asks for.
+"""JAX's collective primitives: the last part of the name stack of a collective that the program itself asks for.
 
-Some the table's operations lower to, some none does.
+Some are the lowerings of operations of the language, some are not.
 
 Source: jax/_src/lax/parallel.py, where those that begin an asynchronous one end in `_start`.
 """
@@ -41,7 +41,7 @@ Source: jax/_src/lax/parallel.py, where those that begin an asynchronous one end
 class OperationOrigin:
     """Where an operation comes from: its line (`C`, `ring.lhs`, an array), and the JAX primitive.
 
-    - `primitive`: empty for an array; None for what only passes slices to the steps of a Python loop.
+    - `primitive`: empty for an array; None for an operation that only passes slices to the steps of a Python loop.
     """
 
     node: str
@@ -85,7 +85,7 @@ def backward(stack: str) -> bool:
 
 
 def again(stack: str) -> bool:
-    """Whether a name stack belongs to what `jax.checkpoint` computes again in a backward pass."""
+    """Whether a name stack belongs to operations that `jax.checkpoint` recomputes in a backward pass."""
     return "rematted_computation" in stack.split("/")
 
 
@@ -124,7 +124,7 @@ class Origins:
         return self._arrays.get(name)
 
     def _of(self, metadata: Metadata) -> tuple[OperationOrigin, ...]:
-        """The origins of an instruction; several of merged operations, none if the name leads nowhere."""
+        """The origins of an instruction; several if operations were merged, none if the name belongs to no line."""
         candidates = (self._origin(stack, metadata.frames) for stack in stacks(metadata.op_name))
         origins = [origin for origin in candidates if origin is not None]
         return tuple(dict.fromkeys(origins))
@@ -134,7 +134,7 @@ class Origins:
         return [stack for stack in stacks(op_name) if asked(stack) and self._origin(stack, ()) is None]
 
     def tells(self, metadata: Metadata) -> bool:
-        """Whether a name leads to a line, or to a collective that the program asks for."""
+        """Whether a name belongs to a line, or to a collective that the program asks for."""
         return bool(self.of(metadata)) or bool(self.lost(metadata.op_name))
 
     def _origin(self, stack: str, frames: Sequence[Location]) -> OperationOrigin | None:
@@ -147,7 +147,7 @@ class Origins:
             if skip:
                 skip = False
                 continue
-            # A loop of JAX's own is between a repeat and its body, which may have lines of these names.
+            # JAX's own loop scope is between a repeat and its body, which may have lines of these names.
             skip = part == "while" and following in ("body", "cond")
             if skip:
                 continue
@@ -165,7 +165,7 @@ def _traced(
 ) -> OperationOrigin:
     """The line of the user's Python in whose innermost frame an operation was traced; without one, that of the call.
 
-    Of several lines there it is one that calls such an operation: the first, in the backward pass the last.
+    If several lines are there, it is one that calls such an operation: the first, in the backward pass the last.
     """
     primitive, gradient = stack.rpartition("/")[2], backward(stack)
     there = next((lines[frame] for frame in frames if frame in lines), ())

@@ -9,7 +9,7 @@ from runner.evidence.hlo import Computation, Instruction
 from runner.experiment.forms import KINDS
 
 _ALIKE = re.compile(r"all-?reduce|all-?gather|reduce-?scatter|all-?to-?all|collective", re.IGNORECASE)
-"""Parts of opcodes that certainly communicate."""
+"""Parts of the names of opcodes that communicate."""
 
 _CONNECTING = ("channel_id=", "replica_groups=", "source_target_pairs=")
 """Attributes of operations that communicate."""
@@ -27,7 +27,7 @@ IDLE = frozenset(
 HEAVY = ("dot", "convolution", "scatter", "sort", "triangular-solve", "cholesky", "fft")
 
 START, DONE = "AsyncCollectiveStart", "AsyncCollectiveDone"
-"""The custom calls that start and complete what TPU's compiler calls an async collective fusion."""
+"""The custom calls that start and complete an async collective fusion of TPU's compiler."""
 
 
 def kind_of(instruction: Instruction) -> str | None:
@@ -44,7 +44,7 @@ def target_of(instruction: Instruction) -> str | None:
 
 
 def doubts(computation: Computation, instruction: Instruction) -> str | None:
-    """Why an instruction that is no known collective may communicate; None if it does not."""
+    """Why an instruction that is not a known collective may communicate; None if it does not."""
     opcode, target = instruction.opcode, target_of(instruction)
     if target is not None:
         begins = target == START and any(map(kind_of, computation.instructions.values()))
@@ -59,7 +59,7 @@ def doubts(computation: Computation, instruction: Instruction) -> str | None:
 
 
 def done_with(computation: Computation, start: Instruction) -> tuple[Instruction, ...]:
-    """The instructions that carry a start on and complete it."""
+    """The instructions that continue and complete a start."""
     chain: list[Instruction] = []
     front = [start]
     while front:
@@ -74,7 +74,7 @@ def done_with(computation: Computation, start: Instruction) -> tuple[Instruction
 
 
 def keeps_a_part(computation: Computation, reduced: Instruction) -> bool:
-    """Whether a fusion reduces over all and returns but one device's slice: TPU's all-reduce-scatter."""
+    """Whether a fusion is TPU's all-reduce-scatter: it reduces over all devices and returns only one device's slice."""
     root = computation.root
     while root is not None and root.opcode in ("bitcast", "reshape", "copy"):
         root = computation.instructions.get(root.operands[0])

@@ -1,11 +1,11 @@
-"""What a profiler recorded in; what each device executed, and when, as plain data out.
+"""A profiler's recording in; what each device executed, and when, as plain data out.
 
-`jax.profiler` writes planes (the host, each device) of lines (threads, streams) of events. Read here are those events
-that execute instructions of a compiled module:
+`jax.profiler` writes planes (the host, each device) of lines (threads, streams) of events. This reads the events that
+execute instructions of a compiled module:
 
-- CPU: events of the host's threads with a stat `hlo_op`. An instruction may return before its work is done, which goes
-  on in other threads; the event `end: NAME`, which has the same number, marks when it is.
-- GPU: everything on the lines of the streams; `hlo_op` and `hlo_module` say what launched it, where XLA says so.
+- CPU: events of the host's threads with a stat `hlo_op`. An instruction may return before its work is done, which
+  continues in other threads; the event `end: NAME`, which has the same number, marks its completion.
+- GPU: all events on the lines of the streams; `hlo_op` and `hlo_module` say what launched them, if XLA reports it.
 - TPU: the line `XLA Ops`, whose events are named by the text of their instructions (`%fusion.1 = f32[8] fusion(...)`).
 
 The profiler gives an execution a `run_id` on CPU only. Elsewhere a run is an event of the line `XLA Modules`, or else
@@ -36,7 +36,7 @@ _NOWHERE = -1
 
 
 class RecordedEvent(Protocol):
-    """What is read of `jax.profiler.ProfileEvent`; `stats` are pairs of names and values."""
+    """The fields of `jax.profiler.ProfileEvent` that are read; `stats` are pairs of names and values."""
 
     @property
     def name(self) -> str: ...
@@ -49,7 +49,7 @@ class RecordedEvent(Protocol):
 
 
 class PlaneLine(Protocol):
-    """What is read of `jax.profiler.ProfileLine`."""
+    """The fields of `jax.profiler.ProfileLine` that are read."""
 
     @property
     def name(self) -> str: ...
@@ -58,7 +58,7 @@ class PlaneLine(Protocol):
 
 
 class RecordedPlane(Protocol):
-    """What is read of `jax.profiler.ProfilePlane`."""
+    """The fields of `jax.profiler.ProfilePlane` that are read."""
 
     @property
     def name(self) -> str: ...
@@ -69,7 +69,7 @@ class RecordedPlane(Protocol):
 class Event(NamedTuple):
     """One execution of one instruction, in nanoseconds: on its line from `start` to `end`, complete at `done`.
 
-    `run` is -1 if its run is unknown; `instruction` is empty if it is unknown what launched it, and `name` then says
+    `run` is -1 if its run is unknown; `instruction` is empty if the launching instruction is unknown; `name` then says
     what was executed.
     """
 
@@ -98,7 +98,7 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Capture:
-    """A profile of `runs` runs, each of which took `run_s` seconds; the trace lies in `folder` of the run folder."""
+    """A profile of `runs` runs, which took `run_s` seconds each; the trace is in `folder` of the run folder."""
 
     folder: str
     runs: int

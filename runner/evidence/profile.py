@@ -1,8 +1,8 @@
 """What each device executed, and a compiled module, in; the time of each line and of each collective out.
 
-An event's time is what it takes from its start until its work is done, less what other events take inside it: a loop's
-own time is what its steps leave of it. So every nanosecond of an instruction is counted once, and what cannot be
-attributed to a line is counted as such.
+An event's own time is the time from its start until its work is done, minus that of other events inside it: for a loop,
+without its steps. So every nanosecond of an instruction is counted once, and time that cannot be attributed to a line
+is reported as such.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from runner.evidence.planes import Event
 from runner.executions import ends, text
 
 _CALLS = ("while", "conditional", "call", "async-start")
-"""Opcodes of instructions whose computations execute as separate instructions."""
+"""Opcodes of instructions whose called computations execute as separate instructions."""
 
 _FREE = frozenset({"parameter", "constant", "get-tuple-element", "tuple", "bitcast"})
 """Opcodes that take no time in a fusion."""
@@ -192,7 +192,7 @@ class _PlaneReader:
         return counts.pop() if len(counts) == 1 else None
 
     def _also(self, name: str, entry: Collective) -> list[str]:
-        """The other lines that are computed in the fusions that carry a collective."""
+        """The other lines that are computed in the fusions during which a collective is in progress."""
         carriers = [self._instructions.get(c) for c, carried in self._collectives.carriers.items() if carried == name]
         served = [o.node for i in carriers if i is not None and i.opcode == "fusion" for o in self._lines(i)]
         return [node for node in dict.fromkeys(served) if node not in entry.nodes]
@@ -208,7 +208,7 @@ class _PlaneReader:
         )
 
     def _doubt(self, foreign: Iterable[str]) -> None:
-        """Record in what the trace is not as expected."""
+        """Record in which ways the trace is not as expected."""
         runs = len({run for _, run in self._executed})
         if not self._events:
             self._unknown.append("the trace shows no instruction")
@@ -223,10 +223,10 @@ class _PlaneReader:
 
 
 def own_times(events: Sequence[Event], inside: Mapping[str, frozenset[str]]) -> list[int]:
-    """For each event its own time in nanoseconds, without the events inside it.
+    """Return the own time of each event in nanoseconds, without the events inside it.
 
-    Inside are those that stand on the same line while it does, and those of the instructions that `inside` lists for
-    its own, on any line of the same device in the same run.
+    Inside are the events on the same line during its time, and those of the instructions that `inside` lists for its
+    own, on any line of the same device in the same run.
     """
     within: list[list[tuple[int, int]]] = [[] for _ in events]
     _nested(events, within)

@@ -1,4 +1,4 @@
-"""Describes a collective of a record in words: compiled, planned or asked for."""
+"""A collective of a record in, compiled, planned or asked for; its description as text out."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 NOBODY = "no other device"
-"""The words for the axes of a collective whose axes all have size 1, which have no names in the compiled module."""
+"""The text for the axes of a collective whose axes all have size 1, which have no names in the compiled module."""
 
 
 def collective(entry: Collective) -> str:
@@ -28,7 +28,7 @@ def collective(entry: Collective) -> str:
 
 
 def renamed(entry: Collective, names: Mapping[str, str]) -> Collective:
-    """A collective with the names that users know its lines by."""
+    """A collective with readers' names for its lines."""
 
     def all_of(lines: Sequence[str]) -> list[str]:
         return list(dict.fromkeys(names.get(line, line) for line in lines))
@@ -46,9 +46,9 @@ def renamed(entry: Collective, names: Mapping[str, str]) -> Collective:
 
 
 def subject(entry: Collective) -> str:
-    """What a collective communicates: the line that it belongs to, and, of one that the compiler inserted, whose value.
+    """The value that a collective communicates: its line, and for one that the compiler inserted, whose value that is.
 
-    `C`; `w for y` where the value of `w` is needed on other devices in line `y`; `loss and out (backward)`.
+    `C`; `w for y` if line `y` needs the value of `w` on other devices; `loss and out (backward)`.
     """
     lines = entry.nodes
     taken = [name for name in entry.between.source if name not in lines] if entry.between else []

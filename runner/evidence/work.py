@@ -1,8 +1,9 @@
-"""A compiled module in; what each line computes and moves through memory on one device out.
+"""A compiled module in; the floating-point operations of each line, and the bytes that it moves through memory, on one
+device out.
 
-Floating-point operations are those of products and convolutions, two to a multiply-add: what matrix units do. Bytes are
-those that an instruction reads and writes where it stands alone; what is inside a fusion stays on the chip. Both are
-lower bounds: a cache may hold less than is hoped, and what else is computed costs something too.
+Floating-point operations are those of products and convolutions, two per multiply-add: the work of matrix units. Bytes
+are those that an instruction outside of fusions reads and writes; values inside a fusion stay on the chip. Both are
+lower bounds: a cache may hold less than assumed, and other operations take time too.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ _CALLING = ("while", "conditional", "call", "async-start")
 """Instructions that only do the work of the computations that they run."""
 
 _PASSED = IDLE - {"copy", "iota"}
-"""What reads and writes nothing."""
+"""Opcodes that neither read nor write memory."""
 
 _AHEAD = ("copy-start", "slice-start", "dynamic-slice-start")
-"""Copies that go on while others compute; the first array of their result is what is written."""
+"""Copies that overlap with computation; the first array of their result is the written one."""
 
 
 @dataclass
@@ -86,7 +87,7 @@ class _WorkReader:
         return ModuleWork(list(self._lines.values()), list(self._unknown), self._ahead)
 
     def _run(self, computation: Computation, visited: set[str]) -> Iterator[tuple[Computation, Instruction]]:
-        """What runs, in the order of the schedule, with where it stands; not the insides of fusions and reductions."""
+        """Yield the instructions that run, as scheduled, with their places; not those inside fusions and reductions."""
         if computation.name in visited:
             return
         visited.add(computation.name)
@@ -108,7 +109,7 @@ class _WorkReader:
         for where, member in [(computation, instruction), *inside]:
             self._count(where, member, flops)
         if not flops and any(kind_of(inner) for _, inner in inside):
-            # Nothing but a collective, which takes its time on the links.
+            # It only computes a collective, whose time is that of the links.
             return
         line = self._line(instruction, [member for _, member in inside])
         for kind, number in flops.items():
@@ -124,7 +125,7 @@ class _WorkReader:
                     yield from self._inside(instruction)
 
     def _line(self, instruction: Instruction, inside: list[Instruction]) -> LineWork:
-        """The line of an instruction; a fusion's is the line of its product, where it has one."""
+        """The line of an instruction; for a fusion, the line of its product, if it has one."""
         products = [fused for fused in inside if fused.opcode in ("dot", "convolution")]
         origins = [origin for fused in products for origin in self._origins.of(fused.metadata)]
         origins = origins or list(self._origins.of(instruction.metadata))
@@ -136,7 +137,7 @@ class _WorkReader:
         return self._lines.setdefault(key, LineWork(*key))
 
     def _count(self, computation: Computation, instruction: Instruction, flops: dict[Kind, float]) -> None:
-        """Add what one instruction multiplies and adds."""
+        """Add the products and convolutions of one instruction."""
         shapes = self._operands(computation, instruction)
         target = target_of(instruction)
         if target is not None:
@@ -158,18 +159,18 @@ class _WorkReader:
         return [operand.shapes[0] for operand in operands if operand is not None and operand.shapes]
 
     def _memory(self, shapes: Sequence[Shape]) -> int:
-        """How many bytes of these arrays are in the device's large memory: on TPUs not those of VMEM and its like."""
+        """The bytes of these arrays in the device's main memory; on TPUs, VMEM and similar memories are excluded."""
         return sum(shape.bytes for shape in shapes if not (self._module.tiled and shape.space))
 
     def _copied(self, computation: Computation, start: Instruction) -> int:
-        """What an asynchronous copy reads and writes."""
+        """The bytes that an asynchronous copy reads and writes."""
         source = computation.instructions.get(start.operands[0]) if start.operands else None
         written = start.shapes[:1] if start.opcode == "copy-start" else start.shapes[1:2]
         read = [replace(shape, space=source.shapes[0].space if source and source.shapes else 0) for shape in written]
         return self._memory(read) + self._memory(written)
 
     def _bytes(self, computation: Computation, instruction: Instruction) -> float:
-        """What an instruction reads and writes."""
+        """The bytes that an instruction reads and writes."""
         operands = [computation.instructions.get(name) for name in instruction.operands]
         sizes = [self._memory(operand.shapes) if operand is not None else 0 for operand in operands]
         result = self._memory(instruction.shapes)
@@ -188,7 +189,7 @@ class _WorkReader:
                 return sum(sizes) + result
 
     def _of_fusion(self, fusion: Instruction, sizes: list[int], result: int) -> float:
-        """What a fusion reads and writes: only slices where it slices an operand or updates a result in place."""
+        """The bytes that a fusion reads and writes: only slices of operands or of a result updated in place."""
         called = dict(fusion.called).get("calls", "")
         where = self._module.computations.get(called)
         if where is None or where.root is None:
@@ -215,7 +216,7 @@ class _WorkReader:
 
 
 def _multiplied(instruction: Instruction, left: Shape, right: Shape) -> int | None:
-    """How many products a dot or a convolution adds up."""
+    """The number of products that a dot or a convolution sums."""
     results = math.prod(instruction.shapes[0].dims)
     if instruction.opcode == "dot":
         contracted = _numbers(instruction.attribute("lhs_contracting_dims"))
@@ -239,7 +240,7 @@ def _spatial(labels: str, dims: Sequence[int]) -> list[int]:
 
 
 def _moved(instruction: Instruction, image: Sequence[int], window: Sequence[int], result: Sequence[int]) -> int | None:
-    """At how many places of how many results a window lies on something that is no padding.
+    """The number of pairs of a result and a window position that is not on padding.
 
     XLA writes products of more than two dimensions as convolutions whose windows are mostly on padding, and computes
     none of that. Counted as in its HloCostAnalysis::HandleConvolution.
@@ -259,14 +260,14 @@ def _moved(instruction: Instruction, image: Sequence[int], window: Sequence[int]
     total = 1
     for at in range(count):
         last = (image[at] - 1) * dilated[at]
-        # For each place of the window, the results at which it lies on an element.
+        # For each position in the window, the results for which it is on an element.
         starts = [place * apart[at] - low[at] for place in range(window[at])]
         total *= sum(_hits(start, strides[at], result[at], last, dilated[at]) for start in starts)
     return total
 
 
 def _hits(start: int, stride: int, results: int, last: int, dilated: int) -> int:
-    """How many of so many `results` from `start` on, `stride` apart, are multiples of `dilated` from 0 to `last`."""
+    """The number of `results`, from `start` on and `stride` apart, that are multiples of `dilated` from 0 to `last`."""
     if dilated == 1:
         first = max(0, -(start // stride))
         return max(0, min(results - 1, (last - start) // stride) - first + 1)
@@ -279,7 +280,7 @@ def _numbers(text: str | None) -> list[int]:
 
 
 def _precision(instruction: Instruction) -> str:
-    """The precision of a product's operands, `default` where it says none."""
+    """The precision of a product's operands; `default` if it has none."""
     precisions = re.findall(r"\w+", instruction.attribute("operand_precision") or "")
     return next((word for word in ("highest", "high") if word in precisions), "default")
 

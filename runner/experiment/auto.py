@@ -18,7 +18,7 @@ from runner.invocation import invocation
 from runner.untyped import is_list, is_mapping
 
 Least: TypeAlias = Literal["bytes", "time", "memory"]
-"""The quantity to minimize: bytes that a device sends, the time of a run, bytes that a device holds."""
+"""The quantity to minimize: the bytes that a device sends, the time of a run, or the bytes that a device holds."""
 
 _UNITS = {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12} | {
     f"{prefix}iB": 1024.0**power for power, prefix in enumerate("KMGT", start=1)
@@ -31,7 +31,7 @@ class PlanRequest:
     """The key `plan`: what to minimize, the bytes that a device may hold, and how many plans are compiled.
 
     - `beside`: further quantities to minimize; `seconds`: the time limit of the search.
-    - `competitors`: files of layouts by hand.
+    - `competitors`: files with handwritten layouts to compare with.
     """
 
     least: Least
@@ -43,25 +43,25 @@ class PlanRequest:
 
 
 MOST_SHAPES = 64
-"""How many shapes of a mesh are planned, those with the most alike sizes first."""
+"""How many shapes of a mesh are planned, those with the most similar sizes first."""
 
 
 def shape_is_open(config: Mapping[str, Any]) -> bool:
-    """Whether the shape of the mesh is to be found."""
+    """Whether the planner must choose the shape of the mesh."""
     mesh = config.get("mesh")
     return is_mapping(mesh) and mesh.get("shape") == AUTO
 
 
 def is_open(config: Mapping[str, Any]) -> bool:
-    """Whether anything is to be found."""
+    """Whether the planner must choose anything."""
     return shape_is_open(config) or next(keys(config), None) is not None
 
 
 def shapes(config: Mapping[str, Any], *, alike: bool) -> list[list[int]]:
-    """The shapes of a mesh that is `auto`: all factorisations of its devices, those with the most alike sizes first.
+    """The candidate shapes of a mesh with `shape: auto`: all factorisations of its devices, the most even ones first.
 
-    Where axes are `alike`, so that it does not matter which of them is how long, those that the file does not name are
-    taken in one order. Raises `InvalidExperiment` where it is not known how many devices there are.
+    If axes are `alike`, so that their sizes can be exchanged, only one order is returned for the axes that the file
+    does not name. Raises `InvalidExperiment` if the number of devices is unknown.
     """
     whole: Mapping[str, Any] = schema.whole(config)
     mesh, target = whole["mesh"], whole["target"]
@@ -107,7 +107,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def keys(config: Mapping[str, Any]) -> Iterator[Key]:
-    """The keys whose layout is to be found."""
+    """The keys whose layout the planner must choose."""
     arrays: Mapping[str, Any] = spread(config.get("arrays") or {}, ("arrays",))
     for name, array in arrays.items():
         if is_mapping(array) and array.get("spec") == AUTO:
@@ -119,16 +119,16 @@ def keys(config: Mapping[str, Any]) -> Iterator[Key]:
 
 
 def of_traced(config: Mapping[str, Any], paths: Mapping[str, str]) -> Iterator[Key]:
-    """The same keys after trees are traced: a tree's key, or a pattern, becomes those of its leaves.
+    """The same keys after trees are traced: the key of a tree, or a pattern, is replaced by those of its leaves.
 
-    `paths` are the paths of all leaves, by their names. The first pattern of `specs` that a path fits applies;
-    otherwise the layout beside `tree`, or that of the output.
+    `paths` are the paths of all leaves, by their names. A leaf has the layout of the first pattern of `specs` that its
+    path matches; otherwise the layout beside `tree`, or that of the output.
     """
     specs = flattened(config.get("specs") or {})
     arrays: Mapping[str, Any] = spread(config.get("arrays") or {}, ("arrays",))
     outputs: Mapping[str, Any] = spread(config.get("outputs") or {}, ("outputs",))
     roots = {path.partition("/")[0] for path in paths.values()}
-    # A tree of a single leaf has that as its path.
+    # A tree of a single leaf has its own path.
     single = {name: name for name, array in arrays.items() if is_mapping(array) and array.get("tree")}
     whole = {name: path for name, path in single.items() if name not in roots} | {**paths}
     yield from (key for key in keys(config) if key[0] != "specs" and key[1] not in {*roots, *single})
@@ -140,7 +140,7 @@ def of_traced(config: Mapping[str, Any], paths: Mapping[str, str]) -> Iterator[K
 
 
 def without(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration with whole arrays where a layout is to be found."""
+    """The configuration with replicated arrays where the planner must choose a layout."""
     specs = flattened(config.get("specs") or {})
     changed: dict[str, Any] = {
         **config,
@@ -155,7 +155,7 @@ def without(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refuse(config: Mapping[str, Any]) -> None:
-    """Raise `InvalidExperiment` for the first layout that is to be found: this reader needs all of them."""
+    """Raise `InvalidExperiment` for the first layout that is `auto`, for commands that need all layouts."""
     key = ("mesh", "shape") if shape_is_open(config) else next(keys(config), None)
     if key is not None:
         message = f"no layout yet: {invocation()} plan with the same arguments finds it, and writes a file that runs"

@@ -43,5 +43,5 @@ def _lambda(function: DefinedFunction, named: Name, functions: Mapping[str, Defi
             message = f"'{function.name}' combines two values, and so cannot call the function '{inner}'"
             raise InvalidExperiment(Fault(key, message, uses=(place.key, *place.frame.uses)))
         known[line.names[0]] = body
-    # It has the columns of the name, for messages.
+    # It has the columns of the name, so that messages point there.
     return Lambda(function.parameters, placed(known["result"], named.at), named.at)

@@ -1,6 +1,6 @@
-"""What an experiment was read from, and what is to be otherwise, in; what that experiment is read from out.
+"""The definition of an experiment and changes to it in; the definition of the changed experiment out.
 
-A definition is plain data: every key of the file with its value, those that nobody gave with their default.
+A definition is plain data: every key of the file with its value, or with its default.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def at(
 
 
 def with_line(definition: Mapping[str, Any], section: Section, key: Key, text: str | int) -> dict[str, Any] | None:
-    """The definition with a line of another text; None where what stands at the key is no expression."""
+    """The definition with another text for one line; None if the value of the key is not an expression."""
     changed = inside = dict(definition)
     for part in key[:-1]:
         below = inside.get(str(part))

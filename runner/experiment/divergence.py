@@ -1,9 +1,9 @@
-"""An experiment in; what is wrong with a collective that some devices of its group never come to, out.
+"""An experiment in; an error for a collective that some devices of its group never reach out.
 
-A branch whose predicate differs between devices is taken by some of them. A collective in it over an axis along which
-the predicate differs waits for the others, as long as the runtime lets it; XLA's CPU waits for all devices of the mesh
-in a collective-permute. So does the sum in which differentiation ends what a branch reads that is the same along such
-an axis.
+If the predicate of a branch differs between devices, only some of them take it. A collective in the branch over an axis
+along which the predicate differs then waits for the others until the runtime gives up; on XLA's CPU backend a
+collective-permute waits for all devices of the mesh. The same is true of the sum that differentiation adds for a value
+that the branch reads and that is replicated along such an axis.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ def _waits_for_all(row: Operation) -> bool:
 
 
 def _moving(equation: Equation) -> Iterable[int]:
-    """The operands through which a gradient flows: not those that are compared, or held fixed."""
+    """The operands through which a gradient flows: not those of comparisons, nor those under `stop_gradient`."""
     row = OPERATIONS.get(equation.operation)
     if equation.spelled == "operator" and equation.operation in COMPARISONS:
         return ()

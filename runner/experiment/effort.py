@@ -1,7 +1,7 @@
 """Estimates the time and memory that the interpretation of an experiment's sections takes.
 
-It decides whether an interpretation is worth starting, and is no more exact than that needs: operations inside a line
-count as its largest value, and a product as one of matrices.
+The estimate decides whether an interpretation is worth starting, and is only as exact as that requires: operations
+inside a line count as its largest value, and a product as one of matrices.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _WITH_GRADIENTS = 4
 """The factor for experiments with gradients: JAX computes them on one device, and they are checked by differences."""
 
 _ELEMENTS = 3e7
-"""Elements per second that NumPy computes in a line of a few operations; seen on two cores of a server."""
+"""Elements per second that NumPy computes in a line of a few operations; measured on two cores of a server."""
 
 _FLOPS = 2e9
-"""Operations per second of a product, whose sums are also added in a compiler's orders."""
+"""Operations per second of a product, including the interpretations with other orders of its sums."""
 
 _VALUES_AT_ONCE = 8
 """The number of values of the largest size in memory at once: operands, results, and what they are compared with."""
@@ -99,7 +99,7 @@ def _lines(statements: Iterable[Flat], times: int = 1) -> Iterator[tuple[int, No
 
 
 def _multiplying(graph: Graph) -> frozenset[str]:
-    """The paths of lines with a product of matrices, a convolution, or an operation as costly."""
+    """The paths of lines with a matrix product, a convolution, or an operation of similar cost."""
     rows = ((equation, OPERATIONS.get(equation.operation)) for equation in walk(graph))
     return frozenset(
         equation.source.line.path

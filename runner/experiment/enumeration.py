@@ -1,4 +1,4 @@
-"""Enumerates meshes and layouts, and identifies those that are equal up to a symmetry."""
+"""Enumerates meshes and layouts, and identifies those that are equal up to a symmetry of the mesh."""
 
 from __future__ import annotations
 
@@ -96,22 +96,22 @@ def _entries(shape: Sequence[int], mesh: Mesh, left: tuple[str, ...]) -> Iterato
 _LAYOUTS = ("arrays", "outputs", "constraints")
 _SECTIONS = ("graph", "per_device", "functions")
 _SAID = ("name", "summary", "source", "show", "test")
-"""The keys that describe an experiment and do not change what is computed."""
+"""The keys that describe an experiment and do not affect what is computed."""
 
 
 def identity(config: Mapping[str, Any]) -> str:
-    """What two experiments have in common that are one up to a symmetry of the mesh, on devices that are all alike.
+    """A text that two experiments share if a symmetry of the mesh maps one to the other, on identical devices.
 
-    A mesh of simulated devices is its axes and their sizes: in which order they stand only numbers the devices, and
-    what an axis is called is nobody's concern once every spec and every collective calls it so. Axes of one size are
-    therefore interchangeable. Of all names that the axes could have, those are taken that come first as text.
+    A mesh of simulated devices is determined by its axes and their sizes; the order of the axes only numbers the
+    devices, and names are arbitrary if all specs and collectives use the same ones. Axes of one size are therefore
+    interchangeable. Of all possible names of the axes, those that come first as text are used.
     """
     axes, sizes = config["mesh"]["axes"], config["mesh"]["shape"]
     left = {key: value for key, value in config.items() if key not in (*_SAID, "mesh")}
     left["devices"] = config["mesh"].get("devices")
     types = config["mesh"].get("types") or [None] * len(axes)
     if _of_graph(config.get("program")):
-        # Lines that no program is written from are not part of a run.
+        # Lines that no program is written from do not affect the run.
         left.pop("per_device", None)
         left.pop("manual", None)
     new = [f"axis {k}" for k in range(len(axes))]
@@ -163,7 +163,7 @@ def _axes(spec: Any, names: Mapping[str, str]) -> Any:
 
 
 def _expressions(value: Any, names: Mapping[str, str]) -> Any:
-    """The lines of a section; a collective names its axes by texts in quotes."""
+    """The lines of a section with other names of the axes; a collective names its axes in quotes."""
     if is_dict(value):
         return {name: _expressions(item, names) for name, item in value.items()}
     if is_list(value):

@@ -1,8 +1,8 @@
-"""The `expect` of a configuration in; what each program is held to out.
+"""The `expect` of a configuration in; the expectations of each program out.
 
-What the compiler has to do, and what is known to be `wrong`, may differ by program and by platform, as in
-`collectives: {all-reduce: 1, tpu: {reduce-scatter: 1}, auto: {}}`. What stands under a program binds that program, what
-stands under a platform that platform, and the closest one counts.
+What the compiler must do, and which outputs are known to be `wrong`, may differ by program and by platform, as in
+`collectives: {all-reduce: 1, tpu: {reduce-scatter: 1}, auto: {}}`. A value under a program or platform applies to that
+one alone; the most specific value counts.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class Expectations:
-    """The expectations of one program; None and empty where there are none.
+    """The expectations of one program; None and empty if there are none.
 
-    `collectives` counts every kind, and is zero for kinds that it does not name; a range is for branches. `layouts` are
-    the specs of values in the middle of `graph`. `lowered_…` is about what the program asks for, `planned_…` about
-    Shardy's plan, the others about the compiled module.
+    `collectives` is an exact count of every kind, zero for kinds that it does not name; a range is for branches.
+    `layouts` are the specs of intermediate values of `graph`. `lowered_…` is about what the program asks for,
+    `planned_…` about Shardy's plan, the others about the compiled module.
     """
 
     collectives: Mapping[str, int | Range] | None = None
@@ -196,7 +196,7 @@ def _layouts(value: Any, key: Key, names: ExpectableKeys) -> dict[str, Spec]:
 def refusal(config: Mapping[str, Any]) -> str | None:
     """The text that the refusal's message must contain; None if no refusal is expected.
 
-    It is read on its own, since the rest of the configuration may be what is refused. Raises `InvalidExperiment`.
+    It is read separately, since any other part of the configuration may be invalid. Raises `InvalidExperiment`.
     """
     expect: Mapping[str, Any] = config.get("expect") or {}
     refusal = expect.get("invalid")

@@ -1,6 +1,6 @@
 """Counts the lines of functions and sections with calls written out and repeats unrolled.
 
-It only counts, so that an experiment without bound is refused before any of it is built.
+It only counts, so that an experiment that is too large is refused before any of it is built.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ LINES = 10_000
 """The largest number of lines of a section, and of all functions together: each is read, typed and interpreted."""
 
 DEEPEST = 50
-"""The largest depth of nested calls: code that writes them out recurses."""
+"""The largest depth of nested calls, since the code that writes them out is recursive."""
 
 UNROLLED = 1_000
-"""The largest number of lines of an unrolled repeat: each is compiled in each program, more and more slowly."""
+"""The largest number of lines of an unrolled repeat: each program compiles all of them, in more than linear time."""
 
 SLOW = 200
-"""The number of lines of an unrolled repeat from which on a warning says that it takes time."""
+"""The number of lines of an unrolled repeat above which a warning says that compilation takes long."""
 
 STEPS = 1_000_000
-"""The largest number of lines that all steps of a section's repeats compute: NumPy computes each for the reference."""
+"""The largest number of lines that all steps of a section's repeats compute: the NumPy reference computes each."""
 
 
 def check_functions(functions: Mapping[str, DefinedFunction], section: Section) -> dict[str, int]:

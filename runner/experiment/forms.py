@@ -1,7 +1,8 @@
-"""A value and its key in; what its form does not allow of it out. The forms are declared here, each of them once.
+"""A value and its key in; how it violates the form of its key out. Each form is declared here, once.
 
-`config/schema.py` has the keys that Hydra knows, the type of each, and the name of its form where the type does not say
-enough. The readers of this room check what they read by these forms, and `cli/editor.py` makes the JSON Schema of them.
+`config/schema.py` has the keys that Hydra knows, the type of each, and the name of its form if the type is not precise
+enough. The readers in this package validate values by these forms, and `cli/editor.py` generates the JSON Schema from
+them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 PLATFORMS = ("cpu", "gpu", "tpu")
 
 LEAST = ("bytes", "time", "memory")
-"""What a plan may have the least of."""
+"""The objectives that a plan can minimise."""
 
 COSTS = ("bytes", "time")
 """What `derived` may choose by."""
@@ -33,7 +34,7 @@ COSTS = ("bytes", "time")
 PRECISIONS = ("default", "high", "highest", "bfloat16", "tensorfloat32", "float32")
 
 AXIS_TYPES = ("explicit", "auto")
-"""What an axis of the mesh may be in the program `explicit`; JAX's names in small letters."""
+"""The types of a mesh axis in the program `explicit`: JAX's names in lower case."""
 
 KINDS = (
     "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "ragged-all-to-all", "collective-permute",
@@ -45,36 +46,36 @@ POLICIES = (
     "nothing_saveable", "everything_saveable", "dots_saveable", "dots_with_no_batch_dims_saveable",
     "checkpoint_dots", "checkpoint_dots_with_no_batch_dims",
 )  # fmt: skip
-"""Those of `jax.checkpoint_policies` that are one; those that move values to the host's memory are not among them."""
+"""The members of `jax.checkpoint_policies` that are policies themselves, without those that offload to host memory."""
 
 BY_NAMES = ("save_only_these_names", "save_anything_except_these_names", "save_any_names_but_these")
-"""Those that are made of names, which `checkpoint_name` gives."""
+"""The members that make a policy from names, which `checkpoint_name` gives."""
 
 RULES = "logical_axis_rules"
 AXES = "mesh_axes"
 ALLOWED = "allow_dropped"
-"""The keys of rules that are a mapping. The first two are MaxText's."""
+"""The keys of rules that are written as a mapping. The first two are MaxText's."""
 
 
 @dataclass(frozen=True)
 class Form:
-    """What may stand at a key.
+    """The values that are valid at a key.
 
-    - `kind`: `name` is a text that is an identifier; `any` is what one of `forms` is.
-    - `refusal`: what a message says of another `value`; `{hint}` says what YAML makes of yes and no. Without it the
-      reader refuses what is none, since it knows what there is instead.
-    - `choices`: the only texts; a message lists them, or has their `example`.
-    - `least`, `above`: the bounds of a number, which is finite where it has one.
-    - `written`: the pattern of texts of which `config/specs.py` makes a list before it is read.
-    - `of`: what a list or a mapping holds; `parts`: a list has these, one by one.
-    - `fewest`, `most`: how long a list, a mapping, or a text without blanks is.
-    - `keys`: those of a mapping; besides there are only names that hold what it is `of`, or any where it is `open`.
-      `unknown`: what a message says of another `key`, and `there` how it begins to list those that there are.
-    - `required`: the keys that have to be there, and one of `either`; `missing`: what a message says of the `key`
-      that is not, in the mapping called `name`.
-    - `by_program`: programs and platforms may stand beside what it says, each with a value of the same form.
+    - `kind`: `name` is a text that is an identifier; `any` accepts a value that fits one of `forms`.
+    - `refusal`: the message for an invalid `value`, a format string; `{hint}` is replaced by what YAML makes of yes and
+      no. If it is empty, the reader raises its own message, since it knows what is valid there.
+    - `choices`: the only valid texts; a message lists them, or shows the `example`.
+    - `least`, `above`: the inclusive and the exclusive lower bound of a number, which must then be finite.
+    - `written`: the pattern of texts that `config/specs.py` converts to a list before the value is validated.
+    - `of`: the form of each item of a list or mapping; `parts`: one form for each item of a list of that length.
+    - `fewest`, `most`: the bounds on the length of a list or mapping; of a text, stripped, only `fewest`.
+    - `keys`: the forms of a mapping's keys; other keys are only valid if there is `of`, which is their form, or if it
+      is `open`. `unknown`: the message for another `key`; `there` begins its list of the valid ones.
+    - `required`: the keys that must be present, and one of `either`; `missing`: the message for an absent `key` of the
+      mapping called `name`.
+    - `by_program`: the JSON Schema also allows a mapping from programs and platforms to values of this form.
 
-    A form inside of another may be given by its name in `FORMS`; what stands there is checked where it is read.
+    A form inside another may be given by its name in `FORMS`; its reader then validates the value.
     """
 
     kind: Literal["text", "name", "integer", "number", "flag", "list", "mapping", "any"]
@@ -121,7 +122,7 @@ _MESH_AXIS = Form("name", "{value!r} is not an axis name{hint}")
 _NO_AXIS = "{value!r} is not a mesh axis, null, or a list of axes{hint}"
 _AXIS = Form("text", _NO_AXIS)
 _ENTRY = replace(_one_or_more(_AXIS, _NO_AXIS), optional=True)
-"""Of a PartitionSpec, or of a rule: one axis, several, or none."""
+"""An entry of a PartitionSpec or of a rule: one axis, several, or none."""
 SPEC = Form(
     "list",
     "{value!r} is not a PartitionSpec; it is a list such as [x, null], or P('x', None)",
@@ -130,7 +131,7 @@ SPEC = Form(
 )
 _SPECS = Form("mapping", of=replace(SPEC, optional=True))
 AUTO = "auto"
-"""In the place of a PartitionSpec: the planner finds it."""
+"""The value of a spec that the planner chooses."""
 _LAYOUT = _any(SPEC.refusal, SPEC, Form("text", choices=(AUTO,)))
 _LEAST_OF = Form("text", "a plan has no least '{value}'", choices=LEAST)
 _RULE = Form(
@@ -355,11 +356,11 @@ FORMS: Mapping[str, Form] = {
         optional=True,
     ),
 }
-"""The forms by the names that `config/schema.py`, or another form, has for them."""
+"""The forms by the names that `config/schema.py` and other forms use for them."""
 
 
 def at(key: Key) -> Form:
-    """The form of what stands at a key of an experiment, or inside of what stands there."""
+    """Return the form of the value at a key of an experiment. Raises `KeyError` if there is none."""
     for length in range(1, len(key) + 1):
         kind = shape.at(key[:length])
         if kind is not None and kind.form is not None:
@@ -377,24 +378,27 @@ def _named(form: Inner) -> Form:
 
 
 def check(value: object, key: Key, form: Form | None = None, name: str = "") -> None:
-    """Raise `InvalidExperiment` for the first thing in a value that its form, by default that of the key, has not."""
+    """Raise `InvalidExperiment` for the first fault of a value, if it does not fit its form.
+
+    `form` is by default that of the key; `name` is what the message about a missing key calls the mapping.
+    """
     fault = _misfit(value, key, form or at(key), name)
     if fault is not None and fault.message:
         raise InvalidExperiment(fault)
 
 
 def yaml_hint(value: object) -> str:
-    """`; YAML reads yes …` of a value that was perhaps meant as a text."""
+    """Return `; YAML reads yes …` for a boolean, which was perhaps meant as a text; else an empty text."""
     return "; YAML reads yes, no, on and off as true and false: put it in quotes" if isinstance(value, bool) else ""
 
 
 def choices(candidates: Any) -> str:
-    """`; there are x, y`."""
+    """Return `; there are x, y`."""
     return f"; there are {', '.join(candidates)}"
 
 
 def _misfit(value: object, key: Key, form: Form, name: str = "") -> Fault | None:
-    """The first fault of a value, with no message where its reader has one."""
+    """Return the first fault of a value; its message is empty if the reader raises its own."""
     if value is None and form.optional:
         return None
     if form.forms:
@@ -415,7 +419,7 @@ def _misfit(value: object, key: Key, form: Form, name: str = "") -> Fault | None
 
 
 def _misfit_of_any(value: object, key: Key, form: Form) -> Fault | None:
-    """Of what is a list or a mapping, and may be, what is wrong inside of it."""
+    """Return the fault inside a list or mapping if an alternative is of that kind; else the form's own refusal."""
     faults = [
         (alternative, _misfit(value, key, alternative)) for alternative in form.forms if isinstance(alternative, Form)
     ]
@@ -449,7 +453,7 @@ def _filled(refusal: str, value: object, key: Key) -> str:
 
 
 def _fits(value: object, form: Form) -> bool:
-    """Whether a value is of the kind, the choices, the bounds and the length; not what is inside of it."""
+    """Whether a value has the kind, the choice, the bounds and the length of a form; its items are not examined."""
     match form.kind:
         case "text" | "name":
             if not isinstance(value, str) or (form.kind == "name" and not IDENTIFIER.match(value)):

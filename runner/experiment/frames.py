@@ -52,7 +52,7 @@ class ReadingFrame:
     def line(self, label: str, within: Line | None, key: Key, *, parts: int = 0, result: bool = False) -> Line:
         """The identity of a line that the lines around it call `label`, `within` a repeat or in none.
 
-        A `result` is what the innermost call returns, and has no scope of its own.
+        A `result` is the value that the innermost call returns, and has no scope of its own.
         """
         name = self.names.get(label, label)
         scopes = self.scopes if result else (*self.scopes, label)
@@ -86,7 +86,7 @@ class Place:
         return self.written.text
 
     def fault(self, message: str, part: Term) -> InvalidExperiment:
-        """The fault of a part of the expression."""
+        """Return a fault at a part of the expression."""
         return InvalidExperiment(located(self.key, self.text, fault_in(self.text, message, part.at), self.frame.uses))
 
 

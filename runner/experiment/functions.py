@@ -1,4 +1,4 @@
-"""Reads the experiment's functions, and checks what can be checked without a call."""
+"""Reads the experiment's functions, and checks everything that can be checked without a call."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RESULT = "result"
 """The name of the line that says what a function returns."""
 
 CHECKPOINT = "checkpoint"
-"""The key that says what of a function is kept for the backward pass."""
+"""The key with a function's checkpoint policy."""
 
 _SHOWN = 100
 """The number of characters of an invalid signature that a message shows."""
@@ -37,7 +37,7 @@ _FORM = "write NAME(x, y): EXPRESSION, or NAME: {of: [x, y], result: EXPRESSION}
 class DefinedFunction:
     """A function of the experiment.
 
-    - `signature`: its parameters, of which those with a default may be left out of a call.
+    - `signature`: its parameters; those with a default may be omitted in a call.
     - `lines`: as the YAML has them, including `result`; `alone`: whether `result` is the only line.
     - `checkpoint`: what of a call is kept for the backward pass; None: everything.
     - `captured`: the arrays of the experiment that its lines read, or those of a function that it calls.
@@ -62,12 +62,12 @@ class DefinedFunction:
         return (*self.parameters, *self.captured)
 
     def body(self, section: Section) -> list[WrittenLine]:
-        """Its lines in a section, without the last."""
+        """Its lines without the last, in a section."""
         rest = {name: value for name, value in self.lines.items() if name != RESULT}
         return of(rest, self.key, section, shared=True)
 
     def result(self, section: Section) -> WrittenLine:
-        """The line that says what it returns."""
+        """The line with its result, in a section."""
         written = of({RESULT: self.lines[RESULT]}, self.key, section, shared=True)
         if not written:
             raise invalid((*self.key, RESULT), f"the function '{self.name}' has no result in {section}")

@@ -1,4 +1,4 @@
-"""Makes a graph of the statements of a section."""
+"""The statements of a section in; its graph out."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ class _GraphReader:
         self.equations: list[Equation] = []
         self._numbers = numbers
         self._local = local
-        """Whether the statements are a function's, which has names of its own."""
+        """Whether the statements are those of a function, which has its own names."""
         self._line: Line
         self._text = ""
         self._parts = itertools.count(1)
-        """Counts the parts of the line."""
+        """Numbers the parts of the current line."""
 
     def value(self, name: str = "") -> Value:
-        """A new value."""
+        """Return a new value; a name is put in scope."""
         value = Value(next(self._numbers), name)
         if name:
             self.names[name] = value.number
@@ -66,7 +66,7 @@ class _GraphReader:
         return _GraphReader(dict(self.names), self._numbers, local=self._local)
 
     def statements(self, statements: Iterable[Statement]) -> None:
-        """Read statements into equations."""
+        """Append the equations of statements."""
         for statement in statements:
             match statement:
                 case Node():
@@ -85,12 +85,12 @@ class _GraphReader:
         return self._named(node.expression, node.line, self._name(node.line))
 
     def _named(self, expression: Expression, line: Line, name: str = "") -> int:
-        """The number of the value of a line."""
+        """Append the equations of a line; return the number of its value."""
         self._line, self._text, self._parts = line, expression.text, itertools.count(1)
         return self._whole(expression, name, part=0)
 
     def _whole(self, expression: Expression, name: str = "", part: int | None = None) -> int:
-        """The number of the value of an expression, which is that `part` of its line."""
+        """Append the equations of an expression, which is that `part` of its line; return the number of its value."""
         term = expression.term
         before = len(self.equations)
         operand = self._operand(term)
@@ -141,7 +141,7 @@ class _GraphReader:
             case Lambda():
                 return self._function(term)
             case Listed():
-                raise AssertionError(term)  # It was written out where its line was read.
+                raise AssertionError(term)  # It was expanded where its line was read.
 
     def _function(self, term: Lambda) -> CombiningFunction:
         inside = self._inside()
@@ -166,12 +166,12 @@ class _GraphReader:
         self.equations.append(Equation("repeat", operands, results, Source(loop.line), form=form, bodies=(body,)))
 
     def _first(self, expression: Expression, line: Line) -> tuple[Ref, Source]:
-        """The value that a repeat begins with, and where it is written."""
+        """Append the equations of a repeat's initial value; return a reference to it, and where it is written."""
         number, source = self._named(expression, line), self.equations[-1].source
         return Ref(number, source), source
 
     def _call(self, invocation: Invocation) -> None:
-        """Read a call of a function."""
+        """Append the equation of a function call."""
         body, given = self._body(invocation, around=False)
         form = CalledFunction(invocation.call, self._taken(invocation.gives))
         self._put_results(
@@ -179,7 +179,7 @@ class _GraphReader:
         )
 
     def _choice(self, choice: lines.Choice) -> None:
-        """Read a call of `cond` or `switch`; a lambda of one expression reads what the lines around it read."""
+        """Append the equation of a `cond` or `switch`; a lambda of one expression may read the values around it."""
         call, calls = choice.call, tuple(branch.call for branch in choice.branches)
         ((_, on),) = call.arguments
         around = list(map(_is_expression, choice.branches))
@@ -203,7 +203,7 @@ class _GraphReader:
         return Graph(inputs, tuple(inside.equations), outputs, inside.names), given
 
     def _taken(self, gives: Iterable[Node]) -> tuple[Source, ...]:
-        """Where the lines are that say what a call or a choice returns."""
+        """Return the places of the lines that a call or a choice returns."""
         taken: list[Source] = []
         for node in gives:
             at = node.expression.term.at or (None, None)
@@ -211,7 +211,7 @@ class _GraphReader:
         return tuple(taken)
 
     def _put_results(self, equation: Equation, statement: Invocation | lines.Choice) -> None:
-        """An equation whose results have the names that the lines around the call use."""
+        """Append an equation whose results have the names that the lines around the call use."""
         names = statement.call.results if self._local else [node.name for node in statement.gives]
         self.equations.append(replace(equation, results=tuple(map(self.value, names))))
 

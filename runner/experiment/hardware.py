@@ -1,7 +1,7 @@
-"""The `hardware:` of a configuration in; what a device of it does in a second, and how its devices are linked, out.
+"""The `hardware:` of a configuration in; the speed, memory and links of its devices out.
 
-Units: bytes, seconds, floating-point operations. Bandwidths of links are one way. `conf/hardware/` says of each number
-where it comes from.
+Units: bytes, seconds, floating-point operations. Bandwidths of links are one way. `conf/hardware/` names the source of
+each number.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ class Torus:
     """Chips along `dimensions`, each linked to its neighbours.
 
     - `bandwidth`: of one link, one way; `latency`: of one hop.
-    - `ring`: a dimension whose size is a multiple of it closes to a ring; None: none does.
-    - `cubes`: none closes unless all dimensions are multiples of `ring`: the switches that close them are the cubes'.
+    - `ring`: a dimension whose size is a multiple of it wraps around; None: none does.
+    - `cubes`: dimensions wrap around only if all are multiples of `ring`, since the switches that close them connect
+      whole cubes.
     - `per_chip`: the devices on a chip, which share its links; `chip_bandwidth`: between them, one way.
     """
 
@@ -196,7 +197,7 @@ def _placed(hardware: Hardware, mesh: Mesh, wanted: Iterable[Any] | None, known:
 
 
 def along(mesh: Mesh, slices: int, links: Torus) -> tuple[int, ...]:
-    """The chips along each dimension if the mesh's axes are these, as far as there are enough."""
+    """The chips along each dimension if the mesh's axes are laid out in order; with fewer axes, fewer dimensions."""
     sizes = list(mesh.shape)
     for part, order in ((slices, 1), (links.per_chip, -1)):
         for i in range(len(sizes))[::order]:
@@ -230,7 +231,7 @@ def _is_given(config: Mapping[str, Any], *path: str) -> bool:
 
 
 def _given(config: Mapping[str, Any], key: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The keys whose values are not the defaults."""
+    """The keys whose values differ from the defaults."""
     for name, value in config.items():
         if is_mapping(value):
             yield from _given(value, (*key, name))

@@ -1,8 +1,8 @@
-"""The definition of an experiment whose Python functions have been read in; what the other rooms need of them out.
+"""The definition of an experiment whose Python functions have been traced in; their lines, calls and source places out.
 
-A function that a line calls, `loss: llama.loss(params, tokens)`, has been traced by a worker: its equations are the
-lines of a function of the experiment, so whoever needs lines has them. What a program calls is the user's own function,
-and where a line of that stands in the user's file is here too.
+A worker has traced each function that a line calls, `loss: llama.loss(params, tokens)`: its equations are the lines of
+a function of the experiment, for all code that needs lines. Programs call the user's own function instead; this module
+also has that call, and the place of each line in the user's file.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from runner.experiment.written import BOTH
 from runner.graph.source import Frame
 
 CALLED = "called.py"
-"""The module of a run folder that has what `runner.check` was called with."""
+"""The module in a run folder with the arguments of `runner.check`."""
 
 TREES = "trees"
 SMALLER_TREES = "trees_verification"
-"""The folders of a run folder in which the values of the leaves of trees are, and those at `verify_dims`."""
+"""The folders in a run folder with the values of the leaves of trees, at the file's sizes and at `verify_dims`."""
 
 KEY = "imported"
-"""The key of a definition that no file has: a worker writes it."""
+"""The key of a definition that no file has: a worker adds it."""
 
 
 _OF_LINES = ("imports", "references", "specs", BOTH, "functions", "constraints")
-"""The keys that are lines, or speak of such."""
+"""The keys that contain lines, or refer to lines."""
 
 _OF_NO_LINE = ("collectives", "no_collectives", "max_bytes_per_device", "max_memory_bytes")
-"""What an experiment may expect without naming a line or an output."""
+"""The keys of `expect` that name neither lines nor outputs."""
 
 
 class UnreadFunctions(Exception):
@@ -43,14 +43,15 @@ class UnreadFunctions(Exception):
 
 @dataclass(frozen=True)
 class Imported:
-    """A function of the experiment whose lines come of a function of Python.
+    """A function of the experiment whose lines were traced from a Python function.
 
-    - `call`: what is called, as the file has it: `llama.loss`.
-    - `returned`: what the program's function of that name returns, as Python, with `$name` for each of its parameters.
-    - `frames`: where the lines stand in the user's files, by their names.
+    - `call`: the call as the file has it: `llama.loss`.
+    - `returned`: a Python expression for what the program's function of that name returns, with `$name` for each of its
+      parameters.
+    - `frames`: the places of the lines in the user's files, by their names.
     - `differentiated`: whether it takes the derivative of a collective.
-    - `inside`: the paths of the values inside of it that are constrained, by the names of their lines; `constraints`:
-      the keys of `constraints` that name them, by the same.
+    - `inside`: the paths of the constrained values inside it, by the names of their lines; `constraints`: the keys of
+      `constraints` that name them, by the same names.
     """
 
     call: str
@@ -61,13 +62,13 @@ class Imported:
     constraints: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def text(self, parameters: Mapping[str, str]) -> str:
-        """What it returns, given what the program calls its parameters."""
+        """The expression that it returns, with these names for its parameters."""
         return string.Template(self.returned).substitute(parameters)
 
 
 @dataclass(frozen=True)
 class Imports:
-    """All that a worker read of the functions that an experiment imports.
+    """The result of tracing the functions that an experiment imports.
 
     - `functions`: by the names of the experiment's functions that have their lines.
     - `preamble`: the lines of a program that import what it calls, and say how its trees are built; `names`: the names
@@ -87,7 +88,7 @@ class Imports:
 
 
 def inside(statements: Iterable[Statement], imports: Imports) -> Iterator[tuple[Line, Invocation, Imported]]:
-    """The lines of a section that stand in calls of functions of Python, each with the call and the function."""
+    """The lines of a section that are in calls of Python functions, each with the call and the function."""
     for line, around in enclosed(statements):
         innermost = around[-1]
         if isinstance(innermost, Invocation) and innermost.call.function in imports.functions:
@@ -95,7 +96,7 @@ def inside(statements: Iterable[Statement], imports: Imports) -> Iterator[tuple[
 
 
 def frames(statements: Iterable[Statement], imports: Imports) -> dict[Line, Frame]:
-    """Where the lines of a section stand in the user's files that come of functions of Python."""
+    """The places in the user's files of a section's lines that come from Python functions."""
     return {
         line: function.frames[line.label]
         for line, _, function in inside(statements, imports)
@@ -104,7 +105,7 @@ def frames(statements: Iterable[Statement], imports: Imports) -> dict[Line, Fram
 
 
 def constrained(statements: Iterable[Statement], imports: Imports) -> dict[str, str]:
-    """The values inside of calls that are constrained, each with the key of `constraints` that names it."""
+    """The constrained values inside calls, each with the key of `constraints` that names it."""
     return {
         str(line): function.constraints[line.label]
         for line, _, function in inside(statements, imports)
@@ -113,27 +114,27 @@ def constrained(statements: Iterable[Statement], imports: Imports) -> dict[str, 
 
 
 def read_imported(config: Mapping[str, Any]) -> Imports:
-    """What a definition has of them; nothing where no file is imported."""
+    """Return what the worker added to a definition; empty if no file is imported."""
     return codec.build(Imports, config[KEY]) if KEY in config else Imports()
 
 
 def imports(config: Mapping[str, Any]) -> bool:
-    """Whether a configuration imports functions of Python that nobody has read yet."""
+    """Whether a configuration imports Python functions that have not been traced yet."""
     return bool(config.get("imports")) and KEY not in config
 
 
 def outline(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What of a configuration can be read without a worker: all of it where nothing is imported."""
+    """The part of a configuration that can be read without a worker: all of it if nothing is imported."""
     return skeleton(config) if imports(config) else config
 
 
 def skeleton(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration with stubs in the place of lines and trees: what else it says can be read before these are."""
+    """A configuration with stubs in place of lines and trees; the rest can be read before they are known."""
     whole = schema.whole({name: value for name, value in config.items() if name != KEY})
     arrays: Mapping[str, Mapping[str, Any] | None] = whole["arrays"]
     expected: Mapping[str, Any] = whole["expect"] or {}
     names = (name for written in whole["outputs"] for name in one_by_one(written) or [written])
-    # What has a dot in its name a repeat gives, or a gradient is.
+    # A name with a dot is the result of a repeat or a gradient.
     outputs: dict[str, Any] = {name: [] for name in names if "." not in str(name)}
     outputs = outputs or {"probe_": []}
     lines: dict[str, Any] = dict.fromkeys(outputs, "zeros(1)")

@@ -102,7 +102,7 @@ def read_manual(axes: Any, mesh: Mesh) -> tuple[str, ...]:
 
 
 def check_blocks(experiment: Experiment) -> None:
-    """Raise `InvalidExperiment` if what a device holds would not be part of the block that `per_device` sees."""
+    """Raise `InvalidExperiment` if a device's shard would not be part of the block that `per_device` sees."""
     if not experiment.automatic or not experiment.per_device:
         return
     sizes = experiment.mesh.sizes

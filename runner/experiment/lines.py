@@ -1,7 +1,7 @@
 """The statements of a section: lines, repeats, calls of functions and choices; and the same as single lines.
 
-A call and a choice have lines inside of them, in the names of the function. `flat` puts these in their place, under the
-names that they have in the section.
+Calls and choices contain lines, in the names of the function. `flat` replaces them by these lines, under the names that
+they have in the section.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Named:
 
     @property
     def name(self) -> str:
-        """The name that later lines read."""
+        """The name by which later lines read it."""
         return self.line.name
 
     @property
@@ -64,7 +64,7 @@ class Named:
 
 @dataclass(frozen=True)
 class Node(Named):
-    """A line with its expression, in the names that the lines around it have."""
+    """A line with its expression, in the names of the lines around it."""
 
     expression: Expression
 
@@ -79,7 +79,7 @@ class Compound:
 
     @cached_property
     def single(self) -> tuple[tuple[Flat, ...], ...]:
-        """Its single lines as they stand in a section, those of a choice together."""
+        """Its single lines in the section, those of a choice together."""
         return tuple(_flat((cast("Statement", self),), {}))
 
 
@@ -115,7 +115,7 @@ class Choice(Compound):
 
     @property
     def names(self) -> frozenset[str]:
-        """The names around it that its predicate and the arguments of its branches have."""
+        """The names around it that its predicate and the arguments of its branches read."""
         return frozenset(name for _, name in self.call.arguments).union(*(branch.names for branch in self.branches))
 
 
@@ -124,7 +124,7 @@ Inside = TypeVar("Inside", bound="Statement", covariant=True)
 
 @dataclass(frozen=True)
 class Loop(Compound, Generic[Inside]):
-    """A repeat: `body` runs `steps` times over the carried values, then `name.carry` are names.
+    """A repeat: `body` runs `steps` times over the carried values; then `name.carry` are names.
 
     With a `region` it is a `shard_map`: `body` runs once on all devices, on the shards of what it is `over`, and the
     shards of what the `stack` names are joined to the results.
@@ -173,7 +173,7 @@ class Loop(Compound, Generic[Inside]):
         return frozenset((*(name for name, _ in self.carry), *(inner for _, inner in self.stack)))
 
     def stack_of(self, result: str) -> str:
-        """The name in the body of what a stacked result is made of."""
+        """The name in the body of a stacked result."""
         return dict(self.stack)[result]
 
     def firsts(self) -> Iterator[tuple[Line, Expression]]:
@@ -209,7 +209,7 @@ Statement: TypeAlias = "Node | Loop[Statement] | Invocation | Choice"
 """The statements of a section or a function."""
 
 Flat: TypeAlias = "Node | Loop[Flat]"
-"""The statements of a section with functions' lines in the place of calls."""
+"""The statements of a section with calls replaced by the functions' lines."""
 
 
 def inside(statement: Statement) -> tuple[Statement, ...]:
@@ -226,7 +226,7 @@ def inside(statement: Statement) -> tuple[Statement, ...]:
 
 
 def with_inside(statement: Statement, parts: Sequence[Any]) -> Statement:
-    """A statement with other statements inside, as many and of the same kinds."""
+    """A statement with its inner statements replaced by as many others of the same kinds."""
     match statement:
         case Node():
             return statement
@@ -268,7 +268,7 @@ def _single(statement: Statement) -> tuple[tuple[Flat, ...], ...]:
 
 @dataclass(frozen=True, eq=False)
 class Unit:
-    """Single lines of a section that stay together where it is divided: one line, or those of a choice.
+    """Single lines of a section that stay together when it is divided: one line, or those of a choice.
 
     `statement` is the position of the statement that they belong to.
     """
@@ -294,7 +294,7 @@ def units(statements: Iterable[Statement]) -> tuple[Unit, ...]:
 
 
 def rejoined(kept: Iterable[Unit], statements: Sequence[Statement]) -> tuple[Statement, ...]:
-    """The kept units as statements where all units of a statement are there, otherwise as lines."""
+    """The kept units: a statement if all of its units are kept, otherwise single lines."""
     whole = Counter(unit.statement for unit in units(statements))
     there: list[Statement] = []
     for position, group in itertools.groupby(kept, lambda unit: unit.statement):
@@ -334,7 +334,7 @@ def _flat(statements: Iterable[Statement], names: dict[str, Name]) -> Iterator[t
 
 
 def _call_so(line: Line, name: str, names: dict[str, Name]) -> None:
-    """Add to `names` what the section calls the results that the statements know as `name`."""
+    """Add to `names` the section's names for the results that the statements call `name`."""
     if name == line.name:
         names.pop(name, None)
     else:
@@ -374,7 +374,7 @@ def _name(name: str, names: Mapping[str, Name]) -> str:
 
 
 def expressions(statements: Iterable[Flat]) -> Iterator[tuple[Line, Expression]]:
-    """Every expression of some lines and of what stands inside them, with its line."""
+    """Every expression of some lines and of the lines inside them, with its line."""
     for statement in statements:
         if isinstance(statement, Node):
             yield statement.line, statement.expression
@@ -411,7 +411,7 @@ def lines(statements: Iterable[Flat]) -> Iterator[str]:
 
 
 def paths(statements: Iterable[Flat]) -> Iterator[tuple[str, str]]:
-    """The path of each value, and the name by which a constraint knows it: `layers.h` also inside of `layers`."""
+    """The path of each value, and its name in a constraint: `layers.h`, also for a value inside `layers`."""
     for statement in statements:
         yield statement.line.path, str(statement.line)
         if isinstance(statement, Loop):

@@ -1,7 +1,7 @@
-"""An experiment and the shapes of its values in; the fault that this machine's memory cannot hold them out.
+"""An experiment and the shapes of its values in; an error if this machine's memory cannot hold them out.
 
-What is counted is the least that a run takes: the arrays here, in the reference and on simulated devices. An experiment
-that passes may still run out of memory; one that is refused would.
+The estimate is the least that a run needs: the arrays in this process, in the reference and on simulated devices. An
+experiment that passes may still run out of memory; one that is refused certainly would.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The frozen `Experiment` that every room reads: its arrays, its statements, its outputs."""
+"""The frozen `Experiment` that all packages read: its arrays, its statements, its outputs."""
 
 from __future__ import annotations
 
@@ -88,8 +88,9 @@ class Target:
     """The devices that the programs are compiled for.
 
     - `devices`: the number of devices to simulate on `cpu`.
-    - `topology`: compile for its devices, which are not present, and run nothing.
-    - `split_axes`: whether some mesh axis is no product of whole axes of the topology, which only the worker can tell.
+    - `topology`: compile for the devices of this topology, which are not present, and run nothing.
+    - `split_axes`: whether some mesh axis is not a product of whole axes of the topology, which only the worker can
+      tell.
     - `processes`: how many processes share the simulated devices, in equal consecutive blocks.
     - `cluster`: whether a cluster manager started the processes.
     """
@@ -146,9 +147,9 @@ class Experiment:
     sections: tuple[Section, ...] = ("graph", "per_device")
     """The sections that the file has, including those that no program is written from."""
     left_out: tuple[Program, ...] = ()
-    """The programs that are compiled for a topology only when the user names them."""
+    """The programs that are compiled for a topology only if the user names them."""
     chosen: bool = False
-    """Whether the user named the program rather than taking all."""
+    """Whether the user named the programs instead of taking all."""
     grad: Gradient | None = None
     expected: Mapping[Program, expect.Expectations] = field(default_factory=dict[Program, expect.Expectations])
     """The expectations that each program is checked against."""

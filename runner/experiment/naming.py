@@ -44,11 +44,11 @@ ELEMENTS = 1_000_000
 class NamedValue:
     """One line of a trace.
 
-    - `name`: as it is shown: `C`, `C/psum#0` for a collective inside an expression, `C/psum#0/before` for the operand
-      of one, `ring[2].acc` for a step of a loop.
+    - `name`: as shown: `C`, `C/psum#0` for a collective inside an expression, `C/psum#0/before` for the operand of one,
+      `ring[2].acc` for a step of a loop.
     - `node`: its name in the named code; `expression`: as the user wrote it.
-    - `operation`, `axes`: those of the collective that it is the result of; None and () if it is of none.
-    - `before`: the array or node that is the collective's operand; None where that is a number.
+    - `operation`, `axes`: those of the collective whose result it is; None and () for other values.
+    - `before`: the array or node that is the collective's operand; None if that is a number.
     """
 
     name: str
@@ -103,7 +103,7 @@ class _TooMany(Exception):
 
 
 Meaning = Mapping[str, Term]
-"""The values that the names of a loop's body, and the results of loops, stand for in the named code."""
+"""The values in the named code that the names of a loop's body, and the results of loops, refer to."""
 
 
 class _Naming:
@@ -190,7 +190,7 @@ class _Naming:
 
 
 _Collective = tuple[Term, str | None, tuple[str, ...], str | None]
-"""A value, and the operation, axes and operand of the collective that gives it."""
+"""A value, and the operation, axes and operand of the collective that computes it."""
 
 
 class _Parts:
@@ -259,7 +259,7 @@ def _index(step: int, *, known: bool) -> Term:
 
 
 def _all_names(statement: Flat) -> set[str]:
-    """The names that a statement and what stands inside it give."""
+    """The names that a statement and the statements inside it define."""
     if isinstance(statement, Node):
         return {statement.name}
     inner = itertools.chain.from_iterable(_all_names(inside) for inside in statement.body)

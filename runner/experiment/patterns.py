@@ -1,4 +1,4 @@
-"""Matches paths with patterns: `params/**/{q,k,v}` fits `params/layers/attn/q`. Folds paths into such patterns."""
+"""Matches paths with patterns (`params/**/{q,k,v}` matches `params/layers/attn/q`), and folds paths into patterns."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from runner.untyped import is_mapping
 
 
 def fits(pattern: str, path: str) -> bool:
-    """Whether a path fits: `*` is any part of a name, `**` any number of names, `{a,b}` one of these."""
+    """Whether a path matches: `*` is any part of a name, `**` any number of names, `{a,b}` one of these."""
     return _compiled(pattern).fullmatch(path) is not None
 
 
 def is_pattern(key: str) -> bool:
-    """Whether a key is a path, or a pattern of paths, and no name."""
+    """Whether a key is a path or a pattern of paths rather than a name."""
     return any(character in key for character in "/*{")
 
 
@@ -34,7 +34,7 @@ def flattened(specs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def folded(paths: Iterable[str]) -> list[str]:
-    """Patterns that fit these paths and no others: `params/{q,k}` for `params/q` and `params/k`.
+    """Patterns that match these paths and no others: `params/{q,k}` for `params/q` and `params/k`.
 
     A name without `/` stays as it is.
     """
@@ -47,7 +47,7 @@ def folded(paths: Iterable[str]) -> list[str]:
         for depth in range(max(map(len, patterns), default=0) - 1, -1, -1):
             alike: dict[tuple[object, ...], tuple[tuple[str, ...], ...]] = {}
             for pattern in patterns:
-                if len(pattern) <= max(depth, 1):  # it ends above this depth, or is no path
+                if len(pattern) <= max(depth, 1):  # It ends above this depth, or is not a path.
                     alike[pattern] = pattern
                     continue
                 head, names, tail = pattern[:depth], pattern[depth], pattern[depth + 1 :]

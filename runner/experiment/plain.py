@@ -27,7 +27,7 @@ def check_name(name: Any, key: Key) -> None:
         raise invalid(key, f"'{name}' is a word of Python's, which no expression can use as a name")
     if name in CONSTANTS:
         raise invalid(key, f"'{name}' is a number in every expression; a name means one thing")
-    # `mean: mean(A)` is natural and unambiguous; a line called psum that does not sum over devices is not.
+    # `mean: mean(A)` is natural and unambiguous; a line called psum that does not sum over devices would mislead.
     if name in OPERATIONS and OPERATIONS[name].over is not None:
         raise invalid(key, f"'{name}' is a collective in every expression; a name means one thing")
 
@@ -67,7 +67,7 @@ def check_text(value: object, key: Key = ()) -> None:
 
 
 def read_size(value: object, key: Key, sizes: Mapping[str, int], mesh: Mesh | None = None) -> int:
-    """An integer, or an expression of dims."""
+    """Return an integer, or the value of an expression of dims. Raises `InvalidExperiment`."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     if isinstance(value, str) and IDENTIFIER.match(value) and value not in sizes:

@@ -1,4 +1,4 @@
-"""The programs: the ways to compile an experiment, and what other rooms have to know of each."""
+"""The programs: the ways to compile an experiment, and the traits of each that other packages need."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Traits:
     """The traits of a program.
 
     - `section`: the section that it is written from.
-    - `whole`: whether its lines are of whole arrays, whose layouts the compiler chooses; otherwise they are of one
-      device, and where they are written from `graph` they are derived.
+    - `whole`: whether its lines compute whole arrays, whose layouts the compiler chooses; otherwise they compute one
+      device's shards, and are derived if they are written from `graph`.
     """
 
     section: Section
@@ -55,7 +55,7 @@ class Program(StrEnum):
 
     @property
     def lines(self) -> Section:
-        """The section of its lines: those that are derived from `graph` are `per_device`'s."""
+        """The section of its lines: `per_device` for lines that are derived from `graph`."""
         return self.section if self.whole else "per_device"
 
     def axis_types(self, mesh: Mesh) -> tuple[Literal["Auto", "Explicit"], ...]:

@@ -60,10 +60,10 @@ from runner.layout import Mesh, Spec
 from runner.untyped import is_list
 
 _SIMULATED = 4096
-"""The largest number of simulated CPU devices: JAX makes these in seconds, ten thousand take half a minute."""
+"""The largest number of simulated CPU devices: JAX creates these in seconds; ten thousand take half a minute."""
 
 _AS_THEY_ARE = ("summary", "source", "seed", "precision", "check_vma", "trace", "profile", "explain", "timeout")
-"""The keys whose values are used as they are."""
+"""The keys whose values are used unchanged."""
 
 
 def read(config: Mapping[str, Any]) -> Experiment:
@@ -134,7 +134,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
         count = "one" if target.processes == 2 else target.processes - 1
         message = f"a profile is of one process, and would lack what the devices of the other {count} did"
         raise invalid(("profile",), message)
-    # A program of one device, which does all the work there, says nothing of hardware with many.
+    # A program on one device, which does all the work there, is no evidence about hardware with many.
     left_out = tuple(program for program in programs if target.topology and not chosen and not program.on_mesh)
     programs = tuple(program for program in programs if program not in left_out)
     expectable = _expectable(sections, grad, outputs, specs, dims)
@@ -167,7 +167,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
         derive=_derive(config, mesh, target),
         wrong=expect.known_wrong(config["expect"], programs, target.platform, expectable),
         logical=specs.logical,
-        # Without a program that sees blocks, there are none.
+        # No program sees blocks.
         automatic=automatic if sections["per_device"] else (),
         by_hand=by_hand(sections, frozenset(implied)),
         imports=imports,
@@ -189,7 +189,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
 
 
 def _distinct_names(config: Mapping[str, Any], arrays: tuple[Array, ...], dims: Mapping[str, int]) -> dict[str, str]:
-    """The meaning of each name that has one, in words."""
+    """What each defined name refers to, as text for messages."""
     for array in arrays:
         check_name(array.name, ("arrays", array.name))
         if array.name in dims:

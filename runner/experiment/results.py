@@ -46,7 +46,7 @@ def check_constraints(
     mesh: Mesh,
     automatic: tuple[str, ...],
 ) -> None:
-    """Raise `InvalidExperiment` for a constraint that cannot be kept.
+    """Raise `InvalidExperiment` for a constraint that cannot be applied.
 
     `named` are the arrays and the values of `graph`; `per_device` has lines if some axes are `automatic` in it.
     """
@@ -186,7 +186,7 @@ def undeclared(grad: Gradient | None, arrays: tuple[Array, ...], outputs: Mappin
 
 
 def by_hand(sections: Mapping[Section, tuple[Flat, ...]], implied: frozenset[str]) -> dict[Section, frozenset[str]]:
-    """For each section, the gradients that only the other section reads; its own lines stand for them.
+    """For each section, the gradients that only the other section reads, as this one computes them in lines of its own.
 
     Only those that are `implied`: gradients that `outputs` names are computed by every program.
     """

@@ -1,7 +1,7 @@
-"""The rules of a configuration in; what a spec by logical names is on the mesh out, and by which rules.
+"""The rules of a configuration in; the PartitionSpecs of specs with logical names, and the rules that gave them, out.
 
-The first rule wins whose mesh axes are free, in the order of the rules and not of the dimensions, as in Flax's
-`logical_to_mesh_axes`. Flax and MaxText leave a dimension whole for which no rule is left; here that is an error.
+The first rule whose mesh axes are free applies, in the order of the rules and not of the dimensions, as in Flax's
+`logical_to_mesh_axes`. Flax and MaxText leave a dimension unsharded if no rule is left for it; here that is an error.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def listed(axes: Sequence[str]) -> str:
 class Logical:
     """A spec that is written with logical names.
 
-    - `spec`: the mesh axes that came of it.
-    - `rules`: per dimension the rule by which they did; None where the spec names mesh axes, or none, itself.
-    - `dropped`: the rules of its names that came to nothing, since an earlier rule took an axis of theirs.
+    - `spec`: the mesh axes that the rules give.
+    - `rules`: per dimension the rule that gave them; None if the entry names mesh axes itself, or is null.
+    - `dropped`: the rules without effect, because an earlier rule took one of their axes.
     """
 
     written: Spec
@@ -57,7 +57,7 @@ class Rules:
     """The rules, in their order.
 
     - `axes`: the mesh axes that a MaxText file declares; those that the mesh lacks shard nothing.
-    - `allowed`: the logical names that may be left without a rule.
+    - `allowed`: the logical names that may remain without a rule.
     """
 
     rules: tuple[LogicalAxisRule, ...] = ()
@@ -72,7 +72,7 @@ class Rules:
     def assign(self, entries: Sequence[str | tuple[str, ...]], mesh: Mesh, key: Key) -> Logical:
         """The PartitionSpec of entries in which texts are logical names and other entries are mesh axes.
 
-        Raises `InvalidExperiment` if a name is left without a rule, unless that is allowed or costs nothing.
+        Raises `InvalidExperiment` if a name remains without a rule, unless that is allowed or has no effect.
         """
         axes_of: dict[int, tuple[str, ...]] = {
             i: entry for i, entry in enumerate(entries) if not isinstance(entry, str)
@@ -106,7 +106,7 @@ def _of_dropped(
     by: Mapping[int, LogicalAxisRule],
     key: Key,
 ) -> InvalidExperiment:
-    """The refusal of a spec with a dimension that would stay whole because a rule is dropped."""
+    """The error for a dimension that would stay unsharded because a rule is dropped."""
     i, axis = next((i, axis) for axis in rule.axes for i, axes in axes_of.items() if axis in axes)
     taken = f"dimension {i} has '{axis}'" + (f" by the rule {by[i]}" if i in by else "")
     message = (
@@ -118,9 +118,9 @@ def _of_dropped(
 
 
 def read_rules(config: Any, mesh: Mesh) -> Rules:
-    """The rules of a configuration: a list of them, or a mapping as MaxText's files have it.
+    """The rules of a configuration: a list of them, or a mapping as in MaxText's files.
 
-    Raises `InvalidExperiment`.
+    Raises `InvalidExperiment` for invalid rules.
     """
     if config is None:
         return Rules()
@@ -136,7 +136,7 @@ def read_rules(config: Any, mesh: Mesh) -> Rules:
 
 
 def _check_keys(given: Mapping[str, Any]) -> None:
-    """Refuse a misspelt key; a file of MaxText's has many other keys."""
+    """Raise `InvalidExperiment` for a misspelt key; MaxText's files have many other keys."""
     keys = tuple(OF_MAXTEXT.keys)
     for key in given:
         if key in keys:
@@ -193,7 +193,7 @@ class Specs:
         self._rules = rules
 
     def read(self, value: Any, key: Key) -> Spec:
-        """The PartitionSpec that stands at `key`. Raises `InvalidExperiment`."""
+        """The PartitionSpec at `key`. Raises `InvalidExperiment`."""
         check(value, key, SPEC)
         entries: list[str | tuple[str, ...]] = []
         for i, entry in enumerate(value):
@@ -211,7 +211,7 @@ class Specs:
         return self.logical[key].spec
 
     def _check(self, axis: str, key: Key, *, alone: bool) -> None:
-        """Refuse a text that is neither mesh axis nor logical name, or both, and a logical name that is not alone."""
+        """Raise `InvalidExperiment` for an unknown or ambiguous axis, or a logical name that is not `alone`."""
         names = self._rules.names
         if axis in names and axis in (*self.mesh.axes, *self._rules.axes):
             rule = next(rule for rule in self._rules.rules if rule.name == axis)

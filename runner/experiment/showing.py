@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 WORDS = ("auto", "all", "none")
-"""What there is room for, everything, nothing."""
+"""The words for as many pictures as fit, all, and none."""
 
 MESH = "mesh"
-"""What `show` calls the picture of the mesh."""
+"""The name of the mesh's picture in `show`."""
 
 Show = str | Sequence[str]
 """One of the `WORDS`, a name, or names: of arrays and outputs, and `mesh`."""

@@ -1,10 +1,10 @@
 """Reads the text of `graph` or `per_device` into checked statements.
 
 A call `y: swiglu(h, w)` becomes an `Invocation` with the lines of the function, in which static arguments are written
-out; an argument that has no name gets a line before the call. `h: cond(p, f, g, x)` becomes a `Choice` between the
-calls `g(x)` and `f(x)`, with a line `h: where(p, …, …)` for readers that compute both branches. `y: map(f, xs)` becomes
-a `Loop` over the slices of `xs` and a line with what it stacks. Each line has a name that no other line of the section
-has, which begins with that of the call (`runner/experiment/lines.py`: `flat`).
+out; an argument without a name gets a line before the call. `h: cond(p, f, g, x)` becomes a `Choice` between the calls
+`g(x)` and `f(x)`, with a line `h: where(p, …, …)` for readers that compute both branches. `y: map(f, xs)` becomes a
+`Loop` over the slices of `xs` and a line with the stacked results. Each line has a unique name in the section, which
+begins with that of the call (`runner/experiment/lines.py`: `flat`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from runner.layout import Mesh
 from runner.untyped import is_mapping
 
 _MAP = "map(f, xs), or map(lambda x: x @ w, xs)"
-"""How a call of `map` is written."""
+"""The syntax of a call of `map`, for messages."""
 
 
 def read_statements(
@@ -59,14 +59,14 @@ def read_statements(
     dims: Mapping[str, int],
     functions: Mapping[str, DefinedFunction] | None = None,
 ) -> tuple[Statement, ...]:
-    """The statements of a section whose lines are a mapping that stands at `key`; `scope` grows by their names."""
+    """The statements of a section whose lines are the mapping at `key`; their names are added to `scope`."""
     return read_section(of(config, key, scope.section, shared=False), scope, dims, functions or {})
 
 
 def read_section(
     lines: Sequence[WrittenLine], scope: VisibleNames, dims: Mapping[str, int], functions: Mapping[str, DefinedFunction]
 ) -> tuple[Statement, ...]:
-    """The statements of a section; `scope` grows by their names."""
+    """The statements of a section; their names are added to `scope`."""
     taken = {*dims, *scope.values, *functions, *_everywhere(lines)}
     scope.functions = tuple(functions)
     return _SectionReader(dims, functions, taken).statements(lines, scope, ReadingFrame(), None)
@@ -145,7 +145,7 @@ class _SectionReader:
             scope.loops[loop.line.label] = loop.results
         return tuple(statements)
 
-    # A line: the calls in it first, then what is left of it.
+    # A line: the calls in it first, then the rest.
 
     def _line(
         self, line: WrittenLine, expression: Expression, scope: VisibleNames, frame: ReadingFrame, within: Line | None
@@ -220,7 +220,7 @@ class _SectionReader:
     # Calls of functions.
 
     def _hoisted(self, term: Term, place: Place, before: list[Statement]) -> Term:
-        """The term with a name in the place of each call of a function; the calls go to `before`."""
+        """The term with each call of a function replaced by a name; the calls are appended to `before`."""
         return self._taken_out(combined(term, self.functions, place), place, before)
 
     def _taken_out(self, term: Term, place: Place, before: list[Statement]) -> Term:
@@ -236,7 +236,7 @@ class _SectionReader:
     def _written_out(
         self, term: Term, given: tuple[str, ...], place: Place, before: list[Statement]
     ) -> list[Statement] | None:
-        """The statements that a call becomes, with the lines of its arguments in `before`; None for an expression."""
+        """The statements that a call becomes, None for other expressions; its arguments' lines go to `before`."""
         if calls(term, self.functions):
             return self._call(self.functions[term.operation], term, given, place, before)
         if is_choice(term):
@@ -252,9 +252,9 @@ class _SectionReader:
         before: list[Statement],
         scope: str | None = None,
     ) -> list[Statement]:
-        """A call of a function, and the lines that take its result apart; the lines of its arguments go to `before`.
+        """A call of a function, and the lines that unpack its result; the lines of its arguments are added to `before`.
 
-        Its lines are in the named `scope`, by default that of the name that it gives.
+        Its lines are in the named `scope`, by default that of the name that it defines.
         """
         frame = place.frame
         if function.name in frame.inside:
@@ -395,7 +395,7 @@ class _SectionReader:
     def _begins(
         self, given: Mapping[str, Any], place: Place, before: list[Statement]
     ) -> Iterator[tuple[str, Expression]]:
-        """The names and initial values of a repeat; the calls in these go to `before`."""
+        """The names and initial values of a repeat; calls in these are appended to `before`."""
         for name, first in given.items():
             key = (*place.key, name)
             written = read_expression(first, key)
@@ -409,7 +409,7 @@ class _SectionReader:
     # Choices.
 
     def _choice(self, call: Apply, given: tuple[str, ...], place: Place, before: list[Statement]) -> list[Statement]:
-        """The choice that a call of `cond` or `switch` becomes; the lines of its operands go to `before`."""
+        """The choice for a call of `cond` or `switch`; the lines of its operands are appended to `before`."""
         asked = forms.read(call)
         if isinstance(asked, str):
             raise place.fault(asked, call)
@@ -422,7 +422,7 @@ class _SectionReader:
             for operand in asked.operands
         ]
         names = outer.names | {name: self._name(name, outer) for name in given}
-        # The values of a branch exist in the branch alone.
+        # The values of a branch are only visible in that branch.
         frame = replace(outer, own=outer.own | set(given), names=names, scopes=(*outer.scopes, label))
         inside = replace(place, frame=frame, scope=place.scope.nested())
         branches: list[Invocation] = []
@@ -475,7 +475,7 @@ class _SectionReader:
             raise place.fault(_unlike(f"'{function.name}'", count, given), case)
 
     def _held(self, operand: Term, wish: str, hidden: set[str], place: Place, before: list[Statement]) -> Name:
-        """An operand by name; if it has none, a line before gives it one."""
+        """An operand as a name; if it is another expression, a line for it is appended to `before`."""
         hidden = {*hidden, *self.dims, *CONSTANTS}
         if isinstance(operand, Name) and not operand.carried and operand.name not in hidden:
             return operand
@@ -527,7 +527,7 @@ class _SectionReader:
     # Maps.
 
     def _map(self, call: Apply, given: tuple[str, ...], place: Place, before: list[Statement]) -> list[Statement]:
-        """The repeat that a call of `map` becomes, and the line with its result; its array's lines go to `before`."""
+        """The repeat for a call of `map`, and the line with its result; its array's lines are added to `before`."""
         if len(call.operands) != 2 or any(name != "length" for name, _ in call.named):
             raise place.fault(f"map takes a function and an array: {_MAP}", call)
         label, *more = given
@@ -610,7 +610,7 @@ def _unlike(what: str, count: int, given: tuple[str, ...]) -> str:
 
 
 def _taken(name: str, on: Name, parts: tuple[Name, ...], call: Apply) -> Term:
-    """The value of the branch that is taken; an index out of range takes the nearest branch."""
+    """The value of the selected branch; an index out of range selects the nearest branch."""
     if name == "cond":
         return Apply("where", (on, parts[1], parts[0]), at=call.at)
     # Each part needs columns of its own.

@@ -21,7 +21,7 @@ from runner.faults import Key, invalid, nearest
 class Generation:
     """A generation of TPUs: the dimensions of its interconnect, and the JAX devices of a chip.
 
-    A chip of two cores is one device where both work as one (megacore), as on v5p and by default on v4.
+    A chip of two cores is one device if both work as one (megacore), as on v5p and by default on v4.
     """
 
     dimensions: int
@@ -45,16 +45,16 @@ LIBTPU_ENVIRONMENT = {
     "TPU_LOG_DIR": "disabled",
     "TPU_MIN_LOG_LEVEL": "2",
 }
-"""What keeps libtpu from looking for TPUs, from complaining that there are none, and from being alone on the machine.
+"""Settings with which libtpu neither looks for TPUs, nor reports that there are none, nor locks the machine.
 
-It leaves files `tpu_driver.*` in the temporary folder with what is below that level: errors are logged still.
-The accelerator type is any that exists: without a TPU nothing but the complaint depends on it.
+libtpu writes messages below the log level to files `tpu_driver.*` in the temporary folder; errors are still logged. The
+accelerator type may be any valid one: without a TPU only the report depends on it.
 """
 
 
 @dataclass(frozen=True)
 class Topology:
-    """A topology: `v5e:16x16` for TPUs; `1x1x8`, partitions by hosts by GPUs, for more of the GPU that is here.
+    """A topology: `v5e:16x16` for TPUs; `1x1x8`, partitions by hosts by GPUs, for more of the GPU of this machine.
 
     `shape` is that of one of its `slices`.
     """
@@ -99,7 +99,7 @@ class Topology:
 
     @property
     def configuration(self) -> list[str]:
-        """The lines with which a program has JAX compile for it; they use `os` and `jax`."""
+        """The lines of a program that make JAX compile for it; they use `os` and `jax`."""
         if self.platform != "tpu":
             return []
         variables = [f'    {name}="{value}",' for name, value in LIBTPU_ENVIRONMENT.items()]
@@ -108,7 +108,7 @@ class Topology:
 
     @property
     def not_here(self) -> str:
-        """Why nothing is run."""
+        """The reason why nothing is run."""
         return f"compiled for {self.name}, which is not here"
 
     def mesh_shape(self, axes: int) -> tuple[int, ...]:
@@ -126,9 +126,9 @@ KEY: Key = ("target", "topology")
 
 
 def parse(name: object, platform: str, slices: int = 1) -> Topology:
-    """The topology of that name, with `slices` slices. `platform` is the target's own, which a TPU's overrides.
+    """The topology of that name, with `slices` slices. `platform` is the target's; the name of a TPU overrides it.
 
-    Raises `InvalidExperiment` for an invalid name; whether the hardware exists is for the compiler to say.
+    Raises `InvalidExperiment` for an invalid name; only the compiler knows whether the hardware exists.
     """
     match = _NAME.match(name) if isinstance(name, str) else None
     if match is None:
@@ -161,7 +161,7 @@ def _gpus(name: str, shape: tuple[int, ...], platform: str) -> Topology:
 
 
 def missing(topology: Topology) -> str | None:
-    """Why nothing can be compiled for a topology here, if its compiler is not installed."""
+    """The reason why this machine cannot compile for a topology, if its compiler is not installed; else None."""
     if topology.platform != "tpu" or importlib.util.find_spec("libtpu") is not None:
         return None
     here = sys.platform == "linux" and platform.machine() == "x86_64"

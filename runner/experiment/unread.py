@@ -1,4 +1,4 @@
-"""An experiment in; the lines that nothing reads out, in words, with what they would have communicated."""
+"""An experiment in; a warning for each line that nothing reads, with its collectives, out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from runner.language.operations import OPERATIONS
 
 
 def warnings(experiment: Experiment) -> list[str]:
-    """What is to be said of each line that no output depends on: the compiler removes it."""
+    """A warning for each line that no output depends on: the compiler removes it."""
     held = {name for expected in experiment.expected.values() for name in expected.layouts}
     needed: dict[Section, set[str]] = {
         "graph": {*experiment.results, *experiment.constraints, *held},
@@ -24,7 +24,7 @@ def warnings(experiment: Experiment) -> list[str]:
 
 
 def _unread(statements: Sequence[Flat], needed: Iterable[str], path: str = "") -> Iterator[tuple[str, Flat]]:
-    """The statements that nothing below them needs, in the order in which they stand."""
+    """The statements that no later statement and no output reads, in order."""
     needed, unread = set(needed), list[tuple[str, Flat]]()
     for statement in reversed(statements):
         if not statement.defines & needed:
@@ -39,7 +39,7 @@ def _unread(statements: Sequence[Flat], needed: Iterable[str], path: str = "") -
 
 
 def _with(computed: Graph, statement: Flat) -> str:
-    """The collectives that go with a statement."""
+    """The collectives that are removed with a statement, as text."""
     path = statement.line.path
     gone = [
         equation.operation

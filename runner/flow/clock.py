@@ -1,7 +1,7 @@
-"""Interrupts this process when a part of a run takes longer than its number of seconds.
+"""Interrupts this process if a part of a run takes longer than its time limit.
 
 `link/` does the same for the worker. This process computes the references, makes the data and compares the results: a
-signal interrupts it between two steps of Python's.
+signal interrupts it between two bytecodes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Takes an experiment; returns the names of its outputs' dimensions, where these are dimensions of its arrays.
+"""An experiment in; the names of its outputs' dimensions, if these are dimensions of its arrays, out.
 
-An output has no names of its own. But if every dim has a size that no other has, the shape of a result shows its dims:
-the experiment is taken at such sizes, on one device, and NumPy computes the shapes. Since two dims may add up to a
-third, this is done at two sets of sizes; a dimension gets the only name that fits both.
+Outputs do not name their dimensions. But if every dim has a distinct size, the shape of a result shows its dims: the
+experiment is read at such sizes, on one device, and NumPy computes the shapes. Since two dims may add up to a third,
+this is done at two sets of sizes; a dimension gets the only name that fits both.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from runner.reference import interpret
 _SIZES = ((5, 7, 11, 13, 17, 19, 23, 29, 31, 37), (13, 11, 5, 7, 19, 17, 29, 31, 37, 23))
 
 _MOST = 1_000_000
-"""The largest number of elements of a value that is computed for the sake of names."""
+"""The largest number of elements of a value that is computed to find names."""
 
 Names = Mapping[str, tuple[str | None, ...]]
 

@@ -25,13 +25,14 @@ _PLACED_BY: dict[str, Placer] = {
     "derived": "specs",
     "shard_map": "specs",
 }
-"""Who decides the placement of computed values; where constraints say nothing, it is the compiler."""
+"""Who decides the layouts of computed values; the compiler does for values without a constraint."""
 
 
 def modes(programs: Mapping[str, ProgramRecord], folder: Path) -> list[Mode]:
-    """Per program on the mesh its view, who places values and who communicates, the bytes, the lines of its file.
+    """Return for each program on the mesh its view, who decides layouts and communication, its bytes and its number of
+    lines.
 
-    The `programs` are those of a record, whose files lie in `folder`.
+    The `programs` are those of a record, whose files are in `folder`.
     """
     compared = {
         name: program for name, program in programs.items() if name in _VIEW and isinstance(program, CompiledProgram)

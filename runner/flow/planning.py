@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from runner.config.sources import Sources
 
 _PROGRAMS = (Program.AUTO, Program.CONSTRAINT)
-"""What a candidate is compiled as unless the file names programs: with its layouts, and with those of lines as well."""
+"""The programs that a candidate is compiled as unless the file names others."""
 
 _ROUNDS = 3
-"""How often a plan is made anew since what was compiled needs more memory than the limit."""
+"""How often a plan is made again because the compiled programs need more memory than the limit."""
 
 
 @dataclass(frozen=True, kw_only=True)

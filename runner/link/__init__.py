@@ -1,1 +1,1 @@
-"""A job in; the worker's events and outputs, whatever becomes of the worker, out."""
+"""A job in; the worker's events and outputs out, even if the worker crashes or hangs."""

@@ -1,9 +1,9 @@
-"""One command of several that a cluster started in; its place among them out: it owns the run, or lends its devices.
+"""One of several commands that a cluster started in; its role out: it owns the run, or lends its devices.
 
-Each has a worker of its own. Process 0 owns the run: it reads, judges, writes and shows, and has the workers of the
-others do the job with its own, as if they were processes of its machine (`link/together.py`). The commands talk over
-connections of their own (`link/wire.py`), so that the end of one is heard of at once, whatever JAX knows by then. They
-meet at the address where JAX's coordinator is to be, which all know and can reach, before it is there.
+Each command has its own worker. Process 0 owns the run: it reads, judges, writes and shows, and makes the workers of
+the others do the job with its own, as if they were processes of its machine (`link/together.py`). The commands
+communicate over connections of their own (`link/wire.py`), so that the end of one is noticed at once, independently of
+JAX. They meet at the address of JAX's future coordinator, which all know and can reach before it exists.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Unmet(Exception):
-    """The processes of a cluster could not meet; the message says which did not come."""
+    """The processes of a cluster could not meet; the message says which are missing."""
 
     status = 3
 
@@ -59,7 +59,7 @@ class Member:
 
     @property
     def name(self) -> str:
-        """This process in words."""
+        """This process, for messages."""
         return together.name(self.number, self.count)
 
     def restarted(self) -> Worker:
@@ -152,7 +152,7 @@ class Owner:
             raise Unlike(f"{name} was started with another input: {unlike[number]}")
 
     def _admit(self, connection: Wire, message: dict[str, Any], due: Any) -> dict[int, str]:
-        """Accept a process of the run; record, by its number, what it has and how its input differs."""
+        """Accept a process of the run; record, by its number, its introduction and how its input differs."""
         try:
             number = messages.introduction(message).number
         except Misfit:
@@ -195,7 +195,7 @@ class Owner:
             connection.part(process.PARTING)
 
     def close(self) -> None:
-        """Close the connections: a process that was not ended sees by that that this one is gone."""
+        """Close the connections; a process that was not told to end notices that this one is gone."""
         for connection in self._wires.values():
             connection.close()
         self._member.worker.close()
@@ -294,7 +294,7 @@ class Remote:
         hear(None)
 
     def _keep(self, values: Values, hear: Hear) -> None:
-        """Write the file of values that comes, if a job waits for it."""
+        """Write an incoming file of values, if a job waits for it."""
         into = None
         try:
             if not self._killed:
@@ -317,7 +317,7 @@ class Remote:
         return event
 
     def ended(self, name: str) -> str:
-        """How it ended, in words."""
+        """Return how it ended, as text."""
         if self._how is None:
             return f"{name} is gone: its command ended, or its machine cannot be reached"
         return f"{name} {self._how}"
@@ -335,7 +335,7 @@ class Remote:
         self.kill()
 
     def log(self) -> str:
-        """What it wrote in the job that is done, or in which it ended."""
+        """What it wrote in the finished job, or in the job in which it ended."""
         return self._logs.popleft() if self._logs else ""
 
     def last_words(self) -> str:

@@ -1,4 +1,4 @@
-"""What a worker tells in, one line of JSON each; the same as dataclasses out."""
+"""The events of a worker, one line of JSON each, in; the same as dataclasses out."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ ShardEntry: TypeAlias = tuple[int, Ranges | None, int]
 class Devices:
     """The devices that an experiment ran on or was compiled for.
 
-    - `devices`: how many; `kind`: what the backend calls one.
-    - `topology`: null where they are here or simulated, else also `device_order` and why it is not the first kind.
-    - `processes`: of how many processes they are, of which each has as many: the first the first ones.
+    - `devices`: their number; `kind`: the backend's name for one.
+    - `topology`: null if the devices are here or simulated; else there is also `device_order`, and
+      `device_order_reason` if it is not `topology-aware`.
+    - `processes`: the number of processes that have the devices, in equal consecutive blocks.
     """
 
     platform: str
@@ -40,10 +41,10 @@ class Devices:
 
 @dataclass(kw_only=True)
 class Memory:
-    """Bytes per device; null where the backend does not say.
+    """Bytes per device; null if the backend does not report them.
 
-    - `alias_bytes`: of the outputs, those that lie where an argument did.
-    - `peak_bytes`: the most that is held at one time, where the compiler tells that.
+    - `alias_bytes`: the outputs that reuse the memory of an argument.
+    - `peak_bytes`: the most that is in use at one time, if the compiler reports it.
     - `needed_bytes`: what a device needs: the peak, else arguments + outputs + temporaries - aliased.
     """
 
@@ -56,7 +57,7 @@ class Memory:
 
     @classmethod
     def of(cls, arguments: int, outputs: int, temps: int, aliased: int, peak: int | None) -> Memory:
-        """What a compiler tells, who says -1 for what it does not know; `peak` is None where it tells no true one."""
+        """Convert the compiler's report, in which -1 means unknown; `peak` is None if it reports no meaningful one."""
         known = [None if size < 0 else size for size in (arguments, outputs, temps)]
         there = None if peak is None or peak <= 0 else peak
         parts = [size for size in known if size is not None]
@@ -73,10 +74,10 @@ class Memory:
 
 @dataclass(kw_only=True)
 class Cost:
-    """The compiler's estimate per device, as far as it has one: the body of a loop counts once in it.
+    """The compiler's estimate per device, in which the body of a loop counts once; null if it has none.
 
-    - `total_flops`, `total_bytes_accessed`: with the steps of loops multiplied in; where that cannot be done,
-      `total_unknown` says why.
+    - `total_flops`, `total_bytes_accessed`: with the steps of loops multiplied in; if they are unknown, `total_unknown`
+      says why.
     """
 
     flops: float | None = None
@@ -89,7 +90,7 @@ class Cost:
 
 @dataclass(kw_only=True)
 class RunTimes:
-    """Seconds of `n` blocked runs."""
+    """The seconds of `n` blocked runs."""
 
     median: float
     min: float
@@ -99,10 +100,10 @@ class RunTimes:
 
 @dataclass(kw_only=True)
 class Timing:
-    """Seconds; `place_s` and `run_s` are null where the program was only compiled.
+    """Seconds; `place_s` and `run_s` are null if the program was only compiled.
 
-    - `shared`: whether a run before it, in the same sweep, had a program of the same text up to its data: then it was
-      compiled for that one, in `compile_s` seconds.
+    - `shared`: whether an earlier run of the same sweep had a program with the same text up to its data, whose
+      compilation, in `compile_s`, was used.
     """
 
     place_s: float | None
@@ -113,7 +114,7 @@ class Timing:
 
 @dataclass(kw_only=True)
 class ValueLayout:
-    """The layout that the compiler gave a value in the middle; `spec` is null where it has none."""
+    """The layout that the compiler gave an intermediate value; `spec` is null if no PartitionSpec expresses it."""
 
     spec: Spec | None
     shape: list[int]
@@ -122,21 +123,21 @@ class ValueLayout:
 
 @dataclass(kw_only=True)
 class Keeping:
-    """What a program costs that keeps everything for the backward pass; null where the backend does not say."""
+    """The memory and cost of the program if it keeps everything for the backward pass; null if not reported."""
 
     memory: Memory | None
     cost: Cost | None
 
 
-# What becomes of a program.
+# The results of a program.
 
 
 @dataclass(kw_only=True)
 class OutputTold:
-    """An output of a program; `shape` and `spec` are null where it has no layout.
+    """An output of a program; `shape` and `spec` are null if it has no layout.
 
-    - `shards`: what each device holds; the range is null for `vmap`, where the experiment says it.
-    - `places`: of a program that was only compiled for each device its id and the index range.
+    - `shards`: what each device holds; the range is null for `vmap`, for which the experiment determines it.
+    - `places`: for a program that was only compiled, each device's id and index range.
     """
 
     dtype: str
@@ -148,12 +149,11 @@ class OutputTold:
 
 @dataclass(frozen=True, kw_only=True)
 class Compilation:
-    """What compiling a program told of it, and how long it took to compile and to run.
+    """What the compilation of a program reported, and the times to compile and to run it.
 
-    - `layouts`: those that `expect.layouts` asks for.
-    - `keeping_all`: where it rematerialises, what the same program costs that keeps everything.
-    - `plan`: what Shardy planned of it; `lowered`: the collectives that it asks for itself; null
-      where there is no mesh.
+    - `layouts`: the layouts of the values in `expect.layouts`.
+    - `keeping_all`: for a program that rematerialises, the cost of the same program without any `checkpoint`.
+    - `plan`: Shardy's plan; `lowered`: the collectives that the program asks for itself; null without a mesh.
     """
 
     memory: Memory | None
@@ -169,14 +169,14 @@ class Compilation:
 class Ran:
     """A program that ran, or was `only_compiled`.
 
-    - `processes`: for each of several processes that ran it the ids of its devices, whose values are in a file of its
-      own; empty where there is one.
-    - `operands`: for each array and device the device's id and the index range.
-    - `said`: what the compiler wrote to standard error; null where nobody could hear it.
+    - `processes`: if several processes ran it, for each one the ids of its devices, whose values are in a file of its
+      own; else empty.
+    - `operands`: for each array and device, the device's id and the index range.
+    - `said`: the compiler's output on standard error; null if it was not captured.
     - `unreadable`: why the compiled module could not be printed.
     - `reshards`: for the text of each warning of a rematerialization the layouts, and a way around it.
-    - `coordinates`: of TPUs that are not here for each device of the mesh its slice, where in the torus its chip is,
-      and its number on the chip.
+    - `coordinates`: for absent TPUs, for each device of the mesh its slice, the position of its chip in the torus, and
+      its number on the chip.
     """
 
     only_compiled: bool = False
@@ -192,16 +192,16 @@ class Ran:
 
     @property
     def process_of(self) -> dict[int, int]:
-        """Where several processes ran it, for each device the number of its own."""
+        """The number of each device's process, if several processes ran it."""
         return {device: number for number, devices in enumerate(self.processes) for device in devices}
 
 
 @dataclass(kw_only=True)
 class Traced:
-    """The trace: of each value its type on a device.
+    """The trace: the type of each value on a device.
 
-    - `rows`: for each file `trace.bin`, of which each process left its own, the positions in the mesh of the devices
-      whose values are stacked in it.
+    - `rows`: for each file `trace.bin`, one per process, the mesh positions of the devices whose values are stacked in
+      it.
     """
 
     device_ids: list[int]
@@ -210,7 +210,7 @@ class Traced:
 
     @property
     def process_of(self) -> dict[int, int]:
-        """Where several processes took it, for each device the number of its own."""
+        """The number of each device's process, if several processes took the trace."""
         if len(self.rows) == 1:
             return {}
         return {self.device_ids[row]: number for number, rows in enumerate(self.rows) for row in rows}
@@ -218,7 +218,7 @@ class Traced:
 
 @dataclass(kw_only=True)
 class Profiled:
-    """A profile, whose events lie in `file`; `names` are the texts in them."""
+    """A profile, whose events are in `file`; `names` are the texts in them."""
 
     file: str
     names: list[str]
@@ -230,9 +230,9 @@ class Profiled:
 
 @dataclass(kw_only=True)
 class GradientFile:
-    """The unsharded graph's gradients and `draws` of what rounding does to them, in `file`; or the error instead.
+    """The unsharded graph's gradients and `draws` of their rounding errors, in `file`; or an error.
 
-    Where there is no graph there is neither.
+    Empty if there is no graph.
     """
 
     file: str | None = None
@@ -245,10 +245,11 @@ class GradientFile:
 
 @dataclass(kw_only=True)
 class Called:
-    """What the cluster that started this process calls it, before it has met the others.
+    """A process of a cluster as the cluster manager describes it, before it has met the others.
 
-    - `number`, `count`: which of how many it is; `address`: where JAX's coordinator is to be, `host:port`.
-    - `local`: the devices of its machine that are its own; null where JAX leaves it all of them.
+    - `number`, `count`: its number, and the number of processes; `address`: that of JAX's future coordinator,
+      `host:port`.
+    - `local`: the devices of its machine that belong to it; null if JAX gives it all of them.
     """
 
     number: int
@@ -260,20 +261,20 @@ class Called:
 
 @dataclass(kw_only=True)
 class Invalid:
-    """The experiment is invalid; nothing follows."""
+    """The experiment is invalid; no event follows."""
 
     fault: Fault
 
 
 @dataclass(kw_only=True)
 class Types:
-    """What JAX's abstract evaluation found.
+    """The results of JAX's abstract evaluation.
 
     - `unsupported`: the programs that JAX cannot express, with the reason.
     - `outputs`, `nodes`: shapes and dtypes of the outputs, and of every line of each section.
-    - `floats`: the dtypes in the expressions of each section, and of `derived`, that are not float32 or complex64.
-    - `derivation`: the lines derived from the graph; null where none were asked for, or there are none.
-    - `advice`: what would make the experiment cheaper, in words.
+    - `floats`: the dtypes in the expressions of each section, and of `derived`, that are neither float32 nor complex64.
+    - `derivation`: the lines derived from the graph; null if none were asked for, or there are none.
+    - `advice`: suggestions that would make the experiment cheaper, a sentence each.
     """
 
     unsupported: dict[str, str]
@@ -297,7 +298,7 @@ class Started:
 
 @dataclass(kw_only=True)
 class Finished:
-    """A step of the job ended: with what it found, with an `error`, or since JAX has it `unsupported` after all."""
+    """A step of the job ended: with its result, with an `error`, or as `unsupported` by JAX after all."""
 
     step: Step
     found: Ran | Traced | Profiled | None = None
@@ -307,9 +308,9 @@ class Finished:
 
 @dataclass(kw_only=True)
 class FunctionsRead:
-    """The functions of Python that an experiment imports were read; nothing follows.
+    """The imported Python functions of an experiment were traced; no event follows.
 
-    - `definition`: the experiment's, with their lines.
+    - `definition`: the experiment's definition, with their lines.
     """
 
     definition: Mapping[str, Any]
@@ -317,10 +318,10 @@ class FunctionsRead:
 
 @dataclass(kw_only=True)
 class ValuesTyped:
-    """The types of all values of a graph, by their numbers; nothing follows.
+    """The types of all values of a graph, by their numbers; no event follows.
 
-    - `values`: the shape and the dtype of an array, of a tuple those of each; null where a loop's steps differ.
-    - `tuples`: the numbers of those that are tuples.
+    - `values`: the shape and dtype of an array, or those of each element of a tuple; null if a loop's steps differ.
+    - `tuples`: the numbers of the values that are tuples.
     """
 
     values: dict[int, list[Typed] | None]
@@ -329,10 +330,10 @@ class ValuesTyped:
 
 @dataclass(kw_only=True)
 class Done:
-    """A job was done, and the worker is ready for another.
+    """A job is done, and the worker is ready for another.
 
-    - `log`: how many bytes it has written to standard error so far.
-    - `resident`: how many bytes of memory it holds; null where the system does not say.
+    - `log`: the bytes that it has written to standard error so far.
+    - `resident`: the bytes of its resident memory; null if the system does not report them.
     """
 
     log: int
@@ -341,21 +342,21 @@ class Done:
 
 @dataclass(kw_only=True)
 class Phase:
-    """What the worker does from now on, of a step or before the first one: `compiling auto`."""
+    """The worker's current activity, in a step or before the first one: `compiling auto`."""
 
     doing: str
 
 
 @dataclass(kw_only=True)
 class Died:
-    """The worker ended where it ran no program, or says why it cannot do any job."""
+    """The worker ended outside of a program, or reports why it cannot do any job."""
 
     error: str
 
 
 @dataclass(kw_only=True)
 class Log:
-    """What a worker that ended had written to standard error."""
+    """The output of an ended worker on standard error."""
 
     text: str
 
@@ -363,23 +364,23 @@ class Log:
 Event: TypeAlias = Invalid | FunctionsRead | ValuesTyped | Types | Started | Finished | Died | Log
 
 Said: TypeAlias = Event | Done | Called | Phase
-"""What a worker says, or is said of it."""
+"""An event that a worker sends, or that its parent creates for it."""
 
 
 _KINDS: dict[str, type[Any]] = {
     kind.__name__.lower(): kind
     for kind in (Called, Phase, Invalid, FunctionsRead, ValuesTyped, Types, Started, Finished, Done, Died)
 }
-"""What a worker says; of most of its ends its parent hears otherwise."""
+"""The events that a worker sends by name; its parent learns of most ends in other ways."""
 
 
 def said(event: Said) -> str:
-    """The line that tells an event."""
+    """Return an event as a line."""
     return json.dumps({"event": type(event).__name__.lower(), **codec.plain(event)})
 
 
 def heard(line: str) -> Said | None:
-    """The event that a line tells; None where something else wrote it, or the worker died while it did."""
+    """Return the event in a line; None if other code wrote the line, or the worker died while it wrote it."""
     try:
         message = json.loads(line)
     except ValueError:

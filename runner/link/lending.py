@@ -25,10 +25,10 @@ DataFolder = Callable[[Mapping[str, Any]], Path]
 
 
 def lend(member: Member, config: Mapping[str, Any], timeout: float, folder: Path, data_folder: DataFolder) -> int:
-    """Do what process 0 asks until it ends the run; returns the exit status of all processes.
+    """Serve the requests of process 0 until it ends the run; return the exit status of all processes.
 
-    `folder` may have the key of the run. Raises `Unmet` if process 0 is not there within `timeout` seconds, or goes
-    away before it has ended the run.
+    `folder` may have the key of the run. Raises `Unmet` if process 0 cannot be reached within `timeout` seconds, or
+    disconnects before it has ended the run.
     """
     try:
         connection = _reached(member, timeout, folder)
@@ -46,7 +46,7 @@ def lend(member: Member, config: Mapping[str, Any], timeout: float, folder: Path
     except Misfit as misfit:
         raise Unmet(f"process 0 asked {member.name} what cannot be read: {misfit}") from None
     finally:
-        # First of all: what happens to the worker from now on is not reported.
+        # First of all: later events of the worker must not be reported.
         connection.close()
         lent.close()
     raise Unmet(f"{member.name} has lost process 0: its command ended, or its machine cannot be reached")

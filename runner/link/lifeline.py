@@ -1,4 +1,4 @@
-"""The worker's tie to the process that started it: it ends when that one does, whatever it is computing."""
+"""Ends the worker when the process that started it ends, whatever the worker is computing."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ import threading
 import time
 
 _PR_SET_PDEATHSIG = 1
-"""Of `prctl(2)`: the signal that the kernel sends a process when its parent ends."""
+"""The `prctl(2)` option for the signal that the kernel sends a process when its parent ends."""
 
 _GLANCE = 0.5
 """Seconds between two looks at the parent where the kernel sends no signal."""
 
 
 def die_with(parent: int) -> None:
-    """From now on this process ends when the process `parent`, which started it, has ended.
+    """Make this process end when the process `parent`, which started it, has ended.
 
-    On Linux the kernel sees to it, also while C code computes and no Python runs. Elsewhere a thread looks.
+    On Linux the kernel ends it, even while C code computes and no Python runs. Elsewhere a thread watches the parent.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     else:
         threading.Thread(target=_watch, args=(parent,), daemon=True).start()
     if os.getppid() != parent:
-        # It ended before this process asked.
+        # The parent ended before this process asked.
         os._exit(0)
 
 

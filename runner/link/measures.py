@@ -1,4 +1,4 @@
-"""Measures what the devices here can do, in a process of its own that has JAX."""
+"""Measures the speed of the local devices, in a separate process that imports JAX."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 class MeasuringRequest:
     """What to measure: collectives of these `kinds` and `sizes` in bytes, products of these `dtypes`, a copy.
 
-    `devices` are so many, 0: all that are there. Each is run `runs` times.
+    `devices`: the number of devices; 0: all. Each is run `runs` times.
     """
 
     platform: str
@@ -32,8 +32,8 @@ class MeasuredRun:
     """The median time of one run.
 
     - `kind`: a collective, or `dispatch` (a program that does nothing), `product`, `copy`.
-    - `bytes`: of a gather and a scatter the whole, of other collectives and of a copy what each device moves; of a
-      product its floating-point operations on each device.
+    - `bytes`: for a gather and a scatter the whole array, for other collectives and a copy what each device moves; for
+      a product its floating-point operations on each device.
     """
 
     kind: str
@@ -45,7 +45,7 @@ class MeasuredRun:
 
 
 class NotMeasured(Exception):
-    """The process ended before it had measured everything; the message is its last output."""
+    """The process ended before it finished; the message is its last output."""
 
 
 def measure(wanted: MeasuringRequest) -> Iterator[MeasuredRun]:

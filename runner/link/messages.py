@@ -46,7 +46,7 @@ class Values:
 
 @dataclass(frozen=True)
 class End:
-    """How a worker ended, in words; the end of what it wrote, and all of it."""
+    """How a worker ended, as text; the end of its output, and all of it."""
 
     how: str
     words: str

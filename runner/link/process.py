@@ -1,4 +1,4 @@
-"""A worker process: started early, given jobs, listened to. Imports next to nothing, so that it starts quickly."""
+"""A worker process, which is started early, receives jobs and sends events. This imports little, to start quickly."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from runner.link.events import Said
 
 Hear: TypeAlias = "Callable[[Said | Exception | None], None]"
-"""Receives what a process sends: an event, what is wrong with one, or its end."""
+"""Receives what a process sends: an event, an error in one, or its end."""
 
 COMMAND = (sys.executable, "-m", "runner.worker")
 
@@ -27,7 +27,7 @@ CLUSTER = "cluster"
 """The membership of a process that has to ask the cluster for its number."""
 
 ANNOUNCED = "announced"
-"""The key of a line that is no job: the definition of an experiment whose job is likely to come."""
+"""The key of a line that is not a job: the definition of an experiment whose job is likely to come."""
 
 _LAST_WORDS = 2000
 """The number of characters of the worker's standard error that are kept with an error."""
@@ -77,11 +77,11 @@ class Worker:
             self._listener.start()
 
     def announce(self, announcement: str) -> None:
-        """Tell the worker which job is likely to come, a line of JSON; it tells nothing of it."""
+        """Tell the worker, in a line of JSON, which job is likely to come; it sends no event for it."""
         self._write(announcement)
 
     def submit(self, job: str) -> None:
-        """Hand the worker a job, a line of JSON; it does one after the other."""
+        """Send the worker a job, a line of JSON; it does its jobs in order."""
         self.listen()
         self._write(job)
 
@@ -95,7 +95,7 @@ class Worker:
             return
 
     def _listen(self) -> None:
-        # Imported while the worker has other things to do.
+        # Imported while the worker is busy.
         from runner.codec import Misfit
         from runner.link.events import Done, heard
 
@@ -141,11 +141,11 @@ class Worker:
         self._process.wait()
 
     def dismiss(self) -> None:
-        """End the process, of which nothing more is wanted, without waiting until the system has taken it down."""
+        """End the process without waiting for the system to remove it; its log is no longer needed."""
         self._process.kill()
 
     def close(self) -> None:
-        """End the process, if it still runs, and release everything that belongs to it."""
+        """End the process, if it still runs, and release its resources."""
         self.kill()
         if self._listener is not None:
             self._listener.join()
@@ -154,13 +154,13 @@ class Worker:
                 try:
                     stream.close()
                 except BrokenPipeError:
-                    # What was still to be written to it is of no use any more.
+                    # Unwritten input is no longer needed.
                     continue
 
         self._scratch.remove()
 
     def log(self) -> str:
-        """What it wrote in the job that is done, or in which it ended, and what on standard output was no event.
+        """Its output in the finished job, or in that in which it ended, with the lines on stdout that are no events.
 
         What it writes from then on belongs to the next job.
         """
@@ -185,7 +185,7 @@ def bounded(timeout: float) -> float:
 
 
 def how_it_ended(code: int, name: str) -> str:
-    """The exit code of a process in words."""
+    """Return the exit code of a process as text."""
     if code < 0:
         try:
             number = signal.Signals(-code).name

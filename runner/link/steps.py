@@ -1,4 +1,4 @@
-"""The steps of a job: what the worker does, one after the other, and reports on each."""
+"""The steps of a job: the worker does one after the other, and reports on each."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Step:
         return {"program": self.program.value, "work": self.work.value}
 
     def left_by(self, ended: Step) -> bool:
-        """Whether it can be done after a step that ended its worker: what ends a program ends all of its steps."""
+        """Whether it can be done after a step that ended its worker; other steps of the same program cannot."""
         return self.program != ended.program if ended.work is StepWork.RUN else self != ended
 
     def supported(self, unsupported: Collection[str]) -> bool:

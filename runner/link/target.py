@@ -1,7 +1,7 @@
-"""A job in, events and outputs out: what the parent hears from its workers, without JAX.
+"""A job in, events and outputs out: the parent's side of the workers, without JAX.
 
-The worker is a process of its own. A crash, an abort inside the compiler or a hang ends it; the program that it was
-running is recorded with the worker's last words, and a new worker goes on with the programs that are left
+The worker is a separate process. A crash, an abort inside the compiler or a hang ends it; the program that it was
+running is recorded with the worker's last output, and a new worker continues with the remaining programs
 (`link/workers.py`).
 """
 
@@ -104,7 +104,7 @@ class Output:
 
 @dataclass
 class ProgramRun:
-    """What one program did: its outputs and the worker's event, or the error that ended it."""
+    """The result of one program: its outputs and the worker's event, or the error that ended it."""
 
     program: Program
     error: str | None = None
@@ -126,13 +126,13 @@ class WorkerEnded(RuntimeError):
 
 
 GradientArrays: TypeAlias = tuple[Arrays, list[Arrays], str | None]
-"""JAX's gradients of the unsharded graph, what rounding does to them draw by draw, and why there are none."""
+"""JAX's gradients of the unsharded graph and draws of their rounding errors, or why there are none."""
 
 
 def types_of(workers: Workers, experiment: Experiment, folder: Path, data_folder: Path) -> Types:
     """JAX's types of an experiment; no program is compiled.
 
-    Raises `InvalidExperiment` for what they refuse, and `WorkerEnded` if the worker ended before it sent them.
+    Raises `InvalidExperiment` if JAX refuses them, and `WorkerEnded` if the worker ended before it sent them.
     """
     return types_and_gradients_of(workers, experiment, folder, data_folder)[0]
 
@@ -146,10 +146,10 @@ def types_and_gradients_of(
     gradient: bool = False,
     at_once: bool = False,
 ) -> tuple[Types, GradientArrays | None]:
-    """The same, and the gradients of the unsharded graph where there are any.
+    """JAX's types of an experiment, and the gradients of its unsharded graph, if there are any.
 
-    For hardware that is not here they are computed if `gradient` asks for them. With `at_once` the job does not wait
-    for those of other experiments.
+    For absent hardware the gradients are computed only if `gradient` is set. With `at_once` the job does not wait for
+    those of other experiments. Raises as `types_of` does.
     """
     with scratch.Folder() as own:
         left_here = str(own.path)
@@ -162,9 +162,9 @@ def types_and_gradients_of(
 
 
 def value_types_of(workers: Workers, experiment: Experiment, folder: Path, data_folder: Path) -> Parts:
-    """The types of all values of the graph, by their numbers; None where those of a loop's steps differ.
+    """The types of all values of the graph, by their numbers; None for those that differ between a loop's steps.
 
-    Raises `InvalidExperiment` for what JAX's types refuse, and `WorkerEnded`.
+    Raises `InvalidExperiment` if JAX refuses them, and `WorkerEnded`.
     """
     request = {**job(experiment, folder, data_folder, str(folder)), "values": True}
     events = workers.submit(request, kind(experiment), experiment.timeout)
@@ -176,7 +176,7 @@ def value_types_of(workers: Workers, experiment: Experiment, folder: Path, data_
 
 
 def _awaited(events: Iterable[Event], awaited: type[_Awaited], what: str) -> _Awaited:
-    """The first event of a kind. Raises what its reader raises if the worker reports another end, or none."""
+    """Return the first event of a kind. Raises what `types_of` raises if the worker reports another end, or none."""
     for event in events:
         match event:
             case Invalid():
@@ -211,9 +211,9 @@ BlockRanges = Callable[[str, int], Ranges]
 def program_run(
     program: Program, ran: Ran, shapes: Mapping[str, tuple[int, ...]], block_ranges: BlockRanges, arrays: Path
 ) -> ProgramRun:
-    """What a program did, with its outputs as the worker left them in the file `arrays`, if the program ran.
+    """Return the result of a program, with its outputs as the worker left them in the file `arrays`, if it ran.
 
-    `shapes` are the whole outputs' shapes.
+    `shapes` are the shapes of the whole outputs.
     """
     run = ProgramRun(program, event=ran)
     position_of = {device: position for position, device in enumerate(ran.device_ids)}
@@ -257,6 +257,6 @@ def traced_values(traced: Traced, arrays: Path) -> dict[str, np.ndarray]:
     for at, (name, (shape, dtype)) in enumerate(traced.values.items()):
         kind = dtypes.dtype(dtype).numpy
         stacked = [raw[at].view(kind).reshape(len(rows), *shape) for raw, rows in zip(files, traced.rows, strict=True)]
-        # A view of the file, where there is one.
+        # A view of the file, if possible.
         values[name] = stacked[0] if len(files) == 1 else np.concatenate(stacked)[order]
     return values

@@ -1,7 +1,7 @@
 """Several JAX processes that do one job together; their events are merged into those of a single worker.
 
-Each has a part of the devices and holds their values. They are driven like one worker: what ends one of them ends all,
-since the others would wait for it in the next collective.
+Each has a part of the devices and holds their values. If one of them ends, all are ended, since the others would wait
+for it in the next collective.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class MemberWorker(Protocol):
         ...
 
     def ended(self, name: str) -> str:
-        """How it ended, in words; it sends nothing more."""
+        """Return how it ended, as text; it sends nothing more."""
         ...
 
     def kill(self) -> None:
@@ -43,26 +43,26 @@ class MemberWorker(Protocol):
         ...
 
     def close(self) -> None:
-        """Release it."""
+        """Release its resources."""
         ...
 
     def log(self) -> str:
-        """What it wrote in the job that is done."""
+        """Its output in the finished job."""
         ...
 
     def last_words(self) -> str:
-        """The end of what it wrote in this job."""
+        """The end of its output in this job."""
         ...
 
 
 Starter: TypeAlias = Callable[[int], MemberWorker]
-"""Starts the process of that number."""
+"""Starts the process with that number."""
 
 PATIENCE = 20.0
-"""The seconds that the other processes have, once one reports an error, to report it too or to end."""
+"""Seconds that the other processes have, after one reports an error, to report it too or to end."""
 
 _CONNECTED = re.compile(r"^\[Gloo\] Rank \d+ is connected to .*\n?", re.MULTILINE)
-"""What Gloo writes whenever processes connect."""
+"""The text that Gloo writes whenever processes connect."""
 
 
 def _here(count: int) -> Starter:
@@ -81,7 +81,7 @@ class Together:
         self._events: list[deque[Said]] = [deque() for _ in range(count)]
         self._announced: Step | None = None
         self._how: str | None = None
-        """How the process that ended first did so, in words."""
+        """How the first process to end ended, as text."""
         self._first: int | None = None
         """The number of that process."""
         self._members: list[MemberWorker] = []
@@ -169,7 +169,7 @@ class Together:
         return replace(parts[0], found=None, error=error if alike else f"{self._name(number)}: {error}")
 
     def _failed(self) -> tuple[int, str] | None:
-        """A process that has reported an error while another has not come that far."""
+        """A process that has reported an error while another has not reached that step."""
         from runner.link.events import Finished
 
         for number, events in enumerate(self._events):
@@ -181,23 +181,23 @@ class Together:
         return name(number, len(self._members))
 
     def ended(self) -> str:
-        """How the process that ended first did so, in words."""
+        """Return how the first process to end ended, as text."""
         return self._how or f"the {len(self._members)} processes were ended"
 
     def kill(self) -> None:
-        """End all of them at once; what they wrote can still be read."""
+        """End all of them at once; their output can still be read."""
         # The others would report the first one's end, through which they are connected.
         for member in reversed(self._members):
             member.kill()
 
     def close(self) -> None:
-        """End those that still run, and release everything that belongs to them."""
+        """End those that still run, and release their resources."""
         self.kill()
         for member in self._members:
             member.close()
 
     def log(self) -> str:
-        """What they wrote in the job that is done, one after the other."""
+        """Their output in the finished job, one after the other."""
         return self._of_each([member.log() for member in self._members])
 
     def last_words(self) -> str:
@@ -212,7 +212,7 @@ class Together:
 
 
 def name(number: int, count: int) -> str:
-    """One of several processes in words."""
+    """Return the name of one of several processes, for messages."""
     return f"process {number} of {count}"
 
 
@@ -229,9 +229,10 @@ def folder(arrays: Path, number: int) -> Path:
 
 
 def put_together(parts: Sequence[Finished]) -> Finished:
-    """The results of several processes in a step as one: what the first one did, and the values of all devices.
+    """Merge the results of several processes in a step: the first one's result, with the values of all devices.
 
-    Their values stay in the file of each. What only the first one did is in its result alone.
+    The values stay in the file of each process. Everything else is taken from the first process, which may be the only
+    one to have it.
     """
     from runner.link.events import Ran, Traced
 

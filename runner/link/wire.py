@@ -1,8 +1,8 @@
-"""Messages in at one end of a connection, out at the other: how the commands that a cluster started talk to each other.
+"""Connections between the commands that a cluster started: messages in at one end, out at the other.
 
-Frames and the proof of who is there are those of `multiprocessing.connection`: both ends prove that they have the key
-of the run before either says more. A message is a frame of JSON, and nothing that comes is unpickled; where a message
-has `bytes`, so many follow it, in frames.
+Frames and authentication are those of `multiprocessing.connection`: both ends prove that they have the key of the run
+before they send anything else. A message is a frame of JSON; received data is never unpickled. If a message has
+`bytes`, that many follow it, in frames.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _INTRODUCED = 5.0
 """The seconds in which a new connection has to prove that it belongs to the run, and to introduce itself."""
 
 _AT_THE_DOOR = 64
-"""The number of connections that may do so at once; more of them wait."""
+"""The number of connections that may authenticate at once; others wait."""
 
 _WATCHED = (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4), ("TCP_USER_TIMEOUT", 40_000))
 """A machine that is silent for 20 s is probed four times, every 5 s; an answer may take this many seconds."""
 
 _library: Any = connection
-"""The module from which a Listener and a Client take their proof."""
+"""The module from which `Listener` and `Client` take their authentication."""
 
 
 class Wire:
@@ -102,7 +102,7 @@ class Wire:
                         while part := sent.read(_AT_ONCE):
                             self._frames.send_bytes(part)
             except OSError:
-                # A partial message is of no use: the receiver is told that there is no more.
+                # A partial message is of no use: closing tells the receiver that there is no more.
                 self._end()
 
     def receive(self, seconds: float | None = None) -> dict[str, Any] | None:
@@ -119,7 +119,7 @@ class Wire:
         return message if is_dict(message) else None
 
     def read(self, size: int, into: Path | None) -> None:
-        """Take the bytes that follow a message, into a file or to be dropped; as many as come."""
+        """Read the bytes that follow a message, as many as come, into a file, or discard them."""
         with open(os.devnull if into is None else into, "wb") as file:
             while size:
                 part = self._frame(None)
@@ -139,14 +139,14 @@ class Wire:
                 return None
 
     def part(self, seconds: float) -> None:
-        """Wait until the other end has received all and closed the connection, and close it; nobody may be reading.
+        """Wait until the other end has received everything and closed the connection, then close it.
 
-        Unread data in a connection that is closed would discard what was sent last.
+        Nobody may be reading. Closing a connection with unread data would discard what was sent last.
         """
         with self._over_after(seconds), suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
             while self._frame(seconds) is not None:
-                # It is of no use any more.
+                # The connection is already broken.
                 continue
         self.close()
 
@@ -156,9 +156,9 @@ class Wire:
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """End the connection; the other end hears of it."""
+        """End the connection; the other end notices."""
         self._end()
-        # A reader gets the end now.
+        # A reader sees the end now.
         with self._reads, self._sends:
             self._frames.close()
             self._socket.close()
@@ -220,7 +220,7 @@ def listening(address: str) -> Generator[list[socket.socket]]:
 
 
 _ELSEWHERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
-"""Why listening fails at an address that is not this machine's, or of a kind that it does not have."""
+"""The errors of listening at an address that is not this machine's, or of a kind that it does not have."""
 
 
 def _parts(address: str) -> tuple[str, int]:
@@ -233,7 +233,7 @@ class Arrivals:
 
     def __init__(self, servers: Sequence[socket.socket], key: bytes, patience: float) -> None:
         self.strangers = 0
-        """The number of connections that did not prove it."""
+        """The number of connections that failed to authenticate."""
         self._key, self._patience = key, patience
         self._came: queue.Queue[tuple[Wire, dict[str, Any]]] = queue.Queue()
         self._door = threading.Semaphore(_AT_THE_DOOR)
@@ -243,7 +243,7 @@ class Arrivals:
             opener.start()
 
     def next(self, deadline: float) -> tuple[Wire, dict[str, Any]] | None:
-        """The next one; None after the `deadline`, a time of `time.monotonic`."""
+        """Return the next process; None after the `deadline`, a time of `time.monotonic`."""
         try:
             return self._came.get(timeout=min(max(0.01, deadline - time.monotonic()), threading.TIMEOUT_MAX))
         except queue.Empty:
@@ -271,7 +271,7 @@ class Arrivals:
             threading.Thread(target=self._greet, args=(end,), daemon=True).start()
 
     def _greet(self, end: socket.socket) -> None:
-        """Verify a new connection, which may send nothing, or anything."""
+        """Authenticate a new connection, which may send anything, or nothing, and read its introduction."""
         wire = Wire(end, self._patience)
         try:
             deadline = time.monotonic() + _INTRODUCED
@@ -289,10 +289,10 @@ class Arrivals:
 
 
 def reached(address: str, key: Callable[[], bytes], deadline: float, patience: float, *, same: bool = False) -> Wire:
-    """A connection to the process that listens at `address` and has the key; tried until the `deadline`.
+    """Connect to the process that listens at `address` and has the key, trying until the `deadline`.
 
-    The `key` is read for each attempt, since it may not be there yet, unless it stays the `same`. Raises `OSError`, and
-    `AuthenticationError` if the listener has another key.
+    The `key` is read again for each attempt, since it may not exist yet. With `same` it does not change, so a failed
+    authentication is final. Raises `OSError`, and `AuthenticationError` if the listener has another key.
     """
     while True:
         wire = None

@@ -1,8 +1,8 @@
-"""Jobs in, one after the other; each one's events out: worker processes that are kept from job to job.
+"""Jobs in, one after the other; the events of each out: worker processes that are kept from job to job.
 
-A process serves all jobs of its kind, which is the platform that its JAX has. It is replaced where it dies, hangs or
-has grown too large. What a crash ends is the step that was running: a new process goes on with the rest of its job,
-and then with the jobs that were waiting.
+A process serves all jobs of its kind, which is determined by the platform of its JAX. It is replaced if it dies, hangs
+or grows too large. After a crash, which costs only the step that was running, a new process continues with the rest of
+the job, and then with the waiting jobs.
 """
 
 from __future__ import annotations
@@ -113,12 +113,12 @@ class Workers:
     def submit(
         self, job: dict[str, Any], kind: str, timeout: float, processes: int = 1, *, at_once: bool = False
     ) -> Generator[Event, None, None]:
-        """Hand over a job; return its events, which are to be heard job by job, in the order of `submit`.
+        """Submit a job; return its events, which must be read job by job, in the order of `submit`.
 
-        `timeout` is after how many silent seconds the process that does it is ended. A program that ends its process
-        yields a `finished` event with an `error` like any other. At the end comes what was logged, as the event `log`.
-        Several `processes` do it together. A job that is to be done `at_once` is heard before all that wait: a process
-        does it that has no other, and is started where there is none.
+        A process that sends nothing for `timeout` seconds is ended. A program that ends its process yields a `finished`
+        event with an `error`. The last event is `log`, with the worker's output. `processes` is the number of processes
+        that do the job together. A job with `at_once` may be read before the waiting ones: an idle process does it, or
+        a new one.
         """
         line, ticket = self._line(kind, processes, at_once=at_once), _Ticket(job, timeout)
         line.waiting.append(ticket)
@@ -126,9 +126,9 @@ class Workers:
         return self._events(line, ticket)
 
     def announce(self, definition: Mapping[str, Any]) -> None:
-        """Tell a process that has had no job yet of an experiment whose job is likely to come.
+        """Tell an idle new process the experiment whose job is likely to come.
 
-        It reads the experiment, while this process still imports what that takes, and imports JAX where it is valid.
+        It reads the experiment while this process still imports modules, and imports JAX if the experiment is valid.
         """
         idle = next((line for line in self._lines if line.kind is None and line.processes == 1), None)
         if idle is None or not isinstance(idle.worker, Worker):
@@ -136,13 +136,13 @@ class Workers:
         try:
             text = json.dumps({ANNOUNCED: definition})
         except (TypeError, ValueError):
-            # YAML has values that JSON has not, and no experiment either.
+            # YAML has values that JSON cannot express; no valid experiment has them.
             return
         if len(text) <= _AHEAD:
             idle.worker.announce(text)
 
     def dismiss(self) -> None:
-        """End the processes, which get no other job; `close` waits for their ends, which take the system a while."""
+        """End the processes without waiting; `close` waits for their ends, which take the system some time."""
         for line in self._lines:
             if isinstance(line.worker, Worker):
                 line.worker.dismiss()
@@ -157,7 +157,7 @@ class Workers:
             self._aside = None
 
     def aside(self, kind: str) -> Workers:
-        """Workers that are free for a job of that kind: these, or new ones, which end with these."""
+        """Workers for jobs of that kind that do not wait for others: these, or new ones, which end with these."""
         if not self.of_cluster and not any(line.waiting for line in self._lines if line.kind in (None, kind)):
             return self
         if self._aside is None:
@@ -167,7 +167,7 @@ class Workers:
     def _line(self, kind: str, processes: int, *, at_once: bool) -> _Queue:
         """The line of that kind with the fewest jobs; a new one while all are busy and there may be more.
 
-        With `at_once` it is a new one if all are busy, however many there are.
+        With `at_once` it is a new one if all are busy, whatever the limit.
         """
         if processes > 1:
             self._end_others(kind)
@@ -180,7 +180,7 @@ class Workers:
         return line
 
     def _end_others(self, kind: str) -> None:
-        """End the lines of another kind that have no jobs and work together: each is several processes."""
+        """End idle lines of another kind whose processes work together, since each is several processes."""
         for line in self._lines:
             if line.processes > 1 and line.kind != kind and not line.waiting:
                 line.end()
@@ -223,7 +223,7 @@ class Workers:
                     over = end.running is None or not ticket.left
         finally:
             if not over:
-                # Nobody listens any more, and its next events do not belong to the next job.
+                # Nobody reads its events any more, and they do not belong to the next job.
                 line.end()
             line.waiting.popleft()
         self._send(line)
@@ -233,7 +233,7 @@ class Workers:
 class _End:
     """How a process came to the end of a job.
 
-    - `how`: in words; None if the job was done.
+    - `how`: as text; None if the job was done.
     - `running`: the step during which it ended.
     - `gone`: whether it cannot do another job; `said`: whether it reported the reason itself.
     """
@@ -271,7 +271,7 @@ def _of_one(line: _Queue, worker: Worker | Together, ticket: _Ticket) -> Generat
             how = f"no result after the timeout of {ticket.timeout:g} s, while {doing}"
             return _End() if done else _End(how, running)
         if isinstance(event, Phase):
-            # It is no result: its time counts on.
+            # Not a result, so the time limit is not reset.
             phase = doing = event.doing
             continue
         since = time.monotonic()

@@ -1,8 +1,8 @@
 """An experiment for an absent topology in; the parts of its programs that compile without running, out.
 
 Such a program is a module with `topology()` (the devices to compile for), `make_mesh(devices=None)`, `program(mesh)`,
-and `abstract_inputs(mesh)` in the place of data: the shape, dtype and sharding of each array. In `vmap` it has no mesh,
-and `abstract_inputs(device)` are the blocks on one of the devices.
+and, in place of data, `abstract_inputs(mesh)`: the shape, dtype and sharding of each array. `vmap` has no mesh; its
+`abstract_inputs(device)` are the blocks on one of the devices.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def main(experiment: Experiment, program: Program) -> str:
     if program.on_mesh:
         lines = ["mesh = make_mesh()", "compiled = program(mesh).lower(*abstract_inputs(mesh)).compile()"]
     if not experiment.arrays:
-        # No argument says for what it is compiled.
+        # Without arguments, the devices to compile for are not determined.
         lines[1:] = [
             f"with jax.{'set_mesh(mesh)' if program.on_mesh else 'default_device(device)'}:",
             f"    {lines[1]}",

@@ -100,7 +100,7 @@ class Emit:
     def _call(self, equation: Equation, repair: Repair) -> Term:
         operation = OPERATIONS[equation.operation]
         if self._under_vmap and operation.over is not None and operation.over.does == "cast":
-            # vmap knows no varying axes.
+            # vmap has no varying axes.
             return self._operand(equation.operands[0])
         names_function = equation.argument(operation.function, operation.signature)
         written = (
@@ -113,7 +113,7 @@ class Emit:
         operands = tuple(_packed(operand, flat) for operand in equation.operands)
         named = {name: _packed(operand, flat) for name, operand in equation.named}
         if self._under_vmap:
-            # vmap knows no varying axes.
+            # vmap has no varying axes.
             named.pop("to", None)
         if operation.over is not None:
             named = dict(self._moved(equation, name, value) for name, value in named.items())

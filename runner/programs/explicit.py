@@ -15,8 +15,8 @@ def write(experiment: Experiment, folder: Path, types: InferredTypes) -> str:
 
     On Auto axes of the mesh, layouts are constraints for the compiler.
     """
-    # Reshards have laid out the explicit axes.
+    # Reshards have already laid out the explicit axes.
     auto = experiment.mesh.auto
-    # One without an axis of the compiler's asks for the whole along these.
+    # A constraint without an automatic axis would replicate along these axes.
     constraints = {path: spec.over(auto) for path, spec in experiment.constrained.items()} if auto else {}
     return global_view.write(experiment, folder, Program.EXPLICIT, constraints=constraints, repairs=types.repairs)

@@ -25,8 +25,8 @@ def write(
 ) -> str:
     """Write the source of a program in the global view.
 
-    `constraints` are those of values in the middle, `outputs` those of what is returned, `repairs` is what explicit
-    sharding asks for.
+    `constraints` are the specs of intermediate values, `outputs` those of the outputs, `repairs` the changes that
+    explicit sharding requires.
     """
     names = Identifiers(experiment)
     target = absent if experiment.target.topology else source

@@ -42,16 +42,16 @@ class Lines:
         self._repairs = repairs or Repairs()
         self._under_vmap = under_vmap
         self._inside = inside
-        """Whether the lines are a device's, of which the compiler lays out automatic axes alone."""
+        """Whether the lines are those of a device, for which the compiler lays out only automatic axes."""
         self._lines: list[str] = []
         self._depth = 0
-        """In how many calls the lines stand that are being written as a function."""
+        """The number of calls around the lines that are being written as a function."""
         self._defined: dict[tuple[str, str], str] = {}
         """The functions that are written already, by their names in the experiment and their text."""
         self._named: dict[int, str] = {}
-        """What lines call the values that they give."""
+        """The identifiers of values."""
         self._parts: dict[int, Equation] = {}
-        """The equations of values that no line names, which stand in the line that reads them."""
+        """The equations of unnamed values, which are written in the line that reads them."""
         self._functions: list[str] = []
 
     @property
@@ -69,7 +69,7 @@ class Lines:
     ) -> str:
         """Write the lines of `statements`, with a `with_sharding_constraint` for the values in `constrained`.
 
-        They read the arrays, and if they come `after` other lines the values `known` from these, by their identifiers.
+        They read the arrays and, if they come `after` other lines, the values `known` from these, by their identifiers.
         """
         self._constrained = constrained or {}
         self._lines = []
@@ -99,7 +99,7 @@ class Lines:
                 case None if equation.results[0].name:
                     self._line(equation, indent)
                 case None:
-                    # It stands in the line that reads it.
+                    # It is written in the line that reads it.
                     self._parts[equation.results[0].number] = equation
 
     def _scope(self, line: Line) -> str:
@@ -190,7 +190,7 @@ class Lines:
         imported = self._experiment.imports.functions.get(call.function)
         given = [] if imported is None else [self._returned(imported, body)]
         for equation in (gives := self._outputs(body) if imported is None else []):
-            # What an ordinary call gives is laid out where it is called.
+            # The result of an ordinary call is constrained where it is called.
             written = self._given(equation) if branch else self._text(equation)
             if len(gives) == 1:
                 given.append(written)
@@ -215,7 +215,7 @@ class Lines:
         return imported.text({value.name: self._names[value.name] for value in body.inputs})
 
     def _decorator(self, imported: Imported, body: Graph) -> str:
-        """What lays out values inside of a function that is Python of the user's own; "" where nothing is to be."""
+        """The decorator that constrains values inside a user's own Python function; "" if there are none."""
         specs: dict[str, Spec] = {}
         for equation in walk(body):
             line = equation.source.line
@@ -273,7 +273,7 @@ class Lines:
             self._follow(repeat.result(value), identifier, indent + "    ")
 
     def _start(self, operand: Operand) -> str:
-        """The first values of what a repeat carries."""
+        """The initial values of a repeat's carries."""
         assert isinstance(operand, Ref)
         return self._text(self._parts[operand.number])
 
@@ -306,7 +306,7 @@ class Lines:
         self._put(indent, f"    return {returned}")
         if repeat.checkpoint is not None:
             self._put(indent, "")
-            # In an unrolled loop the step is one of Python's numbers; in JAX's own nothing can be merged over steps.
+            # In an unrolled loop the index is a Python integer; in JAX's own loops nothing can be merged over steps.
             more = "static_argnums=(0,)" if repeat.unroll else "prevent_cse=False"
             self._put(indent, f"{body} = {checkpointed(body, repeat.checkpoint, more)}")
         return counts

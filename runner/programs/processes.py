@@ -18,10 +18,10 @@ _PLACE = '''def place(arrays, shardings):
         jax.make_array_from_callback(array.shape, sharding, lambda index, array=array: array[index])
         for array, sharding in zip(arrays, shardings, strict=True)
     )'''
-"""What a program has in the place of `jax.device_put`, which sends whole arrays to compare them."""
+"""A program's replacement for `jax.device_put`, which would send whole arrays between processes to compare them."""
 
 _ADDRESS = "localhost:8476"
-"""Where the processes of a program meet that is run by hand."""
+"""The address at which the processes meet if a program is run by hand."""
 
 
 def use(experiment: Experiment, file: str) -> str:
@@ -36,7 +36,7 @@ def use(experiment: Experiment, file: str) -> str:
 
 
 def library(experiment: Experiment) -> str | None:
-    """The import by which a program finds its process number where no cluster tells it."""
+    """The import with which a program gets its process number if there is no cluster manager."""
     return "sys" if experiment.target.processes > 1 and not experiment.target.cluster else None
 
 
@@ -46,7 +46,7 @@ def main(experiment: Experiment, shown: Sequence[str], first: Sequence[str] = ()
     `shown` are the lines that print the outputs' shards of the process; `first` are those before the program runs.
     """
     count = experiment.target.processes
-    # By itself JAX's coordinator listens on every interface.
+    # By default JAX's coordinator listens on every interface.
     here = [
         f'address = "{_ADDRESS}"',
         "jax.distributed.initialize(",

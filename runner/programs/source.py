@@ -1,4 +1,4 @@
-"""An experiment in; the parts that all programs' sources share out: header, data, printing.
+"""An experiment in; the parts that all programs' sources share, header, data and printing, out.
 
 A program is a module with these functions, which its own `main` calls and the runner calls:
 
@@ -6,7 +6,7 @@ A program is a module with these functions, which its own `main` calls and the r
 - `make_mesh(devices=None)` and `shardings(mesh)`: the mesh and one sharding per array (not in `vmap`).
 - `program(mesh)`: the jitted function from arrays to a tuple of outputs.
 
-For a topology that is not here, `runner/programs/absent.py` has what stands in the place of the data.
+For an absent topology, `runner/programs/absent.py` has the replacement of the data.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ def main(experiment: Experiment, program: Program) -> str:
         "    arrays = jax.device_put(inputs(), shardings(mesh))",
         "    outputs = program(mesh)(*arrays)",
         f"    for name, output in zip({tuple(experiment.outputs)!r}, outputs, strict=True):",
-        # What depends on no array the compiler leaves on one device, which has no PartitionSpec.
+        # The compiler leaves an output that depends on no array on one device, so it has no PartitionSpec.
         *([] if program.places else ['        spec = getattr(output.sharding, "spec", None)']),
         f'        print(f"{{name}}  {{output.dtype}}{{list(output.shape)}}  {{{spec}}}")',
         "        print(np.asarray(output))",
@@ -195,7 +195,7 @@ def main(experiment: Experiment, program: Program) -> str:
 def returned(
     experiment: Experiment, names: Identifiers, laid_out: Mapping[str, str] | None = None, passed: Iterable[str] = ()
 ) -> str:
-    """Write the tuple of outputs that a program returns; `laid_out` has the expressions of those that are no name.
+    """Write the tuple of outputs that a program returns; `laid_out` has the expressions of those that are not names.
 
     The values `passed` to the lines that read gradients come last.
     """
@@ -214,9 +214,9 @@ def with_gradients(
 ) -> str:
     """Write a program's function that also returns gradients.
 
-    `forward` is the function from the arrays to the scalar and, beside it, the tuple of the results that need no
-    gradient, and of what is `passed`, by the names of the program, to the lines `after` it. `laid_out` has for a
-    gradient the expression that gives it its layout.
+    `forward` is the function from the arrays to a pair: the scalar, and the tuple of the results that need no gradient
+    and of the values `passed` to the lines `after` it. `laid_out` has the expressions that set the layouts of
+    gradients.
     """
     assert experiment.grad is not None
     arrays = [array.name for array in experiment.arrays]
@@ -269,7 +269,7 @@ _QUOTED = re.compile(
     """,
     re.DOTALL | re.VERBOSE,
 )
-"""What has quotes in it, in the order in which Python reads them; last a string in single quotes without a prefix."""
+"""Quoted strings, in the order in which Python reads them; last those in single quotes without a prefix."""
 
 
 def module(*parts: str) -> str:

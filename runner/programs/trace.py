@@ -19,8 +19,8 @@ from runner.programs.types import Typed
 def write(of: Experiment, traced: NamedCode, folder: Path, kept: Mapping[str, Typed]) -> str:
     """Write the source of the program that traces `of`.
 
-    `kept` are the types of the values that it returns, by their names in the code. What lines read of gradients is
-    computed as in `shard_map`, and given to them like an array.
+    `kept` are the types of the values that it returns, by their names in the code. Gradients that lines read are
+    computed as in `shard_map`, and passed to the lines like arrays.
     """
     experiment = traced.experiment
     names = Identifiers(experiment)

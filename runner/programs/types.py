@@ -16,12 +16,12 @@ from runner.sharding.repairs import Repair
 class Repairs:
     """The repairs of a whole section.
 
-    - `calls`: for the path of each line, the repair of the call that is each part of it, by its number.
-    - `reshard`: the spec to which an array, what a line gives, or what a loop carries on is resharded, by their paths.
-    - `returned`: the spec to which an output is resharded last, where the graph goes on with another.
-    - `gathered`: how carries that begin unsharded lie before each step gathers them, by their paths.
-    - `makes`: whether calls make arrays that no array enters, or of numbers: outside of a mesh these are of none.
-    - `constant`: whether no output depends on an array, so that nothing but the outputs tells JAX the mesh.
+    - `calls`: for the path of each line, the repairs of its calls, by their part numbers.
+    - `reshard`: the spec to which an array, a line's value, or a loop's carry is resharded, by their paths.
+    - `returned`: the spec to which an output is resharded at the end, if the graph continues with another.
+    - `gathered`: for carries that begin unsharded, the layout before each step gathers them, by their paths.
+    - `makes`: whether calls create arrays from numbers alone, which need a mesh to be set.
+    - `constant`: whether no output depends on an array, so that only the outputs tell JAX the mesh.
     """
 
     calls: Mapping[str, Mapping[int, Repair]] = field(default_factory=dict[str, Mapping[int, Repair]])
@@ -40,16 +40,16 @@ Floats = dict[str, dict[int, str]]
 class InferredTypes:
     """The results of JAX's abstract evaluation of an experiment.
 
-    - `outputs`: the whole outputs.
-    - `nodes`: every named value of each section (in `per_device` as one device sees it).
-    - `repairs`: what explicit sharding asks for.
+    - `outputs`: the types of the whole outputs.
+    - `nodes`: those of every named value of each section (in `per_device` as one device sees it).
+    - `repairs`: the changes that explicit sharding requires.
     - `unsupported`: the programs that JAX cannot express, with the reason.
-    - `floats`: for each section, and for `derived`, the dtypes of what its expressions are made of.
-    - `differing`: for the values that the lines of a program pass over its gradients, the mesh axes over which each
-      may differ between devices.
-    - `derived`: the experiment with the lines derived from its graph as `per_device`; `derivation` is the same as the
-      record has it, with what there is to say of it. None where they were not asked for, or there are none.
-    - `not_derived`: why there are no derived lines, where they were asked for.
+    - `floats`: for each section, and for `derived`, the dtypes in its expressions.
+    - `differing`: for the values that a program's lines pass across its gradients, the mesh axes over which each may
+      differ between devices.
+    - `derived`: the experiment with the lines derived from its graph as `per_device`; `derivation`: the same for the
+      record, with notes. None if they were not asked for, or there are none.
+    - `not_derived`: why there are no derived lines, if they were asked for.
     """
 
     outputs: Mapping[str, Typed]

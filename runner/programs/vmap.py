@@ -100,7 +100,7 @@ def _end(experiment: Experiment, names: Identifiers, mapped: str, lines: Lines, 
         "",
         f"def {forward}({source.parameters(experiment, names)}):",
         f"    {results} = {mapped}({source.parameters(experiment, names)})",
-        # Every device has a copy of the scalar; what any of them has follows from the blocks of all.
+        # Every device has a copy of the scalar; the copies depend on the blocks of all devices.
         f"    return {names[experiment.grad.of]}[{first}], {results}",
         "",
         source.with_gradients(experiment, names, forward, laid_out, passed=passed, after=after),

@@ -195,7 +195,7 @@ def _entry(pin: Mapping[str, Any]) -> Collective:
 
 
 _LEFT_OUT = ("gradient", "asynchronous")
-"""The flags that a golden only contains if they are true."""
+"""The flags that a golden contains only if they are true."""
 
 _ALIKE: tuple[Callable[[Pinned], Any], ...] = (
     lambda pin: (words.subject(_entry(pin)), pin["kind"], pin.get("axes"), pin.get("inserted")),
@@ -265,7 +265,7 @@ _FIELDS = {
     "bytes_sent": "sends", "bytes_in": "takes", "bytes_out": "gives", "count": "runs",
     "overlapped": "overlapped with",
 }  # fmt: skip
-"""What the fields are called where they change; the others by their name."""
+"""The names of fields in sentences about changes, where they differ from the keys."""
 
 
 def _changed(program: str, old: Pinned, new: Pinned, times: int) -> str:

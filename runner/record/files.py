@@ -16,9 +16,8 @@ def write_text(path: Path, text: str) -> None:
     """Write a file atomically: afterwards it is complete, or unchanged.
 
     On Linux the file has no name until it is complete, so that a killed process leaves nothing. On other systems, and
-    on
-    file systems without such files, a killed process may leave a file with a hidden name, which nothing reads. A device
-    or a pipe is not replaced: `OSError`. In a `.txt`, which terminals show, control characters are escaped.
+    on file systems without such files, a killed process may leave a file with a hidden name, which nothing reads. A
+    device or a pipe is not replaced: `OSError`. In a `.txt`, which terminals show, control characters are escaped.
     """
     if path.exists() and not (path.is_file() or path.is_dir() or path.is_symlink()):
         raise OSError(errno.EINVAL, "it is no file, and is left alone", str(path))

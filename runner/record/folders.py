@@ -14,11 +14,11 @@ PAGE = "report.html"
 """The page of a run or of a sweep."""
 
 PLAN = "plan.json"
-"""The layouts that a run found."""
+"""The file with the layouts that the planner found in a run."""
 
 
 def runs(folder: Path) -> list[Path]:
-    """Return the run folders in a folder, or itself. A folder in a run folder is part of the run: `verification`."""
+    """Return the run folders in a folder, or the folder itself if it is one; not those inside another run folder."""
     return list(_runs(folder))
 
 

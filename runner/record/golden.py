@@ -1,7 +1,7 @@
 """A record in; its pinned values, and the file that pins them, out.
 
-Pinned is what the compiler decides and what users care about when it changes: collectives, bytes and layouts of the
-outputs; no times, no estimates, no temporary memory. A golden file holds one experiment,
+Pinned values are decisions of the compiler that users want to know of when they change: the collectives, and the bytes
+and layouts of the outputs. Times, estimates and temporary memory are not pinned. A golden file holds one experiment,
 `{"jax 0.10": {"cpu": {"shard_map": {…}}}}`: the series of JAX, the target, the program.
 """
 
@@ -50,7 +50,7 @@ def series(version: str) -> str:
 def pinned(program: ProgramRecord, dims: Mapping[str, int] | None = None) -> Pinned:
     """Return the pinned values of a program; `dims` are the sizes of its run if they are not the experiment's own.
 
-    A program that was not compiled pins nothing else.
+    For a program that was not compiled they have no collectives.
     """
     pins: Pinned = {}
     if dims:
@@ -91,9 +91,9 @@ def _collective(collective: Collective) -> Pinned:
 
 
 def folder(config_folder: Path) -> Path:
-    """Return the default folder for the goldens of a config folder: in the tests beside it, or beside it.
+    """Return the default folder for the goldens of a config folder: `tests/goldens` beside it, or `goldens` beside it.
 
-    Not inside it, where each folder is a Hydra config group.
+    It is not inside the config folder, where each folder is a Hydra config group.
     """
     beside = config_folder.resolve().parent
     return (beside / "tests" if (beside / "tests").is_dir() else beside) / "goldens"
@@ -135,7 +135,7 @@ def _fault(content: Any) -> str | None:
 
 
 def _misshapen(entry: Any) -> str | None:
-    """Return the part of a program's entry whose shape differs from that of `pinned`."""
+    """Return the part of a program's entry whose types differ from those that `pinned` writes; None if all agree."""
     if not is_dict(entry):
         return ""
     for key in ("bytes", "outputs", "dims"):

@@ -1,7 +1,7 @@
 """A folder in; the files in it that a run wrote out, so that nothing else is overwritten or deleted.
 
 A folder belongs to a run if it has the run's manifest. The run writes it at its start, into an empty folder, and again
-at its end, then with the name and the hash of each file. If a run was killed, the names tell its files.
+at its end, then with the name and the hash of each file. If a run was killed, its files are known by their names.
 """
 
 from __future__ import annotations
@@ -45,17 +45,19 @@ _NAMES = re.compile(
     r"|\.hydra/(config|hydra|overrides)\.yaml|conf/experiment/[^/]+\.yaml|__pycache__/(program|trace)_[\w.-]+\.pyc"
     r"|profile/\w+/plugins/profile/[^/]+/[^/]+\.(xplane\.pb|trace\.json\.gz|json\.gz|pb)|\.submitit/[^/]+/[^/]+"
 )
-"""The files of runs and sweeps, docs/record.md; in `verification` and those of candidates there are the same."""
+"""The names of the files that runs and sweeps write (docs/record.md), also in `verification` and in folders of
+candidates.
+"""
 
 _INSIDE = re.compile(r"(candidate_\d+/)?(verification/)?")
-"""The folders of runs in that of another one: a verification, and the candidates of a plan."""
+"""The folders of runs inside another run's folder: its verification, and the candidates of its plan."""
 
 
 _FOLDERS = re.compile(
     r"candidate_\d+|(candidate_\d+/)?(verification|(verification/)?(trees(_verification)?|\.hydra|conf(/experiment)?"
     r"|__pycache__|profile(/\w+(/plugins(/profile(/[^/]+)?)?)?)?))|\.submitit(/[^/]+)?"
 )
-"""The folders in which these are."""
+"""The folders that contain such files."""
 
 
 def read(folder: Path) -> Manifest | None:
@@ -75,7 +77,7 @@ def read(folder: Path) -> Manifest | None:
 
 
 def refusal(folder: Path) -> str | None:
-    """Say why no run may begin in a folder; None if it is empty or does not exist."""
+    """Return the reason why no run may begin in a folder; None if it is empty or does not exist."""
     try:
         inside = sorted(entry.name for entry in os.scandir(folder))
     except OSError:

@@ -33,22 +33,22 @@ OLDER = {"peak_bytes": "memory_bytes"}
 """The old names of measures, which are still accepted."""
 
 DONE = ("passed", "known")
-"""The statuses of points that are no failures and need not be run again."""
+"""The statuses of points that are not failures and need not be run again."""
 
 ANSWERS = ("passed",)
-"""The statuses of rows that can be the best: a program that is known to be wrong is still wrong."""
+"""The statuses of rows that can be the best. A program that is known to be wrong cannot."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """One program of one point, or a point none of whose programs was reached.
 
-    - `status`: the worse of those of the program and its run; `error`: why it did not pass.
-    - `keys`: the point's overrides of the keys that vary; `same_as`: the point that stands for it by a symmetry of the
-      mesh; `collectives`: how often each kind runs, None if unknown.
+    - `status`: the worse of the statuses of the program and its run; `error`: why it did not pass.
+    - `keys`: the point's overrides of the keys that vary; `same_as`: the point that represents it because a symmetry of
+      the mesh maps one to the other; `collectives`: how often each kind runs, None if unknown.
     - `memory_is`: whether its memory is the `peak` that the compiler reports, or the `sum` of the known parts.
     - `bytes_sent_min`: the least bytes sent over all branches; the measure is the most.
-    - `hardware`, `compiled_for`: the subject of the estimate.
+    - `hardware`, `compiled_for`: what the estimate is for, and what the programs were compiled for.
     """
 
     point: int
@@ -84,7 +84,7 @@ class Row:
 
 
 def rows(point: int, record: Record, overrides: Iterable[str], same_as: int | None = None) -> list[Row]:
-    """Return the rows of a point; if it is the `same_as` another point, `record` is that point's."""
+    """Return the rows of a point; if it is the `same_as` of another point, `record` is that other point's."""
     shared: dict[str, Any] = {
         "point": point,
         "experiment": record.experiment,
@@ -133,7 +133,7 @@ def overridden(overrides: Iterable[str]) -> dict[str, str]:
 
 
 def estimated(rows: Iterable[Row]) -> list[str]:
-    """Return the subjects of the rows' estimates, each once: `TPU v5e, compiled for v5e:4x4`."""
+    """Return what the rows' estimates are for, without repetitions: `TPU v5e, compiled for v5e:4x4`."""
     measured_for = dict.fromkeys((row.hardware, row.compiled_for) for row in rows if row.hardware)
     return [f"{hardware}, compiled for {of}" if of else str(hardware) for hardware, of in measured_for]
 
@@ -184,7 +184,7 @@ class Best:
         return self.of(self.rows[0])
 
     def of(self, row: Row) -> float:
-        """Return the value of a row."""
+        """Return the value of a row for this measure."""
         value = row.measure(self.measure)
         assert value is not None
         return value

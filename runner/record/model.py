@@ -1,4 +1,4 @@
-"""The record: what one run found, as dataclasses. `docs/record.md` says what each field means."""
+"""The record of a run, as dataclasses. `docs/record.md` describes each field."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from runner.sharding.plan import Derivation
 from runner.why.least import Gap
 
 SCHEMA = 3
-"""The number of the record's schema."""
+"""The version of the record's schema."""
 
 Status: TypeAlias = Literal["passed", "known", "weak", "failed", "invalid", "error"]
-"""The statuses of a run, a program or a whole."""
+"""The status of a run, of a program, or of a sweep."""
 
 STATUSES: dict[Status, int] = {"passed": 0, "known": 0, "weak": 1, "failed": 1, "invalid": 2, "error": 3}
-"""The statuses of a run from the best to the worst, and its exit status."""
+"""The exit status for each status, from the best to the worst."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeshShape:
-    """The names and the sizes of a mesh's axes."""
+    """The names and sizes of the mesh axes."""
 
     axes: list[str]
     shape: list[int]
@@ -35,9 +35,9 @@ class MeshShape:
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """What one device holds of an array: `[start, stop]` of each dimension, and the shape of that.
+    """The shard of an array that one device holds: its `[start, stop]` in each dimension, and its shape.
 
-    - `process`: the number of the process that has the device, and told it; null where there is one.
+    - `process`: with several processes, the number of the process that has the device; else null.
     """
 
     device: int
@@ -48,10 +48,11 @@ class Held:
 
 @dataclass(frozen=True, kw_only=True)
 class ArrayRecord:
-    """An array: its whole shape, its PartitionSpec, and what each device holds.
+    """An array: its global shape, its PartitionSpec, and its shards.
 
-    - `spec`: null where the layout has none.
-    - `shards_from`: the program whose arrays told the `shards`, or `spec`; these are null on more than 64 devices.
+    - `spec`: null if no PartitionSpec expresses the layout.
+    - `shards_from`: the program whose arrays reported the `shards`; `spec` if they are computed from the PartitionSpec.
+    - `shards`: one per device, in the order of the mesh; null on more than 64 devices.
     """
 
     shape: list[int]
@@ -64,7 +65,11 @@ class ArrayRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class OutputRecord(ArrayRecord):
-    """An output of a program: what the program alone prints, and the values; null where there are none or too many."""
+    """An output of a program.
+
+    - `text`: what the program prints when it is run alone; null if it was only compiled.
+    - `values`: null if it was only compiled, and above 1,000 elements.
+    """
 
     text: str | None
     values: Numbers | None
@@ -72,7 +77,7 @@ class OutputRecord(ArrayRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramRecord:
-    """A program. One that ended with an `error`, or only ran in a verification, has no more than this."""
+    """A program. It has only these fields if it ended with an `error`, or ran only in a verification."""
 
     status: Status
     error: str | None
@@ -81,18 +86,20 @@ class ProgramRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class CompiledProgram(Evidence, Compilation, ProgramRecord):
-    """A program that was compiled, with the evidence of what the compiler did, and where it ran its outputs.
+    """A compiled program: the evidence read from the compiled module and, if it ran, its outputs.
 
-    - `collectives`: null where the module could not be read.
-    - `collectives_unknown`: what could not be read, attributed or counted; `collectives_missing`: those of these
-      sentences after which a collective may be missing from the list.
-    - `compiler_warnings`: null where nobody could hear the compiler; `memory`, `cost`: where the backend does not say.
-    - `layouts`: those that `expect.layouts` asks for; `profile`: where one was asked for.
-    - `keeping_all`: where it rematerialises, what the same program costs that keeps everything.
-    - `plan`: what Shardy planned of a program on the mesh; `lowered`: the collectives that it asks for itself.
-    - `bytes_sent`: what a device sends for all collectives, on a ring; null where that is not known. Where branches
-      decide it is the most, and `bytes_sent_min` the least.
-    - `estimate`: the least time of a run on the `hardware` that the experiment names.
+    - `collectives`: null if the module could not be read.
+    - `collectives_unknown`: what could not be read, attributed or counted in the module, a sentence each;
+      `collectives_missing`: those of these sentences after which a collective may be missing from the list.
+    - `compiler_warnings`: null if standard error was not captured; `memory`, `cost`: null if the backend does not
+      report them.
+    - `layouts`: the layouts of the values in `expect.layouts`; `profile`: present with `profile=true`.
+    - `keeping_all`: for a program that rematerialises, the memory and cost of the same program without any
+      `checkpoint`.
+    - `plan`: Shardy's plan for a program on the mesh; `lowered`: the collectives that the program asks for itself.
+    - `bytes_sent`: the bytes that a device sends for all collectives, on a ring; null if unknown. With branches it is
+      the most, and `bytes_sent_min` the least.
+    - `estimate`: the least time of a run on the experiment's `hardware`.
     """
 
     outputs: dict[str, OutputRecord]
@@ -103,7 +110,7 @@ class CompiledProgram(Evidence, Compilation, ProgramRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class Verification:
-    """The run at `verify_dims` on simulated devices, for a target that is not here."""
+    """The run at `verify_dims` on simulated devices, for a target that is not available on this machine."""
 
     dims: dict[str, int]
     target: Devices
@@ -113,7 +120,7 @@ class Verification:
 
 @dataclass(frozen=True, kw_only=True)
 class TracedDevice:
-    """A device, and where in the mesh it is; of several processes also the number of its own."""
+    """A device, its coordinates in the mesh and, with several processes, the number of its process."""
 
     id: int
     coordinates: list[int]
@@ -122,7 +129,7 @@ class TracedDevice:
 
 @dataclass(frozen=True, kw_only=True)
 class TracedCollective:
-    """The collective that a traced line calls."""
+    """The collective that a line of the trace calls."""
 
     operation: str
     axes: list[str]
@@ -130,7 +137,7 @@ class TracedCollective:
 
 @dataclass(frozen=True, kw_only=True)
 class TracedValue:
-    """A value on each device; `values` is null where it has too many elements."""
+    """A value on each device; `values` is null if it has too many elements."""
 
     name: str
     shape: list[int]
@@ -140,10 +147,10 @@ class TracedValue:
 
 @dataclass(frozen=True, kw_only=True)
 class TracedBlock:
-    """Part of what a device holds after a collective.
+    """A block of what a device holds after a collective.
 
-    - `index`: its `[start, stop]` of each dimension; `from`: the ids of the devices whose values are in it.
-    - `part`: `[start, stop]` of each dimension of their operand; null for the whole.
+    - `index`: its `[start, stop]` in each dimension; `from`: the ids of the devices whose values are in it.
+    - `part`: its `[start, stop]` in each dimension of their operand; null for the whole operand.
     """
 
     index: list[list[int]]
@@ -153,7 +160,11 @@ class TracedBlock:
 
 @dataclass(frozen=True, kw_only=True)
 class TracedOrigins:
-    """Who has whose values after a collective: per device its `blocks`, and how values that meet are `combined`."""
+    """Which devices' values each device holds after a collective.
+
+    - `blocks`: per device the blocks of its result.
+    - `combined`: how values that meet are combined: `+`, `mean`, `max`, `min`, or null.
+    """
 
     combined: str | None
     blocks: list[list[TracedBlock]]
@@ -161,10 +172,12 @@ class TracedOrigins:
 
 @dataclass(frozen=True, kw_only=True)
 class TracedNode(TracedValue):
-    """A line of the trace.
+    """A line of the trace, with its value on each device.
 
-    - `before`: the operand of its `collective`; `origins`: of one that is drawn, whose values it gives to whom.
-    - `agrees`: whether it is the SPMD interpreter's; else `devices` says where not, and `expected` what was due.
+    - `before`: the operand of its `collective`; `origins`: for a collective that is drawn, which devices' values it
+      gives to which.
+    - `agrees`: whether it equals the SPMD interpreter's value; if not, `devices` says where, and `expected` has that
+      value.
     """
 
     expression: str
@@ -179,7 +192,7 @@ class TracedNode(TracedValue):
 
 @dataclass(frozen=True, kw_only=True)
 class FirstDifference:
-    """The first line of a trace that is not the SPMD interpreter's; `text` says it in words."""
+    """The first line of a trace that differs from the SPMD interpreter; `text` says it in a sentence."""
 
     node: str
     expression: str
@@ -192,10 +205,13 @@ class FirstDifference:
 class Trace:
     """Every value on every device.
 
-    - `taken_from`: `shard_map`, `derived` where the file has no `per_device`, or `interpreter` for the `reason`; null
-      where there is no trace, for the `reason`.
-    - `same_outputs`: whether the traced code's outputs are the program's, bit by bit.
-    - `dims`: the sizes of the verification that it comes from.
+    - `taken_from`: the traced program: `shard_map`, or `derived` if the file has no `per_device`; `interpreter` if no
+      program reported the values, with the `reason`; null if there is no trace, with the `reason`.
+    - `same_outputs`: whether the traced code's outputs equal those of the program, bit by bit; null if that did not
+      run.
+    - `steps_one_by_one`: the loops of `jax.lax.fori_loop` whose steps were traced one by one.
+    - `left_out`: what the trace omits, and why.
+    - `dims`: the sizes of the verification, if the trace was taken there.
     """
 
     taken_from: Literal["shard_map", "derived", "interpreter"] | None
@@ -211,15 +227,15 @@ class Trace:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedLine:
-    """A line of a section or of the body of a repeat, or what a carried name starts as; in their order.
+    """A line of a section or of the body of a repeat, or the initial value of a carry.
 
-    - `path`: what no other line of the section is: `C`, `ring/body/acc`, of what a carried name starts as
-      `ring/carry/acc`; `line`: as collectives name it, `ring.acc`.
-    - `expression`: null of a repeat, which has `steps`.
-    - `reads`: the arrays, and the paths of the lines, whose values are in the expression; `sent`: those of them that a
-      collective in it is given as they are.
-    - `frame`: where it stands in the user's file, of a line of a function of Python.
-    - `shape`, `dtype`: in `graph` of the whole value, else of one device's; null where they are not known.
+    - `path`: its unique name in the section: `C`, `ring/body/acc`, for an initial value `ring/carry/acc`; `line`: its
+      name as collectives use it, `ring.acc`.
+    - `expression`: null for a repeat, which has `steps`.
+    - `reads`: the arrays, and the paths of the lines, whose values are in the expression; `sent`: those of them that
+      are the direct operand of a collective in it.
+    - `frame`: for a line of a Python function, its place in the user's file.
+    - `shape`, `dtype`: in `graph` those of the whole value, else those of one device's; null if they are not known.
     """
 
     path: str
@@ -235,7 +251,7 @@ class RecordedLine:
 
 @dataclass(frozen=True, kw_only=True)
 class AppliedRule:
-    """A rule for a logical name: the mesh axes that it gives, its key, and where that stands, as far as it is known."""
+    """A rule for a logical axis name: its mesh axes, its key, and the place of that key in a file, if known."""
 
     name: str
     axes: list[str]
@@ -245,11 +261,11 @@ class AppliedRule:
 
 @dataclass(frozen=True, kw_only=True)
 class LogicalSpec:
-    """A spec that is written with logical names.
+    """A spec that is written with logical axis names.
 
-    - `written`: its entries; `spec`: the mesh axes that came of them.
-    - `rules`: per dimension the rule that gave them; null where the spec itself names mesh axes, or none.
-    - `dropped`: the rules of its names that came to nothing, since an earlier rule took an axis of theirs.
+    - `written`: its entries as written; `spec`: the mesh axes that the rules give.
+    - `rules`: per dimension the rule that gave the mesh axes; null if the entry names mesh axes itself, or is null.
+    - `dropped`: the rules without effect, because an earlier one took one of their axes.
     """
 
     written: Spec
@@ -267,12 +283,13 @@ Asker: TypeAlias = Literal["program", "differentiation", "compiler"]
 class Mode:
     """What a program on the mesh leaves to the compiler.
 
-    - `placed_by`: who decides where values lie; `communicated_by`: who asked for the collectives.
-    - `lines`: those of the function `program` in its file.
-    - `bytes_sent`: what a device sends for the collectives, on a ring; `gap`: how much more than the least.
-    - Where branches decide, `bytes_sent` is the most, and `bytes_sent_min` the least.
+    - `view`: whether it is written over whole arrays or over a device's shards.
+    - `placed_by`: who decides the layouts of intermediate values; `communicated_by`: who asked for the collectives.
+    - `lines`: the number of code lines of the function `program` in its file.
+    - `bytes_sent`: the bytes that a device sends for the collectives, on a ring; `gap`: how much more that is than the
+      least of all programs. With branches, `bytes_sent` is the most, and `bytes_sent_min` the least.
 
-    Null is what is not known, since the compiled module may communicate more than was found.
+    Fields are null if the compiled module may have more collectives than were found.
     """
 
     program: str
@@ -287,7 +304,7 @@ class Mode:
 
 @dataclass(frozen=True, kw_only=True)
 class Pictures:
-    """The pictures as plain data, from which `runner.show` draws them again."""
+    """The pictures as plain data, from which `runner.show` can draw them again."""
 
     mesh: dict[str, Any]
     arrays: list[dict[str, Any]]
@@ -295,7 +312,7 @@ class Pictures:
 
 @dataclass(frozen=True, kw_only=True)
 class Git:
-    """The commit of the folder that the user stood in."""
+    """The commit of the current folder."""
 
     sha: str
     dirty: bool
@@ -303,7 +320,7 @@ class Git:
 
 @dataclass(kw_only=True)
 class Environment:
-    """Versions; those of JAX are null where it was never imported."""
+    """Versions; those of JAX are null if it was not imported."""
 
     jax: str | None
     jaxlib: str | None
@@ -314,19 +331,19 @@ class Environment:
 
 @dataclass(kw_only=True)
 class Record:
-    """What one run found.
+    """The results of one run.
 
-    - `status`: the worst of its parts; `error`: the message of an invalid experiment, or how the worker ended.
-    - `mesh`, `target`: null where the experiment did not come so far.
-    - `not_supported`: the programs that were left out, each with the reason.
-    - `modes`: what each program leaves to the compiler, where the programs were not chosen.
-    - `lines`: those of `graph`, of `per_device` and of `derived`, as far as there are any.
-    - `paths`: of the arrays and outputs that are leaves of trees: `params_q` is `params/q`.
-    - `logical`: the specs that are written with logical names, by their keys: `arrays.w1.spec`.
-    - `config_folders`: the folders that `--config-dir` and `hydra.searchpath` added; `config_hash`: of the resolved
-      configuration, in hexadecimal; null where there was none.
+    - `status`: the worst status of its parts; `error`: the message of an invalid experiment, or how the worker ended.
+    - `mesh`, `target`: null if the run ended before they were known.
+    - `not_supported`: the programs that were omitted, each with the reason.
+    - `modes`: what each program leaves to the compiler, for a run of all programs.
+    - `lines`: the lines of `graph`, `per_device` and `derived`, as far as the experiment has them.
+    - `paths`: the paths of leaves of trees, by the names of their arrays and outputs: `params_q` is `params/q`.
+    - `logical`: the specs that are written with logical axis names, by their keys: `arrays.w1.spec`.
+    - `config_folders`: the folders that `--config-dir` and `hydra.searchpath` added; `config_hash`: the SHA-256 of the
+      resolved configuration, in hexadecimal; null if there is none.
     - `show`: which pictures were asked for.
-    - `explain`: whether the reasons of collectives are to be shown; `places`: where the keys stand that they name.
+    - `explain`: whether the reasons of collectives are shown; `places`: the places of the keys that they name.
     """
 
     schema: int = field(default=SCHEMA, metadata=ALWAYS)

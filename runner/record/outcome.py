@@ -9,11 +9,11 @@ from runner.record.record import of_checks, worst
 from runner.record.verdicts import Checks, FileChecks, ValueVerdict, Verdict
 
 NO_REASON = "no reason was recorded"
-"""The message of what did not pass where the record does not say why."""
+"""The message for a part that did not pass if the record gives no reason."""
 
 
 def of_run(record: Record) -> tuple[Status, str | None]:
-    """Return the status of a run apart from its programs, and why: a fault in the file, or how the run ended.
+    """Return the status and reason of a run apart from its programs: a fault in the file, or how the run ended.
 
     No program is better than its run: if `graph` and `per_device` differ, either of the two may be the intended one.
     """
@@ -48,7 +48,7 @@ def _rank(status: Status) -> int:
 
 
 def _findings(checks: Checks | FileChecks) -> Iterator[str]:
-    """Yield the name, the status and the first reason of each check that reports something."""
+    """Yield `NAME STATUS: REASON` for each check that did not pass."""
     for name, check in checks.named():
         if check.status not in ("passed", "not_run"):
             yield f"{name} {check.status}: {_reason(check)}"

@@ -1,7 +1,7 @@
-"""A JSON file in; its plain data, or the reason in one line why it has none, out.
+"""A JSON file in; its plain data out, or the reason, in one line, why it is not JSON.
 
 Python's parser accepts more than JSON: `NaN`, `1e999`, integers of any length. The runner never writes these, and
-computing with them would fail later, where the file is unknown.
+computing with them would fail later, where the file is no longer known.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def exit_status(status: Status) -> int:
 
 
 def worst(statuses: Sequence[Status]) -> Status:
-    """Return the status of a whole whose parts have these statuses."""
+    """Return the status of a whole, given those of its parts."""
     best: Status = "passed"
     return max([best, *statuses], key=list(STATUSES).index)
 
@@ -136,7 +136,7 @@ def read(folder: Path) -> Record:
             f"{path}\n  {wrote} version of shardproof wrote it: its schema is {number}, this version reads {SCHEMA}; "
             "run the experiment again, or read it with the version that environment.runner names"
         )
-    # Imported here, since a run writes its record and reads none.
+    # Imported here, since a run only writes its record.
     from runner.record import consistent
 
     try:

@@ -1,6 +1,6 @@
-"""A folder in; a summary of the runs and sweeps in it out; they can be deleted if their manifests allow it.
+"""A folder in; a summary of the runs and sweeps in it out; deletes runs if their manifests allow it.
 
-Records of every schema are read here, since the fields of the summary have never changed.
+It reads records of every schema, since the fields of the summary have never changed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class ShelfEntry:
     """A run, or a sweep with all its points.
 
     - `experiments`: their names, several for some sweeps; `statuses`: the number of points with each status.
-    - `time`: its start from the record: ISO 8601, UTC; `overrides`: of a run, or of all points of a sweep.
+    - `time`: its start as in the record, ISO 8601 in UTC; `overrides`: those of the run, or of all points of a sweep.
     """
 
     folder: Path
@@ -40,8 +40,8 @@ class ShelfEntry:
 def entries(folder: Path, unread: list[str] | None = None) -> list[ShelfEntry]:
     """Return the runs and sweeps in a folder, the oldest first; the points of a sweep are not listed.
 
-    Messages on unreadable `result.json` files are appended to `unread`, also on a record that is only damaged after its
-    summary, which is listed.
+    Messages about unreadable `result.json` files are appended to `unread`. A record whose summary is readable is
+    listed, even if the rest of it is damaged.
     """
     runs_of: dict[Path, list[tuple[Path, dict[str, Any]]]] = {}
     for run in folders.runs(folder):
@@ -94,7 +94,7 @@ def _brief(folder: Path, unread: list[str] | None = None) -> dict[str, Any] | No
 
 
 def _damage(folder: Path) -> str | None:
-    """Say why the rest of a record cannot be read; a record that is unchanged since its run need not be tried."""
+    """Return why the rest of a record cannot be read; a file that is unchanged since its run is not checked."""
     if manifest.is_as_written(folder / folders.RECORD):
         return None
     from runner.record import record

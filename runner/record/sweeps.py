@@ -1,4 +1,4 @@
-"""The folder of a sweep in; the commands that began it and that resume it out."""
+"""The folder of a sweep in; the command that began it and the one that resumes it out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from runner.record import plain
 from runner.untyped import is_dict, is_list
 
 FILE = "sweep.json"
-"""Where in the folder of a sweep its command line is."""
+"""The file in a sweep's folder that holds its command line."""
 
 
 @dataclass(frozen=True)

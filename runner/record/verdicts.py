@@ -1,6 +1,6 @@
 """The verdicts of checks: the fields that all have, and the classes that code outside their check reads.
 
-The class of any other verdict is in the file of its check, in `runner/checks/`.
+The classes of all other verdicts are in the files of their checks, in `runner/checks/`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ RanStatus: TypeAlias = Literal["passed", "known", "weak", "failed"]
 """The status of a check that was run."""
 
 Outcome: TypeAlias = Literal["passed", "known", "weak", "failed", "not_run"]
-"""The status of a check; `known`: it failed as `expect.wrong` says; `weak`: it passed, but proves too little."""
+"""The status of a check; `known`: it failed as `expect.wrong` says; `weak`: it passed, but would not notice a mistake
+of 10 %.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +32,10 @@ class OutputVerdict:
 
 @dataclass(frozen=True, kw_only=True)
 class DecidingLine:
-    """A line that decides, and how many `elements` of it rounding may decide otherwise, on devices that differ."""
+    """A line whose operation jumps (a comparison, a cast), so that rounding may change its result.
+
+    - `elements`: how many elements of its result are undecided, on any device.
+    """
 
     section: str | None = None
     line: str
@@ -40,10 +45,12 @@ class DecidingLine:
 
 @dataclass(frozen=True, kw_only=True)
 class Undecided:
-    """How many elements hang on decisions that rounding may take otherwise, and the lines that decide.
+    """The elements of an output that depend on decisions that rounding may take otherwise.
 
-    Of these how many are none of the many things that the decisions were seen to lead to, but lie `between`, and how
-    many are `excused`, since they do not even do that, or are none of few things.
+    - `count`: how many there are.
+    - `between`: how many equal none of more than four candidate values, but lie between them.
+    - `excused`: how many do not even lie between, or equal none of a few candidates.
+    - `places`: the lines that decide.
     """
 
     count: int
@@ -54,7 +61,7 @@ class Undecided:
 
 @dataclass(frozen=True, kw_only=True)
 class Measure:
-    """What was found of a measure of a whole output, and between what it may lie."""
+    """A measure of an output as a whole, with its bounds."""
 
     found: float
     least: float
@@ -65,13 +72,17 @@ class Measure:
 class ValueOutput(OutputVerdict):
     """The verdict of `value` on one output.
 
-    - `oracle`: the section; `max_abs_error`, `max_rel_error`: the largest distance of an element.
-    - `rtol`, `atol`: what an element may be off; `share`: what part of it an element within it used at most.
-    - `rounding`: the largest error that rounding was measured to make.
-    - `wrong`, `of`, `devices`: how many elements are outside, of how many on all devices, on which devices.
+    - `oracle`: the section that it is compared with; `max_abs_error`, `max_rel_error`: the largest distance of an
+      element.
+    - `rtol`, `atol`: the tolerance of an element; `share`: the largest part of its tolerance that an element within it
+      used.
+    - `rounding`: the largest error that rounding was measured to cause.
+    - `wrong`, `of`, `devices`: how many elements are outside the tolerance, of how many on all devices, on which
+      devices.
     - `nan`: how many are NaN in both; `overflowing`: how many the dtype cannot hold, which were not compared.
     - `whole`: measures of the output as a whole, by name.
-    - `power`: the smallest mistake that would have been noticed, as a share of the root mean square, where known.
+    - `power`: the smallest mistake that would have been noticed, as a share of the output's root mean square; null if
+      that is 0 or unknown.
     - `accepted`: whether it would be weak and `expect.weak` names it.
     """
 
@@ -95,7 +106,7 @@ class ValueOutput(OutputVerdict):
 
 @dataclass(frozen=True, kw_only=True)
 class SectionsOutput(OutputVerdict):
-    """The verdict of `sections` on one output: the fields are those of `ValueOutput`, `devices` are positions."""
+    """The verdict of `sections` on one output. Fields as in `ValueOutput`; `devices` are positions in the mesh."""
 
     max_abs_error: float
     rtol: float
@@ -108,11 +119,12 @@ class SectionsOutput(OutputVerdict):
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What every check says.
+    """The verdict of a check.
 
-    - `reason`: why it is not passed; `details`: what belongs to the reason, a line each.
-    - `diagnosis`: who stands alone, or which edit mends the file; `note`: what a reader of a verdict should know.
-    - `dims`: the sizes of the verification that it comes from.
+    - `reason`: why it did not pass; `details`: what belongs to the reason, one line each.
+    - `diagnosis`: which program disagrees with all others, or which edit of the file makes the check pass; `note`: a
+      remark for the reader.
+    - `dims`: the sizes of the verification, if the check was made there.
     """
 
     status: Outcome
@@ -123,13 +135,13 @@ class Verdict:
     dims: dict[str, int] | None = None
 
     def lines(self) -> list[str]:
-        """Return the reasons why it failed or is weak: the culprit first, then the places."""
+        """Return the reasons why it failed or is weak: the diagnosis first, then the reason and its details."""
         return [*self.diagnosis, *([self.reason] if self.reason else []), *self.details]
 
 
 @dataclass(frozen=True, kw_only=True)
 class NotRun(Verdict):
-    """A check that was not run, and why."""
+    """A check that was not run, with the reason."""
 
     status: Literal["not_run"] = field(default="not_run", metadata=ALWAYS)
     reason: str  # pyright: ignore[reportGeneralTypeIssues]
@@ -137,28 +149,28 @@ class NotRun(Verdict):
 
 @dataclass(frozen=True, kw_only=True)
 class LeftOut(NotRun):
-    """`agreement` that was not run since all others are known to be wrong: `left_out` as in `AgreementVerdict`."""
+    """`agreement`, not run because `expect.wrong` lists all other programs; `left_out` as in `AgreementVerdict`."""
 
     left_out: dict[str, list[str]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Judged(Verdict):
-    """What a check says that was run."""
+    """The verdict of a check that was run."""
 
     status: RanStatus
 
 
 @dataclass(frozen=True, kw_only=True)
 class SectionsVerdict(Judged):
-    """`sections`: whether `graph` and `per_device` say the same."""
+    """`sections`: whether `graph` and `per_device` are equal in float64."""
 
     outputs: dict[str, SectionsOutput]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ValueVerdict(Verdict):
-    """`value`: the numbers are the largest of those of its `outputs`; `accepted` are the outputs that may be weak."""
+    """`value`: the largest errors, tolerances and power of its `outputs`; `accepted`: the outputs that may be weak."""
 
     max_abs_error: float
     max_rel_error: float
@@ -170,11 +182,11 @@ class ValueVerdict(Verdict):
 
     @property
     def compared(self) -> dict[str, ValueOutput]:
-        """The outputs that an oracle has."""
+        """The outputs that were compared with an oracle."""
         return {name: output for name, output in self.outputs.items() if isinstance(output, ValueOutput)}
 
     def lines(self) -> list[str]:
-        """Return the reasons, and the errors in each output."""
+        """Return the reasons, and the error of each output that failed."""
         lines = super().lines()
         for name, output in self.compared.items():
             if output.status not in ("failed", "known"):
@@ -196,9 +208,10 @@ _ORACLES = {"graph": "graph's oracle", "per_device": "the SPMD interpreter"}
 
 @dataclass(frozen=True, kw_only=True)
 class AgreementVerdict(Judged):
-    """`agreement`: the other programs that it was compared with.
+    """`agreement`: the distance from the other programs.
 
-    `left_out` are per output the programs that `expect.wrong` knows to give it wrong, which were not compared.
+    - `with`: the programs that it was compared with.
+    - `left_out`: per output the programs that were not compared, because `expect.wrong` lists them for it.
     """
 
     max_abs_error: float | None = None
@@ -208,14 +221,17 @@ class AgreementVerdict(Judged):
 
 @dataclass(frozen=True, kw_only=True)
 class RefusalVerdict(Judged):
-    """`invalid`: whether the experiment was `refused`, and with what; `expected` is a part of the message."""
+    """`invalid`: whether the experiment was refused as `expect.invalid` says.
+
+    - `expected`: the text that the message must contain; `refused`: the message; null if the experiment is valid.
+    """
 
     expected: str
     refused: str | None
 
 
 class FileChecks:
-    """What is checked of an experiment's file, whatever its programs do."""
+    """The verdicts of the checks of an experiment's file, which need no program."""
 
     # Each check that `runner/checks/registry.py` lists is an attribute, None if it was not made.
 
@@ -268,6 +284,6 @@ class FileChecks:
 
 
 class Checks(FileChecks):
-    """What is checked of one program: its results, then what `expect` says of the compiled module."""
+    """The verdicts of the checks of one program: those of its results, then those of the compiled module."""
 
     _OF_FILES = False

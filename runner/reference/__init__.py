@@ -1,4 +1,6 @@
-"""An experiment and its arrays in; what it computes, in NumPy, without JAX's tracing, partitioner or compiler, out."""
+"""An experiment and its arrays in; its values, computed with NumPy, without JAX's tracing, partitioner or compiler,
+out.
+"""
 
 from runner.reference.arithmetic import magnitude
 from runner.reference.decisions import PerDevice

@@ -25,12 +25,12 @@ _NARROW_INTEGERS = ("int2", "int4", "uint2", "uint4")
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """What becomes of a float: on no machine, an oracle's float64; on one, the dtype that `floats` says.
+    """The precision of floats: float64 in an oracle, the dtypes in `floats` on a machine.
 
-    - `floats`: also an oracle reads them, for what a cast narrows and what a random draw draws. Missing ones are
-      float32 or complex64.
-    - `kind`: the dtype of every float on the machine, whatever `floats` says.
-    - `casts`: whether what a line casts is rounded.
+    - `floats`: an oracle uses them too, for casts to narrower dtypes and for random draws. Missing ones are float32 or
+      complex64.
+    - `kind`: the dtype of every float on the machine, regardless of `floats`.
+    - `casts`: whether the result of a cast is rounded.
     """
 
     floats: Floats = field(default_factory=dict[str, Mapping[int, str]])
@@ -39,7 +39,7 @@ class Arithmetic:
     casts: bool = True
 
     def held(self, value: Any, x64: bool, kind: str | None = None) -> Any:
-        """`value` as it is kept: floats in float64, or rounded to the dtype `kind` (None: their own)."""
+        """Return `value` as it is stored: floats in float64, or rounded to the dtype `kind` (None: their own)."""
         if self.machine is None:
             return widen(value, x64)
         if is_sequence(value):
@@ -60,7 +60,7 @@ class Arithmetic:
         return rounded(plain(value), kind, self.machine)
 
     def widened(self, operand: list[Any], least: int) -> list[Any]:
-        """On a machine: an operand's floats of `least` to 4 bytes in float32; others unchanged."""
+        """On a machine, return an operand with its floats of `least` to 4 bytes in float32; others are unchanged."""
         if self.machine is None:
             return operand
         done: dict[int, Any] = {}

@@ -1,9 +1,9 @@
-"""Where a program jumps: what it decided in; whether rounding could have decided otherwise, and what then, out.
+"""The decisions of a program in; whether rounding could have changed them, and their other results, out.
 
-`floor`, a comparison, an `argmax` or a cast jump: however little their operands move, an element of the result may move
-by a step. An oracle and a right program may then differ by that step. So the oracle's decisions are recorded; a rounded
-interpretation follows them (what it measures is rounding, not steps) and tells how far the operands are off; and where
-that may decide otherwise, further interpretations take the other side, to see what hangs on it.
+`floor`, a comparison, an `argmax` or a cast jump: however little their operands change, an element of the result may
+change by a step. An oracle and a correct program may then differ by that step. So the oracle's decisions are recorded;
+a rounded interpretation follows them (it measures rounding, not steps) and reports how far the operands are off; and if
+that may change a decision, further interpretations take the other side, to see which values depend on it.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ PerDevice = list[Any]
 _FLOAT64 = "float64"
 
 MOST = 0.5
-"""The share of a cast's elements that may be near a step; with more, the cast decides nothing."""
+"""The share of a cast's elements that may be near a step; with more, the cast counts as rounding, not as a decision."""
 
 
 @dataclass
 class Decision:
-    """One place at which the program jumped, in the order in which it is executed.
+    """One place at which the program jumped, in the order of execution.
 
-    - `kind`: how `function`, of the operands of one device, jumps: the column `decides` of the table of operations, or
-      `cast` for a rounding to a narrower dtype.
-    - `operands`, `result`: what it was given and what it gave, on every device.
-    - `windows`, `keys`: for each operand, on every device, what `flips.LocalDecision` says.
-    - `alternatives`: on every device what else the result may be; `near`: which of its elements.
-    - `axis`: along which elements are put in order.
-    - `rounds`: whether it decides nothing, but is one more rounding: a cast which rounding may carry over its edges in
-      most elements.
-    - `line`, `operation`: where it stands, and what is called there.
+    - `kind`: how `function`, applied to the operands of one device, jumps: the column `decides` of the table of
+      operations, or `cast` for a rounding to a narrower dtype.
+    - `operands`, `result`: its operands and its result, on every device.
+    - `windows`, `keys`: for each operand, on every device, as in `flips.LocalDecision`.
+    - `alternatives`: on every device the other possible results; `near`: which elements they change.
+    - `axis`: the axis along which elements are sorted.
+    - `rounds`: whether it counts as one more rounding instead of a decision: a cast for which rounding may change most
+      elements.
+    - `line`, `operation`: its line, and the operation called there.
     """
 
     kind: str
@@ -79,7 +79,7 @@ class Decision:
 
     @property
     def turns(self) -> int:
-        """The largest number of known alternatives of a decision."""
+        """The largest number of known alternatives of an element."""
         return max(map(len, self.alternatives), default=0)
 
     @property
@@ -90,14 +90,14 @@ class Decision:
 
 
 class Script:
-    """What an interpretation does about decisions. This one takes each decision's own result."""
+    """Determines the results of decisions in an interpretation. This one uses each decision's own result."""
 
     def decide(self, decision: Decision) -> PerDevice:
-        """The result to use."""
+        """Return the result to use."""
         return decision.result
 
     def stop(self, value: PerDevice) -> PerDevice:
-        """The result of `stop_gradient`."""
+        """Return the result of `stop_gradient`."""
         return value
 
 
@@ -109,7 +109,7 @@ class Recording(Script):
     stopped: list[PerDevice] = field(default_factory=list[PerDevice])
 
     def afresh(self) -> Recording:
-        """The same decisions, before it is known how near they were."""
+        """The same decisions, without what rounded interpretations have added."""
         return Recording(
             [
                 replace(decision, windows=[], keys=[], alternatives=[], near=[], rounds=False)
@@ -128,10 +128,10 @@ class Recording(Script):
 
 
 class Following(Script):
-    """A rounded interpretation that decides as the oracle did, and tells it how near each decision was.
+    """A rounded interpretation that decides as the oracle did, and records how near each decision was.
 
-    `safety` times the largest rounding error of an operand is how far its elements may be off. A cast that is near in
-    most of its elements is not followed: what was rounded before it as coarsely as it rounds is not undone by it.
+    An operand's elements may be off by `safety` times its largest rounding error. A cast that is near in most of its
+    elements is not followed: its operand was rounded as coarsely before, and following it would hide that rounding.
     """
 
     def __init__(self, recorded: Recording, safety: float) -> None:
@@ -151,7 +151,7 @@ class Following(Script):
 
 
 class Taking(Script):
-    """An oracle that decides the other way where rounding may.
+    """An oracle that takes the other side of decisions that rounding may change.
 
     The `turn` selects one of several alternatives; with a `seed`, elements that are decided together draw whether they
     take one, and which.

@@ -1,7 +1,7 @@
 """Finds the other results that a decision can have if rounding changes it.
 
-The possible error of an element depends on the element: it is what was measured of it, and of elements that are no
-larger. What is equal in float64 and in every draw is equal in every program, and is not moved apart.
+The possible error of an element is the one measured for it and for elements that are not larger. Numbers that are equal
+in float64 and in every draw are equal in every program, and are not moved apart.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from runner.reference.rounded import plain
 from runner.untyped import is_sequence
 
 ALTERNATIVES = 4
-"""The number of alternatives that are kept of elements that are decided together."""
+"""The largest number of alternatives that are kept for elements that are decided together."""
 
 COMPARED = {
     "comparison": 2, "equality": 2, "membership": 2, "search": 2, "bin": 2, "largest": 1, "smallest": 1, "order": 1,
@@ -43,11 +43,11 @@ class Other(NamedTuple):
 
 @dataclass(frozen=True)
 class LocalDecision:
-    """What is known of a decision on one device: its function and operands, and what rounding does to these.
+    """A decision on one device: its function and operands, and the effect of rounding on these.
 
-    - `windows`: for each operand how far rounding may carry its elements; None where it is exact.
-    - `keys`: for each operand numbers that are equal where its elements are, in float64 and in every draw; None where
-      nobody asks.
+    - `windows`: for each operand, how far rounding may move its elements; None if it is exact.
+    - `keys`: for each operand, numbers that are equal where its elements are, in float64 and in every draw; None if not
+      needed.
     """
 
     kind: str
@@ -93,7 +93,7 @@ def widest(pairs: Sequence[tuple[Any, Any]]) -> np.ndarray:
 def window(exact: Any, largest: np.ndarray, safety: float, unit: float) -> np.ndarray:
     """The possible error of each element: `safety` times the measured one, plus `unit` relative to the element."""
     with np.errstate(all="ignore"):
-        # If any element was rounded, one without an error may have been lucky.
+        # If any element was rounded, one without an error may have been exact by chance.
         moved = safety * largest[_power(exact)] + unit * np.abs(exact)
     return dtypes.where(np.isfinite(exact), moved, 0.0)
 
@@ -132,7 +132,7 @@ def key(known: Any, value: Any) -> np.ndarray:
 
 
 def step(at: LocalDecision, result: Any) -> Any:
-    """How much a float result may move without a jump, such as the remainder of a division."""
+    """How much a float result may change without a jump, such as the remainder of a division."""
     shifts = [window for window in at.windows if window is not None]
     shape = np.shape(leaves(result)[0])
     try:
@@ -310,7 +310,7 @@ def _in_order(at: LocalDecision) -> Iterator[list[Any]]:
 
 
 def _largest(at: LocalDecision, side: float = 1.0) -> Iterator[list[Any]]:
-    """Each element that may win does, with the rest moved down: first the one that may be the largest."""
+    """For each element that may be the largest, move it up and the rest down: first the likeliest one."""
     first, off = np.asarray(at.operands[0]), side * np.asarray(at.windows[0])
     shape, axis = first.shape, at.axis
     keys = at.keys[0]

@@ -1,8 +1,8 @@
-"""The NumPy reference of a scalar, and a gradient of it, in; whether differences of the reference confirm it, out.
+"""The NumPy reference of a scalar, and a gradient of it, in; whether finite differences confirm the gradient, out.
 
-A central difference of the reference, (f(w + hv) - f(w - hv)) / 2h in float64, shares nothing with JAX. Along random
-directions v it confirms the gradient that JAX computes of the unsharded graph; element by element it takes its place
-where there is no graph.
+A central difference of the reference, (f(w + hv) - f(w - hv)) / 2h in float64, is independent of JAX. Along random
+directions v it checks the gradient that JAX computes of the unsharded graph; without a graph, differences element by
+element replace that gradient.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ CONFIRMED = {
 class Gradients:
     """The oracles of the gradients, which are among the values of the two sections' oracles.
 
-    - `oracle`: for `graph` and `per_device`, which gradient it is, in words.
-    - `apart`: for each section and gradient, the largest distance from the differences in units of what is allowed.
+    - `oracle`: for `graph` and `per_device`, how its gradients were computed, as text.
+    - `apart`: for each section and gradient, the largest distance from the differences, in tolerances.
     - `faults`: what is wrong with the oracles.
     """
 
@@ -144,9 +144,9 @@ def _measured(
 
 
 def shares(experiment: Experiment) -> int:
-    """The number of shares that JAX adds up for a gradient of per_device; each is a derivative divided by it.
+    """The number of shares that JAX sums for a gradient of per_device; each is the derivative divided by this number.
 
-    Without `check_vma`, `shard_map` does not know that all devices have the same scalar, and each has a share in it.
+    Without `check_vma`, `shard_map` does not know that all devices have the same scalar, so each contributes a share.
     """
     return experiment.manual.size if experiment.per_device and not experiment.check_vma else 1
 
@@ -227,9 +227,9 @@ def _by_elements(
 def nudged(
     experiment: Experiment, arrays: Mapping[str, np.ndarray], seed: int = 0, place: float = 0.0
 ) -> dict[str, np.ndarray]:
-    """The arrays, those of floats with each element moved by one place of its dtype, up, down or not at all.
+    """Return the arrays with each float moved by one unit in the last place of its dtype: up, down, or not at all.
 
-    A `place`, as a share of the element, is taken instead where it is a larger one.
+    A larger `place`, as a share of the element, is used instead.
     """
     rng = np.random.default_rng(seed)
     moved: dict[str, np.ndarray] = {}

@@ -1,13 +1,13 @@
 """Statements and the shards of every device in; every value on every device out. NumPy only.
 
-Both oracles are this one interpreter. `per_device` runs on the experiment's mesh, all devices in lock-step, so that a
+This interpreter computes both oracles. `per_device` runs on the experiment's mesh, all devices in lock-step, so that a
 collective sees every device's operand. `graph` runs on a mesh of one device without axes, which holds whole arrays.
 
 A value is a list with one entry per device, by row-major position in the mesh. Devices that hold the same value hold
 the same object, and an operation is computed once for each distinct combination of operands, so that replicated work is
 done once.
 
-An oracle computes in float64. On a `Machine` the same statements round as the programs do: `rounded.py` says how.
+An oracle computes in float64. On a `Machine` the same statements round as the programs do: see `rounded.py`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from runner.untyped import is_list
 from runner.words import quoted
 
 _TOO_MANY_DIMENSIONS = re.compile(r"\bdimensions?\b.*\b64\b")
-"""NumPy's words for an array with too many dimensions."""
+"""NumPy's messages for an array with too many dimensions."""
 
 
 class CollectiveMisfit(ValueError):
@@ -88,14 +88,14 @@ def interpret(
 ) -> Interpretation:
     """Run one section (or `statements` in its place) on `arrays`, which are whole and in their own dtype.
 
-    `arrays` have the gradients too, whole, where lines read them: `experiment.given`. For `per_device` each device has
-    its block over the manual axes (`experiment.block`), the same as all that differ from it along the others.
+    `arrays` include the gradients, whole, if lines read them: `experiment.given`. For `per_device` each device has its
+    block over the manual axes (`experiment.block`); devices that differ only along the other axes have the same block.
 
     `given` are all values that are known already, the arrays' too, where `statements` are not the first ones. Raises
     `OverflowError` for a value of more than `most` elements on a device, and, with `copies`, `CollectiveMisfit` where a
     `shard_map` in the graph gives copies that differ.
 
-    `keep` are the names whose values are asked for afterwards; None: all. Any other value is let go of when no later
+    `keep` are the names whose values are needed afterwards; None: all. Any other value is released once no later
     equation reads it. `script` sees, and may change, every discrete decision: `runner/reference/decisions.py`.
     """
     mesh = experiment.mesh if section == "per_device" else WHOLE
@@ -174,7 +174,7 @@ class _Interpreter:
         firsts = [operand.number for operand in equation.operands if isinstance(operand, Ref)]
         of_carried, of_slices = firsts[: repeat.carried], firsts[repeat.carried :]
         *params, index = (value.number for value in body.inputs)
-        # Moved: no other reference may remain to what the body replaces.
+        # Moved: no other reference to a value that the body replaces may remain.
         carried = [self.values.pop(n) if n in gone and firsts.count(n) == 1 else self.values[n] for n in of_carried]
         slices = [self.values[number] for number in of_slices]
         stacked: list[list[PerDevice]] = [[] for _ in body.outputs[repeat.carried :]]
@@ -359,7 +359,7 @@ class _Interpreter:
             axis = arguments.arguments.get("axis")
             axis = axis[0] if is_list(axis) else axis
             return self._decide(equation, decides, function, operands, axis)
-        # The operands are not needed any more, and may be most of the memory.
+        # The operands are no longer needed, and may be most of the memory.
         moved = [list(operand) for operand in operands]
         del operands
         positional.clear()

@@ -1,7 +1,7 @@
 """Rounds numbers as a machine of a narrower dtype does: to nearest, or, with a seed, randomly.
 
-Random rounding covers what rounding to nearest does not: the last bits of elementary functions, the order of a sum, and
-the direction in which close numbers are rounded (Monte Carlo arithmetic).
+Random rounding (Monte Carlo arithmetic) covers effects that rounding to nearest does not show: the last bits of
+elementary functions, the order of a sum, and the direction in which close numbers are rounded.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ _UNITS = 4
 
 @dataclass(frozen=True)
 class Machine:
-    """How a machine computes.
+    """The arithmetic of a machine.
 
-    - `products`: to what float32 operands of products are rounded first: `bfloat16`, `tensorfloat32` or None.
+    - `products`: the dtype to which float32 operands of products are rounded first: `bfloat16`, `tensorfloat32` or
+      None.
     - `seed`: None rounds to nearest; a number draws the direction of every rounding.
     """
 
@@ -123,7 +124,7 @@ def reordered(value: Any, kind: str, machine: Machine) -> Any:
 
 
 def fused(product: Any, first: Any, kind: str, machine: Machine) -> Any:
-    """A product that is not always rounded: of a * b - b * a a fused multiply-add rounds one."""
+    """Return a product that need not be rounded: in a * b - b * a a fused multiply-add rounds only one of the two."""
     value, known = np.asarray(product), dtypes.dtype(kind)
     if value.dtype.kind != "f" or known.kind != "float" or known.itemsize < 4:
         return product
@@ -163,7 +164,7 @@ def nearest(value: np.ndarray, kind: str, machine: Machine, *, exact: bool = Fal
             wide = value.astype(carrier)
             if exact:
                 return wide
-            # Nor is a sum or a product that fits into half of the digits, a whole number or a mask.
+            # Nor is a sum or product that fits into half of the digits, an integer, or a mask.
             single = value.astype(np.complex64 if wide.dtype.kind == "c" else np.float32)
             return dtypes.where(single == wide, wide, _beside(wide, _seed(machine, 3)))
         near = held(value)

@@ -1,10 +1,10 @@
-"""NumPy's functions in; what they give on a machine of a narrower dtype out: every result is rounded to its dtype.
+"""NumPy's functions in; their results on a machine of a narrower dtype out: every result is rounded to its dtype.
 
-`Rounded` is an array that remembers the dtype it stands for. Whatever function of NumPy's or SciPy's it goes through,
-the result is computed as a compiler computes it (in float32, or in float64 for 64 bits) and rounded once. So the NumPy
-counterparts of JAX's operations, run on such arrays, round where JAX's primitives do, also inside a softmax or a gelu.
+`Rounded` is an array that knows the dtype that it represents. Every function of NumPy or SciPy that takes it computes
+as a compiler does (in float32, or in float64 for 64 bits) and rounds the result once. So the NumPy counterparts of
+JAX's operations, run on such arrays, round where JAX's primitives do, also inside a softmax or a gelu.
 
-`machine.py` says how a number is rounded, or drawn; `sums.py` how often, and in which order, where many become one.
+`machine.py` rounds, or draws, a number; `sums.py` determines the roundings and the order of a reduction.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _CHOOSING = frozenset(
         np.conjugate, np.floor, np.ceil, np.trunc, np.rint, np.sign,
     }
 )  # fmt: skip
-"""Functions that return one of their operands, perhaps with another sign, or a whole number: nothing is rounded."""
+"""Functions that return one of their operands, perhaps with another sign, or an integer: nothing is rounded."""
 
 _EXACT = _CHOOSING | {
     np.add, np.subtract, np.multiply, np.divide, np.sqrt, np.square, np.reciprocal, np.fmod, np.remainder,
@@ -63,7 +63,7 @@ _CONTRACTIONS: frozenset[Callable[..., Any]] = frozenset(
 """Functions of products and sums that are one operation for the compiler."""
 
 _AT_ONCE: frozenset[Any] = frozenset({"numpy.linalg", "numpy.fft", np.quantile})
-"""The functions, and modules of functions, that are rounded only at their end."""
+"""The functions, and modules of functions, that round only their final result."""
 
 
 class Rounded(np.ndarray):
@@ -77,7 +77,7 @@ class Rounded(np.ndarray):
         self.machine = getattr(parent, "machine", Machine())
 
     def astype(self, dtype: Any, *arguments: Any, **named: Any) -> Any:
-        """Integers or booleans as a plain array; floats unchanged, since their `kind` says what they stand for."""
+        """Return integers or booleans as a plain array; floats are unchanged, since `kind` is their dtype."""
         if np.dtype(dtype).kind == self.dtype.kind:
             return self
         if np.dtype(dtype).kind == "c":

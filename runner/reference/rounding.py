@@ -1,8 +1,8 @@
-"""One section and its arrays in; its values in float64, and what rounding was measured to do to each, out.
+"""One section and its arrays in; its values in float64, and the measured effect of rounding on each, out.
 
 The section is interpreted again in the dtypes that JAX gives its values, with a rounding after every operation, and the
-distance from float64 is taken: of each output, not of the experiment. So a tolerance is made of what this program's
-rounding does, and grows with nothing else.
+distance from float64 is measured for each output. So a tolerance is the effect of this program's rounding, and nothing
+else increases it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _DRAWS_OF_8_BITS = ((200_000, 32), (5_000_000, 4))
 """The same where a value has 8-bit floats, whose common rounding of all elements has to be known well."""
 
 _FEW = 16
-"""Outputs with fewer elements are drawn twice as often, since one number may be lucky."""
+"""Outputs with fewer elements are drawn twice as often, since one element may be exact by chance."""
 
 _MACHINES = 3
 """The number of interpretations in which a machine decides for itself: one rounds to nearest, the others draw."""
@@ -55,17 +55,17 @@ _FLOAT32_TO_FLOAT64 = 2.0**-29
 
 @dataclass(frozen=True)
 class Moments:
-    """How some distances lie about an expectation, as shares of its root mean square.
+    """Statistics of the distances from expected values, as shares of these values' root mean square.
 
-    Rounding is the larger the larger a number is, so a few large ones would hide the rest: every distance is divided by
-    √(1 + t²), where t is its expectation as a share of the root mean square, and so is t itself where a line is drawn.
+    The rounding of a number grows with the number, so a few large ones would hide the rest: every distance is divided
+    by √(1 + t²), where t is its expected value as a share of the root mean square; for the fitted line, so is t.
 
-    - `slope`: of a straight line through 0, the least-squares factor on the expectation, less 1; `weight`: the sum of
-      squares that it rests on.
+    - `slope`: of a straight line through 0, the least-squares factor on the expectation, minus 1; `weight`: the sum of
+      squares that it is fitted to.
     - `mean`: their mean; `spread`: their root mean square.
     - `along`: for each dimension, the means over all elements that share an index; `apart`: the root mean squares of
-      what the line leaves of these elements.
-    - `deviation`: the root mean square of what the line leaves of all.
+      the residuals of these elements.
+    - `deviation`: the root mean square of all residuals.
     """
 
     slope: float
@@ -102,7 +102,7 @@ def moments(distance: np.ndarray, expected: np.ndarray) -> Moments | None:
 
 
 def row_step(shape: tuple[int, ...]) -> int:
-    """Every how many rows of an array one enters its moments, to save time."""
+    """The step between the rows of an array from which its moments are computed, to save time."""
     return max(1, -(-math.prod(shape) // _MANY)) if shape else 1
 
 
@@ -120,16 +120,16 @@ class UndecidedLine:
 
 @dataclass
 class Rounding:
-    """What rounding does to one value.
+    """The effect of rounding on one value.
 
     - `error`: the largest distance of an element from float64's.
-    - `elements`: how many distances were taken, of all draws.
-    - `about`: the moments of each draw's distances from the whole array, where there is one; what overflows has none.
-    - `overflows`: on each device, where a draw left the dtype's range and float64 did not; None: nowhere.
-    - `alternatives`: on each device the values where undecided decisions fall as in rounded arithmetic, where all of
-      them fall the other way, and where some do; `low`, `high`: the bounds of these values. None where no element
-      depends on a decision. `hangs`: the elements that do. `places`: the lines of the decisions that the value
-      depends on.
+    - `elements`: the number of measured distances, over all draws.
+    - `about`: the moments of each draw's distances for the whole array, if it can be assembled; without elements that
+      overflow.
+    - `overflows`: on each device, where a draw exceeded the dtype's range and float64 did not; None: nowhere.
+    - `alternatives`: on each device the values with undecided decisions as in rounded arithmetic, with all of them
+      changed, and with some of them changed; `low`, `high`: the bounds of these values. None if no element depends on a
+      decision. `hangs`: the elements that do. `places`: the lines of the decisions that the value depends on.
     """
 
     error: float = 0.0
@@ -143,7 +143,7 @@ class Rounding:
     places: tuple[UndecidedLine, ...] = ()
 
     def take_in(self, exact: PerDevice, drawn: PerDevice, whole: Callable[[PerDevice], np.ndarray | None]) -> None:
-        """Add one draw; `whole` assembles the devices' values, where that is known."""
+        """Add one draw; `whole` assembles the devices' values, if that is possible."""
         pairs = {(id(a), id(b)): (a, plain(b)) for a, b in zip(exact, drawn, strict=True)}
         overflowing = False
         for reference, rounded in pairs.values():
@@ -229,8 +229,8 @@ def measure(
 ) -> Oracle:
     """Interpret a section in float64, then as a `machine` rounds it.
 
-    `floats` are its dtypes, `keep` the values that are asked for. `whole` puts an output together. Where arrays are
-    known only as exactly as they could be computed, `drawn` are others that they may be: each draw takes one, in turn.
+    `floats` are its dtypes, `keep` the values that are needed. `whole` assembles an output. If some arrays are only
+    known up to rounding errors, `drawn` are variants of them: each draw uses one, in turn.
     """
     again = _Section(experiment, section, arrays, floats, None if keep is None else tuple(keep))
     recorded = Recording()
@@ -336,7 +336,7 @@ def _take_otherwise(
     machine: Machine,
     kind: str | None = None,
 ) -> None:
-    """Interpret the section with other results of its undecided decisions, and see what depends on them."""
+    """Interpret the section with other results of its undecided decisions, and record which values depend on them."""
     machines = [machine, *(replace(machine, seed=seed) for seed in range(1, _MACHINES))]
     rounded = [again.values(Script(), machine, kind) for machine in machines]
     draws = [{name: [plain(block) for block in value] for name, value in values.items()} for values in rounded]

@@ -12,7 +12,7 @@ from runner.reference.machine import Machine, nearest
 from runner.untyped import is_tuple
 
 _BLOCK = 32
-"""In 16 bits a compiler adds this many terms to one, and this many of these to one again."""
+"""In 16 bits, a compiler sums this many terms to one, and again this many of these to one."""
 
 _STEPS = 4096
 """With more terms than this, only the order is drawn, not each rounding."""
@@ -30,9 +30,9 @@ def reduced(
     every_step: bool = False,
     **_: Any,
 ) -> np.ndarray:
-    """A sum or a product as a compiler has it, one term after the other; where it is drawn, from another first term on.
+    """Return a sum or a product as a compiler computes it, term by term; if it is drawn, beginning with another term.
 
-    `every_step` says that the dtype `kind` is so narrow to it that every step is rounded, and not only the last.
+    `every_step` says that the dtype `kind` is so narrow that the compiler rounds after every step, not only at the end.
     """
     identity = np.asarray(ufunc.identity, value.dtype)
     terms = value if where is True else dtypes.where(where, value, identity)
@@ -46,7 +46,7 @@ def reduced(
     if every_step:
         total = _stepwise(ufunc, rows, identity, kind, machine)
     elif rows.shape[1] > 1 or not len(rows):
-        # Row by row is one term after the other.
+        # Row by row is term by term.
         total = ufunc.reduce(np.ascontiguousarray(rows), axis=0)
     else:
         total = ufunc.accumulate(rows, axis=0)[-1]

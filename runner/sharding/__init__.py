@@ -1,1 +1,1 @@
-"""Specs, shapes, and a call with how its operands lie in; its result, repairs, moves between layouts out."""
+"""Specs and shapes, and calls with their operands' layouts, in; results, repairs, and moves between layouts out."""

@@ -22,7 +22,7 @@ GLYPH = 0.61
 """The width of a monospaced glyph over its font size, rounded up from 0.602, so that text never overflows."""
 
 LETTER = 6.2
-"""About the width of a letter of the 12-pixel text."""
+"""The approximate width of a letter of the 12-pixel text."""
 
 DARK = "#1F2328"
 """The ink on a white plate, and the edges of cells."""

@@ -71,7 +71,7 @@ FAULTS = {status: look.fault for status, look in LOOKS.items() if look.fault}
 
 
 def look(status: str) -> Look:
-    """Return the appearance of a status, or of a text that is none."""
+    """Return the appearance of a status, or of a text that is not a status."""
     return LOOKS.get(status.replace("_", " "), Look("·"))
 
 

@@ -72,8 +72,7 @@ def lines(table: Texts, room: int | None = None) -> list[Line]:
     """Return the table within `room` columns (None: unlimited).
 
     If it is wider, long cells continue on lines of their own. If that is not enough, it is split into several tables,
-    each
-    of which begins with the first column, or with row numbers if the first column does not identify rows.
+    each of which begins with the first column, or with row numbers if the first column does not identify rows.
     """
     # Escape before measuring: escaped characters are wider.
     head = [printable(name) for name in table.head]

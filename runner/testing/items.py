@@ -41,7 +41,7 @@ def made(kind: type[Made], parent: pytest.Collector, **arguments: Any) -> Made:
 
 
 def _outlined(config: Mapping[str, Any]) -> Experiment:
-    """Read the experiment as far as that is possible without a worker."""
+    """Read as much of the experiment as is possible without a worker."""
     return read(outline(config))
 
 
@@ -121,11 +121,11 @@ class ExperimentFile(pytest.File):
                 yield from inside
 
     def _refused(self, first: Configuration) -> Iterator[pytest.Item | pytest.Collector]:
-        """Yield one item per target for an experiment that has to be refused."""
+        """Yield one item per target for an experiment that must be refused."""
         self.state.files[self.golden] = self._collected
         for target in self.state.targets or self._asked(first, tested) or ():
             self._composed[target] = self._for(target, first)
-            # A compiler that is not here is told as what refuses it: what else would, is known only where it is.
+            # If the compiler is not installed, the refusal says so; other faults are only known where it is.
             self._missing[target] = None
             parent = self._parent(target)
             item = made(RefusalItem, parent, name="invalid", file=self, target=target)
@@ -232,7 +232,7 @@ class _Check(pytest.Item):
         if verdict.status == "not_run":
             pytest.skip(verdict.reason or "it was not run")
         if verdict.status == "known":
-            # Where it is right after all its status is failed: this is strict.
+            # An output that is right after all has the status failed: this is strict.
             pytest.xfail("; ".join([FAULTS["known"], *verdict.lines()]))
         if verdict.status != "passed":
             fault = FAULTS.get(verdict.status, verdict.status)

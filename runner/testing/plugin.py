@@ -1,4 +1,4 @@
-"""The pytest plugin: experiments are collected as tests, wherever their folder is named. Imports no JAX.
+"""The pytest plugin: collects experiments as tests from the folders that are named. Imports no JAX.
 
 A folder is named by an argument (`pytest conf/experiment`) or by `--experiments my_conf`. Every experiment is run once
 per target, by the first of its items; see `runner/testing/items.py`.
@@ -68,7 +68,7 @@ class _Hooks:
             output["shardproof_unused"] = self._unused
 
     def pytest_sessionfinish(self) -> None:
-        """Stop the workers, and remove the run folders of what passed."""
+        """Stop the workers, and remove the run folders of passed items."""
         self.session.close()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -85,7 +85,7 @@ class _Hooks:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Take the findings of collection from an xdist worker: each collects everything, so one report is enough."""
+        """Read the collection's findings from an xdist worker; each of them collects everything, so one suffices."""
         self._unused = getattr(node, "workeroutput", {}).get("shardproof_unused", self._unused)
 
     @pytest.hookimpl(optionalhook=True)
@@ -95,7 +95,7 @@ class _Hooks:
         dist = config.getoption("dist")
         if dist not in ("load", "loadgroup", "loadscope") or not ours:
             return None
-        # It has no types.
+        # xdist's configuration has no types.
         scheduler: Any = importlib.import_module("xdist.scheduler")
         scheduling: Any = scheduler.LoadScopeScheduling if dist == "loadscope" else scheduler.LoadGroupScheduling
 
@@ -119,7 +119,7 @@ class _Hooks:
             try:
                 content = golden.read(path)
             except golden.InvalidGolden:
-                # The items that read this file say so.
+                # The items that read this file report it.
                 continue
             lines += [
                 f"unused: {shown(path)} ({current} on {target}) pins {program}, which {shown(file.path)} does not test"
@@ -138,7 +138,7 @@ class _Hooks:
             if not {path.resolve() for path in experiments(folder) if is_there(path)} <= self.session.seen:
                 continue
             goldens = self.session.golden_file(folder, "").parent
-            # Config folders that stand side by side pin in one folder.
+            # Config folders side by side share one folder of goldens.
             homes = {*(home / "experiment" for home in self.session.folders), *folder.parent.glob("*/experiment")}
             for path in goldens.rglob("*.json"):
                 name = path.relative_to(goldens).with_suffix("")

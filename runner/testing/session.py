@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from runner.record.model import Record
 
 TOLD = "shardproof"
-"""The property of a report that says what was pinned anew. Reports cross from process to process; nothing else does."""
+"""The property of a report that names rewritten goldens. Only reports are sent between processes."""
 
 
 @dataclass
@@ -54,16 +54,17 @@ class Session:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._typed = any(str(word).startswith("--experiments") for word in config.invocation_params.args)
-        # What a project's configuration says is relative to the project, what is typed to where one stands.
+        # Paths in a project's configuration are relative to the project, those on the command line to the current
+        # folder.
         base = config.invocation_params.dir if self._typed else config.rootpath
         named = [_config_folder(Path(base, name)) for name in config.getoption("experiments") or ()]
         by_argument = [folder for path in self._arguments() for folder in _by_argument(path)]
         self.folders = list(dict.fromkeys(path.resolve() for path in (*named, *by_argument, conf_folder())))
         """The config folders whose `experiment/` is collected."""
         self.files: dict[Path, Collected] = {}
-        """The experiments that were collected, by the file of their goldens."""
+        """The collected experiments, by their golden files."""
         self.seen: set[Path] = set()
-        """Every file that was collected, also one that is only a base of others."""
+        """Every collected file, also those that are only bases of others."""
         self._runs: dict[tuple[Path, str], Run] = {}
         self._workers: Workers | None = None
         self._add_arguments([folder / "experiment" for folder in named])
@@ -139,7 +140,7 @@ class Session:
         return any(path.is_relative_to(place) or place.is_relative_to(path) for path in self._arguments())
 
     def close(self) -> None:
-        """Stop the workers, and remove the run folders of what passed."""
+        """Stop the workers, and remove the run folders of passed items."""
         if self._workers is not None:
             self._workers.close()
         for run in self._runs.values():
@@ -157,7 +158,7 @@ def _config_folder(path: Path) -> Path:
 
 
 _OURS = re.compile(r"^# *@package _global_$.*^(arrays|graph|per_device):", re.MULTILINE | re.DOTALL)
-"""What an experiment looks like, among all the YAML files that may lie in a folder called `experiment`."""
+"""The text that identifies an experiment among other YAML files in a folder called `experiment`."""
 
 
 def _by_argument(path: Path) -> list[Path]:

@@ -16,10 +16,10 @@ from runner.record.model import Record
 class Entry:
     """The entry of one program of one run.
 
-    - `group`: the sweep, or the run where it is none; `name`: of the entry in it.
-    - `params`: the keys that the command line sets, and the program; `metrics`: the columns of `results.csv` that are
-      known, bytes and seconds, and how often each kind of collective runs.
-    - `status`: the verdict; `error`: what there is to say of one that did not pass; `folder`: of the record.
+    - `group`: the sweep, or the run itself if it belongs to none; `name`: the entry's name in it.
+    - `params`: the keys that the command line sets, and the program; `metrics`: the known columns of `results.csv`,
+      bytes and seconds, and how often each kind of collective runs.
+    - `status`: the verdict; `error`: why it did not pass; `folder`: the record's folder.
     """
 
     experiment: str

@@ -19,7 +19,7 @@ SHIPPED = {
     "tensorboard": "runner.track.tensorboard:TensorBoard",
     "wandb": "runner.track.wandb:WandB",
 }
-"""What `pyproject.toml` declares too: an installation may be older than the sources that it runs."""
+"""The entry points that `pyproject.toml` also declares; an installation may be older than the sources that it runs."""
 
 
 class UnknownTracker(Exception):

@@ -24,7 +24,7 @@ class TensorBoard:
         """Write an entry as a session. Verdict and folder are hyperparameters, since the tab shows no other text."""
         parameters = {**entry.params, "verdict": entry.status, "folder": str(entry.folder)}
         summary: Any = importlib.import_module("tensorboardX.summary")
-        # Of a run that was refused the name may be anything.
+        # The name of a refused run may be anything.
         experiment = "unnamed" if misnamed(entry.experiment) else entry.experiment
         at = self._folder / experiment / entry.group / entry.name.replace(" ", "_")
         writer: Any = self._library.SummaryWriter(logdir=str(at))

@@ -1,4 +1,4 @@
-"""Compares what several programs send with the one that sends least, line by line."""
+"""Compares what several programs send with the program that sends the least, line by line."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from runner.executions import Part
 
 @dataclass(frozen=True, kw_only=True)
 class Gap:
-    """What a program sends more than the `program` that sends the least.
+    """How much more a program sends than the `program` that sends the least.
 
-    - `times`: how many times as much; null where that one sends nothing.
-    - `lines`: for each line in which they differ what a device sends in this program, and in that one; of what the
-      compiler merged, for all of its lines together.
+    - `times`: the ratio; null if that program sends nothing.
+    - `lines`: for each line in which they differ, the bytes that a device sends in this program, and in that one; for a
+      collective that the compiler merged, those of all its lines together.
     """
 
     program: str
@@ -26,9 +26,9 @@ class Gap:
 
 
 def gaps(programs: Mapping[str, Sequence[Collective]], sent: Mapping[str, int]) -> dict[str, Gap]:
-    """The gap of each program to the one that sends the least; programs that send no more have none.
+    """Return the gap of each program to the one that sends the least; programs that do not send more have none.
 
-    `sent` has the bytes that a device sends, for the `programs` of which that is known.
+    `sent` has the bytes that a device sends, for the `programs` for which they are known.
     """
     if not sent:
         return {}
@@ -50,7 +50,7 @@ def gaps(programs: Mapping[str, Sequence[Collective]], sent: Mapping[str, int]) 
 
 
 def _lines(listed: Sequence[Collective]) -> Counter[str]:
-    """The bytes that a device sends in each line; upper bounds, where branches decide."""
+    """The bytes that a device sends in each line; upper bounds if there are branches."""
     parts: dict[str, list[Part]] = {}
     for collective in listed:
         if collective.count is not None and collective.bytes_sent is not None:

@@ -23,9 +23,9 @@ class Match:
 class Matching:
     """Matches the collectives of a compiled module with those of a plan.
 
-    A compiled collective matches a planned one of its kind, axes, line, direction, value and bytes. An all-reduce may
-    match several, whose bytes add up; or it may be one of those, axis by axis, that a planned one over several axes
-    becomes.
+    A compiled collective matches a planned one of the same kind, axes, line, direction, value and bytes. An all-reduce
+    may match several whose bytes add up, or be one of several, axis by axis, that replace a planned one over several
+    axes.
     """
 
     def __init__(self, collectives: Sequence[Collective], plan: Planned) -> None:
@@ -35,7 +35,7 @@ class Matching:
         self._taken = [planned for match in self._matches for planned in match.planned]
 
     def of(self, compiled: Collective, lines: Sequence[str]) -> Match:
-        """The match of a collective; `lines` are those that it is between, if it is in none."""
+        """Return the match of a collective; `lines` are the lines that it is between, if it belongs to none."""
         matches = zip(self._inserted, self._matches, strict=True)
         known = next((match for inserted, match in matches if inserted is compiled), None)
         return known if known is not None and (known.planned or compiled.nodes) else self._match(compiled, lines)
@@ -65,11 +65,11 @@ class Matching:
             if moves(planned, compiled)
             and (sizes == (planned.bytes_in, planned.bytes_out) or _widened(planned, compiled, compiled.bytes_in))
         ]
-        # A collective of the line itself is preferred to one that other lines need of it.
+        # A collective of the line itself is preferred to one that other lines need for its value.
         here = [planned for planned in alike if planned.line in lines or _asking(planned) in lines]
         alike = here or alike
         if compiled.between is not None:
-            # A value that no line takes is returned.
+            # A value that no line reads is an output.
             returned = not compiled.between.to
             alike = [planned for planned in alike if (planned.operation in needs.NOBODY) == returned] or alike
             alike = [planned for planned in alike if planned.of in compiled.between.source] or alike
@@ -120,7 +120,7 @@ class Matching:
 
 
 def _among(planned: PlannedCollective, taken: Sequence[PlannedCollective]) -> bool:
-    """Whether `taken` has the same object; an equal collective is another one."""
+    """Whether `taken` has this very object; an equal collective is a different one."""
     return any(planned is known for known in taken)
 
 

@@ -1,4 +1,4 @@
-"""Explains what the operations of a line need of values that specs shard, from Shardy's plan."""
+"""Explains, from Shardy's plan, why the operations of a line need values that specs shard."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from runner.words import listed
 
 @dataclass(frozen=True)
 class Need:
-    """What an operation needs: the text, the dimensions, and the keys that shard them."""
+    """The need of an operation: its text, the dimensions, and the keys that shard them."""
 
     text: str
     operation: str
@@ -45,7 +45,7 @@ NOBODY = frozenset({"", "return"})
 
 
 def word(operation: str, reduction: str | None = None) -> str:
-    """The name of a StableHLO operation in words: `the product`, `the sum`."""
+    """The name of a StableHLO operation for sentences: `the product`, `the sum`."""
     if operation == "reduce":
         return f"the {_REDUCTIONS.get(reduction or '', 'reduction')}"
     return f"the {_WORDS.get(operation, operation)}"
@@ -70,11 +70,11 @@ class Keys:
     places: Mapping[str, str]
 
     def named(self, line: str) -> str:
-        """The name that users know a line by."""
+        """The readers' name of a line."""
         return self.places.get(line, line)
 
     def all_named(self, lines: Iterable[str]) -> str:
-        """The names of several lines, in words."""
+        """The readers' names of several lines, joined."""
         return listed(list(dict.fromkeys(map(self.named, lines))))
 
 
@@ -96,7 +96,7 @@ def _sharded(array: Array) -> dict[str, tuple[str | None, ...]]:
 
 
 def renamed(planned: PlannedCollective, names: Mapping[str, str]) -> PlannedCollective:
-    """A collective with the users' `names` in place of the paths of its lines."""
+    """A collective with readers' `names` in place of the paths of its lines."""
     return replace(planned, line=names.get(planned.line or "", planned.line), of=names.get(planned.of, planned.of))
 
 
@@ -111,7 +111,7 @@ def of_collective(
     """Why Shardy plans a collective.
 
     For an all-reduce that was compiled axis by axis, why it is over these `axes`; if another `kind` was compiled in its
-    place, what that one is for.
+    place, the purpose of that one.
     """
     there = next((operation for operation in operations if operation.number == planned.needed_by), None)
     if planned.kind in ("all-reduce", "reduce-scatter"):
@@ -122,7 +122,7 @@ def of_collective(
 def of_operation(
     operation: PlannedOperation, axes: Iterable[str] | None, known: Keys, *, reducing: bool = False
 ) -> Need | None:
-    """What an operation needs that the plan leaves to the partitioner; None if nothing over these axes shards it.
+    """The need of an operation that the plan leaves to the partitioner; None if no axis of these shards its values.
 
     `reducing` is whether it may be a reduction, rather than values of other devices.
     """
@@ -236,8 +236,8 @@ def _laid_out(planned: PlannedCollective, there: PlannedOperation | None, known:
     of_value = "" if planned.of == planned.line or returned else f" of {of}"
     if planned.kind == "all-to-all" and come and gone:
         text = f"{who} {listed(other_dims)}{of_value} sharded in place of {listed(dims)}, {by}"
-        # It is gathered wherever one of the two layouts has the axes; a key that shards it through another dimension
-        # is one of several.
+        # It is gathered as soon as one of the two layouts has the axes; a key that shards it through another dimension
+        # is only one of several.
         roundabout = sum(map(len, _ways(keys, lost, dims, known).values())) == len(keys)
         wanted = _wanted(planned, there, lost) if gathered or roundabout else ()
         if wanted:
@@ -252,7 +252,7 @@ def _laid_out(planned: PlannedCollective, there: PlannedOperation | None, known:
 
 
 def _promise(planned: PlannedCollective, known: Keys) -> str | None:
-    """The key that lays out what is returned in this layout."""
+    """The key that requires this layout of an output."""
     key, spec = known.lines.get(planned.line or planned.of, (None, Spec()))
     return None if planned.gradient or spec.padded(len(planned.after)) != planned.after else key
 
@@ -297,7 +297,7 @@ def _told_apart(planned: PlannedCollective, places: Sequence[int]) -> tuple[str,
 
 
 def _since(operation: PlannedOperation, axes: set[str], dims: Sequence[str]) -> str:
-    """What else the axes shard in an operation, which is why they are needed."""
+    """What else the axes shard in an operation, which is the reason for the need."""
     for factor in operation.factors:
         over = _over(operation, factor, axes)
         name = _name(operation, factor)
@@ -325,7 +325,7 @@ def _names(operation: PlannedOperation, factors: Iterable[str]) -> tuple[str, ..
 
 
 def _by(keys: Sequence[str], axes: Sequence[str], dims: Sequence[str], known: Keys) -> str:
-    """`which arrays.w.spec shards over x`; for arrays without the dimensions, by way of which dimension."""
+    """`which arrays.w.spec shards over x`; for arrays without these dimensions, through which dimension."""
     over = listed(axes)
     if not keys:
         return f"which is sharded over {over}"
@@ -341,7 +341,7 @@ def _by(keys: Sequence[str], axes: Sequence[str], dims: Sequence[str], known: Ke
 def _ways(
     keys: Sequence[str], axes: Iterable[str], dims: Sequence[str], known: Keys
 ) -> dict[tuple[str, ...], list[str]]:
-    """The keys of arrays without the dimensions, by the names of the dimensions that they shard over these axes."""
+    """The keys of arrays without the dimensions, by the names of the array's own dimensions that these axes shard."""
     ways: dict[tuple[str, ...], list[str]] = {}
     if not dims or not all(map(str.isidentifier, dims)):
         return ways
@@ -354,7 +354,7 @@ def _ways(
 
 
 def _keyed(keys: Sequence[str]) -> str:
-    """The first keys in words; a reason's `keys` has all of them."""
+    """The first keys as text; a reason's `keys` has all of them."""
     more = len(keys) - _NAMED
     return listed(list(keys)) if more < 2 else f"{', '.join(keys[:_NAMED])} and {more} other keys"
 

@@ -1,4 +1,5 @@
-"""The plan of a graph in; each of its lines in the scaling book's notation, with what it communicates and why, out.
+"""The plan of a graph in; each of its lines in the scaling book's notation, with its collectives and their reasons,
+out.
 
 `hidden[B_data, F_model] = gelu(x[B_data, D] · w1[D, F_model])`: a dimension's name and the mesh axes that shard it.
 
@@ -110,7 +111,7 @@ def _known(
 
 
 _AT = "\0"
-"""Replaces an `@` that is no product of matrices."""
+"""Replaces an `@` that is not a matrix product."""
 
 
 def _expression(term: Term, lies: Callable[[str | None], _Lying | None]) -> str:

@@ -1,4 +1,4 @@
-"""Adds to each collective of a compiled program the reason that it is there."""
+"""Adds to each collective of a compiled program the reason for it."""
 
 from __future__ import annotations
 
@@ -29,11 +29,12 @@ def explained(
     derived_by: Planned | None = None,
     asked: Sequence[AskedCollective] | None = None,
 ) -> list[Collective]:
-    """The collectives of a program with their reasons.
+    """Return the collectives of a program with their reasons.
 
-    - `experiment`: what the program was written from, with the derived lines where it was of these.
-    - `plan`: what Shardy plans of the program; `derived_by`: of derived lines, the plan of the graph.
-    - `asked`: the collectives that the program asks for itself, where they are known.
+    - `experiment`: the experiment that the program was written from, with the derived lines if it was written from
+      them.
+    - `plan`: Shardy's plan of the program; `derived_by`: for derived lines, the plan of the graph.
+    - `asked`: the collectives that the program asks for itself, if known.
     """
     written = ProgramLines(experiment, program, collectives, derived_by, asked or ())
     inserted = _inserted(experiment, program, collectives, plan)
@@ -72,7 +73,7 @@ class _Inserted:
         self._unmoved = needs.before_moves(plan.operations, plan.collectives or ())
 
     def reason(self, compiled: Collective) -> Reason:
-        """Why a collective is there."""
+        """Return the reason for a collective."""
         lines = _lines_of(compiled)
         if not lines:
             return unexplained("it leads back to no line of the experiment")
@@ -87,7 +88,7 @@ class _Inserted:
         moved = needs.of_values(compiled, self._experiment, self._plan, self._known)
         left = self._left(compiled, lines)
         if instead:
-            # The value that was moved explains more than what was planned.
+            # The value that is moved explains more than the plan.
             needs_of = [moved] if moved else left or [self._need(collective, compiled) for collective in instead]
             return self._in_place(needs_of, instead)
         if left or moved:
@@ -116,7 +117,7 @@ class _Inserted:
         )
 
     def _left(self, compiled: Collective, lines: Sequence[str]) -> list[Need]:
-        """What operations of these lines need that the plan leaves to the partitioner."""
+        """The needs of operations of these lines that the plan leaves to the partitioner."""
         reducing = compiled.kind in ("all-reduce", "reduce-scatter")
         there = [
             operation
@@ -125,7 +126,7 @@ class _Inserted:
         ]
         source = set(compiled.between.source) if compiled.between else set[str]()
         reading = [operation for operation in there if any(value.of in source for value in operation.operands)]
-        # The partitioner may take a device's part of a value by a sum to which the other devices add nothing.
+        # The partitioner may extract a device's part of a value by a sum to which the other devices add zeros.
         tries = [(among, kind) for kind in ([True, False] if reducing else [False]) for among in (reading, there)]
         for among, kind in tries:
             own = (needs.of_operation(operation, compiled.axes, self._known, reducing=kind) for operation in among)
@@ -135,7 +136,7 @@ class _Inserted:
         return []
 
     def _unplanned(self, part: MergedPart, compiled: Collective) -> Need | None:
-        """The need of a merged one's part whose sum the plan does not shard, since it moves the operands instead."""
+        """The need of a part of a merged all-reduce that the plan lacks, because it moves the operands instead."""
         axes = frozenset(compiled.axes or ())
         there = [
             operation
@@ -148,7 +149,7 @@ class _Inserted:
         return next((need for need in needs_of if need is not None), None)
 
     def _sizes(self, value: PlannedValue, names: str, axes: frozenset[str]) -> set[int]:
-        """The bytes, in each dtype, that a device has of a value sharded like this over all axes but these."""
+        """The bytes, in each dtype, that a device holds of a value with this sharding over all axes except these."""
         mesh, over = self._experiment.mesh, {name.partition(":")[0] for name in Spec.of(value.spec).axes}
         elements = math.prod(value.shape) // math.prod(mesh.axis_size(axis) for axis in over - axes)
         return {elements * dtypes.dtype(name).itemsize for name in names.split(", ") if name in dtypes.NAMES}

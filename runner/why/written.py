@@ -52,7 +52,7 @@ class ProgramLines:
         return replace(answer, text=f"{answer.text}{more}")
 
     def _again(self, compiled: Collective) -> Reason:
-        """The reason of a collective that a checkpoint computes again."""
+        """The reason for a collective that a checkpoint recomputes."""
         calls = [call for line in compiled.nodes for call in self._calls(line, compiled.kind)]
         keys, lines = self._keys(compiled.nodes, self._program.lines), self._places(compiled.nodes, self._program.lines)
         asked = f": {', '.join(dict.fromkeys(calls))}" if calls else ""
@@ -61,7 +61,7 @@ class ProgramLines:
         return Reason(text=text, by="program", line=compiled.node, keys=keys)
 
     def _merged(self, compiled: Collective) -> str:
-        """The sums that the compiler merged into an all-reduce besides those of its lines, in words."""
+        """The sums that the compiler merged into an all-reduce besides those of its lines, as text."""
         if (
             compiled.kind != "all-reduce"
             or compiled.bytes_in is None
@@ -221,7 +221,7 @@ class ProgramLines:
         return ".".join(map(str, key))
 
     def _places(self, lines: Sequence[str], section: Section) -> list[str]:
-        """The names that users know lines by: their keys, or their places in the user's Python."""
+        """The readers' names of lines: their keys, or their places in the user's Python."""
         places = self._known.places
         return list(dict.fromkeys(places.get(line) or self._key(line, section) for line in lines))
 

@@ -3,8 +3,8 @@
 The first argument is the parent's process id: the worker ends when the parent does. Further arguments say which of
 several processes it is; in a cluster it first reports its own place.
 
-Everything else that writes to standard output (XLA, a user's JAX configuration) is sent to standard error, which the
-parent keeps as the worker's last words.
+Everything else that is written to standard output (by XLA, or by a user's JAX configuration) goes to standard error,
+whose end the parent reports if the worker crashes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from runner.link import lifeline
 if __name__ == "__main__":
     # Before anything that takes long is imported.
     lifeline.die_with(int(sys.argv[1]))
-    # Modules that are loaded leave no garbage: looking for it takes a tenth of the time that JAX needs to be imported.
+    # Loaded modules leave no garbage; collecting would take a tenth of the time that JAX needs to be imported.
     gc.disable()
 
 import concurrent.futures
@@ -32,8 +32,8 @@ import statistics
 import traceback
 from collections.abc import Callable
 
-# What JAX itself imports first, and what a job needs besides JAX: loading these while the parent still reads the YAML
-# saves their time.
+# JAX's first imports, and what a job needs besides JAX: loading these while the parent still reads the YAML saves their
+# time.
 import ml_dtypes
 import numpy.ma
 import numpy.random
@@ -86,24 +86,24 @@ def main() -> None:
             from runner.worker import job, processes
 
             if not gc.isenabled():
-                # What is loaded stays.
+                # Loaded modules are kept.
                 gc.freeze()
                 gc.enable()
             processes.join(sys.argv[2:])
             job.run(task, emit)
     except Exception:
-        # One of several processes would, on its way out, wait minutes for the others, which wait for it.
+        # On exit, one of several processes would wait minutes for the others, which wait for it.
         traceback.print_exc()
         sys.stderr.flush()
         os._exit(1)
     channel.close()
-    # JAX's and XLA's own teardown has nothing left to save, and costs time that a user would wait for.
+    # JAX's and XLA's own teardown would only cost time.
     sys.stderr.flush()
     os._exit(0)
 
 
 def _import_jax(emit: Callable[[Said], None]) -> None:
-    """Import JAX; where it refuses its environment variables, tell the parent and exit."""
+    """Import JAX; if it refuses its environment variables, report that and exit."""
     try:
         import jax as jax
     except Exception as error:

@@ -29,7 +29,7 @@ _SPLIT = "topology-aware, physical axes split"
 
 
 class AbsentDevices:
-    """The devices of a topology, and the experiment with the order that they have in its mesh.
+    """The devices of a topology, and the experiment with their order in its mesh.
 
     Raises `InvalidExperiment` for a topology that the compiler does not know.
     """
@@ -70,7 +70,7 @@ class AbsentDevices:
     def compile_only(self, experiment: Experiment, program: Program, module: ModuleType, folder: Path) -> Ran:
         """Compile one program of `experiment`; write its HLO to `folder`.
 
-        Returns the same as `execute`, as far as it is known without a run.
+        Returns the same as `execute`, as far as it is known without running.
         """
         mesh: Any = None
         coordinates = None

@@ -1,7 +1,7 @@
 """The definition of the experiment that is likely to run next in; whether JAX may be imported for it out.
 
-The process that runs the experiment validates it by the same functions, but has to import them first, while the worker
-has them and waits. Imports no JAX.
+The process that runs the experiment validates it by the same functions, but must import them first, while the waiting
+worker already has them. Imports no JAX.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from runner.experiment.model import Experiment
 from runner.experiment.reader import read
 
 _BYTES = 1 << 20
-"""The most bytes of arrays that are made to check that they can be; the other process makes them as well."""
+"""The most bytes of arrays that are created to check them; the other process creates them as well."""
 
 
 def is_valid(definition: Mapping[str, Any]) -> bool:

@@ -21,16 +21,16 @@ from runner.worker.walk import REFUSALS, refusal
 
 
 class NotLowered(Exception):
-    """JAX's sharding types refuse an operation during lowering, when JAX composes it from others."""
+    """JAX's sharding types refuse an operation during lowering, where JAX builds it from others."""
 
 
 @dataclass(frozen=True)
 class CompiledModule:
     """`results` has the shape and dtype of every output; `seconds` is what lowering and compiling took.
 
-    `said` is what the compiler wrote to standard error meanwhile; None where it cannot be read back. `lowered` is what
-    was compiled; `text` the compiled module; `unreadable` is why that could not be printed, None where it could.
-    `shared` is whether it was compiled for an earlier job.
+    `seconds` is the time of lowering and compiling. `said` is the compiler's output on standard error; None if it
+    cannot be read back. `lowered` is the lowered program, `text` the compiled module; `unreadable` is why that could
+    not be printed, None if it could. `shared` is whether it was compiled for an earlier job.
     """
 
     executable: Any
@@ -48,11 +48,11 @@ class CompiledModule:
         write_text(folder / f"hlo_{program}.txt", self.text)
 
     def memory(self) -> Memory | None:
-        """Bytes per device; None where the backend does not tell."""
+        """Bytes per device; None if the backend does not report them."""
         return _memory(self.executable)
 
     def cost(self) -> Cost | None:
-        """The compiler's estimate per device: operations, bytes accessed, seconds, as far as the backend has them."""
+        """The compiler's estimate per device: operations, bytes accessed, seconds, as far as it is reported."""
         return _cost(self.executable, self.text)
 
 
@@ -76,7 +76,7 @@ def _memory(executable: Any) -> Memory | None:
 
 
 _TELLING_PEAKS = ("tpu",)
-"""The platforms whose compiler tells a peak: of CPUs XLA has one too, in which temporaries do not count."""
+"""The platforms whose compiler reports a peak; XLA's figure for CPUs omits temporaries."""
 
 
 def _cost(executable: Any, text: str) -> Cost | None:
@@ -116,7 +116,7 @@ def reshards(
     """For each involuntary rematerialization a sequence of reshards that avoids it; `mesh` is JAX's."""
     if compiled.said is None or not program.on_mesh or "full rematerialization" not in compiled.said.lower():
         return {}
-    # Few programs need it.
+    # Imported here, since few programs need it.
     from runner.worker import resharding
 
     return resharding.ways(experiment, Origins(experiment, program.lines), compiled.said, mesh, run=run)
@@ -136,11 +136,11 @@ def asked(experiment: Experiment, program: Program, compiled: CompiledModule) ->
 
 
 def _text(executable: Any) -> tuple[str, str | None]:
-    """The compiled module's text, and where it cannot be printed an empty text and the backend's error."""
+    """The compiled module's text; if it cannot be printed, an empty text and the backend's error."""
     try:
         return executable.as_text() or "", None
     except calls.JaxRuntimeError as error:
-        # What else the backend knows of the program is there all the same: its memory, its cost, the program itself.
+        # The backend still provides its memory, its cost, and the program itself.
         return "", str(error).strip().split("\n")[0]
 
 

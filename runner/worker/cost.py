@@ -17,18 +17,18 @@ from runner.worker.versions import module_cost
 
 _FIELDS = {"flops": "flops", "bytes_accessed": "bytes accessed"}
 _HEADER = re.compile(r", entry_computation_layout=\{.*?\}\}?(?=, [a-z_]+=|$)|, is_scheduled=true")
-"""What is left out of a module's head for a part of it: the layout of its entry, and that it is scheduled.
+"""The attributes removed from a module's header for a part of it: its entry's layout, and that it is scheduled.
 
-XLA's parser aborts the process where the order of a scheduled module is invalid, as that of some of libtpu's is.
+XLA's parser aborts the process if the order of a scheduled module is invalid, as in some modules of libtpu.
 """
 
 
 class _UnknownCost(Exception):
-    """The loops' trip counts cannot be applied; the message says why."""
+    """The trip counts of loops are unknown; the message says why."""
 
 
 def with_loops(cost: Cost, text: str) -> Cost:
-    """Add `total_flops` and `total_bytes_accessed`, or in `total_unknown` the reason why they are not known."""
+    """Add `total_flops` and `total_bytes_accessed`, or in `total_unknown` the reason why they are unknown."""
     if " while(" not in text:
         return replace(cost, total_flops=cost.flops, total_bytes_accessed=cost.bytes_accessed)
     module = hlo.read(text)
@@ -65,7 +65,7 @@ class _Counter:
         """Yield the computations that another calls, and how often. Raises `_UnknownCost`."""
         for instruction in computation.instructions.values():
             if instruction.opcode == "fusion":
-                continue  # no loop stands in one
+                continue  # They contain no loops.
             steps: int | None = 1
             if instruction.opcode == "while":
                 steps = hlo.trip_count(self._module, instruction, computation)

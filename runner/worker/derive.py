@@ -37,7 +37,7 @@ _SCOPE = re.compile(r"(?:^|/)equation(\d+)(/value)?(?=/|$)")
 
 @dataclass
 class _Planner(Walker):
-    """Evaluates a graph in named scopes for each equation and its value, and constrains values as asked."""
+    """Evaluates a graph with a named scope for each equation and value, and constrains values as requested."""
 
     types: dict[int, Typed | tuple[Typed, ...] | None] = field(
         default_factory=dict[int, Typed | tuple[Typed, ...] | None]
@@ -73,7 +73,7 @@ class _Planner(Walker):
         return value if spec is None else self.laid_out(value, spec)
 
     def laid_out(self, value: Any, spec: Spec) -> Any:
-        """A value with a sharding constraint."""
+        """Return a value with a sharding constraint."""
         mesh = abstract_mesh(self.experiment.mesh)
         return calls.with_sharding_constraint(value, NamedSharding(mesh, partition(spec)))
 
@@ -189,7 +189,7 @@ def _accepted(
     except NotDerived as error:
         return str(error)
     except SyntaxFault as fault:
-        # A derived line says more than its source, and may exceed the language's limits.
+        # A derived line is longer than its source, and may exceed the language's limits.
         return f"a line of it would be {fault}"
     if known is not None and experiment.grad is None and not _less(every[0].cost, known.derived.cost):
         return "it costs no less"

@@ -59,13 +59,14 @@ def execute(experiment: Experiment, program: Program, module: ModuleType, folder
     compiled_at = time.perf_counter()
 
     def run() -> Any:
-        # jit's own call runs what was compiled, and takes layouts that the executable's refuses: int4's on JAX 0.10.
+        # jit's own call runs the compiled program, and takes layouts that the executable's call refuses: int4's on JAX
+        # 0.10.
         return calls.block_until_ready(function(*operands))
 
     outputs = run()
     first_run = time.perf_counter() - compiled_at
     if program.on_mesh:
-        # Each process has to repeat it as often.
+        # All processes must repeat it equally often.
         first_run = processes.agreed(first_run)
     phases.tell(f"what {program} did was looked at")
     described = leave(experiment, program, outputs, arrays)
@@ -133,7 +134,7 @@ class _Shards:
         held: dict[str, list[int]] = {}
         shards: list[ShardEntry]
         if self._blocks:
-            # vmap's leading dimensions are the mesh; which range a block has is the experiment's to say.
+            # vmap's leading dimensions are the mesh; the experiment determines the ranges of the blocks.
             held_by = self._held(name, np.asarray(output))
             shards = [(position, None, self._store(value, held, "")) for position, value in enumerate(held_by)]
             return OutputTold(dtype=str(output.dtype), spec=None, shards=shards)

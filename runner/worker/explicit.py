@@ -1,9 +1,9 @@
 """An experiment in; the repairs that explicit sharding (`AxisType.Explicit`) requires of its graph out.
 
-The graph is evaluated under an abstract mesh whose axes are Explicit, but for those that the file has as Auto, of which
-types, reshards and `out_sharding=` know nothing. Of the user's own Python the types are those of that itself. Where
-the types refuse a call, the first repair that they accept of those that `runner/sharding/repairs.py` proposes is taken.
-What is found is plain data, from which `runner/programs/explicit.py` writes `out_sharding=` and `reshard`.
+The graph is evaluated under an abstract mesh whose axes are Explicit, except those that the file declares Auto, which
+types, reshards and `out_sharding=` ignore. A user's own Python function is called as it is. If the types refuse a call,
+the first repair that they accept is used, of those that `runner/sharding/repairs.py` proposes. The repairs are plain
+data, from which `runner/programs/explicit.py` writes `out_sharding=` and `reshard`.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from runner.worker.walk import REFUSALS, Walker
 
 
 def repairs(experiment: Experiment) -> Repairs:
-    """The repairs that make the graph's types agree. Raises `InvalidExperiment` where none of them does.
+    """Return the repairs that make the graph's types agree. Raises `InvalidExperiment` if no repair does.
 
-    JAX puts some operations together from others only when it lowers them; what the types refuse then,
-    `runner/worker/execute.py` reports.
+    JAX builds some operations from others only during lowering; if the types refuse these, `runner/worker/execute.py`
+    reports it.
     """
     mesh = abstract_mesh(experiment.mesh, experiment.mesh.explicit)
     chosen: dict[str, dict[int, Repair]] = {}
@@ -152,7 +152,7 @@ class _Explicit(Walker):
     reshard: dict[str, Spec] = field(kw_only=True)
     gathered: dict[str, Spec] = field(kw_only=True)
     created: set[str] = field(kw_only=True)
-    """The paths of the lines with a call that makes an array of none, or of a number."""
+    """The paths of the lines with a call that creates an array from numbers alone."""
 
     def _sharding(self, spec: Spec) -> NamedSharding:
         return NamedSharding(self.mesh, partition(spec))
@@ -167,7 +167,7 @@ class _Explicit(Walker):
                 self.values[name] = self._settled(name, self.values[name], spec)
 
     def _settled(self, path: str, value: Any, spec: Spec) -> Any:
-        """Reshard `value` to `spec` and record that at `path`, unless it has that layout."""
+        """Reshard `value` to `spec` and record that at `path`, unless it already has that layout."""
         padded = _wanted(self.experiment, spec, value)
         if _typed(value) == padded:
             return value

@@ -507,7 +507,7 @@ class _FunctionReader:
         return firsts
 
     def _again(self, name: str, tree: str, key: Key) -> tuple[str, str]:
-        """The names and the text of a line that renames a tree, which a repeat gives."""
+        """The names and the text of a line that renames a tree, such as the result of a repeat."""
         of = self.trees[tree]
         names = self._give([name], of, key, tree)
         return ", ".join(names), of.leaves[0] if len(names) == 1 else f"({', '.join(of.leaves)})"

@@ -1,7 +1,7 @@
 """An experiment with `grad` and its arrays in; the gradients of the unsharded graph, in float64 on one device, out.
 
 They are the oracle for gradients: JAX's differentiation rules without mesh, sharding, partitioner or collectives.
-`runner/reference/gradient.py` confirms them by finite differences of the NumPy reference.
+`runner/reference/gradient.py` checks them against finite differences of the NumPy reference.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _WIDE = {
 }
 
 DRAWS = 3
-"""How often the rounding of the gradients is measured, each time at other arrays."""
+"""How often the rounding of the gradients is measured, each time with other arrays."""
 
 
 def unsharded(
@@ -38,11 +38,11 @@ def unsharded(
 ) -> tuple[list[np.ndarray], list[list[np.ndarray]]]:
     """Compute the gradients in float64, in the order of `grad.wrt`, and the rounding errors of several draws.
 
-    A draw is the gradient in the experiment's own dtypes less that in float64, both of the same arrays: the first of
-    the arrays themselves, the others of arrays whose elements are moved by one place of the narrowest dtype that is
-    computed in, since by less all of them would be rounded alike. The last draw is what such a move
-    changes in float64, for experiments that compute in it. Where there are `shares`, which a narrow dtype may lose, a
-    draw before all others is of one, times their number. `floats` are the dtypes of the graph's expressions.
+    A draw is the gradient in the experiment's own dtypes minus that in float64, both for the same arrays: first for the
+    arrays themselves, then for arrays whose elements are moved by one unit in the last place of the narrowest dtype of
+    the computation, since after a smaller move all draws would round alike. The last draw is the effect of such a move
+    in float64, for experiments that compute in it. If there are `shares`, which a narrow dtype may lose, the first draw
+    is that of one share, times their number. `floats` are the dtypes of the graph's expressions.
     """
     names = [array.name for array in experiment.arrays]
     place = _narrowest(floats)
@@ -66,7 +66,7 @@ def unsharded(
             beside = evaluate(
                 nudged(experiment, {n: a.astype(d) for n, a, d in zip(names, moved[0].values(), wide, strict=True)}, 0)
             )
-    # Arrays that were moved may lie where the gradient is not defined.
+    # The gradient may be undefined at moved arrays.
     defined = [pair for pair in zip(own, exact, strict=True) if _as_finite(pair[1], exact[0])]
     draws = [[a - b for a, b in zip(*pair, strict=True)] for pair in defined]
     return exact[0], [*draws, [a - b for a, b in zip(beside, exact[0], strict=True)]]
@@ -178,7 +178,7 @@ class _WideFloats(_Real):
                 kind = self._float_of(weight, literal="float32")
                 operands = [calls.asarray(x, kind) if i == at else x for i, x in enumerate(operands)]
             if operation.indices is not None and not self.experiment.x64:
-                # JAX takes indices of one dtype, and a number of Python's for one of 64 bits.
+                # JAX takes indices of one dtype; a Python integer would be 64-bit.
                 starts = _elements(equation, operation.indices)
                 operands = [np.int32(x) if i in starts and isinstance(x, int) else x for i, x in enumerate(operands)]
         value = super().apply(equation, call, operands)
@@ -204,7 +204,7 @@ def _elements(equation: Equation, name: str) -> range:
 
 
 def _of_32_bits(x: Any) -> Any:
-    # Of a number of Python's it may be the type alone.
+    # For a Python number, the operand may be just its type.
     narrow = {"int64": "int32", "uint64": "uint32"}.get(str(x.dtype)) if isinstance(x, jax.Array) else None
     return x if narrow is None else x.astype(narrow)
 

@@ -1,4 +1,4 @@
-"""A function of the experiment that is the user's Python in; its value, computed as programs call it, out."""
+"""A function of the experiment that is the user's Python in; its value, computed as in programs, out."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def forget() -> None:
 
 
 def raised_in(error: BaseException, imported: Imported) -> Frame | None:
-    """The user's line in which an error was raised; None if none of the lines that were read was running."""
+    """The user's line in which an error was raised; None if no traced line was running."""
     frames = {(frame.file, frame.line): frame for frame in imported.frames.values()}
     running = [frames.get((each.filename, each.lineno or 0)) for each in traceback.extract_tb(error.__traceback__)]
     return next((frame for frame in reversed(running) if frame is not None), None)

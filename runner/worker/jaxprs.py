@@ -197,7 +197,7 @@ class _Reader:
         return name
 
     def what(self, term: Term) -> Term:
-        """The term that a name stands for; any other term unchanged."""
+        """Return the term that a name stands for; any other term is returned unchanged."""
         return self.meant.get(term.name, term) if isinstance(term, Name) else term
 
     def constant(self, value: Any) -> Term:
@@ -310,7 +310,7 @@ class _Body:
         return [v for v in operands if isinstance(v, extended.Var)]
 
     def _operands(self, equation: Any) -> list[Any]:
-        """The operands of a linear solve: the matrix, if there is one, or the solver's; and the right-hand side."""
+        """The operands of a linear solve: the matrix, or else the solver's operands; and the right-hand side."""
         found, lengths = system(equation), equation.params["const_lengths"]
         if found is not None:
             return [found.matrix, equation.invars[-1]]
@@ -338,7 +338,7 @@ class _Body:
         return self.again(term, wish)
 
     def again(self, term: Term, wish: str) -> Name:
-        """Write a line for a term, and return its name."""
+        """Write a line for a term, and return the line's name."""
         name = self.reader.fresh(wish)
         self._put(name, text(term))
         self.reader.meant[name] = term
@@ -382,7 +382,7 @@ class _Body:
         return CannotRead(f"{self.frame or 'the function'}: {why}")
 
     def _wish(self, equation: Any) -> str:
-        """The name that the user's line assigns, or that of the primitive."""
+        """The preferred name of a value: the one that the user's line assigns, or that of the primitive."""
         assigned = _ASSIGNED.match(self.frame.text) if self.frame else None
         return assigned[1] if assigned else equation.primitive.name
 
@@ -411,7 +411,7 @@ class _Body:
         return [at_index(whole, Const(at)) for at in range(len(equation.outvars))]
 
     def _marked(self, term: Term, path: str) -> Name:
-        """The line of a value that was asked for by its path."""
+        """The line of a value that was requested by its path."""
         own = isinstance(term, Name) and term.name in self.lines
         line = cast("Name", term) if own else self.again(term, path.rpartition("/")[2])
         self.reader.marked[line.name] = path

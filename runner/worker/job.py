@@ -1,8 +1,8 @@
 """A job in: the definition of an experiment, and the folders. Events out: the types, then each program's result.
 
 The events, in order: `invalid`, or `types`, then for each step `started` and `finished`, which holds its results, an
-`error`, or why JAX has it `unsupported` after all; at the end `done`. A program's profile is a step of its own after
-it, so that whatever the profiler does, the results have been told.
+`error`, or why JAX does not support it after all; at the end `done`. A program's profile is a separate step after it,
+so that the results are reported before the profiler can fail.
 """
 
 from __future__ import annotations
@@ -61,10 +61,9 @@ Emit = Callable[[Said], None]
 def run(job: dict[str, Any], emit: Emit) -> None:
     """Run one job, independent of earlier ones in this process; the last event is `done`.
 
-    `job` holds the experiment's `definition`, `folder` (for the programs), `data` (where `load` looks),
-    `arrays` (where outputs are left for the parent) and `steps` (a profile's stands after that of its program);
-    `gradient`, where the oracle of gradients is asked for though the hardware is not here; `values`, where nothing is
-    but the types of all values of the graph.
+    `job` holds the experiment's `definition`, `folder` (for the programs), `data` (where `load` looks), `arrays` (where
+    outputs are left for the parent) and `steps` (a profile follows its program); `gradient`, if the gradients' oracle
+    is needed even for absent hardware; `values`, if only the types of all values of the graph are needed.
     """
     phases.told_by(emit)
     if job.get("trace"):
@@ -108,7 +107,7 @@ def _run(job: dict[str, Any], emit: Emit) -> None:
     warm.prepare(experiment)
     phases.tell("JAX was finding the types")
     try:
-        # What is derived is written for the order that the devices have in the mesh, as all programs are.
+        # Derived lines depend on the order of the devices in the mesh, as all programs do.
         absent = _absent(experiment)
         experiment = experiment if absent is None else absent.experiment
         steps = [Step.from_json(entry) for entry in job["steps"]]
@@ -227,7 +226,7 @@ class _Doing:
                     return self._take_profile(step)
         except NotLowered as refused:
             return Finished(step=step, unsupported=str(refused))
-        except Exception as error:  # JAX, XLA and the backend raise what they like; it is all recorded
+        except Exception as error:  # JAX, XLA and the backend may raise anything; all of it is recorded.
             traceback.print_exc()
             name = StepWork.TRACE if step.work is StepWork.TRACE else step.program
             return Finished(step=step, error=_error_text(error, self.folder / f"program_{name}.py"))
@@ -270,7 +269,7 @@ class _Doing:
 
     def _take_profile(self, step: Step) -> Finished:
         phases.tell(f"the profile of {step.program} was taken")
-        # What it holds of the devices' memory goes before the next program runs.
+        # Release its device memory before the next program runs.
         execution = self.executions.pop(step.program, None)
         if execution is None:
             return Finished(step=step, error=f"program {step.program} did not run")
@@ -321,7 +320,7 @@ def _oracle(experiment: Experiment, folder: Path, arrays: Path, floats: Floats) 
         return GradientFile()
     try:
         gradients, draws = gradient.unsharded(experiment, data.make(experiment, folder), floats)
-    except Exception as error:  # as for a program: whatever JAX raises is recorded
+    except Exception as error:  # As for a program, anything that JAX raises is recorded.
         traceback.print_exc()
         return GradientFile(error=f"{type(error).__name__}: {error}")
     handover.leave(arrays / "gradients.bin", [*gradients, *(each for draw in draws for each in draw)])

@@ -38,7 +38,7 @@ def layouts(
     else:
         mesh = module.make_mesh(devices)
         operands = module.abstract_inputs(mesh)
-    # Without an argument nothing else says that the devices are not those that are here.
+    # Without arguments nothing else tells JAX that the devices are not the local ones.
     with calls.set_mesh(mesh) if devices is not None and not operands else contextlib.nullcontext():
         lowered = module.program(mesh).lower(*operands)
         shardings = lowered.compile().output_shardings

@@ -112,7 +112,7 @@ def _from_zero(call: _Call) -> str | None:
     for argument in FROM_ZERO:
         value = call.arguments.get(argument)
         if isinstance(value, int) and value < 0:
-            # JAX 0.12 counts from the end; 0.10 takes it and fails in the compiler.
+            # JAX 0.12 counts from the end; 0.10 accepts it and fails in the compiler.
             return f"{call.name}'s {argument} counts from 0: {value + np.ndim(call.x)} instead of {value}"
     return None
 
@@ -266,7 +266,7 @@ LIMITS: tuple[tuple[Limit | None, Callable[[_Call], str | None]], ...] = (
     ("casts what is the same", _cast),
     ("axes of one kind", _axes_of_one_kind),
 )
-"""The limits of collectives, checked in this order: each where the row has it, or everywhere where no row does."""
+"""The limits of collectives, checked in this order; a limit applies to the rows that have it, or to all if none has."""
 
 
 def _type(x: Any) -> str:

@@ -1,6 +1,6 @@
 """A lowered program in; its explicit collectives, before compilation, out.
 
-They are the same on every platform. A program in the global view has none, a `shard_map` has those of its lines.
+They are the same on every platform. A program in the global view has none; a `shard_map` has those of its lines.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ KINDS = {
     "stablehlo.reduce_scatter": "reduce-scatter", "stablehlo.collective_permute": "collective-permute",
     "stablehlo.collective_broadcast": "collective-broadcast",
 }  # fmt: skip
-"""The collectives of StableHLO, and what XLA calls them."""
+"""The collectives of StableHLO, with XLA's names."""
 
 _AXES = re.compile(r'name = "([^"]+)"')
 
@@ -44,7 +44,7 @@ class _Walk(Walk):
     def operation(self, operation: Any) -> bool:
         kind, attributes, moved = KINDS.get(operation.name), operation.attributes, list(operation.operands)
         if operation.name == "stablehlo.custom_call" and "ragged_all_to_all" in str(attributes["call_target_name"]):
-            # StableHLO has no operation for it; its operands after the first say where what is sent goes.
+            # StableHLO has no operation for it; the operands after the first are offsets and sizes.
             kind, attributes, moved = ring.RAGGED, attributes["backend_config"], moved[:1]
         if kind is None:
             return True
@@ -69,7 +69,7 @@ class _Walk(Walk):
         return False
 
     def _over(self, operation: Any, attributes: Any) -> tuple[tuple[str, ...] | None, int | None]:
-        """The mesh axes of the replica groups, where they are those of axes, and the number of devices in a group."""
+        """The mesh axes of the replica groups, if axes give them, and the number of devices in a group."""
         if operation.name == "stablehlo.collective_permute":
             pairs = _numbers(attributes["source_target_pairs"])
             if pairs is None:

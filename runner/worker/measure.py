@@ -1,7 +1,7 @@
 """A request as JSON in; the time of each collective, product and copy on the local devices out.
 
-Its arguments are the process that started it, which it does not outlive, and what to measure. Each measure is a line
-of JSON on standard output; whatever else is written there goes to standard error.
+Its arguments are the id of the process that started it, with which it ends, and the request. Each measure is a line of
+JSON on standard output; all other output goes to standard error.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def measures(wanted: MeasuringRequest) -> Iterator[MeasuredRun]:
     seconds = _time(calls.jit(_nothing), _placed(mesh, P("x"), (count,), jnp.float32), wanted.runs)
     yield measured(kind="dispatch", dtype="float32", bytes=0, seconds=seconds)
     for collective, size in ((c, s) for c in wanted.kinds for s in wanted.sizes):
-        # Counted as nccl-tests does: the whole of what is gathered or scattered, else what each device gives.
+        # As in nccl-tests: the size of the whole for a gather or scatter, else what each device contributes.
         elements = max(count * count, size // 4 // (count * count) * count * count)
         local = elements // count if collective == "all-gather" else elements
         function = calls.jit(

@@ -1,6 +1,6 @@
-"""A module of MLIR in; its operations in the order in which they run, with their name stacks and how often, out.
+"""An MLIR module in; its operations in execution order, with their name stacks and execution counts, out.
 
-A function is walked at each of its calls: the names inside it are relative to the call's.
+A function is visited at each of its calls: the names inside it are relative to the call's.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _INTEGER = re.compile(r"dense<(-?\d+)>")
 
 
 _NAMING = frozenset({"func.call", "sdy.named_computation", "sdy.manual_computation"})
-"""The operations to whose names those inside of them are relative."""
+"""The operations to whose names those inside them are relative."""
 
 _HANDING = frozenset({f"sdy.{name}" for name in CLAUSES})
-"""The operations that only lay a value out."""
+"""The operations that only change a value's layout."""
 
 
 class Walk:
     """Visits a module's operations from `main` on; subclasses override the hooks.
 
-    `inside` is the name stack of the calls around an operation, `branches` those in which it stands, `times` how often
-    it runs each time that the innermost of them is taken: None in a loop whose length no constant tells.
+    `inside` is the name stack of the calls around an operation, `branches` the branches around it, `times` its number
+    of executions per execution of the innermost branch: None in a loop whose trip count is not constant.
     """
 
     def __init__(self, module: Any) -> None:
@@ -47,7 +47,7 @@ class Walk:
         main = self._functions.get("main", functions[0] if functions else None)
         self.main: Any = main
         self.bindings: dict[Any, Any] = {}
-        """What the arguments of functions and of loops were given last."""
+        """The latest operands for the arguments of functions and loops."""
 
     def walk(self) -> None:
         """Visit every operation that runs."""
@@ -91,7 +91,7 @@ class Walk:
         calls: list[str] = []
         while True:
             uses = list(value.uses)
-            # What a loop hands on as it is, it also returns.
+            # A value that a loop passes through unchanged is also returned.
             use = next((one for one in uses if not one.owner.name.endswith(".return")), uses[0] if uses else None)
             if use is None:
                 return None, calls
@@ -153,7 +153,7 @@ def _text(attribute: Any) -> str:
 def name_of(operation: Any) -> str:
     """The name in the location of an operation: `loc("jit(f)/hidden/dot_general"(callsite(…)))`; "" without one."""
     match = _NAMED.match(str(operation.location))
-    # A file's name is none.
+    # A file name is not the name of an operation.
     return match[1] if match and not re.search(r'"[^"]*":\d', str(operation.location)[: match.end() + 2]) else ""
 
 
@@ -163,7 +163,7 @@ def frames_of(operation: Any) -> tuple[Location, ...]:
 
 
 def shape_of(value: Any) -> tuple[int, ...]:
-    """The shape of a value; empty for what is no array."""
+    """The shape of a value; empty if it is not an array."""
     match = _TENSOR.match(str(value.type))
     return tuple(int(size) for size in match[1].split("x")[:-1]) if match else ()
 
@@ -197,7 +197,7 @@ def producer(value: Any) -> Any:
 
 
 def trip_count(loop: Any) -> int | None:
-    """How often a `stablehlo.while` runs its body, where constants tell: `for (i = start; i < end; i += step)`."""
+    """How often a `stablehlo.while` runs its body, if constants determine it: `for (i = start; i < end; i += step)`."""
     condition, body = (region.blocks[0] for region in loop.regions)
     test = _owner(_last(condition).operands[0])
     if test is None or test.name != "stablehlo.compare" or "LT" not in str(test.attributes["comparison_direction"]):

@@ -1,4 +1,4 @@
-"""The worker's current phase in; an event for the parent out, which shows it where a result takes long."""
+"""The worker's current phase in; an event for the parent, which shows it if a result takes long, out."""
 
 from __future__ import annotations
 

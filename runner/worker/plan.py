@@ -1,6 +1,6 @@
 """A lowered program in; Shardy's plan of it, as plain data, out.
 
-Shardy's passes run on a copy of the module, without XLA: the plan is not what the partitioner then compiles.
+Shardy's passes run on a copy of the module, without XLA: XLA's partitioner may compile something else.
 """
 
 from __future__ import annotations
@@ -368,7 +368,7 @@ class _PlanReader(Places):
         reduces = name in ("all_reduce", "reduce_scatter")
         maker = producer(operand)
         if owner is not None and owner.name.endswith(".return") and maker is not None:
-            # A value that is only returned is moved for the line that constrains it, or that computes it.
+            # A value that is only returned is moved for the line that constrains or computes it.
             line, _, gradient = own if asks and own[0] not in self._results else self._names.where(self.metadata(maker))
         if reduces or line is None:
             line, gradient = own[0] or line, own[2] if own[0] else gradient

@@ -1,7 +1,7 @@
-"""This process's number among several JAX processes in; what that changes in a job out.
+"""This process's number among several JAX processes in; how that changes a job out.
 
-All processes do the same job in step, since a collective waits for all of them. Decisions that depend on the clock are
-agreed on. Work that is needed only once is the first process's.
+All processes do the same job in step, since a collective waits for all of them. They agree on decisions that depend on
+the clock. The first process does work that is needed only once.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Membership:
 
 
 ours = Membership()
-"""That of this process; unless its parent says otherwise it is alone."""
+"""The membership of this process; it is alone unless its parent says otherwise."""
 
 
 def join(arguments: Sequence[str]) -> None:
@@ -53,7 +53,7 @@ def join(arguments: Sequence[str]) -> None:
 
 
 def called() -> Called | Invalid:
-    """Set them from the cluster that started this process."""
+    """Set the membership of this process from the cluster that started it."""
     global ours
     cluster = versions.of_cluster()
     if isinstance(cluster, str):
@@ -71,7 +71,7 @@ def connect() -> None:
     global _connected
     if ours.count > 1 and not _connected:
         calls.configure("jax_cpu_collectives_implementation", "gloo")
-        # Whatever a cluster says has been asked. By itself JAX's coordinator listens on every interface.
+        # In a cluster the address was configured. By default JAX's coordinator listens on every interface.
         _distributed.initialize(
             ours.address,
             ours.count,
@@ -96,7 +96,7 @@ def folders(folder: Path, arrays: Path) -> tuple[Path, Path]:
 
 
 _asked = 0
-"""How often the processes have told each other something."""
+"""How many values the processes have exchanged so far."""
 
 
 def agreed(number: float) -> float:
@@ -127,7 +127,7 @@ def put(value: np.ndarray, sharding: Any) -> jax.Array:
 
 
 def idle(devices: Sequence[Any], numbers: Iterable[int]) -> int | None:
-    """A process without any of these devices; None where each has some."""
+    """The number of a process without any of these devices; None if each has some."""
     occupied = {devices[number].process_index for number in numbers}
     return next((process for process in range(ours.count) if process not in occupied), None)
 

@@ -24,13 +24,13 @@ _LONG = 1.0
 """Seconds above which one run is enough."""
 
 _SETTLING = 0.05
-"""Seconds between the last run and the end of the trace, in which threads write down that they are done."""
+"""Seconds between the last run and the end of the trace, in which threads record that they are done."""
 
 
 def take(program: Program, run: Callable[[], Any], seconds: float, folder: Path, arrays: Path) -> Profiled:
     """Profile blocked runs of a warm program, each of which took `seconds` before.
 
-    The trace goes to `folder/profile/PROGRAM`, its events to a file in `arrays`. Raises whatever the profiler raises.
+    The trace goes to `folder/profile/PROGRAM`, its events to a file in `arrays`. Raises any exception of the profiler.
     """
     runs = _RUNS if seconds < _LONG else 1
     kept = folder / "profile" / program
@@ -52,7 +52,7 @@ def take(program: Program, run: Callable[[], Any], seconds: float, folder: Path,
 def _record(folder: Path, run: Callable[[], Any], runs: int) -> list[float]:
     """Run under the profiler; returns seconds per run."""
     options = jax.profiler.ProfileOptions()
-    # The calls of Python functions would be most of the trace.
+    # Calls of Python functions would be most of the trace.
     options.python_tracer_level = 0
     times: list[float] = []
     cast("Any", jax.profiler).start_trace(folder, create_perfetto_trace=True, profiler_options=options)
@@ -70,7 +70,7 @@ def _record(folder: Path, run: Callable[[], Any], runs: int) -> list[float]:
 
 def _read(path: Path) -> planes.Recorded:
     with warnings.catch_warnings():
-        # jaxlib's types have no __module__. From Python 3.12 on that is a warning, and where warnings are errors,
-        # jaxlib aborts the process.
+        # jaxlib's types have no __module__. From Python 3.12 on that is a warning; if warnings are errors, jaxlib
+        # aborts the process.
         warnings.simplefilter("ignore", DeprecationWarning)
         return planes.read(cast("Any", jax.profiler).ProfileData.from_file(os.fspath(path)).planes)

@@ -1,4 +1,4 @@
-"""An error of JAX's, or types that it would refuse, in; a sentence for the user out."""
+"""An error of JAX, or types that it would refuse, in; a sentence for the user out."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def unlike_branches(ends: dict[int, tuple[Any, ...]]) -> str | None:
 
 
 def first_lines(error: BaseException) -> str:
-    """The first sentences of a message of JAX's."""
+    """The first sentences of one of JAX's messages."""
     lines = [line.strip() for line in str(error).strip().splitlines()]
     if not lines:
         return "it is not implemented for these operands"

@@ -1,8 +1,9 @@
 """The layouts in a module in; for each sharded dimension the keys of the file that shard it out.
 
-What an axis shards is a region: a dimension of a value, and the dimensions that run along it through operations, as
-far as the axis shards these too. Every key that shards a dimension of a region is a reason that all of it is sharded:
-without one of several the others shard it still. A value that a key lays out is the end of a region for its readers.
+A region belongs to one mesh axis: a dimension of a value, and the dimensions that correspond to it through operations,
+as far as the axis shards these too. Every key that shards a dimension of a region is a reason for the sharding of all
+of it: without one of several, the others still shard it. For its readers, a value whose layout a key sets begins a new
+region.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ RegionNodes: TypeAlias = tuple[Mapping[str, RegionNode], ...]
 
 
 def whole(axis: str) -> str:
-    """The mesh axis behind an axis of Shardy's, which may be a part of one."""
+    """Return the mesh axis that one of Shardy's axes names whole or in part, as `data:(1)2` does."""
     return axis.partition(":")[0]
 
 
@@ -50,7 +51,7 @@ class Regions:
         self._keys.setdefault(self._top(node), {})[key] = None
 
     def hint(self, node: RegionNode, key: str) -> None:
-        """Record a key that may shard a dimension, where none certainly does."""
+        """Record a key that may shard a dimension, to be used if no other key does."""
         self._hints.setdefault(self._top(node), {})[key] = None
 
     def lie(self, nodes: RegionNodes, spec: Spec, key: str) -> None:

@@ -23,13 +23,13 @@ from runner.worker.said import CapturedStderr
 from runner.worker.specs import partition
 
 _TRIES = 6
-"""How many ways are tried of one warning; each is a program of a few lines that is compiled."""
+"""How many ways are tried for one warning; each is a program of a few lines that is compiled."""
 
 
 def ways(experiment: Experiment, origins: Origins, said: str | None, mesh: Any, *, run: bool) -> dict[str, Reshard]:
-    """By the text of each rematerialization warning the two layouts, and steps between them that avoid it.
+    """Return, by the text of each rematerialization warning, the two layouts, and steps between them that avoid it.
 
-    `mesh` is JAX's. The steps are compiled and, with `run`, executed; those that do not help are left out.
+    `mesh` is JAX's. The steps are compiled and, with `run`, executed; those that do not help are omitted.
     """
     by_text: dict[str, Reshard] = {}
     if said is None or "full rematerialization" not in said.lower():
@@ -74,7 +74,7 @@ def _tried(
     run: bool,
 ) -> int | None:
     """The bytes that a device sends for these steps; None where the compiler warns again or the values differ."""
-    # Of explicit sharding too, the compiler is asked: its types are not.
+    # Explicit sharding is compiled too, since the warning does not come from the types.
     mesh = Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
     before, *rest = (NamedSharding(mesh, partition(spec)) for spec in (change.before, *through, change.after))
 

@@ -1,4 +1,4 @@
-"""Nothing in; the text that XLA writes to standard error from then on out."""
+"""Captures the text that XLA writes to standard error."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import sys
 
 
 class CapturedStderr:
-    """Records file descriptor 2 from now on, the only place for XLA's warnings."""
+    """Records output to file descriptor 2 from now on, the only place where XLA writes its warnings."""
 
     def __init__(self) -> None:
         sys.stderr.flush()
         self._start = os.fstat(2).st_size
 
     def text(self) -> str | None:
-        """The text written since; None where the descriptor is no readable file."""
+        """The text written since; None if the descriptor is not a readable file."""
         sys.stderr.flush()
         try:
             return os.pread(2, os.fstat(2).st_size - self._start, self._start).decode(errors="replace")

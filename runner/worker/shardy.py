@@ -22,10 +22,10 @@ Dims = tuple[str | None, ...]
 
 @dataclass(frozen=True)
 class ShardingRule:
-    """A sharding rule: the factors of each dimension of operands and results, their sizes, and what is special.
+    """A sharding rule: the factors of each dimension of operands and results, their sizes, and their kinds.
 
     - `reduced`: summed over, or reduced otherwise; `whole`: not to be sharded; `permuted`: not computed block by block.
-    - `names`, `results`: the names of the factors and of the results' dimensions, where the operands' are known.
+    - `names`, `results`: the names of the factors and of the results' dimensions, if the operands' are known.
     """
 
     text: str | None = None

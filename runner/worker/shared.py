@@ -1,8 +1,8 @@
 """A program's text and operands in; its compilation, shared with an earlier program of the same text, out.
 
-The points of a sweep that differ in their data, in what they expect or in what another program reads have programs of
-the same text. What is compiled depends on nothing but that and on the types and layouts of the operands, so such a
-program is compiled once, and run as often as there are points.
+The points of a sweep that differ only in their data, in their expectations or in keys that other programs read have
+programs with the same text. A compilation depends only on the text and on the types and layouts of the operands, so
+such a program is compiled once, and run once per point.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from runner.worker.compilation import CompiledModule
 
 _MOST = 8
-"""How many compilations are kept: the memory of a process that does many points stays flat."""
+"""How many compilations are kept, so that the memory of a process with many points does not grow."""
 
 _INPUTS = re.compile(r"^def inputs\(\):\n(?:(?: .*)?\n)+", re.MULTILINE)
 """The data of a program; the compiler sees only their types and layouts."""
@@ -39,7 +39,7 @@ def compiled(
 ) -> tuple[Any, CompiledModule]:
     """The function to run and its compilation: those of an earlier program, or else `compile_it`'s.
 
-    `text` is the source of the program, `function` its jitted function, `operands` what it is called with, on devices.
+    `text` is the source of the program, `function` its jitted function, `operands` its arguments, on devices.
     """
     key = _INPUTS.sub("", text), *((jax.typeof(operand), operand.sharding) for operand in jax.tree.leaves(operands))
     kept = _kept.get(key)

@@ -1,4 +1,4 @@
-"""The condition and the body of a `while` in; its trip count, as far as constants bound it, out."""
+"""The condition and the body of a `while` in; its trip count, if constants bound it, out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.extend import core as extended
 
 Known: TypeAlias = "int | Carried | Bounds | None"
-"""What is known of a value in a step; None if nothing is."""
+"""A value that is known in a step; None if nothing is known about it."""
 
 
 @dataclass(frozen=True)

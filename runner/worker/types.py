@@ -59,7 +59,7 @@ def infer(experiment: Experiment, *, derives: bool = False) -> InferredTypes:
         known = {array.name: _array_type(experiment, array.name) for array in experiment.arrays} | nodes["graph"]
         named = {array.name: array.name for array in experiment.arrays} | dict(paths(experiment.lines("graph")))
         for path, spec in experiment.constrained.items():
-            # What stands in a repeat of no steps has no type.
+            # Lines in a repeat without steps have no type.
             if path in known:
                 key = ("constraints", experiment.patterned.get(named[path], named[path]))
                 fits(spec, known[path].shape, (), experiment.mesh, key, named[path], experiment.logical.get(key))
@@ -75,7 +75,7 @@ def infer(experiment: Experiment, *, derives: bool = False) -> InferredTypes:
                 unsupported[Program.EXPLICIT] = _reason(fault)
     deriving: dict[str, Any] = {}
     if derives or Program.DERIVED in experiment.programs:
-        # It lowers the graph, which few other evaluations need.
+        # Imported here: it lowers the graph, which few other evaluations need.
         from runner.worker import derive
 
         derivation = derive.derived(graph, derive.Judge(_refused_lines, _requested))
@@ -119,7 +119,7 @@ def infer(experiment: Experiment, *, derives: bool = False) -> InferredTypes:
 
 
 def _place(experiment: Experiment, output: str) -> str:
-    """What readers know the line of `per_device` by that an output is."""
+    """The readers' name of the line of `per_device` that computes an output."""
     frame = experiment.given_frames["per_device"].get(output)
     return "per_device" if frame is None else f"per_device ({frame})"
 
@@ -220,7 +220,7 @@ def per_device(experiment: Experiment, floats: Floats) -> tuple[dict[str, Typed]
 
     def shard(*arrays: Any) -> tuple[()]:
         values = dict(zip((a.name for a in experiment.given), arrays, strict=True))
-        # What is passed over a gradient may stand inside of a call, where it has a path and no name.
+        # A value passed across the gradients may be inside a call, where it has a path and no name.
         held = dict(values)
 
         def keep(path: str, value: Any) -> None:
@@ -251,7 +251,7 @@ def _whole(experiment: Experiment, local: Typed, spec: Spec, name: str) -> Typed
     if len(spec) > len(local.shape):
         entries = f"{len(spec)} {'entry' if len(spec) == 1 else 'entries'}"
         raise invalid(("outputs", name), f"the spec has {entries}, but '{name}' has rank {len(local.shape)}")
-    # A block is whole over the automatic axes, which lay it out when the program is done.
+    # A block is whole over the automatic axes, which the compiler lays out at the end of the program.
     whole = Layout.of_shards(experiment.mesh, local.shape, spec.over(experiment.manual.axes)).shape
     fits(spec, whole, (), experiment.mesh, (key := ("outputs", name)), name, experiment.logical.get(key))
     return Typed(whole, local.dtype)
@@ -411,7 +411,7 @@ def _refused_by_vmap(experiment: Experiment, types: Mapping[str, Typed]) -> str 
     structs = _structs(experiment, lambda layout: layout.shard_shape)
     for axis in reversed(experiment.mesh.axes):
         size = experiment.mesh.sizes[axis]
-        # Every device has its own block of a gradient, though several may be the same.
+        # Every device has its own block of a gradient, though several may be equal.
         in_axes = tuple(
             None if a.init is not None and axis in a.layout.replicated_over else 0 for a in experiment.given
         )
@@ -445,4 +445,4 @@ _REFUSED: Mapping[Program, Callable[[Experiment, Mapping[str, Typed]], str | Non
     Program.SHARD_MAP: _refused_by_shard_map,
     Program.VMAP: _refused_by_vmap,
 }
-"""Why JAX cannot express a program of `per_device`, given the types of its values, where the types alone do not say."""
+"""Why JAX cannot express a program of `per_device`, from the types of its values, where JAX does not say."""

@@ -74,16 +74,16 @@ def propagated(lowered: Any) -> tuple[Any, Any] | str:
 
 
 def told_each_other(key: str, number: int, count: int, text: str) -> list[str]:
-    """Exchange texts among `count` processes: returns those of all, by number, once all have sent theirs.
+    """Exchange texts among `count` processes: return those of all, by number, once all have sent theirs.
 
-    - `key`: the name of this exchange; `number`: that of this process; `text`: what it sends.
+    - `key`: the name of this exchange; `number`: the number of this process; `text`: what it sends.
 
-    JAX's public ways to do so run collectives, which fail if a process is half a minute late. This uses the private
-    client of `jax.distributed`.
+    JAX's public functions for this run collectives, which fail if a process is half a minute late. This uses the
+    private client of `jax.distributed`.
     """
     client: Any = importlib.import_module("jax._src.distributed").global_state.client
     client.key_value_set(f"shardproof/{key}/{number}", text)
-    # A process that waits for one that has died is ended by its parent.
+    # If a process dies, its parent ends the others that wait for it.
     return [client.blocking_key_value_get(f"shardproof/{key}/{process}", _A_DAY) for process in range(count)]
 
 
@@ -104,7 +104,7 @@ def of_cluster() -> tuple[int, int, str, tuple[int, ...] | None] | str:
             detected = clusters.ClusterEnv.auto_detect_unset_distributed_params(
                 address, None, None, local, None, _COMING
             )
-        except Exception as error:  # Kubernetes, the network or a malformed variable may raise anything
+        except Exception as error:  # Kubernetes, the network or a malformed variable may raise anything.
             return f"JAX cannot find out which process of the cluster this is: {type(error).__name__}: {error}"
     address, count, number, local = detected
     if address is None or count is None or number is None:
@@ -183,7 +183,7 @@ def scan_counts(params: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def expanded(params: Mapping[str, Any]) -> Callable[..., Any]:
-    """The function that a `call_hi_primitive` of 0.12 stands for."""
+    """The function that a `call_hi_primitive` of JAX 0.12 calls."""
     primitive = params["_prim"]
 
     def call(*operands: Any) -> Any:

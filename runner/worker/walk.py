@@ -44,13 +44,13 @@ from runner.worker.refusing import first_lines, refusal, unfit, unlike, unlike_b
 from runner.worker.specs import partition
 from runner.worker.versions import abstract_mesh, sharding_type_errors
 
-# The table names functions of it, and `import jax` leaves it out.
+# The table names functions in it, and `import jax` does not import it.
 importlib.import_module("jax.ad_checkpoint")
 
 REFUSALS = (
     TypeError, ValueError, IndexError, KeyError, NotImplementedError, ArithmeticError, *sharding_type_errors(),
 )  # fmt: skip
-"""What JAX raises when it does not accept operands. Anything else is a bug, and is not caught."""
+"""The exceptions that JAX raises if it does not accept operands. Others are bugs, and are not caught."""
 
 
 @cache
@@ -64,7 +64,7 @@ def function(dotted: str) -> Callable[..., Any]:
 
 
 def function_of(operation: Operation) -> Callable[..., Any]:
-    """The JAX function of a row; of `x.at[index].add(values)` one of `x`, `index` and `values`."""
+    """The JAX function of a row; for `x.at[index].add(values)`, a function of `x`, `index` and `values`."""
     method = operation.method
     if method is None:
         return function(operation.jax)
@@ -81,15 +81,15 @@ class Walker:
 
     experiment: Experiment
     values: dict[str, Any]
-    """What there is, by its name: before a run what the lines begin with, after it what they give too."""
+    """The values by name: before a run those that the lines begin with, after it also those that they define."""
     on_value: Callable[[str, Any], None] = lambda _path, _value: None
-    """Called with each named value as it is made."""
+    """Called with each named value when it is computed."""
     on_part: Callable[[Source, Any], None] = lambda _source, _value: None
-    """Called with the value of each equation, and of each value that one reads, and where that is written."""
+    """Called with the value of each equation and of each value that one reads, and the place where it is written."""
     under_vmap: bool = False
-    """Whether the values are mapped by `jax.vmap`, which knows no varying axes and raises more kinds of error."""
+    """Whether the values are mapped by `jax.vmap`, which has no varying axes and raises more kinds of errors."""
     combining: bool = field(init=False, default=False)
-    """Whether JAX is calling a function that combines two values: a refusal there is one of the whole call."""
+    """Whether JAX is calling a function that combines two values; a refusal there is one of the whole call."""
     _numbered: dict[int, Any] = field(init=False, default_factory=dict[int, Any])
     _section: Section = field(init=False, default="graph")
 
@@ -144,7 +144,7 @@ class Walker:
         if not source.whole or self.combining:
             return value
         if isinstance(value, int):
-            # Python's own may be larger than any dtype holds.
+            # Python's number may be larger than any dtype represents.
             self.apply(equation, jax.typeof, [value])
         elif value is None or isinstance(value, str | slice):
             self.refuse(f"{value!r} is no array and no number", source)
@@ -152,7 +152,7 @@ class Walker:
         return self.settle(source.line.path, value)
 
     def _take_apart(self, value: Any, source: Source) -> None:
-        """Raise where a line unpacks a value into another number of names than it has parts."""
+        """Raise if a line unpacks a value into a different number of names than it has parts."""
         names = 0 if source.line.origin is None else source.line.origin.parts
         if not names:
             return
@@ -162,7 +162,7 @@ class Walker:
             self.refuse(f"it gives {gives}, and {names} names stand before it", source)
 
     def refuse(self, message: str, source: Source) -> NoReturn:
-        """Raise `InvalidExperiment` with a message about what is written there."""
+        """Raise `InvalidExperiment` with a message about the part of a line at this place."""
         key, uses = source.line.written(self._section)
         raise InvalidExperiment(located(key, source.text, fault_at(message, source), uses)) from None
 
@@ -291,14 +291,14 @@ class Walker:
         return abstract_mesh(mesh)
 
     def _unlike(self, body: Graph, repeat: Repeat, first: Sequence[Any], ends: Sequence[Any], call: str) -> None:
-        """Raise where a carry ends the body with another type than it starts with."""
+        """Raise if a carry ends the body with another type than it starts with."""
         for value, start, end, source in zip(body.inputs, first, ends, repeat.starts, strict=False):
             message = unlike(value.name, jax.typeof(start), end, source.text, call)
             if message:
                 self.refuse(message, Source(source.line, source.text))
 
     def _over(self, equation: Equation, repeat: Repeat) -> tuple[Any, ...]:
-        """The values that a repeat slices in each step. Raises `InvalidExperiment` where they are too short."""
+        """The values that a repeat slices in each step. Raises `InvalidExperiment` if they are too short."""
         slices: list[Any] = []
         sliced = zip(equation.operands, repeat.starts, strict=True)
         for operand, source in list(sliced)[repeat.carried :]:
@@ -315,7 +315,7 @@ class Walker:
         return value
 
     def carried(self, path: str, value: Any, start: Any) -> Any:
-        """Hook: the value that a loop carries on, from those at the end and at the start of its body."""
+        """Hook: the value of a carry for the next step, from its values at the end and at the start of the body."""
         return value
 
     def settle(self, path: str, value: Any) -> Any:
@@ -323,10 +323,10 @@ class Walker:
         return value
 
     def apply(self, equation: Equation, call: Callable[..., Any], operands: list[Any]) -> Any:
-        """`call(*operands)`, which an equation stands for; a refusal becomes a fault there.
+        """Evaluate `call(*operands)` for an equation; a refusal becomes a fault at its place.
 
-        JAX asserts some of what it asks of operands: the ranks of a `conv_transpose`; of an axis with a name it says
-        that the name is not bound.
+        JAX asserts some requirements on operands, such as the ranks of a `conv_transpose`; for a mesh axis given by an
+        unknown name it reports an unbound name.
         """
         if self.combining:
             return call(*operands)

@@ -1,8 +1,8 @@
-"""An experiment in; this process configured as a fresh one out, whatever ran before.
+"""An experiment in; this process configured like a fresh one out, whatever ran before.
 
-What a program's header sets of JAX stays set: each job begins with JAX's own configuration, and where the number of
-simulated devices is another, the backends are made anew. Everything else that a program could change for the next one
-(the platform, the environment that libtpu reads) makes it another kind of job, which another process does.
+The JAX settings of a program's header persist: each job begins with JAX's own configuration, and if the number of
+simulated devices changes, the backends are created again. A program that differs in anything else that persists (the
+platform, libtpu's environment) is another kind of job, which another process does.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from runner.link.events import Done
 from runner.worker import calls, processes, shared
 
 _PRECISION: Any = cast("Any", jax.config).jax_default_matmul_precision
-"""What the user's environment says of it; a program's header may say otherwise."""
+"""The precision that the user's environment sets; a program's header may set another."""
 
 _simulated: int | None = None
 """The number of devices that the backends of this process simulate, if it has any."""
@@ -35,19 +35,19 @@ def prepare(experiment: Experiment) -> None:
         calls.configure("jax_platforms", "cpu")
     elif absent is None and experiment.target.platform == "cpu":
         calls.configure("jax_platforms", "cpu")
-        # As the header of its programs says.
+        # As the headers of its programs do.
         simulate(experiment.target.devices_each if experiment.on_mesh else 1)
     else:
         processes.connect()
 
 
 def simulate(devices: int) -> None:
-    """Set the number of simulated CPU devices; drops whatever lives on the old ones."""
+    """Set the number of simulated CPU devices; arrays on the old devices are lost."""
     global _simulated
     if _simulated == devices:
         return
     if _simulated is not None:
-        # It imports Pallas, whose 50 ms most processes can do without.
+        # It imports Pallas, which takes 50 ms and which most processes do not need.
         from jax.extend import backend
 
         shared.forget()

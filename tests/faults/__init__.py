@@ -1,13 +1,14 @@
 """Bad input as data: one line of `inputs.jsonl` in; the experiment and the command line with that mistake out.
 
-A line has what is wrong with the good experiment, and what the command has to say of it:
+A line has the change to the good experiment, and the expected message:
 
-- `key` and `value`: the YAML that stands there instead; `expression`: a text that does; `overrides`: what is appended
-  to the command line; `text`: the bytes of the whole file, in base64.
-- `module`: whose command line it is, `runner` unless it is said; `alone`: whether `overrides` are all of it.
-- `environment`: variables of it.
-- `status`: the exit status, 2 unless it is said; `place`: the line of the message that says where the mistake is, the
-  key with it; null where it has none. `says`: of about a hundred, one for each kind of message, a part of it.
+- `key` and `value`: the YAML value of a key; `expression`: a text for it; `overrides`: words appended to the command
+  line; `text`: the bytes of the whole file, in base64.
+- `module`: the module whose command line it is, by default `runner`; `alone`: whether `overrides` are the whole command
+  line.
+- `environment`: environment variables.
+- `status`: the exit status, by default 2; `place`: the line of the message with the place of the mistake and the key;
+  null if there is none. `says`: for about a hundred lines, one for each kind of message, a part of the message.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ outputs:
 _HERE = "@@@"
 
 NOT_PINNED = "?"
-"""The place of an input of which only the message is pinned."""
+"""The place of an input for which only the message is pinned."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,8 @@
-"""`python -m tests.faults FILE`: what each input's command says now; a line of FILE for each, which goes on there.
+"""`python -m tests.faults FILE`: the present output of each input's command; appends a line of FILE for each, and
+resumes there.
 
-With `--write` the lines of `inputs.jsonl` are given the `place` that FILE has for them, and the words of those alone
-that stand for a kind of message, or have no place.
+With `--write` the lines of `inputs.jsonl` get the `place` that FILE has for them; those that represent a kind of
+message, or have no place, also get the words.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ THEIRS = (
     "not YAML", "not a Python expression", "no viable alternative", "Interpolation", "Merge error", "Cannot convert",
     "token recognition", "mismatched input", "extraneous input", "missing EQUAL", "could not",
 )  # fmt: skip
-"""The beginnings of messages of YAML, Python, Hydra and OmegaConf."""
+"""The beginnings of messages from YAML, Python, Hydra and OmegaConf."""
 
 
 def kind(says: str) -> str:

@@ -1,1 +1,1 @@
-"""Functions of Python as users have them: what experiments import."""
+"""Python functions as users write them, which experiments import."""

@@ -1,4 +1,4 @@
-"""What one device does, as people write it for `shard_map`."""
+"""Device code as people write it for `shard_map`."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""A base of modules as Equinox has one: whoever derives from it makes a pytree, whose leaves are its fields."""
+"""A base class of modules, as in Equinox: a subclass is a pytree whose leaves are its fields."""
 
 import dataclasses
 from typing import Any, cast, dataclass_transform
@@ -25,4 +25,4 @@ class _Registering(type):
 
 
 class Module(metaclass=_Registering):
-    """What classes of modules derive from."""
+    """The base class of modules."""

@@ -1,6 +1,6 @@
-"""Device code as people write it for `shard_map`, each function with one mistake, and what it is meant to compute.
+"""Device code as people write it for `shard_map`, each function with one mistake, and the intended computation.
 
-The line of the mistake ends in `# planted`. `NAME_whole` is of whole arrays.
+The line of the mistake ends in `# planted`. `NAME_whole` is the intended computation on whole arrays.
 """
 
 import jax
@@ -229,7 +229,7 @@ def noise(x, seed):
     return x + jax.random.normal(key, x.shape)
 
 
-# What moves.
+# Collectives that move data.
 
 
 def product_whole(a, b):

@@ -1,4 +1,4 @@
-"""A step of training, as people write it: a gradient of its own, layers in a Python loop, a helper under `jit`."""
+"""A training step, as people write it: its own gradient, layers in a Python loop, a helper under `jit`."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""A few layers that are scanned, as people write them: with a helper, a checkpoint, and named scopes of their own."""
+"""A few scanned layers, as people write them: with a helper, a checkpoint, and their own named scopes."""
 
 import jax
 

@@ -29,7 +29,7 @@ _LEFT, _TOP, _BELOW, _RIGHT = 74, 14, 46, 20
 class Dot:
     """A point of a scatter plot: `kind` selects its mark and colour; `id` links it to its table row.
 
-    `short` and `long` are what the chart calls it, if it is on the front at length.
+    The chart labels it with `short`, or with `long` if it is on the front.
     """
 
     x: float

@@ -27,7 +27,7 @@ _UNITS = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"))
 class MeasuredPoint:
     """A point: its name, its record, its overrides, and the link target.
 
-    - `same_as`: the index of the point that stands for it, whose record it shares.
+    - `same_as`: the index of the equivalent point that was run, whose record it shares.
     """
 
     name: str

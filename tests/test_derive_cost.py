@@ -16,7 +16,7 @@ from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.experiment.reader import read
 from runner.faults import InvalidExperiment
-from runner.programs.types import Types
+from runner.programs.types import InferredTypes
 from runner.worker.types import infer
 from tests import harness
 
@@ -33,7 +33,7 @@ outputs: {C: []}
 V5P: dict[str, Any] = yaml.safe_load((conf_folder() / "hardware" / "v5p.yaml").read_text("utf-8").replace("e+", "e"))
 
 
-def _types(experiment: Experiment) -> Types:
+def _types(experiment: Experiment) -> InferredTypes:
     with harness.configured(experiment):
         return infer(replace(experiment, programs=(Program.DERIVED,), chosen=True))
 

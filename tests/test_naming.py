@@ -149,7 +149,7 @@ def test_an_experiment_without_a_name_has_its_files(here: Path) -> None:
     )
 
 
-def test_a_sweep_over_a_file_goes_on_where_it_ended(here: Path) -> None:
+def test_a_sweep_over_a_file_can_be_resumed(here: Path) -> None:
     swept = command(here, "-m", "my.yaml", *ROW, "seed=1,2", "hydra.sweep.dir=sweep")
     assert swept.returncode == 0, swept.stderr
     resumed = command(here, "resume=sweep")

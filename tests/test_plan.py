@@ -99,7 +99,7 @@ def test_the_weights_for_a_small_batch_are_sharded_by_columns_then_rows() -> Non
     assert found.proved
 
 
-def test_a_memory_limit_makes_the_same_of_a_batch_that_could_be_divided() -> None:
+def test_a_memory_limit_shards_the_weights_of_a_divisible_batch_too() -> None:
     by_rows = {"outputs": {"y": ["model", None]}}
     whole = planned(mlp(8, {"model": 4}, x=[]) | by_rows)
     assert whole.best.held > 3000
@@ -419,7 +419,7 @@ def test_the_gradient_of_a_product_is_computed_in_the_layout_of_its_weight() -> 
     }  # fmt: skip
 
 
-def test_a_limit_that_nothing_meets_says_the_least_that_would() -> None:
+def test_a_limit_that_no_plan_meets_names_the_least_that_would() -> None:
     with pytest.raises(NoPlan) as error:
         planned(mlp(8, {"model": 4}, x=[], plan={"memory": 1000}))
     assert "arrays and outputs take 1536 bytes of a device at least" in str(error.value)
@@ -653,7 +653,7 @@ def test_a_fault_in_a_competitors_file_is_one_message(written: str, message: str
     assert "Traceback" not in done.stderr
 
 
-def test_a_memory_limit_is_held_as_it_is_compiled(tmp_path: Path) -> None:
+def test_a_memory_limit_holds_for_the_compiled_program(tmp_path: Path) -> None:
     """The model's memory is within the limit, but the compiler needs more: a plan that holds less is made."""
     by_rows = {"outputs": {"y": ["model", None]}}
     loose = _command(tmp_path, mlp(8, {"model": 4}, x=[], plan={"candidates": 1}, program="auto") | by_rows)

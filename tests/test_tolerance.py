@@ -312,14 +312,14 @@ def test_a_bound_is_carried_as_far_as_another(dtype: str, bound: Any, start: Any
     assert carried(given[0], given[1], given[2], dtype).tolist() == [further]
 
 
-def test_what_the_dtype_cannot_hold_may_be_nothing_finite_and_no_other_number() -> None:
+def test_an_overflowing_element_may_be_infinite_but_no_other_number() -> None:
     beyond = Alternatives(overflows=np.array([True, True, False]))
     found = apart_beside([math.nan, 3.0, 1.0], [500.0, 500.0, 1.0], beyond)
     assert (found.wrong, found.overflowing) == (1, 1)
 
 
 @pytest.mark.parametrize(("dtype", "beyond"), [("float8_e4m3fn", -512.0), ("float16", 7e4)])
-def test_what_overflows_is_no_error_beside_what_does_not(dtype: str, beyond: float) -> None:
+def test_overflowing_elements_do_not_affect_the_others(dtype: str, beyond: float) -> None:
     overflows = Alternatives(overflows=np.array([True, False]))
     with np.errstate(over="ignore"):
         nothing = np.asarray([beyond, 1.0]).astype(dtypes.dtype(dtype).numpy)

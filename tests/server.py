@@ -125,7 +125,6 @@ _OF_COMMANDS = (
     "runner.flow.findings",
     "runner.flow.modes",
     "runner.flow.run",
-    "runner.record.code",
     "runner.show.collectives",
     "runner.show.keeping",
     "runner.show.modes",

@@ -52,10 +52,17 @@ def test_the_page_is_true_and_the_process_imports_no_jax(tmp_path: Path) -> None
 
 def test_the_page_of_functions_is_true(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "functions.md").read_text(encoding="utf-8")
-    checked, referring = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    defined = "attention = ring_attention = lambda q, k, v: jax.nn.softmax(q @ k.T) @ v\nq = k = v = jnp.ones((8, 4))\n"
-    printed = script(f"{checked}{defined}{referring}assert record.status == 'passed', record\n", tmp_path)
-    assert printed.count("passed: 1 of 1 programs passed") == 2
+    checked, own, referring = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    defined = """
+from jax.lax import all_gather
+attention = lambda q, k, v: jax.nn.softmax(q @ k.T) @ v
+device_code = lambda q, k, v: attention(q, all_gather(k, "x", tiled=True), all_gather(v, "x", tiled=True))
+q = k = v = jnp.ones((8, 4))
+mesh = jax.sharding.AbstractMesh((4,), ("x",))
+"""
+    passes = "assert record.status == 'passed', record\n"
+    printed = script(f"{checked}{defined}{own}{passes}{referring}{passes}", tmp_path)
+    assert printed.count("passed: 1 of 1 programs passed") == 3
 
 
 def test_the_import_is_cheap(tmp_path: Path) -> None:

@@ -30,13 +30,18 @@ TIMES = ("time", "timing", "environment", "overrides")
 
 
 def documented() -> list[str]:
-    """Return the experiments of the source documents that have a program `shard_map` on several devices."""
+    """Return the experiments of the source documents that have a program `shard_map` on several devices.
+
+    Without those that import a Python file, which `flow.run` looks for beside the experiment's own.
+    """
     named = set(re.findall(r"`(\w+)`", (ROOT / "docs" / "sources.md").read_text(encoding="utf-8")))
     text = {name: (ROOT / "conf" / "experiment" / f"{name}.yaml").read_text(encoding="utf-8") for name in EXPERIMENTS}
     return [
         name
         for name in sorted(named & set(EXPERIMENTS))
-        if re.search(r"^(per_device|both):", text[name], re.MULTILINE) and "\n  invalid: " not in text[name]
+        if re.search(r"^(per_device|both):", text[name], re.MULTILINE)
+        and "\n  invalid: " not in text[name]
+        and not re.search(r"^imports:", text[name], re.MULTILINE)
     ]
 
 

@@ -25,7 +25,7 @@ def inner_layouts(experiment: Experiment, types: Parts, prices: Prices) -> Hints
     graph = layable(experiment, types, ())
     if len(graph.tensors) + len(graph.operations) > _VARIABLES:
         return None
-    tables = Tables(experiment.mesh, graph, prices, divided=False)
+    tables = Tables(experiment.mesh, graph, prices, divided=False, partitioned=False)
     network = tables.network
     if elimination.ordered([len(costs) for costs in network.alone], network.pairs)[1] > _LARGEST:
         return None

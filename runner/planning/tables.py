@@ -112,9 +112,16 @@ class Transmission:
 class Tables:
     """The tables of all costs; variables are the tensors by number, then the operations by number."""
 
-    def __init__(self, mesh: Mesh, layable: Layable, prices: Prices, *, divided: bool | None = None) -> None:
-        """Tables to be compared must agree in `divided`, which by default is that of the prices."""
+    def __init__(
+        self, mesh: Mesh, layable: Layable, prices: Prices, *, divided: bool | None = None, partitioned: bool = True
+    ) -> None:
+        """Tables to be compared must agree in `divided`, which by default is that of the prices.
+
+        `partitioned`: whether products are computed as XLA's partitioner divides them, or as planned: in per-device
+        lines, which no partitioner changes.
+        """
         self.mesh, self.layable, self.prices = mesh, layable, prices
+        self._partitioned = partitioned
         self._divided = prices.divided if divided is None else divided
         self.units, self._shared = _fitting(mesh, layable)
         self._spaces = Spaces(mesh, prices, self.units)
@@ -480,7 +487,7 @@ class Tables:
         possible = self._possible[kind]
         numbers = {id(way): at for at, way in enumerate(possible)}
         planned = np.array([numbers[id(way)] for way in ways])
-        if not operation.work.flops or not dimensions:
+        if not (self._partitioned and operation.work.flops and dimensions and self.units):
             self._compiled[key] = np.broadcast_to(planned, (len(lying.own), len(planned)))
             return self._compiled[key]
         axes = [unit[0] for unit in self.units]

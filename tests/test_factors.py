@@ -20,7 +20,7 @@ from runner.derivation.operations import WAYS
 from runner.derivation.registry import Way
 from runner.derivation.rules import Rule
 from runner.derivation.scopes import Binding, Names
-from runner.derivation.values import Value
+from runner.derivation.values import DeviceValue
 from runner.dtypes import dtype
 from runner.experiment.model import Experiment
 from runner.graph.model import Ref
@@ -172,7 +172,7 @@ def ours(experiment: Experiment) -> tuple[str, Groups | None] | None:
         names = Names(experiment, planned(experiment)[1])
     names.path = "out"
     for array in experiment.arrays:
-        value = Value(Name(array.name), array.shape, Spec(((),) * len(array.shape)), array.dtype)
+        value = DeviceValue(Name(array.name), array.shape, Spec(((),) * len(array.shape)), array.dtype)
         names.scopes[0].names[array.name] = Binding(value)
     read = list(leaves(names.statics, equation))
     named = names.statics.spelling.named

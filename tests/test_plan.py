@@ -24,7 +24,7 @@ from runner.faults import InvalidExperiment, key_text
 from runner.planning.elimination import TooLarge, eliminated, least_of_each
 from runner.planning.messages import Messages
 from runner.planning.network import Network
-from runner.planning.plan import NoPlan, Plan, Wanted, plan
+from runner.planning.plan import LayoutPlan, NoPlan, Wanted, plan
 from runner.planning.program import programmed
 from runner.planning.reading import layable
 from runner.planning.solving import Solver
@@ -62,7 +62,7 @@ def read_graph(config: Mapping[str, Any]) -> Experiment:
     return read({**auto.without(config), "program": "auto"})
 
 
-def planned(config: Mapping[str, Any]) -> Plan:
+def planned(config: Mapping[str, Any]) -> LayoutPlan:
     """Return the plan of a configuration, with the types from JAX in this process."""
     request = auto.read_plan(config)
     free = tuple(key_text(key) for key in auto.keys(config))
@@ -74,7 +74,7 @@ def planned(config: Mapping[str, Any]) -> Plan:
     )
 
 
-def layouts(found: Plan) -> dict[str, Any]:
+def layouts(found: LayoutPlan) -> dict[str, Any]:
     return {key.split(".")[1]: spec.json() for key, spec in found.best.layouts.items()}
 
 

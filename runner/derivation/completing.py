@@ -6,7 +6,7 @@ from typing import Literal
 
 from runner.derivation.calls import itemsize
 from runner.derivation.laying import Layouts
-from runner.derivation.rules import Choice, Reduction
+from runner.derivation.rules import PricedAssignment, Reduction
 from runner.derivation.terms import built
 from runner.estimate.prices import sending
 from runner.graph.term import Term
@@ -17,7 +17,7 @@ Derivative = Literal["none", "stopped", "taken"]
 """How a reduction is differentiated: not at all, up to a `stop_gradient` behind it, or through it."""
 
 
-def completed(layouts: Layouts, term: Term, choice: Choice, typed: Typed, derivative: Derivative) -> Term:
+def completed(layouts: Layouts, term: Term, choice: PricedAssignment, typed: Typed, derivative: Derivative) -> Term:
     """Append the collectives of a choice to a partial result, and count the bytes that they send."""
     mesh = layouts.mesh
     held = moves.local_bytes(mesh, typed.shape, itemsize(typed.dtype), choice.partial) if choice.over else 0.0

@@ -8,7 +8,7 @@ from runner.derivation.registry import rule_for, whole
 from runner.derivation.rules import Rule, every
 from runner.derivation.site import Site
 from runner.derivation.terms import built, constant
-from runner.derivation.values import Value
+from runner.derivation.values import DeviceValue
 from runner.graph.term import Term
 from runner.layout import Spec
 from runner.programs.types import Typed
@@ -21,7 +21,7 @@ def _noise(site: Site, distribution: str, typed: Typed) -> Term:
     shape, key = typed.shape, site.whole("key")
     term = built(template, draw=distribution, key=key, shape=constant(shape), dtype=typed.dtype)
     spec = Spec(site.over(d) for d in range(len(shape)))
-    return site.layouts.reshard(Value(term, shape, Spec().padded(len(shape)), typed.dtype), spec).term
+    return site.layouts.reshard(DeviceValue(term, shape, Spec().padded(len(shape)), typed.dtype), spec).term
 
 
 def _is_float(call: Call, name: str) -> bool:

@@ -16,13 +16,13 @@ from runner.derivation.completing import Derivative, completed
 from runner.derivation.facts import leaves
 from runner.derivation.laying import Layouts
 from runner.derivation.registry import Write
-from runner.derivation.rules import Assignment, Choice, assigned, followed
+from runner.derivation.rules import Assignment, PricedAssignment, assigned, followed
 from runner.derivation.ruling import Around, Ruled, Rulings
 from runner.derivation.scopes import Scope
 from runner.derivation.simplifying import simplified
 from runner.derivation.site import Site
 from runner.derivation.terms import built, elements_of
-from runner.derivation.values import Unmade, Value
+from runner.derivation.values import DeviceValue, Unmade
 from runner.derivation.work import work_of
 from runner.estimate.prices import BYTES
 from runner.graph.model import Equation, Operand, Ref
@@ -68,7 +68,7 @@ class Expressions:
         self._added_up = added_up(self.names.graph)
         self._arrays = frozenset(value.number for value in self.names.graph.inputs)
 
-    def value(self, operand: Operand, goal: Spec | None = None, *, alone: bool = False) -> Value:
+    def value(self, operand: Operand, goal: Spec | None = None, *, alone: bool = False) -> DeviceValue:
         """The value of an operand on one device, in the layout that is cheapest towards `goal` or the plan's.
 
         `alone`: whether only the first of several arrays is read.
@@ -77,23 +77,23 @@ class Expressions:
         if (equation := names.equation(operand)) is not None:
             return self.result(equation, goal, alone=alone)
         if (static := names.statics.term(operand)) is not None:
-            return Value(static, None, Spec(), static=True)
+            return DeviceValue(static, None, Spec(), static=True)
         match operand:
             case Ref(number=number):
                 return names.binding(names.statics.spelling.named[number]).value
             case Group():
-                return Value(self.whole(operand), None, Spec())
+                return DeviceValue(self.whole(operand), None, Spec())
             case _:
                 raise AssertionError(operand)  # no other operand can depend on an array
 
-    def result(self, equation: Equation, goal: Spec | None = None, *, alone: bool = False) -> Value:
+    def result(self, equation: Equation, goal: Spec | None = None, *, alone: bool = False) -> DeviceValue:
         """The value of an equation on one device; for the arguments see `value`."""
         names, statics = self.names, self.names.statics
         equation = simplified(names, equation)
         if equation.spelled == "name":
             return self.value(equation.operands[0], goal, alone=alone)
         if (static := statics.of(equation)) is not None:
-            return Value(static, None, Spec(), static=True)
+            return DeviceValue(static, None, Spec(), static=True)
         match equation:
             case Equation(operands=(x, _), spelled="index") if names.type_of(x) is None and statics.term(x) is None:
                 return self._element(equation, goal)
@@ -101,7 +101,7 @@ class Expressions:
                 values = {place: self.value(part) for place, part in leaves(statics, equation)}
                 return self._operation(equation, values, goal, alone=alone)
 
-    def _element(self, equation: Equation, goal: Spec | None) -> Value:
+    def _element(self, equation: Equation, goal: Spec | None) -> DeviceValue:
         """The value of `parts[1]`, in its present layout."""
         names, index = self.names, None
         parts, at = equation.operands
@@ -117,15 +117,15 @@ class Expressions:
         return self._operation(equation, {"x": value, **rest}, goal)
 
     def _operation(
-        self, equation: Equation, values: Mapping[str, Value], goal: Spec | None, *, alone: bool = False
-    ) -> Value:
+        self, equation: Equation, values: Mapping[str, DeviceValue], goal: Spec | None, *, alone: bool = False
+    ) -> DeviceValue:
         """The value of an operation by its rule, or on whole operands if it has none."""
         names, layouts = self.names, self.layouts
         ruled = self._rulings.of(names, equation, values, free=goal is None, alone=alone)
         call, rule, write = ruled.call, ruled.rule, ruled.write
         site = Site(call, rule, equation, values, layouts, names.statics)
         if call.typed is None and ruled.whole:
-            return Value(site.rewritten(), None, Spec())
+            return DeviceValue(site.rewritten(), None, Spec())
         typed, operands = call.result, [values[place] for place in rule.operands]
         # A block with its neighbours' edges is no shard of the array and cannot be resharded.
         wanted = None if rule.edges else self._wanted(equation, call.elements or (typed,), goal)
@@ -155,11 +155,11 @@ class Expressions:
             each = made.items if isinstance(made, Group) else elements_of(made, len(call.elements))
             specs = [choice.spec.padded(len(t.shape)) for t in call.elements]
             parts = zip(each, call.elements, specs, strict=True)
-            elements = tuple(Value(part, t.shape, spec, t.dtype) for part, t, spec in parts)
-            return Value(made, None, Spec(), elements=elements)
+            elements = tuple(DeviceValue(part, t.shape, spec, t.dtype) for part, t, spec in parts)
+            return DeviceValue(made, None, Spec(), elements=elements)
         make = self._maker(site, write)
         halo = frozenset(d for d in rule.edges if choice.spec[d])
-        value = Value(
+        value = DeviceValue(
             made, typed.shape, choice.spec, typed.dtype, make,
             below=rule.below, counts=rule.counts, halo=halo, free=make is not None,
             turned=operands[0] if equation.spelled == ".T" and choice.operands[0] == operands[0].spec else None,
@@ -180,17 +180,19 @@ class Expressions:
         parts = leaves(self.names.statics, equation)
         return frozenset(place for place, part in parts if isinstance(part, Ref) and part.number in self._arrays)
 
-    def _compare(self, ruled: Ruled, around: Around, choice: Choice, operands: Sequence[Value], scope: Scope) -> None:
+    def _compare(
+        self, ruled: Ruled, around: Around, choice: PricedAssignment, operands: Sequence[DeviceValue], scope: Scope
+    ) -> None:
         """Note it where another way to run an operation sends fewer bytes than the one that takes the least time."""
         layouts = self.layouts
 
-        def sent(way: Choice) -> float:
+        def sent(way: PricedAssignment) -> float:
             return way.sent + sum(map(moved, range(len(operands)), way.operands))
 
         def moved(at: int, spec: Spec) -> float:
             return layouts.cost_of(operands[at], spec, scope, BYTES)
 
-        def seconds(way: Choice) -> float:
+        def seconds(way: PricedAssignment) -> float:
             pairs = zip(operands, way.operands, strict=True)
             return way.cost + sum(layouts.cost_of(operand, spec, scope) for operand, spec in pairs)
 

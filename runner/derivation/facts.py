@@ -10,7 +10,7 @@ from runner.derivation.calls import UNKNOWN, Argument, Call, Kind, NotStatic
 from runner.derivation.scopes import Names
 from runner.derivation.statics import Statics
 from runner.derivation.terms import arguments, items
-from runner.derivation.values import Value
+from runner.derivation.values import DeviceValue
 from runner.graph.model import CombiningFunction, Equation, Operand, Ref, inside
 from runner.graph.term import NOTHING, Group, Slice
 from runner.language.notation import Labels
@@ -43,7 +43,7 @@ def _kind(operand: Operand) -> Kind:
             return ""
 
 
-def call_of(names: Names, equation: Equation, values: Mapping[str, Value], *, free: bool, alone: bool) -> Call:
+def call_of(names: Names, equation: Equation, values: Mapping[str, DeviceValue], *, free: bool, alone: bool) -> Call:
     """The call as its rule sees it.
 
     - `values`: the arguments that depend on arrays, by place.

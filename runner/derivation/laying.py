@@ -11,7 +11,7 @@ from typing import TypeAlias
 from runner.derivation.calls import itemsize
 from runner.derivation.scopes import Binding, Names, Scope
 from runner.derivation.terms import built, constant, gathered
-from runner.derivation.values import Unmade, Value
+from runner.derivation.values import DeviceValue, Unmade
 from runner.estimate.prices import Prices, Sending
 from runner.graph.term import Apply, Const, Group, Name, Term
 from runner.language.printing import text
@@ -77,7 +77,9 @@ class Layouts:
             scope.sent[said] = tuple(sendings)
             self.spend(sendings, scope)
 
-    def cost_of(self, value: Value, spec: Spec, scope: Scope | None = None, prices: Prices | None = None) -> float:
+    def cost_of(
+        self, value: DeviceValue, spec: Spec, scope: Scope | None = None, prices: Prices | None = None
+    ) -> float:
         """The cost, per step of `scope`, of resharding a value; infinite for one with a halo.
 
         `prices`: by default those of the derivation.
@@ -97,7 +99,7 @@ class Layouts:
             return sent
         return sent * self.names.home(value.term).steps / (scope or self.names.scopes[-1]).steps
 
-    def reshard(self, value: Value, spec: Spec) -> Value:
+    def reshard(self, value: DeviceValue, spec: Spec) -> DeviceValue:
         """The value in another layout; a reshard of a named value becomes a line, which later readers share."""
         if value.shape is None or value.spec == spec:
             return value
@@ -141,7 +143,7 @@ class Layouts:
     def _weight(self, step: moves.Move) -> float:
         return self.prices.weight(self.mesh, step)
 
-    def _moved(self, value: Value, steps: Sequence[moves.Move]) -> Term:
+    def _moved(self, value: DeviceValue, steps: Sequence[moves.Move]) -> Term:
         term = value.term
         assert value.shape is not None
         for group in _together(steps):
@@ -162,7 +164,7 @@ class Layouts:
                     term = built("ppermute({x}, {over}, perm={pairs})", x=term, over=axes, pairs=pairs)
         return term
 
-    def whole(self, value: Value) -> Term:
+    def whole(self, value: DeviceValue) -> Term:
         """The term of the whole array on every device; of a tuple, that of each of its arrays."""
         if any(any(element.spec) for element in value.elements):
             return Group(tuple(map(self.whole, value.elements)))

@@ -197,7 +197,7 @@ def assigned(mesh: Mesh, rule: Rule, dimensions: Dimensions, spec: Spec) -> dict
 
 
 @dataclass(frozen=True)
-class Choice:
+class PricedAssignment:
     """An assignment and its consequences.
 
     - `operands`: the layouts that it requires of the operands.
@@ -268,10 +268,10 @@ class Question:
     planned: Assignment | None = None
 
 
-def choices(asked: Question) -> tuple[Choice, ...]:
+def choices(asked: Question) -> tuple[PricedAssignment, ...]:
     """All ways to run the operation, those that keep more of the present layouts first."""
     mesh, rule, wanted = asked.mesh, asked.rule, asked.wanted
-    ways: list[Choice] = []
+    ways: list[PricedAssignment] = []
     for assignment, exchanged in _candidates(asked):
         way = followed(
             mesh, rule, assignment, asked.shape, asked.itemsize, wanted, asked.rounds, asked.prices, asked.traffic
@@ -281,13 +281,15 @@ def choices(asked: Question) -> tuple[Choice, ...]:
     return tuple(ways)
 
 
-def cheapest(ways: Sequence[Choice], moving: Callable[[int, Spec], float], prices: Prices = BYTES) -> Choice:
+def cheapest(
+    ways: Sequence[PricedAssignment], moving: Callable[[int, Spec], float], prices: Prices = BYTES
+) -> PricedAssignment:
     """The choice that costs the least; of equals, one without an exchange, then one with the most shards.
 
     `moving`: the cost of a reshard of an operand, given by number, to a layout.
     """
 
-    def key(way: Choice) -> tuple[float, bool, int]:
+    def key(way: PricedAssignment) -> tuple[float, bool, int]:
         own = way.sent if prices is BYTES else way.cost
         cost = round(own + sum(itertools.starmap(moving, enumerate(way.operands))), prices.digits)
         return cost, way.exchanged, -way.shards
@@ -360,7 +362,7 @@ def followed(
     rounds: int = 1,
     prices: Prices = BYTES,
     traffic: Traffic = FUSED,
-) -> Choice | None:
+) -> PricedAssignment | None:
     """The layouts and the cost that follow from an assignment; None if it cannot be written.
 
     `rounds`: the number of times the operation is computed for each time it is completed.
@@ -403,4 +405,6 @@ def followed(
         cost += sum(prices.weight(mesh, step) for step in steps)
     shards = math.prod(mesh.axis_size(axes) for axes in assignment.values())
     computing = traffic.cost(mesh, prices, needed, partial, shards)
-    return Choice(assignment, needed, partial, over, tuple(scattered), spec, sent, computing, cost + computing, shards)
+    return PricedAssignment(
+        assignment, needed, partial, over, tuple(scattered), spec, sent, computing, cost + computing, shards
+    )

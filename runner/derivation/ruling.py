@@ -13,9 +13,9 @@ from runner.derivation.calls import Call, NotStatic, itemsize
 from runner.derivation.facts import call_of
 from runner.derivation.operations import WAYS
 from runner.derivation.registry import Write, as_written
-from runner.derivation.rules import Assignment, Choice, Question, Rule, cheapest, choices
+from runner.derivation.rules import Assignment, PricedAssignment, Question, Rule, cheapest, choices
 from runner.derivation.scopes import Names
-from runner.derivation.values import Value
+from runner.derivation.values import DeviceValue
 from runner.derivation.work import traffic_of
 from runner.estimate.prices import Prices
 from runner.graph.model import Equation
@@ -58,20 +58,22 @@ class Ruled:
     rule: Rule
     write: Write
     whole: bool = False
-    _ways: dict[_Around, tuple[Choice, ...]] = field(default_factory=dict[_Around, tuple[Choice, ...]])
+    _ways: dict[_Around, tuple[PricedAssignment, ...]] = field(
+        default_factory=dict[_Around, tuple[PricedAssignment, ...]]
+    )
 
-    def choice(self, around: Around, moving: Callable[[int, Spec], float]) -> Choice:
+    def choice(self, around: Around, moving: Callable[[int, Spec], float]) -> PricedAssignment:
         """The cheapest way to run the operation; `moving`: the cost of a reshard of an operand, given by number."""
         ways = self._choices(around)
         if around.binding:
             ways = tuple(way for way in ways if way.assignment == around.planned) or ways
         return cheapest(ways, moving, around.prices)
 
-    def fewest(self, around: Around, moving: Callable[[int, Spec], float]) -> Choice:
+    def fewest(self, around: Around, moving: Callable[[int, Spec], float]) -> PricedAssignment:
         """The way for which a device sends the fewest bytes; `moving`: the bytes of a reshard of an operand."""
         return cheapest(self._choices(around), moving)
 
-    def _choices(self, around: Around) -> tuple[Choice, ...]:
+    def _choices(self, around: Around) -> tuple[PricedAssignment, ...]:
         planned = None if around.planned is None else tuple(around.planned.items())
         key = around.lying, around.wanted, planned
         if key not in self._ways:
@@ -90,7 +92,9 @@ class Rulings:
     def __init__(self) -> None:
         self._rulings: dict[tuple[int, str, bool, bool, tuple[object, ...]], Ruled] = {}
 
-    def of(self, names: Names, equation: Equation, values: Mapping[str, Value], *, free: bool, alone: bool) -> Ruled:
+    def of(
+        self, names: Names, equation: Equation, values: Mapping[str, DeviceValue], *, free: bool, alone: bool
+    ) -> Ruled:
         """The rule of an operation; for the arguments see `call_of`."""
         known = tuple((value.shape is None, value.below, value.counts, value.halo) for value in values.values())
         key = equation.results[0].number, equation.operation, free, alone, known

@@ -9,11 +9,10 @@ from functools import cached_property
 from runner.derivation.lines import Writing, Written
 from runner.derivation.statics import Statics
 from runner.derivation.terms import elements_of
-from runner.derivation.values import Value
+from runner.derivation.values import DeviceValue
 from runner.estimate.prices import Sending
 from runner.experiment.model import Experiment, Line
-from runner.graph.model import Equation, Graph, Operand, Ref, Repeat, walk
-from runner.graph.model import Value as GraphValue
+from runner.graph.model import Equation, Graph, Operand, Ref, Repeat, Value, walk
 from runner.graph.spelling import Spelling
 from runner.graph.term import Name, Term
 from runner.graph.term import names as names_in
@@ -33,8 +32,8 @@ class Binding:
     `held`: the names of the same value in other layouts.
     """
 
-    value: Value
-    held: dict[Spec, Value] = field(default_factory=dict[Spec, Value])
+    value: DeviceValue
+    held: dict[Spec, DeviceValue] = field(default_factory=dict[Spec, DeviceValue])
 
 
 @dataclass
@@ -116,7 +115,7 @@ class Names:
         (scope if name in scope.kept else self.home(term)).changing.add(name)
         scope.put(name, term)
 
-    def define(self, written: str, value: Value, name: str | None = None) -> Value:
+    def define(self, written: str, value: DeviceValue, name: str | None = None) -> DeviceValue:
         """Append the line `written` and bind `name`, by default the same, to its value."""
         self.put(written, value.term)
         known = Name(written)
@@ -126,7 +125,7 @@ class Names:
         self.scopes[-1].names[name or written] = self._same(value) or Binding(named)
         return named
 
-    def _same(self, value: Value) -> Binding | None:
+    def _same(self, value: DeviceValue) -> Binding | None:
         """The section's own binding of a value that another name repeats, so that both share its other layouts."""
         bound = self.bound_to(value)
         if bound is None or bound[0] is not self.scopes[0] or _name_of(value) in self.inner:
@@ -170,7 +169,7 @@ class Names:
         producer = self.graph.producers[number]
         return [] if not producer.results[0].name else self._readers.get(number, [])
 
-    def stopped(self, result: GraphValue) -> bool:
+    def stopped(self, result: Value) -> bool:
         """Whether every reader of a result makes it a constant, as `stop_gradient` does."""
         grad, readers = self.experiment.grad, self._readers.get(result.number, [])
         if grad is not None and result.name == grad.of:
@@ -244,7 +243,7 @@ class Names:
         """The innermost binding of a name."""
         return next(scope.names[name] for scope in reversed(self.scopes) if name in scope.names)
 
-    def bound_to(self, value: Value) -> tuple[Scope, Binding] | None:
+    def bound_to(self, value: DeviceValue) -> tuple[Scope, Binding] | None:
         """The scope and the binding of the name that a value is read by; None if it has none."""
         if not isinstance(value.term, Name):
             return None
@@ -260,7 +259,7 @@ class Names:
         return None
 
 
-def _name_of(value: Value) -> str | None:
+def _name_of(value: DeviceValue) -> str | None:
     return value.term.name if isinstance(value.term, Name) else None
 
 

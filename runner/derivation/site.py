@@ -12,7 +12,7 @@ from runner.derivation.laying import Layouts
 from runner.derivation.rules import Assignment, Factors, Rule
 from runner.derivation.statics import Statics
 from runner.derivation.terms import arguments, built, constant, gathered, rebuilt
-from runner.derivation.values import Value
+from runner.derivation.values import DeviceValue
 from runner.graph.model import Equation, Operand, inside
 from runner.graph.term import Apply, Const, Group, Name, Slice, Term
 from runner.layout import Mesh, Spec
@@ -31,7 +31,7 @@ class Site:
     call: Call
     rule: Rule
     equation: Equation
-    values: Mapping[str, Value]
+    values: Mapping[str, DeviceValue]
     layouts: Layouts
     statics: Statics
     assignment: Assignment = field(default_factory=dict[int, tuple[str, ...]])
@@ -99,7 +99,7 @@ class Site:
     def define(self, what: str, term: Term) -> Term:
         """Write a line for an intermediate result, named like `out_max`; returns its name as a term."""
         names = self.layouts.names
-        return names.define(names.fresh(f"{names.line}_{what}"), Value(term, None, Spec())).term
+        return names.define(names.fresh(f"{names.line}_{what}"), DeviceValue(term, None, Spec())).term
 
     def named(self, what: str, term: Term) -> Term:
         """A term that can be read twice: itself if it is short, else the name of a new line."""

@@ -14,7 +14,7 @@ class Unmade(Exception):
 
 
 @dataclass(frozen=True)
-class Value:
+class DeviceValue:
     """An array as one device holds it: its term, the global shape and the layout.
 
     - `shape`: None for a value that is no array, which is the same on every device.
@@ -38,7 +38,7 @@ class Value:
     below: int | None = None
     counts: int | None = None
     halo: frozenset[int] = frozenset()
-    elements: tuple[Value, ...] = ()
+    elements: tuple[DeviceValue, ...] = ()
     free: bool = False
-    turned: Value | None = None
+    turned: DeviceValue | None = None
     made: int | None = None

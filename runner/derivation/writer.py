@@ -16,7 +16,7 @@ from runner.derivation.ruling import Rulings
 from runner.derivation.scopes import Binding, Names, NotDerived, Scope
 from runner.derivation.simplifying import absorbed
 from runner.derivation.terms import built, gathered
-from runner.derivation.values import Value
+from runner.derivation.values import DeviceValue
 from runner.estimate.prices import Prices, sending
 from runner.experiment.lines import Choice, enclosed
 from runner.experiment.model import Experiment, Line
@@ -71,7 +71,7 @@ class Writer:
         for array in experiment.given:
             spec = moves.plain(self.mesh, array.layout.spec, len(array.shape))
             term = self._singled.get(array.name, Name(array.name))
-            value = Value(term, array.shape, spec, array.dtype, below=below(array.init, experiment))
+            value = DeviceValue(term, array.shape, spec, array.dtype, below=below(array.init, experiment))
             self.names.scopes[0].names[array.name] = Binding(value)
             if array.name in experiment.constraints:
                 moved = self.layouts.reshard(value, self._plain(experiment.constraints[array.name], value))
@@ -159,14 +159,14 @@ class Writer:
 
     def _loop(self, equation: Equation, form: Repeat) -> None:
         loop = _Loop(equation, form)
-        firsts: list[Value] = []
+        firsts: list[DeviceValue] = []
         for operand, source in zip(equation.operands[: form.carried], form.starts, strict=False):
             self.names.path = source.line.path
             value = self.expressions.value(operand, None)
             if value.static:
-                value = Value(value.term, (), Spec(), _number(value))
+                value = DeviceValue(value.term, (), Spec(), _number(value))
             if value.elements:
-                value = Value(self.expressions.whole(operand), None, Spec())
+                value = DeviceValue(self.expressions.whole(operand), None, Spec())
             firsts.append(value)
         sliced = list(zip(equation.operands, form.starts, strict=True))[form.carried :]
         overs = [self._over(operand, source) for operand, source in sliced]
@@ -189,7 +189,7 @@ class Writer:
         assert best is not None
         self._repeat(loop, firsts, best[2], overs)
 
-    def _exchanged(self, loop: _Loop, firsts: list[Value]) -> Iterator[tuple[Spec, ...]]:
+    def _exchanged(self, loop: _Loop, firsts: list[DeviceValue]) -> Iterator[tuple[Spec, ...]]:
         """Yield layouts of a single carried array, sharded along one dimension, that shard another instead.
 
         The array is moved there before the loop and back after it.
@@ -206,7 +206,7 @@ class Writer:
             if other != at and size % self.mesh.axis_size(axes) == 0:
                 yield (Spec(axes if d == other else () for d in range(len(shape))),)
 
-    def _over(self, operand: Operand, source: Source) -> Value:
+    def _over(self, operand: Operand, source: Source) -> DeviceValue:
         """The array that a repeat takes slices of, whole along its first dimension."""
         self.names.path = source.line.path
         value = self.expressions.value(operand, None)
@@ -214,7 +214,9 @@ class Writer:
             raise NotDerived(f"'{source.line.name}' is a slice of what is no array")
         return self.layouts.reshard(value, Spec(((), *self._plain(value.spec, value)[1:])))
 
-    def _repeat(self, loop: _Loop, firsts: list[Value], specs: tuple[Spec, ...], overs: list[Value]) -> None:
+    def _repeat(
+        self, loop: _Loop, firsts: list[DeviceValue], specs: tuple[Spec, ...], overs: list[DeviceValue]
+    ) -> None:
         form, body = loop.form, loop.body
         carried = [
             (n, self.layouts.reshard(first, spec)) for n, first, spec in zip(loop.carry, firsts, specs, strict=True)
@@ -230,13 +232,13 @@ class Writer:
             scope.names[name] = Binding(known)
         for name, whole in zip(loop.over, overs, strict=True):
             assert whole.shape is not None
-            value = Value(Name(name), whole.shape[1:], Spec(whole.spec[1:]), whole.dtype)
+            value = DeviceValue(Name(name), whole.shape[1:], Spec(whole.spec[1:]), whole.dtype)
             scope.names[name] = Binding(value)
         outer = self.names.index
         if form.unroll:
             self.names.index = self.names.index | {loop.index}
         else:
-            scope.names[loop.index] = Binding(Value(Name(loop.index), (), Spec(), "int32"))
+            scope.names[loop.index] = Binding(DeviceValue(Name(loop.index), (), Spec(), "int32"))
         self.names.scopes.append(scope)
         forced = {name: value.spec for name, value in carried if value.shape is not None}
         if form.steps:
@@ -260,7 +262,7 @@ class Writer:
         for name, value in stacked:
             term = Name(f"{line.name}.{name}")
             shape, spec = (form.steps, *(value.shape or ())), Spec(((), *value.spec))
-            self.names.scopes[-1].names[f"{loop.name}.{name}"] = Binding(Value(term, shape, spec, value.dtype))
+            self.names.scopes[-1].names[f"{loop.name}.{name}"] = Binding(DeviceValue(term, shape, spec, value.dtype))
         for name, value in carried:
             if ends[name].shape != value.shape:
                 raise NotDerived(f"what the repeat '{loop.name}' carries changes its shape")
@@ -271,7 +273,9 @@ class Writer:
         if again:
             self._named_again(loop, [name for name, _ in carried])
 
-    def _summed_after(self, loop: _Loop, scope: Scope, carried: Sequence[tuple[str, Value]]) -> dict[str, Accumulation]:
+    def _summed_after(
+        self, loop: _Loop, scope: Scope, carried: Sequence[tuple[str, DeviceValue]]
+    ) -> dict[str, Accumulation]:
         """Take the sums over devices out of the lines of a scope, to be done once after the loop.
 
         Returns the accumulations by the names in the carry.
@@ -293,7 +297,7 @@ class Writer:
             sums[name] = found
         return sums
 
-    def _nothing(self, value: Value, accumulation: Accumulation) -> Value:
+    def _nothing(self, value: DeviceValue, accumulation: Accumulation) -> DeviceValue:
         """The zeros that a device starts its partial sum with, in the shape before the sum over devices."""
         assert value.shape is not None
         shape = list(Layout(self.mesh, value.shape, value.spec).shard_shape)
@@ -304,7 +308,7 @@ class Writer:
         term = built("pcast({x}, {over}, to='varying')", x=term, over=over)
         return replace(value, term=term, make=None, free=False)
 
-    def _summed(self, name: str, first: Value, end: Value, accumulation: Accumulation) -> Value:
+    def _summed(self, name: str, first: DeviceValue, end: DeviceValue, accumulation: Accumulation) -> DeviceValue:
         """The sum over devices of what a repeat has accumulated, added to the initial value."""
         assert isinstance(end.term, Name)
         assert end.shape is not None
@@ -347,9 +351,9 @@ class Writer:
             lines = tuple(self._as_they_are(loop.body, line))
             yield Repeated(line, loop.form, loop.index, results, carry, over, stack, lines)
 
-    def _stacked(self, loop: _Loop) -> list[tuple[str, Value]]:
+    def _stacked(self, loop: _Loop) -> list[tuple[str, DeviceValue]]:
         """The values to stack, each as a named line of the body, in the layout of the stacked result."""
-        stacked: list[tuple[str, Value]] = []
+        stacked: list[tuple[str, DeviceValue]] = []
         for name, inner in loop.stack:
             value, result = self.names.binding(inner).value, f"{loop.name}.{name}"
             if value.shape is None:
@@ -367,14 +371,14 @@ class Writer:
             stacked.append((name, value))
         return stacked
 
-    def _varying(self, value: Value) -> Term:
+    def _varying(self, value: DeviceValue) -> Term:
         """The initial value of a carry, cast to varying where it depends on no array but is sharded."""
         axes = tuple(axis for axis in self.mesh.axes if axis in value.spec.axes)
         if not self.casts or not value.free or not axes:
             return value.term
         return built("pcast({x}, {over}, to='varying')", x=value.term, over=axes)
 
-    def _layouts(self, loop: _Loop, firsts: list[Value]) -> Iterator[list[Spec]]:
+    def _layouts(self, loop: _Loop, firsts: list[DeviceValue]) -> Iterator[list[Spec]]:
         """Yield the candidate layouts of each name in a loop's carry."""
         for name, first in zip(loop.carry, firsts, strict=True):
             result = f"{loop.name}.{name}"
@@ -393,7 +397,7 @@ class Writer:
                 whole = Spec().padded(len(first.shape))
                 yield list(dict.fromkeys([*([hint] if hint is not None else []), first.spec, whole]))
 
-    def _plain(self, spec: Spec, value: Value) -> Spec:
+    def _plain(self, spec: Spec, value: DeviceValue) -> Spec:
         assert value.shape is not None
         return moves.plain(self.mesh, spec, len(value.shape))
 
@@ -451,7 +455,7 @@ def _is_scalar(term: Term, numbers: Container[str]) -> bool:
             return False
 
 
-def _number(value: Value) -> str:
+def _number(value: DeviceValue) -> str:
     """The dtype of the array that a static number becomes."""
     literal = value.term.value if isinstance(value.term, Const) else None
     return "bool" if isinstance(literal, bool) else "int32" if isinstance(literal, int) else "float32"

@@ -160,7 +160,7 @@ _TIE = 1e-9
 """The weight of a tie-break: a terabyte of it costs about a kilobyte."""
 
 
-class Seconds:
+class EstimatedSeconds:
     """The time on the hardware, by the estimate's model."""
 
     least: Least = "time"

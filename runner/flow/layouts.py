@@ -25,7 +25,7 @@ from runner.layout import Parts
 from runner.link.order import kind
 from runner.link.target import value_types_of
 from runner.link.workers import Workers
-from runner.planning.plan import Candidate, NoPlan, Plan, Wanted, plan
+from runner.planning.plan import Candidate, LayoutPlan, NoPlan, Wanted, plan
 from runner.record import files
 from runner.record.folders import PLAN
 
@@ -62,7 +62,7 @@ class Planning:
     keys: tuple[Key, ...]
     types: Parts
     request: PlanRequest
-    plan: Plan
+    plan: LayoutPlan
     shapes: tuple[OfShape, ...] = ()
 
     @property

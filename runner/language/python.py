@@ -44,7 +44,7 @@ def taken_out(text: str, imports: Collection[str]) -> tuple[str, dict[str, Pytho
         return text, {}
     calls: dict[str, PythonCall] = {}
 
-    class Taken(ast.NodeTransformer):
+    class CallsToNames(ast.NodeTransformer):
         def visit_Call(self, node: ast.Call) -> Any:
             if _root(node.func) not in imports:
                 return self.generic_visit(node)
@@ -52,7 +52,7 @@ def taken_out(text: str, imports: Collection[str]) -> tuple[str, dict[str, Pytho
             calls[name] = _call(node, text)
             return ast.Name(name, ast.Load())
 
-    expression = ast.unparse(Taken().visit(tree))
+    expression = ast.unparse(CallsToNames().visit(tree))
     return (expression, calls) if calls else (text, {})
 
 

@@ -51,7 +51,7 @@ class Operand:
 
 
 @dataclass
-class Operation:
+class RuledOperation:
     """One operation of a line, with the rule that covers it.
 
     - `called`: its name; `number`: that of its result in the graph.
@@ -99,7 +99,7 @@ class Layable:
     """
 
     tensors: list[Tensor] = field(default_factory=list[Tensor])
-    operations: list[Operation] = field(default_factory=list[Operation])
+    operations: list[RuledOperation] = field(default_factory=list[RuledOperation])
     transfers: list[Transfer] = field(default_factory=list[Transfer])
     free: dict[str, int] = field(default_factory=dict[str, int])
     named: dict[str, int] = field(default_factory=dict[str, int])

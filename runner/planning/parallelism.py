@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from runner.derivation.rules import Dimensions
-from runner.planning.model import Layable, Operation
+from runner.planning.model import Layable, RuledOperation
 from runner.planning.network import Choice
-from runner.planning.tables import Tables, Way
+from runner.planning.tables import NumberedAssignment, Tables
 from runner.words import bytes_text, listed
 
 _NORMALISING = ("logsumexp", "log_softmax", "softmax", "take_along_axis")
@@ -177,7 +177,9 @@ def _sources(layable: Layable, tensor: int) -> set[int]:
     return sources
 
 
-def _split(layable: Layable, operation: Operation, way: Way, weights: set[int]) -> Iterator[tuple[str, str, int]]:
+def _split(
+    layable: Layable, operation: RuledOperation, way: NumberedAssignment, weights: set[int]
+) -> Iterator[tuple[str, str, int]]:
     """Yield each axis that splits an operation, the role of its factor, and the dimension of the activations."""
     rule = operation.rule
     placed = [(each.tensor, rule.operands[each.place]) for each in operation.operands if each.place is not None]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from runner.derivation.scopes import NotDerived
-from runner.estimate.prices import Bytes, Prices, Seconds
+from runner.estimate.prices import Bytes, EstimatedSeconds, Prices
 from runner.experiment.auto import Least
 from runner.experiment.model import Experiment
 from runner.layout import Parts, Spec
@@ -112,7 +112,7 @@ class Alternative:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class LayoutPlan:
     """A plan.
 
     - `cost`: in the unit of `least`: bytes that a device sends, seconds, or bytes that a device holds.
@@ -149,10 +149,10 @@ def prices_of(experiment: Experiment, least: Least) -> Prices:
         return Bytes(least)
     if experiment.hardware is None:
         raise NoPlan("plan.least=time needs hardware: choose it, hardware=v5p, or write plan.least=bytes")
-    return Seconds(experiment.hardware, experiment.mesh, experiment.precision)
+    return EstimatedSeconds(experiment.hardware, experiment.mesh, experiment.precision)
 
 
-def plan(experiment: Experiment, types: Parts, wanted: Wanted) -> Plan:
+def plan(experiment: Experiment, types: Parts, wanted: Wanted) -> LayoutPlan:
     """The best layouts for the keys of `wanted`. Raises `NoPlan` and `NotDerived`."""
     if experiment.regions:
         raise NotDerived(f"the shard_map in {listed(experiment.regions)} has its layouts in in_specs and out_specs")
@@ -180,8 +180,8 @@ def plan(experiment: Experiment, types: Parts, wanted: Wanted) -> Plan:
             points.append(replace(_candidate(tables, choice), costs=costs))
     unknown = [*graph.notes, *tables.notes]
     for each in every.values():
-        unknown += each.unknown if isinstance(each, Seconds) else ()
-    return Plan(
+        unknown += each.unknown if isinstance(each, EstimatedSeconds) else ()
+    return LayoutPlan(
         least=wanted.least,
         best=_candidate(tables, solution.choice),
         bound=solution.bound,

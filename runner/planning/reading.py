@@ -13,16 +13,15 @@ from runner.derivation.calls import NotStatic, itemsize
 from runner.derivation.facts import leaves
 from runner.derivation.ruling import Ruled, Rulings
 from runner.derivation.scopes import Names
-from runner.derivation.values import Value
+from runner.derivation.values import DeviceValue
 from runner.derivation.work import work_of
 from runner.derivation.writer import below
 from runner.experiment.model import Experiment
 from runner.graph.model import Equation, Graph, Operand, Ref, Repeat
 from runner.graph.term import Group, Name
 from runner.layout import Parts, Spec
-from runner.planning.model import Layable, Passing, Tensor, Transfer
+from runner.planning.model import Layable, Passing, RuledOperation, Tensor, Transfer
 from runner.planning.model import Operand as Read
-from runner.planning.model import Operation as Planned
 from runner.programs.types import Typed
 from runner.sharding import moves
 
@@ -35,13 +34,13 @@ def layable(experiment: Experiment, types: Parts, free: Collection[str]) -> Laya
 
     Raises `NotDerived` if shapes vary between the steps of a loop.
     """
-    reader = _Reader(experiment, types, free)
+    reader = _LayableReader(experiment, types, free)
     reader.read()
     _differentiate(experiment, reader.layable)
     return reader.layable
 
 
-class _Reader:
+class _LayableReader:
     """Reads the equations of a graph in order."""
 
     def __init__(self, experiment: Experiment, types: Parts, free: Collection[str]) -> None:
@@ -191,16 +190,18 @@ class _Reader:
             several = self._read(x)
             if names.type_of(x) is None and several:
                 return self._element(several, at)
-        values: dict[str, Value] = {}
+        values: dict[str, DeviceValue] = {}
         read: dict[str, _Tensors] = {}
         for place, part in leaves(statics, equation):
             tensors = read[place] = self._read(part)
             typed = names.type_of(part)
             if typed is None or not tensors:
-                values[place] = Value(Name(place), None, Spec())
+                values[place] = DeviceValue(Name(place), None, Spec())
             else:
                 whole = Spec().padded(len(typed.shape))
-                values[place] = Value(Name(place), typed.shape, whole, typed.dtype, below=self._bounds.get(tensors[0]))
+                values[place] = DeviceValue(
+                    Name(place), typed.shape, whole, typed.dtype, below=self._bounds.get(tensors[0])
+                )
         ruled = self._rulings.of(names, equation, values, free=False, alone=False)
         return self._operation(equation, ruled, read, steps)
 
@@ -229,7 +230,7 @@ class _Reader:
         if len(results) == 1:
             self._bounds[results[0]] = rule.below
         self.layable.operations.append(
-            Planned(
+            RuledOperation(
                 call.name,
                 equation.results[0].number,
                 line,

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from runner.derivation.rules import SCATTERED, Assignment, Dimensions, Rule, layout
 from runner.estimate.prices import Prices, Sending, sending
 from runner.layout import Mesh, Spec
-from runner.planning.model import Layable, Operand, Operation, Tensor, Transfer
+from runner.planning.model import Layable, Operand, RuledOperation, Tensor, Transfer
 from runner.planning.network import Choice, Costs, Network, Numbers
 from runner.planning.spaces import Indices, Space, Spaces, Units, plain_layouts, split_axes
 
@@ -46,7 +46,7 @@ class Lying:
 
 
 @dataclass(frozen=True)
-class Way:
+class NumberedAssignment:
     """An assignment of mesh axes to the factors of an operation, and what it requires.
 
     - `needed`: the number of each operand's layout; `partial`: that of each result before it is completed.
@@ -129,8 +129,8 @@ class Tables:
         self._alike: dict[Hashable, Lying] = {}
         self.lying = [self._lying(tensor) for tensor in layable.tensors]
         self._kinds = [self._kind(operation) for operation in layable.operations]
-        self._possible: dict[Hashable, tuple[Way, ...]] = {}
-        self._ways_of: dict[Hashable, tuple[Way, ...]] = {}
+        self._possible: dict[Hashable, tuple[NumberedAssignment, ...]] = {}
+        self._ways_of: dict[Hashable, tuple[NumberedAssignment, ...]] = {}
         self._compiled: dict[Hashable, Indices] = {}
         self.ways = [self._ways(kind, operation) for kind, operation in self._of_kinds()]
         self._costs_of: dict[Hashable, list[_Cost]] = {}
@@ -163,7 +163,7 @@ class Tables:
         self._alike[key] = Lying(space, own, held)
         return self._alike[key]
 
-    def _kind(self, operation: Operation) -> Hashable:
+    def _kind(self, operation: RuledOperation) -> Hashable:
         """A key for all that an operation's costs depend on; operations with equal keys share tables."""
         tensors = self.layable.tensors
         operands = [
@@ -175,10 +175,10 @@ class Tables:
         flags = operation.steps, operation.work, operation.stored, operation.differentiated, named
         return repr(operation.rule), tuple(operands), tuple(results), flags
 
-    def _of_kinds(self) -> Iterator[tuple[Hashable, Operation]]:
+    def _of_kinds(self) -> Iterator[tuple[Hashable, RuledOperation]]:
         return zip(self._kinds, self.layable.operations, strict=True)
 
-    def _ways(self, kind: Hashable, operation: Operation) -> tuple[Way, ...]:
+    def _ways(self, kind: Hashable, operation: RuledOperation) -> tuple[NumberedAssignment, ...]:
         if kind not in self._ways_of:
             tried = (
                 self._way(operation, assignment) for assignment in _assignments(self.mesh, operation.rule, self.units)
@@ -193,7 +193,7 @@ class Tables:
             self._ways_of[kind] = tuple(ways)
         return self._ways_of[kind]
 
-    def _shards(self, kind: Hashable, operation: Operation) -> list[int]:
+    def _shards(self, kind: Hashable, operation: RuledOperation) -> list[int]:
         """The number of parts that a product is split into as compiled, in each of its possible ways.
 
         The layout of a result that the file gives may be one that the compiler does not divide a way for.
@@ -204,7 +204,7 @@ class Tables:
             return [possible[int(at)].shards for at in self._result_ways(operation, kind, 0)[0]]
         return [way.shards for way in possible]
 
-    def _way(self, operation: Operation, assignment: Assignment) -> Way | None:
+    def _way(self, operation: RuledOperation, assignment: Assignment) -> NumberedAssignment | None:
         mesh, rule = self.mesh, operation.rule
         if not rule.possible(mesh, assignment):
             return None
@@ -236,7 +236,7 @@ class Tables:
             partial.append(space.index[spec])
         reduced = {factor: kind for factor, kind in rule.reduced.items() if assignment.get(factor)}
         over = {axis for factor in reduced for axis in assignment[factor]}
-        return Way(
+        return NumberedAssignment(
             assignment,
             tuple(needed),
             tuple(partial),
@@ -346,7 +346,7 @@ class Tables:
         ends = {"as it is": spec, "slice": Spec(((), *spec)), "stack": Spec(spec[1:])}
         return self.lying[transfer.before].space.index[ends[transfer.kind]]
 
-    def _operated(self, number: int, operation: Operation) -> Iterator[Term]:
+    def _operated(self, number: int, operation: RuledOperation) -> Iterator[Term]:
         kind, variable = self._kinds[number], self.variable(number)
         if kind not in self._costs_of:
             self._costs_of[kind] = list(self._priced(number, operation, self.ways[number]))
@@ -364,7 +364,7 @@ class Tables:
                     what = gradient if cost.what else f"{operation.called} completed"
                     yield Term(operation.line, what, (at, variable), cost.costs)
 
-    def _priced(self, number: int, operation: Operation, ways: Sequence[Way]) -> Iterator[_Cost]:
+    def _priced(self, number: int, operation: RuledOperation, ways: Sequence[NumberedAssignment]) -> Iterator[_Cost]:
         """Yield the costs of an operation, for each of its ways and each layout of its operands and results."""
         tensors = self.layable.tensors
         sent = [self._inside(operation, way) for way in ways]
@@ -451,7 +451,7 @@ class Tables:
             operation, self._kinds[number], operands[place].tensor, dimensions[place], read, closed=False
         )
 
-    def _result_ways(self, operation: Operation, kind: Hashable, place: int) -> Indices:
+    def _result_ways(self, operation: RuledOperation, kind: Hashable, place: int) -> Indices:
         """The way in which a result is computed, for each layout of the result and each way."""
         rule = operation.rule
         read = [(each.tensor, rule.operands[each.place]) for each in operation.operands if each.place is not None]
@@ -459,7 +459,7 @@ class Tables:
 
     def _compiled_ways(
         self,
-        operation: Operation,
+        operation: RuledOperation,
         kind: Hashable,
         tensor: int,
         dimensions: Dimensions,
@@ -526,17 +526,17 @@ class Tables:
                     unsplit[rows] |= np.array([axis not in entry for axis in axes])
         return unsplit
 
-    def _is_pinned(self, operation: Operation) -> bool:
+    def _is_pinned(self, operation: RuledOperation) -> bool:
         """Whether the layout of an operation's result is a constraint on it: of a line, and not inside a function."""
         named = [self.layable.tensors[at].name for at in operation.results]
         return bool(operation.work.flops) and all(named) and operation.line not in self.layable.frames
 
-    def _times(self, operation: Operation) -> int:
+    def _times(self, operation: RuledOperation) -> int:
         """How often operands are resharded in a run: in a loop the backward pass does it again."""
         again = operation.differentiated and operation.steps > 1
         return operation.steps * (2 if again else 1)
 
-    def _inside(self, operation: Operation, way: Way) -> list[Sending]:
+    def _inside(self, operation: RuledOperation, way: NumberedAssignment) -> list[Sending]:
         sendings: list[Sending] = []
         for each in operation.rule.inside:
             axes = tuple(axis for factor in each.over for axis in way.assignment.get(factor, ()))
@@ -544,7 +544,7 @@ class Tables:
                 sendings.append(sending(self.prices, each.kind, axes, sent))
         return sendings * (2 if operation.differentiated and operation.steps == 1 else 1)
 
-    def _computing(self, operation: Operation, way: Way) -> float:
+    def _computing(self, operation: RuledOperation, way: NumberedAssignment) -> float:
         """The cost of one device's computation, forward and for each gradient of the backward pass."""
 
         def stored(place: int, operand: Operand) -> float:
@@ -587,7 +587,7 @@ class Tables:
             yield from self._sending(number, operation, choice)
 
     def _reshards(
-        self, operation: Operation, way: Way, other: Way, gradient: int | None
+        self, operation: RuledOperation, way: NumberedAssignment, other: NumberedAssignment, gradient: int | None
     ) -> Iterator[tuple[int, Sending]]:
         """Yield the collectives that reshard what a product or a gradient is computed from, from one way to another."""
         starts, stops = _ends(operation, way, gradient), _ends(operation, other, gradient)
@@ -605,7 +605,7 @@ class Tables:
             for each in before.space.path(stop, start):
                 yield Transmission(transfer.before, transfer.steps, each, backward=True)
 
-    def _sending(self, index: int, operation: Operation, choice: Choice) -> Iterator[Transmission]:
+    def _sending(self, index: int, operation: RuledOperation, choice: Choice) -> Iterator[Transmission]:
         tensors, chosen = self.layable.tensors, choice[self.variable(index)]
         way = self.ways[index][chosen]
         for each in self._inside(operation, way):
@@ -643,7 +643,7 @@ def _cost_of(sendings: Sequence[tuple[int, Sending]]) -> float:
     return sum(each.cost for _, each in sendings)
 
 
-def _ends(operation: Operation, way: Way, gradient: int | None) -> list[tuple[int, int]]:
+def _ends(operation: RuledOperation, way: NumberedAssignment, gradient: int | None) -> list[tuple[int, int]]:
     """What a product, or the gradient of its operand `gradient`, is computed from: tensors, and their layouts."""
     operands = zip(operation.operands, way.needed, strict=True)
     ends = [(operand.tensor, needed) for at, (operand, needed) in enumerate(operands) if at != gradient]
@@ -724,13 +724,13 @@ def _entries(layable: Layable, axes: int, *, shared: bool) -> int:
     return total
 
 
-def _completed(space: Space, way: Way, place: int) -> Costs:
+def _completed(space: Space, way: NumberedAssignment, place: int) -> Costs:
     """The cost of completing a result in each layout."""
     partial = way.partial[place]
     return space.completing(partial, way.over, summed=way.summed) if way.over else space.cost[partial]
 
 
-def _completion(space: Space, way: Way, place: int, after: int) -> list[Sending]:
+def _completion(space: Space, way: NumberedAssignment, place: int, after: int) -> list[Sending]:
     """The collectives that complete a result in the layout `after`."""
     if not way.over:
         return space.path(way.partial[place], after)

@@ -12,7 +12,7 @@ import jax
 from jax.sharding import NamedSharding
 
 from runner.derivation.derive import TRIES, Derived, Hints, NotDerived, derive, section, settled
-from runner.estimate.prices import BYTES, Prices, Seconds, permuted
+from runner.estimate.prices import BYTES, EstimatedSeconds, Prices, permuted
 from runner.evidence.hlo import Metadata
 from runner.experiment.model import Experiment
 from runner.graph.model import Equation, Operand, Ref
@@ -145,7 +145,7 @@ def derived(experiment: Experiment, judge: Judge) -> tuple[Experiment, Derivatio
     shardy, types = planned(experiment)
     hints = Hints({number: whole_axes(spec) for number, spec in shardy.values.items()})
     hardware, mesh = experiment.derive.hardware, experiment.mesh
-    prices = BYTES if hardware is None else Seconds(hardware, mesh, experiment.precision)
+    prices = BYTES if hardware is None else EstimatedSeconds(hardware, mesh, experiment.precision)
     best = _accepted(experiment, types, hints, prices, judge)
     other = _accepted_of_graph(experiment, types, prices, judge, best)
     if isinstance(best, str) and other is None:
@@ -157,7 +157,7 @@ def derived(experiment: Experiment, judge: Judge) -> tuple[Experiment, Derivatio
             notes.append(f"the layouts are chosen for the whole graph: a device sends {mine}, line by line {theirs}")
         best = other
     assert not isinstance(best, str)
-    if isinstance(prices, Seconds):
+    if isinstance(prices, EstimatedSeconds):
         took = time_text(_cost(best, judge, prices))
         notes.append(f"chosen by the estimated time on {prices.name}, here {took}")
         notes += [f"taken as free: {each}" for each in prices.unknown]

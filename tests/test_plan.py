@@ -239,6 +239,29 @@ def test_a_vocabulary_is_sharded_for_the_loss(backward: bool) -> None:
     assert "vocabulary sharded over model: 'loss'" in found.parallelism
 
 
+@pytest.mark.parametrize(
+    ("line", "vocabulary"),
+    [
+        ("take(w, ids, axis=0)", True),
+        ("w[ids]", True),
+        ("w[3]", False),
+        ("take_along_axis(x, picks, axis=-1)", True),
+        ("x[:, ids]", True),
+        ("softmax(x, axis=-1)", True),
+        ("softmax(x, axis=0)", False),
+        ("sum(x, axis=-1)", False),
+        ("var(x, axis=-1)", False),
+    ],
+)
+def test_a_vocabulary_is_what_is_looked_up_or_normalised(line: str, vocabulary: bool) -> None:
+    arrays = {"x": (["B", "V"], [None, "model"]), "v": (["D", "D"], "auto"), "w": (["V", "D"], ["model", None])}
+    config = experiment({"model": 4}, {"B": 3, "D": 8, "V": 64}, arrays, {"h": "x @ w @ v", "y": line}, {"h": []})
+    config["arrays"]["ids"] = {"shape": ["B"], "dtype": "int32", "init": "arange", "spec": []}
+    config["arrays"]["picks"] = {"shape": ["B", 1], "dtype": "int32", "init": "arange", "spec": []}
+    config["outputs"]["y"] = [None, "model"] if "softmax" in line else []
+    assert any("vocabulary sharded" in each for each in planned(config).parallelism) == vocabulary
+
+
 def test_experts_are_sharded_and_tokens_are_sent_to_them() -> None:
     # Lepikhin et al., 2020, GShard: one all-to-all to the experts and one back.
     arrays = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import math
 from collections.abc import Iterator
 from typing import Any, get_args
 
@@ -124,6 +125,28 @@ def test_a_reduction_over_devices_is_completed_by_its_collective(name: str) -> N
     x = np.random.default_rng(0).normal(size=(4, 3))
     complete = collective.numpy(X, [row.numpy(half, axis=0) for half in np.split(x, 2)], "x")
     np.testing.assert_allclose(complete[0], row.numpy(x, axis=0))
+
+
+MULTIPLIED = {
+    "dot_product_attention": [((2, 5, 4, 3), (2, 6, 4, 3), (2, 6, 4, 3)), ((2, 5, 4, 3), (2, 6, 2, 3), (2, 6, 2, 3)),
+                              ((5, 4, 3), (6, 4, 3), (6, 4, 3))],
+}  # fmt: skip
+
+
+def test_multiply_adds_are_those_of_the_products_that_jax_makes() -> None:
+    assert sorted(MULTIPLIED) == sorted(rows("multiply_adds"))
+    for name, shapes in ((name, shapes) for name, calls in MULTIPLIED.items() for shapes in calls):
+        row = OPERATIONS[name]
+        assert row.multiply_adds is not None
+        jaxpr = jax.make_jaxpr(function(row.jax))(*map(jnp.zeros, shapes))
+        products = [each for each in equations(jaxpr.jaxpr) if each.primitive.name == "dot_general"]
+        made = 0
+        for each in products:
+            (contracted, _), _ = each.params["dimension_numbers"]
+            summed = [each.invars[0].aval.shape[d] for d in contracted]
+            made += math.prod((*each.outvars[0].aval.shape, *summed))
+        assert len(products) > 1
+        assert row.multiply_adds(dict(zip(row.signature.parameters, shapes, strict=False))) == made
 
 
 @pytest.mark.parametrize("name", rows("out_sharding"))
@@ -255,13 +278,13 @@ def test_a_call_that_mends_is_one_of_the_language(row: Operation) -> None:
         row.signature.bind(*call.operands, **dict(call.named))
 
 
-def primitives(jaxpr: Any) -> Iterator[str]:
+def equations(jaxpr: Any) -> Iterator[Any]:
     for equation in jaxpr.eqns:
-        yield equation.primitive.name
+        yield equation
         for value in equation.params.values():
             inner = getattr(value, "jaxpr", value)
             if hasattr(inner, "eqns"):
-                yield from primitives(inner)
+                yield from equations(inner)
 
 
 @pytest.mark.parametrize("check_vma", [True, False])
@@ -287,7 +310,7 @@ def test_jax_makes_the_primitives_of_a_collective_that_its_row_names(row: Operat
     )
     given = jax.ShapeDtypeStruct((8, 8, 8), np.float32), jax.ShapeDtypeStruct((8,), np.int32)
     traced = jax.make_jaxpr(mapped)(*given)
-    found = set(primitives(traced.jaxpr)) & nodes.PRIMITIVES
+    found = {each.primitive.name for each in equations(traced.jaxpr)} & nodes.PRIMITIVES
     assert found
     assert row.over is not None
     assert found <= set(row.over.primitives)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from runner.derivation.calls import Call, is_number, itemsize
 from runner.derivation.reductions import ALONG, default_axis
@@ -66,6 +67,11 @@ def _largest(site: Site, x: Term, axis: Term, over: tuple[str, ...]) -> Term:
     return site.define("max", built(template, x=x, axis=axis, over=over))
 
 
+def _summing_exponentials(call: Call, *, keeps: bool) -> Rule | None:
+    rule = _reducing(call, 2, keeps=keeps)
+    return rule and replace(rule, exponentials=frozenset(_axes(call)))
+
+
 @_in_parts
 def _softmax(site: Site, x: Term, axis: Term, over: tuple[str, ...]) -> Term:
     largest = _largest(site, x, axis, over)
@@ -80,7 +86,7 @@ def _softmax(site: Site, x: Term, axis: Term, over: tuple[str, ...]) -> Term:
 @rule_for("softmax", "log_softmax", write=_softmax, otherwise=[ALONG])
 def softmax(call: Call) -> Rule | None:
     """Rule: `exp(x - m) / sum(exp(x - m))`, and its logarithm."""
-    return _reducing(call, 2, keeps=True)
+    return _summing_exponentials(call, keeps=True)
 
 
 @_in_parts
@@ -96,7 +102,7 @@ def _logsumexp(site: Site, x: Term, axis: Term, over: tuple[str, ...]) -> Term:
 @rule_for("logsumexp", write=_logsumexp, otherwise=[ALONG])
 def logsumexp(call: Call) -> Rule | None:
     """Rule: `m + log(sum(exp(x - m)))`."""
-    return _reducing(call, 2, keeps=False)
+    return _summing_exponentials(call, keeps=False)
 
 
 def _moments(site: Site, x: Term, axis: Term, over: tuple[str, ...], *, keep: bool) -> tuple[Term, Term]:

@@ -97,6 +97,7 @@ def _lookup(call: Call) -> Rule | None:
         dict(enumerate((*shape, *ids.shape))),
         {axis: "sum"},
         whole=frozenset({axis} if _outside(call, indices, axis) is None else ()),
+        looked_up=frozenset({axis}),
     )
 
 
@@ -141,6 +142,7 @@ def along_axis(call: Call) -> Rule | None:
         {**dict(enumerate(shape)), axis: table[axis], rank: ids[axis]},
         {axis: "sum"},
         whole=frozenset({axis} if _outside(call, call.arguments["indices"], axis) is None else ()),
+        looked_up=frozenset({axis}),
     )
 
 

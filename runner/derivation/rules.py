@@ -96,6 +96,8 @@ class Rule:
     - `inside`: the data that a device sends during the computation.
     - `below`: an exclusive bound on the result's integers.
     - `counts`: the result dimension along which its elements are 0, 1, 2, ….
+    - `looked_up`: the factors along which an array of indices picks elements.
+    - `exponentials`: the factors along which exponentials are summed, as by a softmax.
     """
 
     operands: Mapping[str, Dimensions]
@@ -112,6 +114,8 @@ class Rule:
     inside: tuple[Sent, ...] = ()
     below: int | None = None
     counts: int | None = None
+    looked_up: frozenset[int] = frozenset()
+    exponentials: frozenset[int] = frozenset()
 
     def possible(self, mesh: Mesh, assignment: Assignment) -> bool:
         """Whether the operation can be written for an assignment."""

@@ -8,17 +8,17 @@ from collections.abc import Collection
 from runner.derivation.calls import Call, itemsize
 from runner.derivation.rules import Rule, Traffic
 from runner.estimate.prices import Work
+from runner.language.operations import OPERATIONS
 from runner.programs.types import Typed
 
 
 def work_of(call: Call) -> Work:
-    """The flops of a product, two per multiply-add; none for other operations."""
-    if call.name == "dot_product_attention":
-        query, key = call.arguments["query"].typed, call.arguments["key"].typed
-        if query is None or key is None or len(key.shape) < 3:
-            return Work()
-        # A single sequence has no dimension for the batch: the keys are the third dimension from the last.
-        return Work(4.0 * math.prod(query.shape) * key.shape[-3], query.dtype)
+    """The flops of products, two per multiply-add; none for other operations."""
+    row = OPERATIONS.get(call.name)
+    if row is not None and row.multiply_adds is not None:
+        shapes = {name: argument.typed.shape for name, argument in call.arguments.items() if argument.typed is not None}
+        many = row.multiply_adds(shapes)
+        return Work() if many is None or call.typed is None else Work(2.0 * many, call.typed.dtype)
     if call.labels is None:
         return Work()
     labels, result = call.labels

@@ -12,12 +12,7 @@ from runner.planning.network import Choice
 from runner.planning.tables import NumberedAssignment, Tables
 from runner.words import bytes_text, listed
 
-_NORMALISING = ("logsumexp", "log_softmax", "softmax", "take_along_axis")
-"""The operations of a loss along the vocabulary."""
-
 _COMPLETED = {"all-reduce": "all-reduced", "reduce-scatter": "reduce-scattered"}
-
-_LOOKUPS = ("take", "getitem", "index", "gather")
 
 
 @dataclass
@@ -190,9 +185,10 @@ def _split(
             activation = next((d for dims in others if (d := _dimension(dims, factor)) is not None), None)
             weight = next((d for dims in mine if (d := _dimension(dims, factor)) is not None), None)
             result = _dimension(rule.result, factor)
-            if operation.called in _NORMALISING and activation is not None and activation + 1 == len(others[0]):
+            classes = rule.exponentials | rule.looked_up
+            if factor in classes and activation is not None and activation + 1 == len(others[0]):
                 yield axis, "vocabulary", activation
-            elif operation.called in _LOOKUPS and weight == 0 and result is None:
+            elif weight == 0 and factor in rule.looked_up:
                 yield axis, "vocabulary", 0
             elif not operation.work.flops:
                 continue

@@ -19,6 +19,7 @@ from runner.derivation.writer import below
 from runner.experiment.model import Experiment
 from runner.graph.model import Equation, Graph, Operand, Ref, Repeat
 from runner.graph.term import Group, Name
+from runner.language.operations import OPERATIONS
 from runner.layout import Parts, Spec
 from runner.planning.model import Layable, Passing, RuledOperation, Tensor, Transfer
 from runner.planning.model import Operand as Read
@@ -319,7 +320,7 @@ def _differentiate(experiment: Experiment, layable: Layable) -> None:
     edges: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
         (tuple(operand.tensor for operand in operation.operands), operation.results)
         for operation in layable.operations
-        if operation.called != "stop_gradient"
+        if not _is_constant(operation)
     ]
     passing = (transfer for transfer in layable.transfers if not _is_gradient(layable, transfer))
     edges += [((transfer.before,), (transfer.after,)) for transfer in passing]
@@ -333,6 +334,12 @@ def _differentiate(experiment: Experiment, layable: Layable) -> None:
         )
     if any(operation.differentiated for operation in layable.operations):
         layable.note("the backward pass is assumed to be sharded as the forward pass is, and to keep what that reads")
+
+
+def _is_constant(operation: RuledOperation) -> bool:
+    """Whether differentiation treats an operation's result as a constant."""
+    row = OPERATIONS.get(operation.called)
+    return row is not None and row.constant
 
 
 def _is_gradient(layable: Layable, transfer: Transfer) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from runner.language.counterparts import activations, algebra
@@ -13,6 +14,14 @@ from runner.language.operations.row import Operation, array
 def activation(name: str, numpy: Callable[..., Any], arguments: str = "x", also: tuple[str, ...] = ()) -> Operation:
     """A row for an elementwise function of `jax.nn`; `also` are its other names."""
     return array(name, arguments, numpy, f"jax.nn.{name}", elementwise=True, also=also)
+
+
+def _attention(shapes: Mapping[str, tuple[int, ...]]) -> int | None:
+    """Two products: of each query with every key, and of their weights with the values."""
+    if not {"query", "key"} <= set(shapes) or len(shapes["key"]) < 3:
+        return None
+    # A single sequence has no dimension for the batch: the keys are the third dimension from the last.
+    return 2 * math.prod(shapes["query"]) * shapes["key"][-3]
 
 
 ROWS = (
@@ -53,5 +62,6 @@ ROWS = (
         "jax.nn.dot_product_attention",
         wide=2,
         in_float32=True,
+        multiply_adds=_attention,
     ),
 )

@@ -106,6 +106,7 @@ class Known(TypedDict, total=False):
     counts: str
     indices: str
     contraction: Callable[[Sequence[Any]], Labels | None]
+    multiply_adds: Callable[[Mapping[str, tuple[int, ...]]], int | None]
     completed_by: str
     out_sharding: bool
     pair: tuple[str, str]
@@ -140,6 +141,8 @@ class Operation:
     - `indices`: the argument with indices that JAX requires to have one dtype, though each may be traced or a number.
     - `contraction`: for a product that sums over dimensions, a function from its operands to the labels of these and of
       the result: see `runner/language/notation.py`.
+    - `multiply_adds`: for an operation of several such products, a function from the shapes of its arguments, by name,
+      to the number of multiply-adds in them; None where an argument that it needs is missing.
     - `completed_by`: the collective that completes the result where a reduced dimension is sharded.
     - `out_sharding`: whether it takes an argument `out_sharding` under explicit sharding.
     - `pair`: two arguments that are easily confused.
@@ -170,6 +173,7 @@ class Operation:
     counts: str | None = None
     indices: str | None = None
     contraction: Callable[[Sequence[Any]], Labels | None] | None = None
+    multiply_adds: Callable[[Mapping[str, tuple[int, ...]]], int | None] | None = None
     completed_by: str | None = None
     out_sharding: bool = False
     pair: tuple[str, str] | None = None

@@ -165,7 +165,7 @@ def part(*shards: tuple[int, int]) -> Finished:
             )
         },
         operands={"A": [(device, ((0, 4),)) for device, _ in shards]},
-        said="",
+        stderr="",
         compilation=Compilation(memory=None, cost=None, timing=timing()),
     )
     return Finished(step=Step(Program.AUTO), found=ran)

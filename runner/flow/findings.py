@@ -250,7 +250,7 @@ class Findings:
         profiled = self._profiles.get(run.program)
         written, ran = self._written(run), run.ran
         gathered = gather(
-            written, run.program, folder, ran.said, ran.unreadable, profiled, ran.reshards, ran.device_ids
+            written, run.program, folder, ran.stderr, ran.unreadable, profiled, ran.reshards, ran.device_ids
         )
         evidence = gathered.evidence
         evidence = replace(evidence, collectives=self._explained(run, evidence.collectives))

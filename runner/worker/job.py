@@ -65,7 +65,7 @@ def run(job: dict[str, Any], emit: Emit) -> None:
     outputs are left for the parent) and `steps` (a profile follows its program); `gradient`, if the gradients' oracle
     is needed even for absent hardware; `values`, if only the types of all values of the graph are needed.
     """
-    phases.told_by(emit)
+    phases.report_to(emit)
     if job.get("trace"):
         emit(_traced(job))
     else:

@@ -104,7 +104,7 @@ class _PlaneReader:
             unattributed.add(event, own)
             unnamed[event.instruction or event.name] += own
         self._doubt(foreign)
-        listed = [self._collective(entry, carried) for entry in self._collectives.found]
+        listed = [self._collective(entry, carried) for entry in self._collectives.entries]
         return Profile(
             folder=self._taken.folder,
             runs=self._runs,

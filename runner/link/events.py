@@ -301,7 +301,7 @@ class Finished:
     """A step of the job ended: with its result, with an `error`, or as `unsupported` by JAX after all."""
 
     step: Step
-    found: Ran | Traced | Profiled | None = None
+    result: Ran | Traced | Profiled | None = None
     error: str | None = None
     unsupported: str | None = None
 

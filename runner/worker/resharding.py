@@ -97,4 +97,4 @@ def _tried(
             return None
     module = hlo.read(compiled.as_text())
     communication = read(module, origins, experiment.mesh)
-    return None if communication.missing else executions.most(ring.total(communication.found))
+    return None if communication.missing else executions.most(ring.total(communication.entries))

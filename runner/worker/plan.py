@@ -155,7 +155,7 @@ class _PlanReader(Places):
         every = list(attributes["arg_attrs"]) if "arg_attrs" in attributes else []
         for at, argument in enumerate(function.regions[0].blocks[0].arguments):
             text = str(every[at]) if at < len(every) else ""
-            self._layouts[argument] = spec = shardy.one(text) or self._replicated(argument)
+            self._layouts[argument] = spec = shardy.read_spec(text) or self._replicated(argument)
             name = shardy.name_of(str(argument.location))
             array = self._names.array(name) if name else None
             known = _KnownValue(array or name or f"argument {at}")
@@ -350,7 +350,7 @@ class _PlanReader(Places):
     def _collective(self, operation: Any, name: str) -> None:
         operand, result = operation.operands[0], operation.results[0]
         before = self._layouts.get(operand) or self._replicated(operand)
-        after = shardy.one(str(operation.attributes["out_sharding"])) or self._replicated(result)
+        after = shardy.read_spec(str(operation.attributes["out_sharding"])) or self._replicated(result)
         known = self._of(operand)
         taken = self._nodes(operand)
         self._known[result] = replace(known, fixed=None)

@@ -151,7 +151,7 @@ def execute(
         device_ids=ids,
         outputs=leave(experiment, program, outputs, where),
         operands={},
-        said=None,
+        stderr=None,
         compilation=Compilation(memory=None, cost=None, timing=Timing(place_s=None, compile_s=0.0, run_s=None)),
     )
     shapes = {name: shape for name, (shape, _) in context.outputs.items()}

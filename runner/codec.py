@@ -150,7 +150,9 @@ def _build(kind: Any, data: Any, at: str) -> Any:
         whole = isinstance(data, list) and (arguments[-1] is ... or len(cast("list[Any]", data)) == len(arguments))
         items = _expect(whole, data, at, "a list" if arguments[-1] is ... else f"a list of {len(arguments)}")
         each = [arguments[0]] * len(items) if arguments[-1] is ... else arguments
-        return tuple(_build(one, item, f"{at}[{i}]") for i, (one, item) in enumerate(zip(each, items, strict=True)))
+        return tuple(
+            _build(argument, item, f"{at}[{i}]") for i, (argument, item) in enumerate(zip(each, items, strict=True))
+        )
     if origin in (dict, Mapping):
         mapping = _expect(isinstance(data, dict), data, at, "a mapping")
         keyed = ((_key(arguments[0], key, at), key, item) for key, item in mapping.items())

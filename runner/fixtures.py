@@ -52,7 +52,7 @@ class Sharded:
         from runner.config.sources import shown
         from runner.record import differences
         from runner.record import golden as goldens
-        from runner.record.told import lines_of, names_of
+        from runner.record.readable import lines_of, names_of
 
         file, config = self._file(), self._request.config
         assert record.environment.jax is not None

@@ -156,7 +156,7 @@ def program(*collectives: Collective, **more: Any) -> CompiledProgram:
 def ran(device_ids: list[int], **more: Any) -> Ran:
     """Return a worker's result for a program without compiler messages."""
     compilation = Compilation(memory=None, cost=None, timing=timing())
-    return replace(Ran(device_ids=device_ids, outputs={}, operands={}, said="", compilation=compilation), **more)
+    return replace(Ran(device_ids=device_ids, outputs={}, operands={}, stderr="", compilation=compilation), **more)
 
 
 def died(error: str) -> ProgramRecord:

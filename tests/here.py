@@ -18,7 +18,7 @@ from unittest import mock
 
 import jax
 
-from runner.link.events import Said, heard, said
+from runner.link.events import Said, encoded, heard
 from runner.link.process import Worker
 from runner.worker import calls, shared, warm
 from runner.worker import job as jobs
@@ -82,7 +82,7 @@ class Here(Worker):
 
     def emit(self, event: Said) -> None:
         """Receive an event of the worker."""
-        self._lines.append(said(event))
+        self._lines.append(encoded(event))
 
     def next(self, timeout: float) -> Said | None:
         return heard(self._lines.popleft()) if self._lines else None

@@ -161,20 +161,20 @@ outputs:
 
 def test_a_choice_in_a_loop_runs_in_every_step_and_a_nested_choice_if_reached() -> None:
     module = read(NINE, experiment(PLAIN), "auto")
-    assert {one.instruction: (one.count, len(one.branches)) for one in module.found} == {
+    assert {one.instruction: (one.count, len(one.branches)) for one in module.entries} == {
         "ra": (Range(min=0, max=9), 1), "rd": (Range(min=0, max=9), 2), "ga": (Range(min=0, max=9), 1),
         "rc": (Range(min=0, max=9), 1),
     }  # fmt: skip
     assert not any("how often" in sentence for sentence in module.unknown)
     # One of the branches in every step; the second has an all-reduce in a branch of its own.
-    assert executions.by_kind((one.kind, one.count, one.branches) for one in module.found) == {
+    assert executions.by_kind((one.kind, one.count, one.branches) for one in module.entries) == {
         "all-reduce": Range(min=0, max=9),
         "all-gather": Range(min=0, max=9),
     }
     # If both of these have it, every path has one: nine in all cases.
     reduced = "ROOT %re = f32[2,4]{1,0} all-reduce(%p.5), channel_id=5, replica_groups=[1,4]<=[4], to_apply=%add"
     always = read(NINE.replace("ROOT %n.5 = f32[2,4]{1,0} negate(%p.5)", reduced), experiment(PLAIN), "auto")
-    assert executions.by_kind((one.kind, one.count, one.branches) for one in always.found) == {
+    assert executions.by_kind((one.kind, one.count, one.branches) for one in always.entries) == {
         "all-reduce": 9,
         "all-gather": Range(min=0, max=9),
     }
@@ -182,7 +182,7 @@ def test_a_choice_in_a_loop_runs_in_every_step_and_a_nested_choice_if_reached() 
 
 def test_a_loop_of_unknown_length_around_a_branch_has_no_count() -> None:
     module = read(HLO.replace(", KNOWN", ""), experiment(PLAIN), "auto")
-    assert {one.count for one in module.found} == {None}
+    assert {one.count for one in module.entries} == {None}
     assert "how often rc runs is not known" in module.unknown
 
 

@@ -31,7 +31,7 @@ from runner.faults import InvalidExperiment
 from runner.flow import run as flow
 from runner.link import cluster, key, lending, wire
 from runner.link.cluster import Member, Owner, Remote, Unlike, Unmet, introduced
-from runner.link.events import Done, Finished, said
+from runner.link.events import Done, Finished, encoded
 from runner.link.process import Worker
 from runner.link.steps import Step
 from runner.link.wire import Wire
@@ -703,8 +703,8 @@ def test_values_arrive_before_the_event_that_reports_them(tmp_path: Path) -> Non
     assert there.receive() == {"do": "job", "job": {"arrays": str(tmp_path)}}
     finished = Finished(step=Step(Program.AUTO), error="none")
     there.send({"file": "auto.bin"}, left)
-    there.send({"event": said(finished)})
-    there.send({"event": said(Done(log=3)), "log": "it wrote this"})
+    there.send({"event": encoded(finished)})
+    there.send({"event": encoded(Done(log=3)), "log": "it wrote this"})
     there.close()
     assert over.wait(10)
     here.close()

@@ -330,7 +330,7 @@ def test_collectives_of_a_module_for_a_tpu_take_time() -> None:
     path = MODULES / "ring_matmul" / "shard_map.v5e_2x2.jax-0.12.0.1.txt"
     given = experiment("ring_matmul")
     module, origins = hlo.read(path.read_text()), Origins(given, "per_device")
-    listed = collectives.read(module, origins, given.mesh).found
+    listed = collectives.read(module, origins, given.mesh).entries
     shape = tuple(size for size in given.mesh.shape if size > 1)
     v5e = Hardware("v5e", V5E.flops, None, 8e11, Torus(len(shape), 4.5e10, 1e-6, None), None, 1, shape)
     found = estimate(v5e, given.mesh, counted_in(module, origins), listed)

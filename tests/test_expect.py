@@ -354,7 +354,7 @@ ENTRY %main (A: f32[4,2]) -> f32[4,2] {
 def test_a_library_call_that_may_communicate_fails_no_collectives(given, target, status):
     module = compiled.found(LIBRARY.replace("TARGET", target), experiment(TEXT), "auto")
     read: dict[str, Any] = {"collectives_unknown": module.unknown, "collectives_missing": module.missing}
-    (found,) = verdicts(given, *module.found, **read).values()
+    (found,) = verdicts(given, *module.entries, **read).values()
     assert found["status"] == status
     if status == "failed":
         assert found["details"] == [f"c calls {target}, which is not known to stay on its device"]
@@ -607,7 +607,7 @@ def test_a_collective_matmul_overlaps_on_tpus_as_a_ring_alone(program, line, nam
     module = compiled.stored(f"ring_matmul/{program}.v5e_2x2.jax-0.12.0.1")
     text = (compiled.MODULES / "ring_matmul" / "experiment.yaml").read_text()
     ring = experiment(text, expect={name: [line]}, **TPU)
-    evidence = {"collectives": module.found, "collectives_unknown": module.unknown, "memory": None}
+    evidence = {"collectives": module.entries, "collectives_unknown": module.unknown, "memory": None}
     evidence["collectives_missing"] = module.missing
     assert check(ring, Program(program), evidence)[name]["status"] == status
 

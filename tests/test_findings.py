@@ -69,10 +69,10 @@ def finished(folder: Path, program: str, devices: list[int], *, vmap: bool = Fal
         device_ids=devices,
         outputs={"C": OutputTold(dtype="float32", shape=[4, 2], spec=Spec.of(["x"]), shards=shards)},
         operands={} if vmap else {"A": operands},
-        said="",
+        stderr="",
         compilation=Compilation(memory=None, cost=None, timing=timing()),
     )
-    return Finished(step=Step(Program(program)), found=ran)
+    return Finished(step=Step(Program(program)), result=ran)
 
 
 def shard(device: int, start: int, stop: int) -> Held:

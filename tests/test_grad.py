@@ -110,12 +110,12 @@ def test_sums_from_differentiation_are_not_attributed_to_the_compiler(layout, ch
     outcome = least_squares(layout, tmp_path, check_vma=check_vma, program="shard_map")
     module = found((tmp_path / "hlo_shard_map.txt").read_text(), outcome.experiment)
     assert module.unknown == []
-    assert [one for one in module.found if one.inserted] == []
+    assert [one for one in module.entries if one.inserted] == []
     lowered = (tmp_path / "stablehlo_shard_map.txt").read_text()
-    assert bool(module.found) == bool(re.search(r"stablehlo\.(all_|reduce_scatter|collective_)", lowered))
+    assert bool(module.entries) == bool(re.search(r"stablehlo\.(all_|reduce_scatter|collective_)", lowered))
     if not check_vma:
         # w's cotangents are summed over the axes over which w is replicated, in no line of the program.
-        assert any(one.gradient for one in module.found)
+        assert any(one.gradient for one in module.entries)
 
 
 @pytest.mark.sample(2)

@@ -566,7 +566,7 @@ def loop(start: str = "0", end: str = "6", step: str = "1", direction: str = "LT
     ],
 )
 def test_trip_counts(experiment, text, count):
-    (inside,) = [one for one in found(text, experiment).found if one.kind == "all-reduce"]
+    (inside,) = [one for one in found(text, experiment).entries if one.kind == "all-reduce"]
     assert inside.count == count
 
 
@@ -605,7 +605,7 @@ ENTRY %main (A: f32[2,4]) -> (s32[], f32[2,4], s32[], s32[]) {{
 
 def test_a_loop_may_carry_its_end_and_its_step(experiment):
     module = found(COUNTED, experiment)
-    assert [one.count for one in module.found] == [4]
+    assert [one.count for one in module.entries] == [4]
     assert module.unknown == []
 
 
@@ -646,7 +646,7 @@ def test_a_loop_may_carry_its_end_and_its_step(experiment):
 )
 def test_a_loop_that_counts_in_another_way_is_not_counted(experiment, old, new):
     assert old in COUNTED
-    assert [one.count for one in found(COUNTED.replace(old, new), experiment).found] == [None]
+    assert [one.count for one in found(COUNTED.replace(old, new), experiment).entries] == [None]
 
 
 @pytest.mark.parametrize(
@@ -660,13 +660,13 @@ def test_a_loop_that_counts_in_another_way_is_not_counted(experiment, old, new):
 )
 def test_a_loop_of_unknown_length_is_reported(experiment, text):
     module = found(text, experiment)
-    assert [one.count for one in module.found] == [None]
+    assert [one.count for one in module.entries] == [None]
     assert module.unknown == ["how often r runs is not known"]
 
 
 def test_a_loop_whose_body_is_missing_is_reported(experiment):
     module = found(COUNTED.replace("body=%body", "body=%lost"), experiment)
-    assert module.found == []
+    assert module.entries == []
     assert module.missing == [
         "while.1 calls lost, which the module does not have",
         "r stands in body, which nothing calls",
@@ -676,7 +676,7 @@ def test_a_loop_whose_body_is_missing_is_reported(experiment):
 def test_a_condition_runs_once_more_than_the_body(experiment):
     known = ', backend_config={"known_trip_count":{"n":"9"}}'
     text = loop(end="all-gather(%j), channel_id=2, replica_groups=[4,2]<=[8]", known=known)
-    counts = {one.kind: one.count for one in found(text, experiment).found}
+    counts = {one.kind: one.count for one in found(text, experiment).entries}
     assert counts == {"all-reduce": 9, "all-gather": 10}
 
 
@@ -689,13 +689,13 @@ def test_a_branch_may_not_be_taken(experiment):
     yes = branch.format("yes", "1", f"r = f32[2,4]{{1,0}} all-reduce(%p.1), {OVER_X}, {BY}")
     no = branch.format("no", "2", "n = f32[2,4]{1,0} negate(%p.2)")
     module = found(text.replace(ADD, ADD + yes + no), experiment)
-    assert [(one.kind, one.count) for one in module.found] == [("all-reduce", Range(min=0, max=1))]
-    assert module.found[0].branches == [InBranch(choice="c", branch=0, of=2, times=1)]
+    assert [(one.kind, one.count) for one in module.entries] == [("all-reduce", Range(min=0, max=1))]
+    assert module.entries[0].branches == [InBranch(choice="c", branch=0, of=2, times=1)]
     assert module.unknown == []
     # It runs in every branch.
     either = text.replace("false_computation=%no", "false_computation=%yes")
     module = found(either.replace(ADD, ADD + yes), experiment)
-    assert [(one.kind, one.count, one.branches) for one in module.found] == [("all-reduce", 1, [])]
+    assert [(one.kind, one.count, one.branches) for one in module.entries] == [("all-reduce", 1, [])]
 
 
 def test_a_computation_that_is_called_twice_runs_twice(experiment):
@@ -708,7 +708,7 @@ def test_a_computation_that_is_called_twice_runs_twice(experiment):
         f"  ROOT %r = f32[2,4]{{1,0}} all-reduce(%p), {OVER_X}, {BY}\n}}\n\n"
     )
     module = found(text.replace(ADD, ADD + twice), experiment)
-    assert [one.count for one in module.found] == [2]
+    assert [one.count for one in module.entries] == [2]
     assert module.unknown == []
 
 
@@ -722,7 +722,7 @@ def all_reduce(groups: str = "replica_groups={{0,2,4,6},{1,3,5,7}}", by: str = B
 
 def test_a_module_of_one_all_reduce_is_read(experiment):
     module = found(all_reduce(), experiment)
-    assert [(one.kind, one.node, one.axes, one.bytes) for one in module.found] == [("all-reduce", "C", ["x"], 32)]
+    assert [(one.kind, one.node, one.axes, one.bytes) for one in module.entries] == [("all-reduce", "C", ["x"], 32)]
     assert module.unknown == []
 
 
@@ -870,7 +870,7 @@ def test_an_unknown_fact_of_a_collective_is_null_and_reported(experiment, text, 
     module = found(text, experiment)
     assert module.unknown == [said]
     assert module.missing == []
-    (only,) = module.found
+    (only,) = module.entries
     assert {key for key, value in vars(only).items() if value is None} - {"between", "why"} == lacking
 
 
@@ -889,7 +889,7 @@ def test_an_unknown_fact_of_a_collective_is_null_and_reported(experiment, text, 
 )  # fmt: skip
 def test_local_custom_calls_are_not_reported(experiment, target):
     module = found(entry(f'ROOT %g = f32[2,4] custom-call(%A), custom_call_target="{target}"'), experiment)
-    assert (module.found, module.unknown, module.missing) == ([], [], [])
+    assert (module.entries, module.unknown, module.missing) == ([], [], [])
 
 
 @pytest.mark.parametrize(
@@ -903,7 +903,7 @@ def test_local_custom_calls_are_not_reported(experiment, target):
 )  # fmt: skip
 def test_custom_calls_that_may_communicate_are_reported(experiment, target):
     module = found(entry(f'ROOT %g = f32[2,4] custom-call(%A), custom_call_target="{target}"'), experiment)
-    assert module.found == []
+    assert module.entries == []
     told = f"g calls {target or 'what is not said'}, which is not known to stay on its device"
     assert module.missing == [told]
 
@@ -938,7 +938,7 @@ def test_only_computing_instructions_overlap_with_communication(experiment, targ
         "%d = f32[2,4] collective-permute-done(%p)",
         "ROOT %r = f32[2,4] add(%m, %d)",
     )
-    (only,) = found(text.replace(ADD, ADD + inside) if fused else text, experiment).found
+    (only,) = found(text.replace(ADD, ADD + inside) if fused else text, experiment).entries
     assert only.overlapped == overlapped
 
 
@@ -953,12 +953,12 @@ def test_asynchronous_copies_within_a_device_are_not_collectives(experiment, ope
         "ROOT %r = f32[2,4] add(%t, %d)",
     )
     module = found(text, experiment)
-    assert [(one.kind, one.overlapped) for one in module.found] == [("collective-permute", [])]
+    assert [(one.kind, one.overlapped) for one in module.entries] == [("collective-permute", [])]
     assert module.unknown == []
 
 
 def test_a_partly_readable_collective_is_not_dropped(experiment):
-    (only,) = found(all_reduce("replica_groups=@everyone", by=""), experiment).found
+    (only,) = found(all_reduce("replica_groups=@everyone", by=""), experiment).entries
     assert only.kind == "all-reduce"
     assert only.axes is None
     assert only.groups is None
@@ -973,7 +973,7 @@ def test_a_collective_without_metadata_belongs_to_the_line_that_reads_it(experim
         "%g = f32[8,4]{1,0} all-gather(%A), replica_groups={{0,2,4,6},{1,3,5,7}}, dimensions={0}",
         'ROOT %n = f32[8,4]{1,0} multiply(%g, %g), metadata={op_name="jit(test)/shard_map/D/mul"}',
     )
-    (gathered,) = found(text, experiment).found
+    (gathered,) = found(text, experiment).entries
     assert gathered.node == "D"
     assert gathered.inserted
     assert gathered.between == Between(source=["A"], to=["D"])
@@ -1018,7 +1018,7 @@ def test_a_fusion_that_keeps_a_slice_of_a_sum_scatters(experiment, kept, kind, b
         f"  %r = f32[2,4]{{1,0}} all-reduce(%p), channel_id=1, {OVER_X}, {BY}\n  {kept}\n}}\n\n"
     )
     text = entry(f"ROOT %f = {shape} fusion(%A), kind=kCustom, calls=%fused").replace(ADD, ADD + fused)
-    (only,) = found(text, experiment).found
+    (only,) = found(text, experiment).entries
     assert (only.kind, only.bytes_in, only.bytes_out) == (kind, 32, bytes_out)
 
 
@@ -1033,7 +1033,7 @@ def test_sends_and_receives(experiment):
         "ROOT %got = f32[2,4]{1,0} get-tuple-element(%recv-done), index=0",
     )
     module = found(text, experiment)
-    assert [(o.kind, o.axes, o.groups, o.bytes_in, o.bytes_out) for o in module.found] == [
+    assert [(o.kind, o.axes, o.groups, o.bytes_in, o.bytes_out) for o in module.entries] == [
         ("recv", ["x"], [[0, 2], [2, 4]], 0, 32),
         ("send", ["x"], [[0, 2], [2, 4]], 32, 0),
     ]
@@ -1043,7 +1043,7 @@ def test_sends_and_receives(experiment):
 @pytest.mark.parametrize("kind", ["ragged-all-to-all", "collective-broadcast"])
 def test_rare_kinds(experiment, kind):
     line = f"ROOT %r = f32[2,4]{{1,0}} {kind}(%A), channel_id=1, replica_groups=[4,2]<=[8], {BY}"
-    (only,) = found(entry(line), experiment).found
+    (only,) = found(entry(line), experiment).entries
     assert (only.kind, only.axes, only.bytes) == (kind, ["y"], 32)
 
 
@@ -1056,7 +1056,7 @@ def test_on_many_devices_axes_replace_the_groups():
         f"ROOT %q = f32[2,1]{{1,0}} all-reduce(%r), channel_id=3, replica_groups=[2,64]<=[128], {BY}",
     ).replace("num_partitions=8", "num_partitions=128")
     module = found(text, many)
-    assert [(one.axes, one.groups is None) for one in module.found] == [
+    assert [(one.axes, one.groups is None) for one in module.entries] == [
         (["x"], True),
         (["y"], True),
         (None, False),
@@ -1069,5 +1069,5 @@ def test_two_thousand_collectives_are_all_found(experiment):
         f"%r.{i + 1} = f32[2,4]{{1,0}} all-reduce(%{'A' if i == 0 else f'r.{i}'}), {OVER_X}, {BY}" for i in range(2000)
     ]
     module = found(entry(*lines), experiment)
-    assert [one.instruction for one in module.found] == [f"r.{i + 1}" for i in range(2000)]
+    assert [one.instruction for one in module.entries] == [f"r.{i + 1}" for i in range(2000)]
     assert module.unknown == []

@@ -25,7 +25,7 @@ from runner.graph.source import Frame
 from runner.link.workers import Workers
 from runner.programs.names import Identifiers
 from runner.record.model import Record
-from runner.record.told import told
+from runner.record.readable import readable
 from runner.show import report
 from runner.show.page import run as page
 from tests import harness, imported
@@ -81,7 +81,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Record, Path]:
 
 def collectives(record: Record, program: str) -> list[Collective]:
     """Return the collectives of a program, attributed to the user's lines."""
-    listed = told(record).compiled[program].collectives
+    listed = readable(record).compiled[program].collectives
     assert listed is not None
     return listed
 
@@ -465,7 +465,7 @@ def test_an_estimate_names_the_users_line_as_what_takes_longest(tmp_path: Path) 
     hardware = compose("case3_allreduce", conf_folder(), ["hardware=h100"]).plain["hardware"]
     config = imported.definition(TEXT, LOSS) | {"program": ["auto"], "hardware": hardware}
     record = examined(config, tmp_path)
-    estimate, own = (each.compiled["auto"].estimate for each in (told(record), record))
+    estimate, own = (each.compiled["auto"].estimate for each in (readable(record), record))
     assert estimate is not None
     assert own is not None
     assert estimate.bottleneck is not None

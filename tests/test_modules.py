@@ -278,9 +278,9 @@ def test_every_collective_of_a_module_is_read(name):
     mesh = experiment(name.split("/")[0]).mesh
     module = stored(name)
     expected = [{**spelt_out(one, mesh), "instruction": ""} for one in EXPECTED[name]]
-    assert in_order([replace(one, parts=[]) for one in module.found]) == in_order(expected)
+    assert in_order([replace(one, parts=[]) for one in module.entries]) == in_order(expected)
     assert module.unknown == []
-    for one in module.found:
+    for one in module.entries:
         # Only a merged collective has parts, one for each operand.
         assert not one.parts or sum(part.bytes or 0 for part in one.parts) == one.bytes_in
 
@@ -288,7 +288,7 @@ def test_every_collective_of_a_module_is_read(name):
 @pytest.mark.parametrize("name", EXPECTED)
 def test_a_collective_names_its_instruction(name):
     text = (MODULES / f"{name}.txt").read_text()
-    instructions = [one.instruction for one in stored(name).found]
+    instructions = [one.instruction for one in stored(name).entries]
     assert len(set(instructions)) == len(instructions)
     for instruction in instructions:
         assert re.search(rf"^  (ROOT )?%?{re.escape(instruction)} = ", text, re.MULTILINE)
@@ -298,7 +298,7 @@ def test_a_collective_names_its_instruction(name):
 def test_without_a_schedule_overlaps_are_unknown(name):
     text = (MODULES / f"{name}.txt").read_text().replace("is_scheduled=true, ", "")
     folder, _, file = name.partition("/")
-    for one in found(text, experiment(folder), file.split(".")[0]).found:
+    for one in found(text, experiment(folder), file.split(".")[0]).entries:
         assert one.overlapped == (None if one.asynchronous else [])
 
 
@@ -317,14 +317,14 @@ def test_every_line_of_a_module_is_read(name):
 def test_a_collective_whose_line_is_damaged_does_not_vanish(name, data):
     folder, _, file = name.partition("/")
     text = (MODULES / f"{name}.txt").read_text()
-    victim = data.draw(st.sampled_from([one.instruction for one in stored(name).found]))
+    victim = data.draw(st.sampled_from([one.instruction for one in stored(name).entries]))
     line = re.search(rf"^  (ROOT )?%?{re.escape(victim)} = .*$", text, re.MULTILINE)
     assert line is not None
     start = data.draw(st.integers(line.start() + 2, min(line.end(), line.start() + 300)))
     cut = data.draw(st.integers(1, 8))
     damaged = text[:start] + text[min(start + cut, line.end()) :]
     module = found(damaged, experiment(folder), file.split(".")[0])
-    assert len(module.found) == len(EXPECTED[name]) or module.unknown
+    assert len(module.entries) == len(EXPECTED[name]) or module.unknown
 
 
 def test_the_modules_hold_every_spelling_of_groups():

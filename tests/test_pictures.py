@@ -574,14 +574,14 @@ def sheet_of(specs):
 def test_a_sheet_has_each_layout_once_with_the_points_that_have_it():
     found, left = sheet_of([["x"], [None, "y"], ["x"], ["x"]])
     assert left == 0
-    assert [[(p.spec, p.told) for p in arrays] for _, arrays in found] == [
+    assert [[(p.spec, p.captions) for p in arrays] for _, arrays in found] == [
         [("P('x', None)", ("points 0,2,3",)), ("P(None, 'y')", ("point 1",))]
     ]
     assert svg.sheet(found, "t", "s").count(">A</text>") == 2
     text = sheet.text(found, 80)
     assert "points 0,2,3" in text
     assert "P(None, 'y')" in text
-    assert sheet_of([["x"]])[0][0][1][0].told == ("all points",)
+    assert sheet_of([["x"]])[0][0][1][0].captions == ("all points",)
 
 
 def test_a_sheet_says_how_many_layouts_it_leaves_out():

@@ -278,7 +278,7 @@ metadata={op_name="jit(f)/shard_map/C/ragged_all_to_all"}
 def test_the_bytes_of_a_compiled_ragged_all_to_all_are_unknown():
     experiment = harness.experiment(SENT)
     found = evidence.read(hlo.read(COMPILED), Origins(experiment, "per_device"), experiment.mesh)
-    (one,) = found.found
+    (one,) = found.entries
     assert (one.kind, one.node, one.axes, one.inserted) == ("ragged-all-to-all", "C", ["x"], False)
     # The bytes are those of the moved values, without the offsets and sizes.
     assert (one.bytes_in, one.bytes_out, one.bytes_sent) == (32, 64, None)

@@ -146,7 +146,7 @@ def test_a_transfer_between_slices_has_the_kind_of_its_collective(mark: str, ins
     experiment = harness.experiment(TEXT)
     module = hlo.read(MODULE.replace("MARK", mark))
     found = collectives.read(module, Origins(experiment, Program.AUTO.lines), Mesh(("s", "x"), (2, 4)), IDS)
-    (one,) = found.found
+    (one,) = found.entries
     assert (one.kind, one.axes, one.inserted, one.reduction) == ("all-reduce", ["s"], inserted, "sum")
     assert (one.bytes_in, one.bytes_out, one.bytes_sent, one.count) == (4096, 4096, 4096, 1)
     assert one.asynchronous
@@ -157,7 +157,7 @@ def test_an_unknown_group_of_a_transfer_is_reported() -> None:
     experiment = harness.experiment(TEXT)
     module = hlo.read(MODULE.replace("MARK", ""))
     found = collectives.read(module, Origins(experiment, Program.AUTO.lines), Mesh(("s", "x"), (2, 4)), [])
-    assert found.found[0].axes is None
+    assert found.entries[0].axes is None
     assert "which devices send connects could not be read: {1,2}x{0:3}" in found.unknown
 
 

@@ -33,7 +33,7 @@ from runner.link.events import (
     Ranges,
     Started,
     Types,
-    said,
+    encoded,
 )
 from runner.link.process import Worker
 from runner.link.steps import Step, StepWork
@@ -221,7 +221,7 @@ def test_programs_that_are_not_supported_are_not_waited_for(monkeypatch: pytest.
 def test_an_invalid_experiment_is_the_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runner.link.process.PARTING", 0.2)
     fault = Fault(("arrays", "A", "spec", 1), "wrong", "a + b", 4, 5)
-    events, _ = hear(f"print({said(Invalid(fault=fault))!r}, flush=True); time.sleep(60)")
+    events, _ = hear(f"print({encoded(Invalid(fault=fault))!r}, flush=True); time.sleep(60)")
     assert told(events) == ["invalid", "log"]
     assert events[0] == Invalid(fault=fault)
 
@@ -398,7 +398,7 @@ def ran(*ranges: Ranges | None) -> Ran:
         device_ids=[5, 3, 1],
         outputs={"C": OutputTold(dtype="bfloat16", spec=Spec.of(["x", None]), shards=shards)},
         operands={"A": [(5, ((0, 4),))]},
-        said="",
+        stderr="",
         compilation=Compilation(memory=None, cost=None, timing=timing()),
     )
 

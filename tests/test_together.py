@@ -165,10 +165,10 @@ def part(*shards: tuple[int, int]) -> Finished:
             )
         },
         operands={"A": [(device, ((0, 4),)) for device, _ in shards]},
-        said="",
+        stderr="",
         compilation=Compilation(memory=None, cost=None, timing=timing()),
     )
-    return Finished(step=Step(Program.AUTO), found=ran)
+    return Finished(step=Step(Program.AUTO), result=ran)
 
 
 def left(path: Path, *values: Any) -> None:
@@ -181,8 +181,8 @@ def test_the_shards_of_all_are_put_together_and_replicas_that_agree_are_one_copy
     left(tmp_path / "auto.bin", *rows)
     left(folder(tmp_path, 1) / "auto.bin", rows[0] + 1, rows[1])
     together = put_together([part((0, 0), (1, 1)), part((2, 0), (3, 1))])
-    assert isinstance(together.found, Ran)
-    run = program_run(Program.AUTO, together.found, {"C": (4, 2)}, lambda *_: (), tmp_path)
+    assert isinstance(together.result, Ran)
+    run = program_run(Program.AUTO, together.result, {"C": (4, 2)}, lambda *_: (), tmp_path)
     assert [(held.device, held.ranges, held.copy) for held in run.outputs["C"].held] == [
         (0, ROWS[0], 0),
         (1, ROWS[1], 1),
@@ -203,9 +203,9 @@ def test_the_rows_of_a_trace_are_in_the_order_of_the_mesh(tmp_path: Path) -> Non
     left(folder(tmp_path, 1) / "trace.bin", [[1.0], [3.0]])
     step = Step(Program.SHARD_MAP, StepWork.TRACE)
     parts = [
-        Finished(step=step, found=Traced(device_ids=[0, 2, 1, 3], values={"y": Typed((1,), "bfloat16")}, rows=[rows]))
+        Finished(step=step, result=Traced(device_ids=[0, 2, 1, 3], values={"y": Typed((1,), "bfloat16")}, rows=[rows]))
         for rows in ([0, 2], [1, 3])
     ]
-    together = put_together(parts).found
+    together = put_together(parts).result
     assert isinstance(together, Traced)
     assert traced_values(together, tmp_path)["y"].astype(float).tolist() == [[0], [1], [2], [3]]

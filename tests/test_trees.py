@@ -14,7 +14,7 @@ import runner
 from runner.experiment.patterns import fits, folded
 from runner.layout import Spec
 from runner.record.model import ArrayRecord, Record
-from runner.record.told import told
+from runner.record.readable import readable
 from runner.show import report, trees
 from runner.show.page import run as page
 from runner.show.table import Table
@@ -56,7 +56,7 @@ def record(shapes: dict[str, list[int]]) -> Record:
     """Return a record whose arrays have these paths and shapes, and one that is not a leaf."""
     paths = {path.replace("/", "_"): path for path in shapes}
     arrays = {name: array(shapes[path]) for name, path in paths.items()}
-    return told(evidence.record(arrays={**arrays, "tokens": array([512, 512])}, paths=paths))
+    return readable(evidence.record(arrays={**arrays, "tokens": array([512, 512])}, paths=paths))
 
 
 SHAPES = {"p/embed": [64, 16], "p/layers/q": [16, 16], "p/layers/o": [16, 8], "s/0/count": [], "s/0/mu": [8]}
@@ -95,7 +95,7 @@ def test_hundreds_of_leaves_fold() -> None:
 def test_a_record_is_shown_with_paths() -> None:
     leaf = {"params_q": "params/q"}
     output = evidence.program(evidence.collective(nodes=["params_q"]))
-    shown = told(evidence.record({"auto": output}, paths=leaf, arrays={"params_q": array([8])}, show=["params_q"]))
+    shown = readable(evidence.record({"auto": output}, paths=leaf, arrays={"params_q": array([8])}, show=["params_q"]))
     assert list(shown.arrays) == ["params/q"]
     assert shown.show == ["params/q"]
     assert [collective.nodes for collective in shown.compiled["auto"].collectives or ()] == [["params/q"]]

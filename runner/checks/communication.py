@@ -151,7 +151,7 @@ def _kinds(number: Mapping[str, int | Range]) -> str:
     return ", ".join(parts) or "no collectives"
 
 
-def _one(
+def _entry(
     collective: Collective | AskedCollective | PlannedCollective, name: str, text: str, why: str | None = None
 ) -> _One:
     sent, alone = collective.bytes_sent, collective.alone
@@ -165,7 +165,7 @@ def _listed(program: Program, compiled: CompiledProgram, of: str) -> _Listed | J
             unread = compiled.collectives_unknown or ["the backend does not tell the collectives"]
             return Judged(status="failed", reason=unread[0], details=unread[1:])
         listed = [
-            _one(
+            _entry(
                 collective,
                 words.collective(collective),
                 words.described(collective),
@@ -179,7 +179,8 @@ def _listed(program: Program, compiled: CompiledProgram, of: str) -> _Listed | J
     if compiled.lowered is None:
         return Judged(status="failed", reason="what the program asks for is not known")
     asked = [
-        _one(collective, words.asked(collective), words.asked_at_length(collective)) for collective in compiled.lowered
+        _entry(collective, words.asked(collective), words.asked_at_length(collective))
+        for collective in compiled.lowered
     ]
     if of == "lowered":
         return _Listed(asked, "asked for")
@@ -188,7 +189,7 @@ def _listed(program: Program, compiled: CompiledProgram, of: str) -> _Listed | J
         missing = "there is no plan" if plan is None else plan.missing
         return Judged(status="failed", reason=missing)
     planned = [
-        _one(collective, words.planned(collective), words.planned_at_length(collective))
+        _entry(collective, words.planned(collective), words.planned_at_length(collective))
         for collective in plan.collectives
     ]
     return _Listed([*planned, *asked], of)

@@ -15,7 +15,7 @@ from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.layout import Layout, Mesh, Spec
 from runner.record.model import CompiledProgram
-from runner.record.told import program_told
+from runner.record.readable import readable_program
 from runner.record.verdicts import Judged, NotRun, Verdict
 from runner.words import bytes_text
 
@@ -33,9 +33,9 @@ def _verdict(name: str, experiment: Experiment, program: Program, compiled: Comp
     lines = {line: str(frame) for line, frame in experiment.frames[program.section].items()}
     places = {**experiment.imports.paths, **lines}
     if what == "max_bytes_per_device":
-        verdict = communication.sent(expected, program, program_told(compiled, places), of)
+        verdict = communication.sent(expected, program, readable_program(compiled, places), of)
     elif what in ("collectives", "no_collectives"):
-        named_program = program_told(compiled, places)
+        named_program = readable_program(compiled, places)
         verdict = communication.counts(expected, program, named_program, of, none=what == "no_collectives")
     elif what in _OVERLAPS and compiled.collectives is None:
         # An expectation that cannot be checked fails.

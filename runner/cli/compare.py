@@ -20,7 +20,7 @@ from runner.record import differences, folders, golden
 from runner.record import record as records
 from runner.record.golden import Pinned
 from runner.record.model import ArrayRecord, CompiledProgram, MeshShape, ProgramRecord, Record
-from runner.record.told import Names, lines_of, names_of
+from runner.record.readable import Names, lines_of, names_of
 from runner.record.verdicts import ValueVerdict, Verdict
 
 
@@ -270,7 +270,7 @@ def _of_runs(old: Record, new: Record) -> list[str]:
         ("error", old.error, new.error),
     ):
         if was != now:
-            lines.append(f"{what}: {_said(was)} → {_said(now)}")
+            lines.append(f"{what}: {_first_line(was)} → {_first_line(now)}")
     # A run whose configuration could not be composed has neither mesh nor target.
     for what, was, now in (
         ("mesh", _mesh(old.mesh), _mesh(new.mesh)),
@@ -288,7 +288,7 @@ def _of_runs(old: Record, new: Record) -> list[str]:
 
 def _of_programs(program: str, old: ProgramRecord, new: ProgramRecord) -> list[str]:
     lines = [
-        f"{what} of {program}: {_said(was)} → {_said(now)}"
+        f"{what} of {program}: {_first_line(was)} → {_first_line(now)}"
         for what, was, now in (("status", old.status, new.status), ("error", old.error, new.error))
         if was != now
     ]
@@ -322,7 +322,7 @@ def _status(check: Verdict) -> str:
     return check.status
 
 
-def _said(text: str | None) -> str:
+def _first_line(text: str | None) -> str:
     return "none" if text is None else next(iter(text.splitlines()), "empty")
 
 
@@ -349,7 +349,9 @@ def _notes(old: Record, new: Record) -> list[str]:
         ("python", was.python, now.python),
         ("runner", was.runner, now.runner),
     )
-    changed = [f"{name} {_said(before)} → {_said(after)}" for name, before, after in versions if before != after]
+    changed = [
+        f"{name} {_first_line(before)} → {_first_line(after)}" for name, before, after in versions if before != after
+    ]
     notes = [", ".join(changed)] if changed else []
     for program, result in old.compiled.items():
         program_after = new.compiled.get(program)

@@ -90,8 +90,8 @@ def _of_kind(kind: Kind) -> Schema:
         schema = {"type": "object", "additionalProperties": _or_interpolation(_of_kind(kind.items))}
     else:
         assert kind.config is not None
-        said = _documented()[kind.config]
-        properties = {key: said[key] | _or_interpolation(_of_kind(inner)) for key, inner in kind.keys.items()}
+        documented = _documented()[kind.config]
+        properties = {key: documented[key] | _or_interpolation(_of_kind(inner)) for key, inner in kind.keys.items()}
         schema = {"type": "object", "properties": properties, "additionalProperties": False}
     return _or_null(schema) if kind.optional else schema
 

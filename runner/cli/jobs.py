@@ -165,5 +165,5 @@ def run_one(job: Job, workers: Workers) -> Status:
     if (job.folder / PLAN).exists():
         from runner.show import plan
 
-        plan.show_found(job.folder / PLAN)
+        plan.show_layouts(job.folder / PLAN)
     return record.status

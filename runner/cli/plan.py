@@ -83,11 +83,11 @@ def _plan(configuration: Configuration, job: Job, workers: Workers) -> Status:
     compiled = {"tried": codec.plain(ranked.tried), "lowered": codec.plain(ranked.lowered)}
     layouts.leave(folder, planning, **compiled)
     # A handwritten layout is in a file already, and may not divide the work at all.
-    own = [one for one in ranked.tried if one.by_hand is None]
+    own = [candidate for candidate in ranked.tried if candidate.by_hand is None]
     best = own[0].candidate if own else planning.plan.best
     (folder / EXPERIMENT).parent.mkdir(parents=True, exist_ok=True)
-    found = layouts.anywhere(layouts.filled(planning, best), lambda: configuration.sources)
-    files.write_text(folder / EXPERIMENT, text(found, planning))
+    definition = layouts.anywhere(layouts.filled(planning, best), lambda: configuration.sources)
+    files.write_text(folder / EXPERIMENT, text(definition, planning))
     if ranked.tried:
         _show_tried(planning, ranked.tried)
         if ranked.tried[0].by_hand is not None:
@@ -120,11 +120,11 @@ def text(definition: Mapping[str, Any], planning: Planning) -> str:
     given = {
         key: value
         for key, value in definition.items()
-        if value != defaults.get(key) and not (key in _NESTED and not _said(value, defaults[key]))
+        if value != defaults.get(key) and not (key in _NESTED and not _changed(value, defaults[key]))
     }
     nested: dict[str, Mapping[str, Any]] = {key: given[key] for key in _NESTED if key in given}
-    given |= {key: _said(value, defaults[key]) for key, value in nested.items()}
-    given["arrays"] = {name: schema.said(array) for name, array in given["arrays"].items()}
+    given |= {key: _changed(value, defaults[key]) for key, value in nested.items()}
+    given["arrays"] = {name: schema.given(array) for name, array in given["arrays"].items()}
     plan = planning.plan
     head = [
         "# @package _global_",
@@ -138,17 +138,17 @@ _NESTED = ("mesh", "target", "hardware", "expect", "test", "grad", "sweep")
 """The keys whose subkeys have defaults."""
 
 
-def _said(value: Mapping[str, Any] | None, defaults: Any) -> dict[str, Any]:
+def _changed(value: Mapping[str, Any] | None, defaults: Any) -> dict[str, Any]:
     """Return the part of a mapping that differs from the defaults."""
-    found: dict[str, Any] = {}
-    for name, one in (value or {}).items():
+    changes: dict[str, Any] = {}
+    for name, part in (value or {}).items():
         default = defaults.get(name)
-        if is_mapping(one) and is_mapping(default):
-            if inner := _said(one, default):
-                found[name] = inner
-        elif one != default:
-            found[name] = one
-    return found
+        if is_mapping(part) and is_mapping(default):
+            if inner := _changed(part, default):
+                changes[name] = inner
+        elif part != default:
+            changes[name] = part
+    return changes
 
 
 def _dumper() -> type[Any]:
@@ -178,10 +178,12 @@ def _optimality(planning: Planning) -> str:
 def _show_plan(planning: Planning) -> None:
     plan, least, labels = planning.plan, planning.plan.least, planning.labels
     rows: list[tuple[str, str, str, str]] = []
-    for one in plan.alternatives:
-        more = f" +{amount(one.more, least)}" if one.more else ""
-        following = "" if one.next is None else one.next.yaml() + more
-        rows.append((labels.get(one.key, one.key), one.spec.yaml(), following, one.since))
+    for alternative in plan.alternatives:
+        more = f" +{amount(alternative.more, least)}" if alternative.more else ""
+        following = "" if alternative.next is None else alternative.next.yaml() + more
+        rows.append(
+            (labels.get(alternative.key, alternative.key), alternative.spec.yaml(), following, alternative.since)
+        )
     print_table(Table(("key", "layout", "next best", "since"), rows))
     cost = amount(plan.best.cost, least)
     print(
@@ -209,9 +211,9 @@ def _show_shapes(planning: Planning) -> None:
     if not planning.shapes:
         return
     least, rows = planning.plan.least, list[tuple[str, str, str, str]]()
-    for one in planning.shapes:
-        sent, held = (amount(value, "bytes") for value in (one.sent, one.held))
-        rows.append((list_text(one.shape), one.error or amount(one.cost, least), sent, held))
+    for mesh in planning.shapes:
+        sent, held = (amount(value, "bytes") for value in (mesh.sent, mesh.held))
+        rows.append((list_text(mesh.shape), mesh.error or amount(mesh.cost, least), sent, held))
     print_table(Table(("mesh.shape", least, "sent", "held"), rows))
     print()
 

@@ -19,7 +19,7 @@ import yaml
 from runner.config import files, layers, quoting, shape, specs
 from runner.config.folders import is_there
 from runner.config.shape import ShapeMisfit
-from runner.config.sources import Layer, Sources, key_place, listing, one_by_one, said, shown, text_place
+from runner.config.sources import Layer, Sources, key_place, listing, one_by_one, shown, text_at, text_place
 from runner.faults import Fault, Key, key_text, nearest
 from runner.untyped import is_dict, is_list
 from runner.words import listed
@@ -294,7 +294,7 @@ def experiment_meant(option: str, folders: Sequence[Path]) -> str:
     called: dict[str, tuple[str, str]] = {}
     shared: set[str] = set()
     for name, _, file in listing(folders):
-        source = said(file, "source")
+        source = text_at(file, "source")
         # `MinText, Tutorial 1, section 3.5, matmul_case4_allgather_B`; a part that several share names no experiment.
         for part in re.split(r", | and ", re.sub(r"\bsection [\d.]+", "", source)):
             own = part.strip(' "').lower()

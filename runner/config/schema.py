@@ -328,6 +328,6 @@ def whole(config: Mapping[str, Any]) -> dict[str, Any]:
     return completed({key: value for key, value in config.items() if value is not None})
 
 
-def said(config: Mapping[str, Any]) -> dict[str, Any]:
+def given(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the items of a mapping whose value is neither null nor missing."""
     return {key: value for key, value in config.items() if value is not None and value != MISSING}

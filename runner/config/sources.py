@@ -191,8 +191,8 @@ def _step(node: yaml.Node, part: str | int) -> tuple[yaml.Mark, yaml.Node] | Non
             mark = value.start_mark if scalar else name.start_mark
             if isinstance(value, yaml.MappingNode) and len(pairs) > 1:
                 # A line for one name overrides a line for several.
-                said = [pair for _, each in pairs if isinstance(each, yaml.MappingNode) for pair in each.value]
-                value = yaml.MappingNode(value.tag, said, value.start_mark, value.end_mark)
+                items = [pair for _, each in pairs if isinstance(each, yaml.MappingNode) for pair in each.value]
+                value = yaml.MappingNode(value.tag, items, value.start_mark, value.end_mark)
             return mark, value
         for name, value in node.value:
             if name.tag == "tag:yaml.org,2002:merge":
@@ -265,11 +265,11 @@ def listing(folders: Iterable[Path]) -> list[tuple[str, str, Path]]:
     for folder in folders:
         for file in experiments(folder):
             name = file.relative_to(folder / "experiment").with_suffix("").as_posix()
-            summaries.setdefault(name, (name, said(file, "summary", "(this file cannot be read)"), file))
+            summaries.setdefault(name, (name, text_at(file, "summary", "(this file cannot be read)"), file))
     return sorted(summaries.values())
 
 
-def said(file: Path, key: str, unreadable: str = "") -> str:
+def text_at(file: Path, key: str, unreadable: str = "") -> str:
     """The value of a top-level key on one line; "" where it is absent, `unreadable` where the file is no mapping."""
     node = _compose(file)
     if not isinstance(node, yaml.MappingNode):

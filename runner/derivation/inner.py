@@ -157,7 +157,7 @@ def _norm(site: Site, x: Term, axis: Term, over: tuple[str, ...]) -> Term:
 def norm(call: Call) -> Rule | None:
     """Rule: the square root of the sum of squares."""
     order, axis = call.static("ord", call.signature.parameters["ord"].default), call.static("axis")
-    one = isinstance(axis, int) or len(call.array.shape) == 1
-    if not (order is None or (order == 2 and one)) or (order is None and isinstance(axis, tuple)):
+    of_vectors = isinstance(axis, int) or len(call.array.shape) == 1
+    if not (order is None or (order == 2 and of_vectors)) or (order is None and isinstance(axis, tuple)):
         return None
     return _reducing(call, 1, keeps=False)

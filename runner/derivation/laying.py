@@ -71,10 +71,10 @@ class Layouts:
 
     def spend_once(self, term: Term, sendings: Sequence[Sending]) -> None:
         """Count the collectives of a term, unless its scope already has the same one."""
-        scope, said = self.names.home(term), text(term)
-        if said not in scope.collectives:
-            scope.collectives.add(said)
-            scope.sent[said] = tuple(sendings)
+        scope, collective = self.names.home(term), text(term)
+        if collective not in scope.collectives:
+            scope.collectives.add(collective)
+            scope.sent[collective] = tuple(sendings)
             self.spend(sendings, scope)
 
     def cost_of(

@@ -23,7 +23,11 @@ def shared(lines: Sequence[Writing], fresh: Callable[[str], str]) -> list[Writin
         else:
             left.append(replace(line, body=tuple(shared(line.body, fresh))))
         gone = line.defines
-        held = {said: (name, read) for said, (name, read) in held.items() if not gone & read and name not in gone}
+        held = {
+            collective: (name, read)
+            for collective, (name, read) in held.items()
+            if not gone & read and name not in gone
+        }
         if isinstance(line, Written) and isinstance(left[-1], Written) and again[text(line.term)] > 1:
             held.setdefault(text(line.term), (line.name, frozenset(names(line.term))))
     return left
@@ -36,13 +40,13 @@ def _of_one(
     made: list[Written] = []
 
     def visit(term: Term) -> Term:
-        said = text(term) if is_collective(term) else ""
-        if said in held:
-            return Name(held[said][0])
-        if again[said] > 1 and term is not line.term:
+        collective = text(term) if is_collective(term) else ""
+        if collective in held:
+            return Name(held[collective][0])
+        if again[collective] > 1 and term is not line.term:
             name = fresh(f"{line.name}_shared")
             made.append(Written(replace(line.line, name=name), term))
-            held[said] = name, frozenset(names(term))
+            held[collective] = name, frozenset(names(term))
             return Name(name)
         return term if isinstance(term, Lambda) else mapped(term, visit)
 

@@ -127,14 +127,14 @@ class _Convolution:
 
 
 def _convolution(call: Call) -> _Convolution:
-    one, other = call.type_of("lhs").shape, call.type_of("rhs").shape
-    letters = "".join("0123456789"[: len(one) - 2])
+    lhs, rhs = call.type_of("lhs").shape, call.type_of("rhs").shape
+    letters = "".join("0123456789"[: len(lhs) - 2])
     left, right, out = call.static("dimension_numbers") or (f"NC{letters}", f"OI{letters}", f"NC{letters}")
     space = [letter for letter in right if letter not in "OI"]
     strides = call.static("window_strides")
     stretches, holes = (call.static(name) or (1,) * len(space) for name in ("rhs_dilation", "lhs_dilation"))
-    reaches = [(other[right.index(s)] - 1) * by + 1 for s, by in zip(space, stretches, strict=True)]
-    sizes = [one[left.index(s)] for s in space]
+    reaches = [(rhs[right.index(s)] - 1) * by + 1 for s, by in zip(space, stretches, strict=True)]
+    sizes = [lhs[left.index(s)] for s in space]
     pads = _pads(call.static("padding"), list(zip(sizes, reaches, strides, strict=True)))
     results = [call.result.shape[out.index(s)] for s in space]
     every = zip(sizes, results, reaches, strides, pads, holes, strict=True)
@@ -157,7 +157,7 @@ def _convolved(site: Site) -> Term:
 @rule_for("conv_general_dilated", "conv", write=_convolved)
 def convolved(call: Call) -> Rule | None:
     """Rule: input features are reduced; groups of features stay together."""
-    convolution, one, other = _convolution(call), call.type_of("lhs").shape, call.type_of("rhs").shape
+    convolution, lhs, rhs = _convolution(call), call.type_of("lhs").shape, call.type_of("rhs").shape
     left, right, out, windows = convolution.left, convolution.right, convolution.out, convolution.windows
     grouped = convolution.groups > 1 or convolution.batches > 1
     space = [letter for letter in right if letter not in "OI"]
@@ -168,7 +168,7 @@ def convolved(call: Call) -> Rule | None:
     if convolution.batches > 1:
         of_left |= {"N": (2,), "C": ()}
         of_out |= {"N": ()}
-    sizes = {0: one[left.index("N")], 1: other[right.index("O")], 2: one[left.index("C")]}
+    sizes = {0: lhs[left.index("N")], 1: rhs[right.index("O")], 2: lhs[left.index("C")]}
     if grouped:
         groups = convolution.groups * convolution.batches
         sizes |= {2: groups, 1: sizes[1] // groups}
@@ -180,12 +180,12 @@ def convolved(call: Call) -> Rule | None:
 @rule_for("conv_transpose")
 def transposed(call: Call) -> Rule | None:
     """Rule: batch and features; space is whole."""
-    one, other = call.type_of("lhs").shape, call.type_of("rhs").shape
+    lhs, rhs = call.type_of("lhs").shape, call.type_of("rhs").shape
     if call.given("transpose_kernel") or call.static("dimension_numbers") is not None:
         return None
-    between = ((),) * (len(one) - 2)
+    between = ((),) * (len(lhs) - 2)
     operands: dict[str, Dimensions] = {"lhs": ((0,), *between, (2,)), "rhs": (*between, (2,), (1,))}
-    return Rule(operands, ((0,), *between, (1,)), {0: one[0], 1: other[-1], 2: one[-1]}, {2: "sum"})
+    return Rule(operands, ((0,), *between, (1,)), {0: lhs[0], 1: rhs[-1], 2: lhs[-1]}, {2: "sum"})
 
 
 def _window(call: Call) -> tuple[dict[int, Window], list[tuple[int, int]]]:

@@ -287,14 +287,14 @@ class Writer:
         for name, value in carried:
             if value.shape is None or not is_number(Typed(value.shape, value.dtype)):
                 continue
-            found = accumulated(scope.lines, name, lambda term: _is_scalar(term, numbers))
-            if found is None or any(text(each) not in scope.sent for each in found.sums):
+            accumulation = accumulated(scope.lines, name, lambda term: _is_scalar(term, numbers))
+            if accumulation is None or any(text(each) not in scope.sent for each in accumulation.sums):
                 continue
-            for sent in (scope.sent.pop(text(each)) for each in found.sums):
+            for sent in (scope.sent.pop(text(each)) for each in accumulation.sums):
                 for each in sent:
                     self.layouts.unspend(each, scope)
-            scope.lines = list(found.body)
-            sums[name] = found
+            scope.lines = list(accumulation.body)
+            sums[name] = accumulation
         return sums
 
     def _nothing(self, value: DeviceValue, accumulation: Accumulation) -> DeviceValue:

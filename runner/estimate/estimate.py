@@ -140,7 +140,7 @@ def _line(hardware: Hardware, line: LineWork, unknown: list[str]) -> LineTime:
     else:
         moving = line.bytes / hardware.memory_bandwidth
     known = [(seconds, bound) for seconds, bound in ((computing, "flops"), (moving, "memory")) if seconds is not None]
-    seconds, bound = max(known, default=(None, None), key=lambda one: one[0] or 0.0)
+    seconds, bound = max(known, default=(None, None), key=lambda term: term[0] or 0.0)
     return LineTime(
         nodes=list(line.nodes),
         gradient=line.gradient,

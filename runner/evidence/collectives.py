@@ -43,7 +43,7 @@ class Collectives:
     during which a collective is in progress, each with the `instruction` of its entry.
     """
 
-    found: list[Collective] = field(default_factory=list[Collective])
+    entries: list[Collective] = field(default_factory=list[Collective])
     unknown: list[str] = field(default_factory=list[str])
     missing: list[str] = field(default_factory=list[str])
     carriers: dict[str, str] = field(default_factory=dict[str, str])
@@ -96,7 +96,7 @@ class _CollectiveReader:
             self._find_chains(computation)
         visited: set[str] = set()
         for place in self._walk(module.entry, visited):
-            result.found.append(self._entry(place))
+            result.entries.append(self._entry(place))
             carriers = (place.instruction, place.start[1], *place.chain)
             result.carriers |= {carrier.name: place.instruction.name for carrier in carriers}
         for computation in module.computations.values():

@@ -39,7 +39,7 @@ def gather(
         try:
             module = hlo.read(text)
             communication = collectives.read(module, origins, experiment.mesh, device_ids)
-            listed = communication.found
+            listed = communication.entries
         except Exception as error:
             # A future compiler's output must not end a run that is otherwise complete.
             communication = _nothing(f"the module could not be read: {type(error).__name__}: {error}")

@@ -74,7 +74,7 @@ class _PlaneReader:
             for name, instruction in computation.instructions.items()
         }
         self._executed = sorted({(event.device, event.run) for event in self._events})
-        self._told_apart = all(run >= 0 for _, run in self._executed)
+        self._runs_numbered = all(run >= 0 for _, run in self._executed)
         self._unknown = list(taken.recorded.unknown)
         self._runs = taken.runs
 
@@ -104,7 +104,7 @@ class _PlaneReader:
             unattributed.add(event, own)
             unnamed[event.instruction or event.name] += own
         self._doubt(foreign)
-        listed = [self._collective(entry, carried) for entry in self._collectives.found]
+        listed = [self._collective(entry, carried) for entry in self._collectives.entries]
         return Profile(
             folder=self._taken.folder,
             runs=self._runs,
@@ -182,7 +182,7 @@ class _PlaneReader:
 
     def _executions(self, times: _Times) -> int | None:
         """How often a collective ran in each run on each device; None if that differs or runs cannot be told apart."""
-        if not self._told_apart:
+        if not self._runs_numbered:
             return None
         # The start and the done of one execution are two events.
         most: Counter[tuple[int, int]] = Counter()
@@ -199,7 +199,7 @@ class _PlaneReader:
 
     def _seconds(self, times: _Times) -> Seconds:
         per_run = [times.by_run[place] / 1e9 for place in self._executed]
-        known = bool(per_run) and self._told_apart
+        known = bool(per_run) and self._runs_numbered
         return Seconds(
             median=statistics.median(per_run) if known else None,
             min=min(per_run) if known else None,
@@ -212,7 +212,7 @@ class _PlaneReader:
         runs = len({run for _, run in self._executed})
         if not self._events:
             self._unknown.append("the trace shows no instruction")
-        elif not self._told_apart:
+        elif not self._runs_numbered:
             self._unknown.append("the trace does not tell the runs apart")
         elif runs != self._runs:
             self._unknown.append(f"the trace shows {runs} of {self._runs} runs")

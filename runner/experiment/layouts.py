@@ -132,7 +132,7 @@ _RANK = 64
 
 
 def read_array(name: str, config: Mapping[str, Any], specs: Specs, dims: Mapping[str, int]) -> Array:
-    key, config = ("arrays", name), {**schema.ARRAY, **schema.said(config)}
+    key, config = ("arrays", name), {**schema.ARRAY, **schema.given(config)}
     if config["shape"] is None:
         raise invalid(key, f"the array '{name}' has no shape")
     if config["specs"] is not None:

@@ -103,7 +103,7 @@ def spread(config: Mapping[str, Any], key: Key) -> dict[str, Any]:
 
 
 def _given(value: Any) -> dict[str, Any]:
-    return schema.said(value) if is_mapping(value) else {}
+    return schema.given(value) if is_mapping(value) else {}
 
 
 def _together(configs: list[Any]) -> Any:

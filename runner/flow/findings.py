@@ -108,7 +108,7 @@ class Findings:
         assert context is not None
         if step.work is StepWork.TRACE:
             self._traced = finished
-        match finished.found:
+        match finished.result:
             case Traced() as traced:
                 self._held = traced_values(traced, arrays)
             case Profiled() as left:
@@ -156,7 +156,7 @@ class Findings:
         reason = finished.unsupported or finished.error
         if reason and not self._experiment.on_mesh:
             reason = f"program {program} was not asked for"
-        event = finished.found if isinstance(finished.found, Traced) else None
+        event = finished.result if isinstance(finished.result, Traced) else None
         in_order = range(self._experiment.mesh.size) if event is None else event.device_ids
         process_of = {} if event is None else event.process_of
         taken = trace.take(
@@ -250,7 +250,7 @@ class Findings:
         profiled = self._profiles.get(run.program)
         written, ran = self._written(run), run.ran
         gathered = gather(
-            written, run.program, folder, ran.said, ran.unreadable, profiled, ran.reshards, ran.device_ids
+            written, run.program, folder, ran.stderr, ran.unreadable, profiled, ran.reshards, ran.device_ids
         )
         evidence = gathered.evidence
         evidence = replace(evidence, collectives=self._explained(run, evidence.collectives))

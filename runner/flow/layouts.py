@@ -96,20 +96,28 @@ def planned(config: Mapping[str, Any], folder: Path, sources: Callable[[], Sourc
             break
         of_shape = {**config, "mesh": {**config["mesh"], "shape": shape}}
         try:
-            one = _planned(of_shape, folder, sources, workers, request, max(1.0, left / (len(shapes) - number)))
+            planning = _planned(of_shape, folder, sources, workers, request, max(1.0, left / (len(shapes) - number)))
         except InvalidExperiment as error:
             first = first or error
             each.append(OfShape(shape=tuple(shape), error=error.fault.message))
             continue
-        found = one.plan.best
+        candidate = planning.plan.best
         each.append(
-            OfShape(shape=tuple(shape), cost=found.cost, bound=one.plan.bound, sent=found.sent, held=found.held)
+            OfShape(
+                shape=tuple(shape),
+                cost=candidate.cost,
+                bound=planning.plan.bound,
+                sent=candidate.sent,
+                held=candidate.held,
+            )
         )
-        best = one if best is None or _better(found, best.plan.best) else best
+        best = planning if best is None or _better(candidate, best.plan.best) else best
     if best is None:
         assert first is not None
         raise first
-    return replace(best, shapes=tuple(sorted(each, key=lambda one: float("inf") if one.cost is None else one.cost)))
+    return replace(
+        best, shapes=tuple(sorted(each, key=lambda planning: float("inf") if planning.cost is None else planning.cost))
+    )
 
 
 def _better(one: Candidate, other: Candidate) -> bool:
@@ -136,13 +144,13 @@ def _planned(
     _require_possible(experiment, key)
     graph, types = typed(experiment, folder, sources, workers)
     try:
-        found = plan(graph, types, _wanted(request, keys, seconds))
+        solution = plan(graph, types, _wanted(request, keys, seconds))
     except NoPlan as error:
         by_time = "time" in (request.least, *request.beside) and experiment.hardware is None
         raise invalid(("plan", "least" if by_time else "memory"), str(error)) from None
     except NotDerived as error:
         raise invalid(key, f"the graph cannot be planned: {error}") from None
-    return Planning(experiment, graph, definition, left_open, keys, types, request, found)
+    return Planning(experiment, graph, definition, left_open, keys, types, request, solution)
 
 
 def typed(

@@ -129,11 +129,11 @@ def ranked(
     while True:
         plans = [planning.plan.best, *(planning.plan.front or planning.plan.others)]
         for candidate in plans[: request.candidates]:
-            known = [one.candidate.layouts for one in tried if one.by_hand is None]
+            known = [attempt.candidate.layouts for attempt in tried if attempt.by_hand is None]
             if dict(candidate.layouts) not in [dict(layouts) for layouts in known]:
                 own = folder / f"candidate_{len(known) + 1}"
                 tried.append(_tried(planning, candidate, own, sources, overrides, workers))
-        tried.sort(key=lambda one: _rank(one.programs[0], request))
+        tried.sort(key=lambda attempt: _rank(attempt.programs[0], request))
         over = _over(tried, planning)
         if over is None or len(lowered) == _ROUNDS:
             break
@@ -151,15 +151,15 @@ def _over(tried: Sequence[Tried], planning: Planning) -> Lowered | None:
     if (
         request.memory is None
         or not tried
-        or any(_is_within(program, request) for one in tried for program in one.programs)
+        or any(_is_within(program, request) for attempt in tried for program in attempt.programs)
     ):
         return None
     best = planning.plan.best
     needed = [
         program.memory_bytes
-        for one in tried
-        if one.candidate.layouts == best.layouts
-        for program in one.programs
+        for attempt in tried
+        if attempt.candidate.layouts == best.layouts
+        for program in attempt.programs
         if program.memory_bytes is not None and program.status == "passed"
     ]
     if not needed:
@@ -182,7 +182,7 @@ def _is_within(program: Compiled, request: PlanRequest) -> bool:
 
 
 def _least_memory(tried: Sequence[Tried], request: PlanRequest) -> int | None:
-    programs = [program for one in tried for program in one.programs if program.status == "passed"]
+    programs = [program for attempt in tried for program in attempt.programs if program.status == "passed"]
     if request.memory is None or any(not exceeds(program, request) for program in programs):
         return None
     return min((program.memory_bytes for program in programs if program.memory_bytes is not None), default=None)
@@ -206,29 +206,29 @@ def _tried(
 def _came_to(record: Record, request: PlanRequest) -> tuple[Compiled, ...]:
     if not record.programs:
         return (Compiled(program="", status=record.status, error=record.error),)
-    each: list[Compiled] = []
+    programs: list[Compiled] = []
     for name, program in record.programs.items():
-        one = Compiled(program=name, status=program.status, error=program.error)
+        compiled = Compiled(program=name, status=program.status, error=program.error)
         if isinstance(program, CompiledProgram):
-            one = replace(
-                one,
+            compiled = replace(
+                compiled,
                 bytes_sent=program.bytes_sent,
                 seconds=program.estimate.seconds if program.estimate else None,
                 memory_bytes=program.memory.needed_bytes if program.memory else None,
             )
-        each.append(one)
-    return tuple(sorted(each, key=lambda one: _rank(one, request)))
+        programs.append(compiled)
+    return tuple(sorted(programs, key=lambda compiled: _rank(compiled, request)))
 
 
-def _rank(one: Compiled, request: PlanRequest) -> tuple[bool, bool, float]:
+def _rank(compiled: Compiled, request: PlanRequest) -> tuple[bool, bool, float]:
     """Return a sort key: passed first, then within the memory limit, then by the quantity to minimise."""
-    value = {"bytes": one.bytes_sent, "time": one.seconds, "memory": one.memory_bytes}[request.least]
-    return one.status != "passed", exceeds(one, request), float("inf") if value is None else float(value)
+    value = {"bytes": compiled.bytes_sent, "time": compiled.seconds, "memory": compiled.memory_bytes}[request.least]
+    return compiled.status != "passed", exceeds(compiled, request), float("inf") if value is None else float(value)
 
 
-def exceeds(one: Compiled, request: PlanRequest) -> bool:
+def exceeds(compiled: Compiled, request: PlanRequest) -> bool:
     """Return whether a device needs more memory, according to the compiler, than the limit."""
-    return request.memory is not None and one.memory_bytes is not None and one.memory_bytes > request.memory
+    return request.memory is not None and compiled.memory_bytes is not None and compiled.memory_bytes > request.memory
 
 
 # Layouts by hand.

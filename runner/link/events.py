@@ -172,7 +172,7 @@ class Ran:
     - `processes`: if several processes ran it, for each one the ids of its devices, whose values are in a file of its
       own; else empty.
     - `operands`: for each array and device, the device's id and the index range.
-    - `said`: the compiler's output on standard error; null if it was not captured.
+    - `stderr`: the compiler's output on standard error; null if it was not captured.
     - `unreadable`: why the compiled module could not be printed.
     - `reshards`: for the text of each warning of a rematerialization the layouts, and a way around it.
     - `coordinates`: for absent TPUs, for each device of the mesh its slice, the position of its chip in the torus, and
@@ -184,7 +184,7 @@ class Ran:
     device_ids: list[int]
     outputs: dict[str, OutputTold]
     operands: dict[str, list[tuple[int, Ranges]]]
-    said: str | None
+    stderr: str | None
     unreadable: str | None = None
     reshards: dict[str, Reshard] = field(default_factory=dict[str, Reshard])
     coordinates: list[list[int]] | None = None
@@ -301,7 +301,7 @@ class Finished:
     """A step of the job ended: with its result, with an `error`, or as `unsupported` by JAX after all."""
 
     step: Step
-    found: Ran | Traced | Profiled | None = None
+    result: Ran | Traced | Profiled | None = None
     error: str | None = None
     unsupported: str | None = None
 
@@ -374,7 +374,7 @@ _KINDS: dict[str, type[Any]] = {
 """The events that a worker sends by name; its parent learns of most ends in other ways."""
 
 
-def said(event: Said) -> str:
+def encoded(event: Said) -> str:
     """Return an event as a line."""
     return json.dumps({"event": type(event).__name__.lower(), **codec.plain(event)})
 

@@ -15,7 +15,7 @@ from typing import Any
 from runner.codec import Misfit
 from runner.link import key, messages, scratch, together, wire
 from runner.link.cluster import Member, Unmet, introduced
-from runner.link.events import Done, Finished, Said, said
+from runner.link.events import Done, Finished, Said, encoded
 from runner.link.messages import Bid
 from runner.link.process import Worker
 from runner.link.wire import Wire
@@ -119,11 +119,11 @@ class _Lent:
             worker.kill()
         elif isinstance(event, Done):
             self.jobs.popleft().remove()
-            self.wire.send({"event": said(event), "log": worker.log()})
+            self.wire.send({"event": encoded(event), "log": worker.log()})
         else:
             if isinstance(event, Finished):
                 self._send_values()
-            self.wire.send({"event": said(event)})
+            self.wire.send({"event": encoded(event)})
 
     def _send_values(self) -> None:
         for file in sorted(together.folder(self.jobs[0].path, self.member.number).glob("*.bin")):

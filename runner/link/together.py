@@ -166,7 +166,7 @@ class Together:
             return put_together(parts)
         number, error = errors[0]
         alike = len(errors) == len(parts) and len({error for _, error in errors}) == 1
-        return replace(parts[0], found=None, error=error if alike else f"{self._name(number)}: {error}")
+        return replace(parts[0], result=None, error=error if alike else f"{self._name(number)}: {error}")
 
     def _failed(self) -> tuple[int, str] | None:
         """A process that has reported an error while another has not reached that step."""
@@ -236,14 +236,14 @@ def put_together(parts: Sequence[Finished]) -> Finished:
     """
     from runner.link.events import Ran, Traced
 
-    first, *rest = (part.found for part in parts)
+    first, *rest = (part.result for part in parts)
     if isinstance(first, Ran):
         rans = [first, *(ran for ran in rest if isinstance(ran, Ran))]
-        return replace(parts[0], found=_of_rans(rans) if len(rans) == len(parts) else first)
+        return replace(parts[0], result=_of_rans(rans) if len(rans) == len(parts) else first)
     if isinstance(first, Traced):
         traces = [first, *(trace for trace in rest if isinstance(trace, Traced))]
         assert len(traces) == len(parts)
-        return replace(parts[0], found=replace(first, rows=[rows for trace in traces for rows in trace.rows]))
+        return replace(parts[0], result=replace(first, rows=[rows for trace in traces for rows in trace.rows]))
     return parts[0]
 
 

@@ -213,7 +213,7 @@ class Workers:
                 worker = line.worker
                 assert worker is not None
                 end = yield from _of_one(line, worker, ticket)
-                words = "" if end.said else worker.last_words()
+                words = "" if end.reported else worker.last_words()
                 yield Log(text=worker.log())
                 if end.gone:
                     line.end()
@@ -235,13 +235,13 @@ class _End:
 
     - `how`: as text; None if the job was done.
     - `running`: the step during which it ended.
-    - `gone`: whether it cannot do another job; `said`: whether it reported the reason itself.
+    - `gone`: whether it cannot do another job; `reported`: whether it reported the reason itself.
     """
 
     how: str | None = None
     running: Step | None = None
     gone: bool = True
-    said: bool = False
+    reported: bool = False
 
 
 def _of_one(line: _Queue, worker: Worker | Together, ticket: _Ticket) -> Generator[Event, None, _End]:
@@ -287,7 +287,7 @@ def _of_one(line: _Queue, worker: Worker | Together, ticket: _Ticket) -> Generat
                 line.note(event)
                 return _End(gone=False)
             case Died():
-                return _End(event.error, running, said=True)
+                return _End(event.error, running, reported=True)
             case Called():
                 raise AssertionError("a process says before its first job what it is called")
             case Started():

@@ -26,7 +26,7 @@ def of_program(program: str, before: Pinned, after: Pinned, names: Mapping[str, 
 
     `names` maps lines and outputs of a user's Python code to the names that readers know.
     """
-    before, after = (_told(pin, names or {}) for pin in (before, after))
+    before, after = (_renamed(pin, names or {}) for pin in (before, after))
     lines: list[str] = []
     if before.get("dims") != after.get("dims"):
         lines.append(f"{program} ran at {_dims(after)}, before at {_dims(before)}")
@@ -42,14 +42,14 @@ def of_program(program: str, before: Pinned, after: Pinned, names: Mapping[str, 
     return lines
 
 
-def _told(pin: Pinned, names: Mapping[str, str]) -> Pinned:
+def _renamed(pin: Pinned, names: Mapping[str, str]) -> Pinned:
     """Return a pin with the names that readers know."""
 
-    def told(value: Any) -> Any:
+    def renamed(value: Any) -> Any:
         if is_mapping(value):
-            return {key: told(part) for key, part in value.items()}
+            return {key: renamed(part) for key, part in value.items()}
         if is_list(value):
-            return list(dict.fromkeys(map(told, value)))
+            return list(dict.fromkeys(map(renamed, value)))
         return names.get(value, value)
 
     if not names:
@@ -58,7 +58,8 @@ def _told(pin: Pinned, names: Mapping[str, str]) -> Pinned:
     if pin.get("collectives") is not None:
         named = ("node", "nodes", "between", "overlapped")
         whole["collectives"] = [
-            {key: told(value) if key in named else value for key, value in each.items()} for each in pin["collectives"]
+            {key: renamed(value) if key in named else value for key, value in each.items()}
+            for each in pin["collectives"]
         ]
     for key in ("outputs", "bytes"):
         if pin.get(key) is not None:

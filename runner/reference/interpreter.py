@@ -411,13 +411,13 @@ def _check_copies(held: PerDevice, layout: Layout, equation: Equation, line: Equ
         for other in others:
             if held[first] is held[other]:
                 continue
-            one, two = np.asarray(held[first]), np.asarray(held[other])
-            if one.dtype.kind not in "fc":
-                same = np.array_equal(one, two)
+            value, copy = np.asarray(held[first]), np.asarray(held[other])
+            if value.dtype.kind not in "fc":
+                same = np.array_equal(value, copy)
             else:
-                finite = np.abs(one[np.isfinite(one)])
+                finite = np.abs(value[np.isfinite(value)])
                 scale = float(finite.max()) if finite.size else 0.0
-                same = np.allclose(one, two, rtol=_COPIES, atol=_COPIES * scale, equal_nan=True)
+                same = np.allclose(value, copy, rtol=_COPIES, atol=_COPIES * scale, equal_nan=True)
             if not same:
                 at = (layout.mesh.coordinates[position] for position in (first, other))
                 over = quoted([axis for axis, a, b in zip(layout.mesh.axes, *at, strict=True) if a != b])

@@ -69,7 +69,7 @@ class ArrayPicture:
     itemsize: int
     platform: str
     programs: tuple[str, ...] = ()
-    told: tuple[str, ...] = ()
+    captions: tuple[str, ...] = ()
     """The programs of each output among several arrays with one layout; `name` has all their names."""
 
     @property
@@ -149,7 +149,7 @@ class ArrayPicture:
         ]
         if self.role == "output":
             lines.append(f"output of {', '.join(self.programs)}" if self.programs else "output")
-        return (*lines, *self.told)
+        return (*lines, *self.captions)
 
     def _copies(self) -> str:
         counts = sorted({len(shard.devices) for shard in self.shards})
@@ -163,7 +163,7 @@ class ArrayPicture:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data that `from_json` reads."""
-        return {key: value for key, value in _plain(asdict(self)).items() if key != "told"}
+        return {key: value for key, value in _plain(asdict(self)).items() if key != "captions"}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ArrayPicture:
@@ -313,7 +313,7 @@ def _joined(group: Sequence[ArrayPicture]) -> ArrayPicture:
             outputs.setdefault(picture.lines()[-1], []).append(picture.name)
     lines = [f"{name}: {line}" for line, names in outputs.items() for name in folded(names)]
     names = ", ".join(folded(picture.name for picture in group))
-    return replace(group[0], name=names, role="array", programs=(), told=tuple(lines))
+    return replace(group[0], name=names, role="array", programs=(), captions=tuple(lines))
 
 
 def figure_colours(mesh: MeshPicture, arrays: Iterable[ArrayPicture]) -> dict[int, str]:

@@ -71,7 +71,7 @@ def spec_text(entries: Any) -> str:
     return Spec([() if axes is None else (axes,) if isinstance(axes, str) else tuple(axes) for axes in entries]).yaml()
 
 
-def show_found(path: Path) -> None:
+def show_layouts(path: Path) -> None:
     """Print the layouts that a run planned."""
     plan = read(path)
     keys: dict[str, list[str]] = {}

@@ -17,7 +17,7 @@ from runner.link.events import Devices, Timing
 from runner.printable import Page
 from runner.record.folders import PAGE
 from runner.record.model import CompiledProgram, MeshShape, Pictures, Record
-from runner.record.told import told
+from runner.record.readable import readable
 from runner.record.verdicts import (
     AgreementVerdict,
     Checks,
@@ -58,7 +58,7 @@ def story(record: Record, folder: Path) -> str:
 
 def run(record: Record, folder: Path, *, brief: bool, show: Show = "auto", complete: bool = False) -> None:
     """Print the report of one run; `brief`: one line, for a sweep; `show`: which pictures; `complete`: everything."""
-    record = told(record)
+    record = readable(record)
     show = show if isinstance(show, str) else [record.paths.get(name, name) for name in show]
     if brief:
         point = " ".join(_short(record.overrides))

@@ -51,7 +51,7 @@ def _card(pictures: Sequence[tuple[int, ArrayPicture]], points: int) -> ArrayPic
     numbers = sorted({number for number, _ in pictures})
     label = f"point{'s' if len(numbers) > 1 else ''} {devices_text(numbers)}" if len(numbers) < points else "all points"
     names = ", ".join(dict.fromkeys(picture.name for _, picture in pictures))
-    return replace(pictures[0][1], name=names, role="array", programs=(), told=(label,))
+    return replace(pictures[0][1], name=names, role="array", programs=(), captions=(label,))
 
 
 def text(sheet: Figures, width: int) -> str:

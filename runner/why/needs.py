@@ -217,7 +217,7 @@ def _laid_out(planned: PlannedCollective, there: PlannedOperation | None, known:
     before, after = planned.before, planned.after
     gone = [at for at, (a, b) in enumerate(zip(before, after, strict=False)) if set(a) - set(b)]
     come = [at for at, (a, b) in enumerate(zip(before, after, strict=False)) if set(b) - set(a)]
-    dims, other_dims = _told_apart(planned, gone), _told_apart(planned, come)
+    dims, other_dims = _dim_names(planned, gone), _dim_names(planned, come)
     if set(dims) & set(other_dims):
         dims, other_dims = tuple(f"dimension {at}" for at in gone), tuple(f"dimension {at}" for at in come)
     lost = {axis.partition(":")[0] for at in gone for axis in set(before[at]) - set(after[at])}
@@ -286,7 +286,7 @@ def before_moves(operations: Sequence[PlannedOperation], moved: Sequence[Planned
     ]
 
 
-def _told_apart(planned: PlannedCollective, places: Sequence[int]) -> tuple[str, ...]:
+def _dim_names(planned: PlannedCollective, places: Sequence[int]) -> tuple[str, ...]:
     """The names of dimensions, or their numbers where the name is missing or not unique."""
     return tuple(
         name

@@ -44,7 +44,7 @@ from runner.derivation import derive
 from runner.evidence import counts, groups, hlo, nodes
 from runner.experiment import reader
 from runner.link import handover, together, wire
-from runner.link.events import Died, Said, said
+from runner.link.events import Died, Said, encoded
 from runner.link.process import ANNOUNCED, CLUSTER
 from runner.record import files
 from runner.sharding import plan, repairs
@@ -67,7 +67,7 @@ def main() -> None:
     os.dup2(2, 1)
 
     def emit(event: Said) -> None:
-        channel.write(said(event) + "\n")
+        channel.write(encoded(event) + "\n")
         channel.flush()
 
     try:

@@ -106,7 +106,7 @@ class AbsentDevices:
                 for array, operand in zip(experiment.arrays, operands, strict=True)
             },
             reshards=reshards(experiment, program, compiled, mesh, run=False),
-            said=compiled.said,
+            stderr=compiled.stderr,
             unreadable=compiled.unreadable,
             compilation=Compilation(
                 memory=compiled.memory(),

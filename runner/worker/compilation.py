@@ -16,7 +16,7 @@ from runner.record.files import write_text
 from runner.sharding.plan import AskedCollective, Planned, Reshard
 from runner.worker import calls, lowered, phases, plan
 from runner.worker.cost import with_loops
-from runner.worker.said import CapturedStderr
+from runner.worker.stderr import CapturedStderr
 from runner.worker.walk import REFUSALS, refusal
 
 
@@ -28,7 +28,7 @@ class NotLowered(Exception):
 class CompiledModule:
     """`results` has the shape and dtype of every output; `seconds` is what lowering and compiling took.
 
-    `seconds` is the time of lowering and compiling. `said` is the compiler's output on standard error; None if it
+    `seconds` is the time of lowering and compiling. `stderr` is the compiler's output on standard error; None if it
     cannot be read back. `lowered` is the lowered program, `text` the compiled module; `unreadable` is why that could
     not be printed, None if it could. `shared` is whether it was compiled for an earlier job.
     """
@@ -36,7 +36,7 @@ class CompiledModule:
     executable: Any
     results: tuple[Any, ...]
     seconds: float
-    said: str | None
+    stderr: str | None
     lowered: Any
     text: str
     unreadable: str | None = None
@@ -114,12 +114,12 @@ def reshards(
     experiment: Experiment, program: Program, compiled: CompiledModule, mesh: Any, *, run: bool
 ) -> dict[str, Reshard]:
     """For each involuntary rematerialization a sequence of reshards that avoids it; `mesh` is JAX's."""
-    if compiled.said is None or not program.on_mesh or "full rematerialization" not in compiled.said.lower():
+    if compiled.stderr is None or not program.on_mesh or "full rematerialization" not in compiled.stderr.lower():
         return {}
     # Imported here, since few programs need it.
     from runner.worker import resharding
 
-    return resharding.ways(experiment, Origins(experiment, program.lines), compiled.said, mesh, run=run)
+    return resharding.ways(experiment, Origins(experiment, program.lines), compiled.stderr, mesh, run=run)
 
 
 def asked(experiment: Experiment, program: Program, compiled: CompiledModule) -> list[AskedCollective] | None:

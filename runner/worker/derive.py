@@ -195,17 +195,17 @@ def _accepted(
         return "it costs no less"
     tried: list[dict[str, Any]] = []
     for typing in TRIES:
-        one = every.pop() if every else derive(experiment, types, hints, typing, prices)
-        if known is not None and one.statements == known.derived.statements:
+        derivation = every.pop() if every else derive(experiment, types, hints, typing, prices)
+        if known is not None and derivation.statements == known.derived.statements:
             return "it is the same"
-        lines = section(one.statements)
+        lines = section(derivation.statements)
         if typing.check_vma and lines in tried:
             continue
         tried.append(lines)
-        written, floats = one.experiment(experiment), Floats()
+        written, floats = derivation.experiment(experiment), Floats()
         reason = judge.refused(written, floats)
         if reason is None:
-            return _Accepted(one, written, floats)
+            return _Accepted(derivation, written, floats)
     return f"JAX refuses the lines: {reason}"
 
 

@@ -83,7 +83,7 @@ def execute(experiment: Experiment, program: Program, module: ModuleType, folder
             for array, operand in zip(experiment.arrays, operands, strict=True)
         },
         reshards=reshards(experiment, program, compiled, mesh, run=True),
-        said=compiled.said,
+        stderr=compiled.stderr,
         unreadable=compiled.unreadable,
         compilation=Compilation(
             memory=compiled.memory(),

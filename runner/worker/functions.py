@@ -135,11 +135,11 @@ class _FunctionReader:
             self._import(name, source)
         self._refuse_inside(self.definition["functions"], ("functions",))
         self.references = {
-            name: self._reference(source, ("references", name)) for name, source in self._said("references").items()
+            name: self._reference(source, ("references", name)) for name, source in self._mapping("references").items()
         }
         for name, array in spread(self.definition["arrays"], ("arrays",)).items():
             phases.tell(f"the tree '{name}' was made")
-            self._array(name, schema.said(array or {}))
+            self._array(name, schema.given(array or {}))
         self.operands = {*self.trees}
         written: dict[str, dict[str, Any]] = {section: {} for section in (BOTH, *SECTIONS)}
         for section in SECTIONS:
@@ -172,15 +172,15 @@ class _FunctionReader:
     @cached_property
     def specs(self) -> dict[str, Any]:
         """The specs of leaves, by patterns of their paths."""
-        return flattened(self._said("specs"))
+        return flattened(self._mapping("specs"))
 
     @cached_property
     def constrained(self) -> dict[str, Any]:
         """The constraints whose keys are patterns of paths, by pattern."""
-        given = self._said("constraints")
+        given = self._mapping("constraints")
         return flattened({key: spec for key, spec in given.items() if is_mapping(spec) or is_pattern(key)})
 
-    def _said(self, key: str) -> Mapping[str, Any]:
+    def _mapping(self, key: str) -> Mapping[str, Any]:
         """The mapping at a key, empty if it is null."""
         return self.definition[key] or {}
 
@@ -244,12 +244,12 @@ class _FunctionReader:
             raise self._raised(error, f"importing {source}", key) from None
 
     def _attribute(self, module: Any, attribute: str, source: str, key: Key) -> Any:
-        found = module
+        value = module
         for part in attribute.split("."):
-            if not hasattr(found, part):
-                raise invalid(key, f"'{source}': {getattr(found, '__name__', found)} has no '{part}'")
-            found = getattr(found, part)
-        return found
+            if not hasattr(value, part):
+                raise invalid(key, f"'{source}': {getattr(value, '__name__', value)} has no '{part}'")
+            value = getattr(value, part)
+        return value
 
     def _raised(self, error: BaseException, what: str, key: Key, call: str = "") -> InvalidExperiment:
         """The report of an exception of the user's code, with its line if known."""

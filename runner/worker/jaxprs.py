@@ -109,7 +109,7 @@ def read(
     if mesh is None:
         reader = _Reader({*operands, *taken}, devices=devices)
         return _lines(function, {**operands}, structs, reader, references or {}, marks)
-    found: list[FunctionLines] = []
+    readings: list[FunctionLines] = []
     over = [sorted((varying or {}).get(name, ())) for name in operands]
     reader = _Reader({*operands, *taken})
 
@@ -118,11 +118,11 @@ def read(
             jax.typeof(calls.pcast(block, tuple(axes), to="varying") if axes and check_vma else block)
             for block, axes in zip(blocks, over, strict=True)
         ]
-        found.append(_lines(function, operands, avals, reader, references or {}, follows=check_vma))
+        readings.append(_lines(function, operands, avals, reader, references or {}, follows=check_vma))
         return ()
 
     _on_devices(shard, structs, mesh, check_vma=check_vma)
-    return found[0]
+    return readings[0]
 
 
 def _on_devices(shard: Callable[..., tuple[()]], structs: Sequence[Any], mesh: Mesh, *, check_vma: bool) -> None:
@@ -311,9 +311,9 @@ class _Body:
 
     def _operands(self, equation: Any) -> list[Any]:
         """The operands of a linear solve: the matrix, or else the solver's operands; and the right-hand side."""
-        found, lengths = system(equation), equation.params["const_lengths"]
-        if found is not None:
-            return [found.matrix, equation.invars[-1]]
+        linear_system, lengths = system(equation), equation.params["const_lengths"]
+        if linear_system is not None:
+            return [linear_system.matrix, equation.invars[-1]]
         before = lengths.matvec + lengths.vecmat
         last = equation.invars[sum(lengths) :]
         return [*equation.invars[before : before + lengths.solve], *last]
@@ -429,11 +429,11 @@ class _Body:
                 operands[at] = self._cast(operands[at], variable, axes)
         differs = frozenset[str]().union(*map(self._differs, equation.invars), axes)
         for variable in equation.outvars:
-            told = varying_axes(variable.aval)
+            varying = varying_axes(variable.aval)
             if equation.primitive.name == "pvary":
                 differs = self._differs(equation.invars[0])
-            if not told <= differs:
-                self.over[variable] = told & differs
+            if not varying <= differs:
+                self.over[variable] = varying & differs
 
     def _differs(self, variable: Any) -> frozenset[str]:
         """The mesh axes over which a variable's term varies."""
@@ -497,8 +497,8 @@ class _Body:
             closed = calls.make_jaxpr(self.references[name])(*avals)
         except REFUSALS as error:
             given = ", ".join(map(_typed, avals))
-            said = str(error).strip().split("\n")[0]
-            raise self._cannot(f"the reference of '{name}' cannot be called with {given}: {said}") from None
+            message = str(error).strip().split("\n")[0]
+            raise self._cannot(f"the reference of '{name}' cannot be called with {given}: {message}") from None
         has, wants = ([(v.aval.shape, v.aval.dtype) for v in each] for each in (closed.jaxpr.outvars, equation.outvars))
         if has != wants:
             gives, wanted = (
@@ -540,15 +540,15 @@ class _Body:
 
     def _solve(self, equation: Any) -> list[Term]:
         """The result of a linear solve: `solve` if it has a matrix, else the solver that JAX was given, inlined."""
-        found, operands = system(equation), self._operands(equation)
-        if found is None:
+        linear_system, operands = system(equation), self._operands(equation)
+        if linear_system is None:
             jaxpr, consts = _opened(equation.params["jaxprs"].solve)
             return self._within(jaxpr, consts, operands, [True] * len(equation.outvars), equation)
         a, b = map(self.term, operands)
-        a = built("matrix_transpose({a})", a=a) if found.transposed else a
-        order, back = found.order, tuple(map(found.order.index, range(len(found.order))))
+        a = built("matrix_transpose({a})", a=a) if linear_system.transposed else a
+        order, back = linear_system.order, tuple(map(linear_system.order.index, range(len(linear_system.order))))
         b = b if order == tuple(range(len(order))) else transposed(b, order)
-        if len(order) > 1 and not found.columns:
+        if len(order) > 1 and not linear_system.columns:
             return [transposed(built("solve({a}, {b}[..., None])[..., 0]", a=a, b=b), back)]
         return [transposed(built("solve({a}, {b})", a=a, b=b), back)]
 
@@ -574,7 +574,7 @@ class _Body:
         self._put(loop, {**line, "body": {body: drawn}, "stack": {stack: body}, "unroll": False})
         return Name(f"{loop}.{stack}")
 
-    def _begun(self, variable: Any) -> Term:
+    def _initial(self, variable: Any) -> Term:
         """The initial value of a carry; a number becomes an array of the carried dtype."""
         return self._cast(_array(self.term(variable), variable.aval), variable)
 
@@ -596,7 +596,7 @@ class _Body:
         for at, (variable, operand, wish, kept) in enumerate(inputs):
             if same <= at < same + count:
                 name = self.reader.fresh(wish or "carry")
-                carry[name], inside.known[variable] = self._begun(operand), Name(name)
+                carry[name], inside.known[variable] = self._initial(operand), Name(name)
             elif kept and at < same:
                 term = self.term(operand)
                 inside.known[variable] = term if isinstance(term, Const) else self.named(term, wish or "operand")
@@ -714,19 +714,19 @@ class _Body:
         asked = equation.params["cond_nconsts"]
         first = asked + equation.params["body_nconsts"]
         numbers = [self._number(v) for v in equation.invars]
-        found = steps(condition.jaxpr, numbers[:asked], body.jaxpr, numbers[asked:first], numbers[first:])
-        if found is None:
+        loop_steps = steps(condition.jaxpr, numbers[:asked], body.jaxpr, numbers[asked:first], numbers[first:])
+        if loop_steps is None:
             raise self._cannot(
                 "a while_loop of which no constant says how many steps it takes at most: let its condition say so, as "
                 "in `(i < 100) & (error > 1e-6)`, or name a reference for a function with jit that has it inside"
             )
-        begun = [self._begun(v) for v in equation.invars[first:]]
-        if not found.count:
-            return begun
+        initial = [self._initial(v) for v in equation.invars[first:]]
+        if not loop_steps.count:
+            return initial
         loop, index = self.reader.fresh(self._loop_name("while")), self.reader.fresh("step")
         inside = self.inside({})
         carry: dict[str, Term] = {}
-        for term, wish in zip(begun, _parameters(body.jaxpr)[first - asked :], strict=True):
+        for term, wish in zip(initial, _parameters(body.jaxpr)[first - asked :], strict=True):
             carry[self.reader.fresh(wish or "carry")] = term
         for closed, invars in ((condition, equation.invars[:asked]), (body, equation.invars[asked:first])):
             inside.know(closed.jaxpr.constvars, closed.consts)
@@ -735,7 +735,7 @@ class _Body:
                 inside.known[variable] = term if isinstance(term, Const) else self.named(term, wish or "operand")
                 inside.over[variable] = self._differs(operand)
             inside.known.update(zip(closed.jaxpr.invars[len(invars) :], map(Name, carry), strict=True))
-        going = None if found.exact else inside.named(inside.run(condition.jaxpr)[0], "going")
+        going = None if loop_steps.exact else inside.named(inside.run(condition.jaxpr)[0], "going")
         ends = [inside._cast(end, v) for end, v in zip(inside.run(body.jaxpr), body.jaxpr.outvars, strict=True)]
         if going is not None:
             ends = [
@@ -744,7 +744,9 @@ class _Body:
             ]
         inside.end(carry, ends)
         begins = {name: text(term) for name, term in carry.items()}
-        self._put(loop, {"repeat": found.count, "index": index, "carry": begins, "body": inside.lines, "unroll": False})
+        self._put(
+            loop, {"repeat": loop_steps.count, "index": index, "carry": begins, "body": inside.lines, "unroll": False}
+        )
         return [Name(f"{loop}.{name}") for name in carry]
 
     def _number(self, variable: Any) -> int | None:
@@ -900,10 +902,10 @@ def _array(term: Term, aval: Any) -> Term:
 
 def _defined(jaxpr: Any) -> Frame | None:
     """The line where the function of a jaxpr is defined, in the user's own files."""
-    said = re.fullmatch(r".* at (.*):(\d+)", str(getattr(jaxpr.debug_info, "func_src_info", "")))
-    if said is None or not is_own(said[1]):
+    location = re.fullmatch(r".* at (.*):(\d+)", str(getattr(jaxpr.debug_info, "func_src_info", "")))
+    if location is None or not is_own(location[1]):
         return None
-    return Frame(said[1], int(said[2]), linecache.getline(said[1], int(said[2])).strip())
+    return Frame(location[1], int(location[2]), linecache.getline(location[1], int(location[2])).strip())
 
 
 def _frame(equation: Any) -> Frame | None:

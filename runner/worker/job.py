@@ -65,7 +65,7 @@ def run(job: dict[str, Any], emit: Emit) -> None:
     outputs are left for the parent) and `steps` (a profile follows its program); `gradient`, if the gradients' oracle
     is needed even for absent hardware; `values`, if only the types of all values of the graph are needed.
     """
-    phases.told_by(emit)
+    phases.report_to(emit)
     if job.get("trace"):
         emit(_traced(job))
     else:
@@ -219,7 +219,7 @@ class _Doing:
         try:
             match step.work:
                 case StepWork.RUN:
-                    return Finished(step=step, found=self._run(step.program))
+                    return Finished(step=step, result=self._run(step.program))
                 case StepWork.TRACE:
                     return self._take_trace(step)
                 case StepWork.PROFILE:
@@ -265,7 +265,7 @@ class _Doing:
         if self.trace.refused is not None:
             return Finished(step=step, unsupported=self.trace.refused)
         phases.tell("the trace was running")
-        return Finished(step=step, found=self.trace.take(self.modules[StepWork.TRACE], self.arrays))
+        return Finished(step=step, result=self.trace.take(self.modules[StepWork.TRACE], self.arrays))
 
     def _take_profile(self, step: Step) -> Finished:
         phases.tell(f"the profile of {step.program} was taken")
@@ -273,7 +273,7 @@ class _Doing:
         execution = self.executions.pop(step.program, None)
         if execution is None:
             return Finished(step=step, error=f"program {step.program} did not run")
-        return Finished(step=step, found=_profile(step.program, execution, self.folder, self.arrays))
+        return Finished(step=step, result=_profile(step.program, execution, self.folder, self.arrays))
 
 
 def _of_gathered(carry: str, spec: Spec) -> str:

@@ -92,7 +92,10 @@ class Walk:
         while True:
             uses = list(value.uses)
             # A value that a loop passes through unchanged is also returned.
-            use = next((one for one in uses if not one.owner.name.endswith(".return")), uses[0] if uses else None)
+            use = next(
+                (operand_use for operand_use in uses if not operand_use.owner.name.endswith(".return")),
+                uses[0] if uses else None,
+            )
             if use is None:
                 return None, calls
             owner, at = use.owner.operation, use.operand_number
@@ -110,9 +113,9 @@ class Walk:
     def _blocks(self, region: Any) -> None:
         for block in region.blocks:
             for inner in block.operations:
-                self._one(inner.operation)
+                self._operation(inner.operation)
 
-    def _one(self, operation: Any) -> None:
+    def _operation(self, operation: Any) -> None:
         if not self.operation(operation):
             return
         before, inside, branches = self.times, self.inside, self.branches

@@ -11,7 +11,7 @@ Emit = Callable[[Phase], None]
 _emit: Emit | None = None
 
 
-def told_by(emit: Emit) -> None:
+def report_to(emit: Emit) -> None:
     """Set the function that reports phases."""
     global _emit
     _emit = emit

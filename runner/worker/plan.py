@@ -155,7 +155,7 @@ class _PlanReader(Places):
         every = list(attributes["arg_attrs"]) if "arg_attrs" in attributes else []
         for at, argument in enumerate(function.regions[0].blocks[0].arguments):
             text = str(every[at]) if at < len(every) else ""
-            self._layouts[argument] = spec = shardy.one(text) or self._replicated(argument)
+            self._layouts[argument] = spec = shardy.read_spec(text) or self._replicated(argument)
             name = shardy.name_of(str(argument.location))
             array = self._names.array(name) if name else None
             known = _KnownValue(array or name or f"argument {at}")
@@ -234,8 +234,8 @@ class _PlanReader(Places):
         if rule.text is not None:
             self._regions.compute(rule.text, operand_nodes, result_nodes)
         elif operation.name in ("stablehlo.while", "sdy.sharding_constraint"):
-            for one, other in zip(operand_nodes, result_nodes, strict=False):
-                self._regions.join(one, other)
+            for collective, other in zip(operand_nodes, result_nodes, strict=False):
+                self._regions.join(collective, other)
         for nodes, keys in zip(result_nodes, self._origins.origins[where] if where else (), strict=False):
             for along in nodes:
                 for axis in along.keys() & keys.keys():
@@ -249,8 +249,8 @@ class _PlanReader(Places):
             # If a function is called several times, the collectives before each call wait for that call.
             self._visited[operation] = at = len(self._planned)
             for number in self._awaited.pop(operation, ()):
-                one, nodes, follows = self._collectives[number]
-                self._collectives[number] = replace(one, needed_by=at), nodes, follows
+                collective, nodes, follows = self._collectives[number]
+                self._collectives[number] = replace(collective, needed_by=at), nodes, follows
             results = tuple(self._operand(result) for result in operation.results)
             planned = PlannedOperation(
                 name=name, line=line, number=at, gradient=gradient, operands=operands, results=results, rule=rule.text,
@@ -350,7 +350,7 @@ class _PlanReader(Places):
     def _collective(self, operation: Any, name: str) -> None:
         operand, result = operation.operands[0], operation.results[0]
         before = self._layouts.get(operand) or self._replicated(operand)
-        after = shardy.one(str(operation.attributes["out_sharding"])) or self._replicated(result)
+        after = shardy.read_spec(str(operation.attributes["out_sharding"])) or self._replicated(result)
         known = self._of(operand)
         taken = self._nodes(operand)
         self._known[result] = replace(known, fixed=None)

@@ -897,7 +897,7 @@ def _top(application: Application) -> Term:
 @reads("dot_general")
 def _product(application: Application) -> Term:
     numbers = application.params["dimension_numbers"]
-    (left, right), (many, those) = (tuple(tuple(map(int, each)) for each in part) for part in numbers)
+    (left, right), (left_batch, right_batch) = (tuple(tuple(map(int, each)) for each in part) for part in numbers)
     ranks = [len(each.shape) for each in application.inputs]
     wide = str(application.params.get("preferred_element_type") or application.result)
     named = (("preferred_element_type", Const(wide)),) if wide != application.dtype else ()
@@ -905,19 +905,19 @@ def _product(application: Application) -> Term:
     if not named and 0 in ranks:
         return operator("multiply", x, y)
     batch = tuple(range(ranks[0] - 2))
-    whole = (left, right) == ((ranks[0] - 1,), (len(batch),)) and many == those == batch
+    whole = (left, right) == ((ranks[0] - 1,), (len(batch),)) and left_batch == right_batch == batch
     if not named and batch and whole and ranks == [len(batch) + 2] * 2:
         return operator("matmul", x, y)
-    if not named and not many and len(left) == 1 and max(ranks) <= 2:
+    if not named and not left_batch and len(left) == 1 and max(ranks) <= 2:
         x = turned(x) if left[0] != ranks[0] - 1 else x
         return operator("matmul", x, turned(y) if right[0] else y)
-    if not named and ranks[1] == 2 and not many and (left, right) == ((ranks[0] - 1,), (0,)):
+    if not named and ranks[1] == 2 and not left_batch and (left, right) == ((ranks[0] - 1,), (0,)):
         return operator("matmul", x, y)
     letters = iter("abcdefghijklmnopqrstuvwxyz")
     first = [next(letters) for _ in range(ranks[0])]
-    paired = dict(zip((*right, *those), (*left, *many), strict=True))
+    paired = dict(zip((*right, *right_batch), (*left, *left_batch), strict=True))
     second = [first[paired[d]] if d in paired else next(letters) for d in range(ranks[1])]
-    kept = [first[d] for d in (*many, *(d for d in range(ranks[0]) if d not in (*many, *left)))]
+    kept = [first[d] for d in (*left_batch, *(d for d in range(ranks[0]) if d not in (*left_batch, *left)))]
     kept += [second[d] for d in range(ranks[1]) if d not in paired]
     subscripts = notation.spelled((("".join(first), "".join(second)), "".join(kept)))
     return Apply("einsum", (Const(subscripts), x, y), named)
@@ -941,8 +941,8 @@ def _convolved(application: Application) -> Term:
     }
     if wide != application.dtype:
         given["preferred_element_type"] = wide
-    one = (1,) * len(letters)
-    plain = {"lhs_dilation": one, "rhs_dilation": one, "feature_group_count": 1, "batch_group_count": 1}
+    ones = (1,) * len(letters)
+    plain = {"lhs_dilation": ones, "rhs_dilation": ones, "feature_group_count": 1, "batch_group_count": 1}
     keywords = tuple((name, constant(value)) for name, value in given.items() if plain.get(name) != value)
     padding = constant([tuple(map(int, each)) for each in params["padding"]])
     return Apply(

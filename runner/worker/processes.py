@@ -105,7 +105,7 @@ def agreed(number: float) -> float:
     if ours.count == 1:
         return number
     _asked += 1
-    return max(map(float, versions.told_each_other(str(_asked), ours.number, ours.count, repr(float(number)))))
+    return max(map(float, versions.exchanged(str(_asked), ours.number, ours.count, repr(float(number)))))
 
 
 def wait() -> None:

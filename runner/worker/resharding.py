@@ -19,22 +19,22 @@ from runner.layout import Spec
 from runner.sharding import moves, ring
 from runner.sharding.plan import Reshard
 from runner.worker import calls, processes
-from runner.worker.said import CapturedStderr
 from runner.worker.specs import partition
+from runner.worker.stderr import CapturedStderr
 
 _TRIES = 6
 """How many ways are tried for one warning; each is a program of a few lines that is compiled."""
 
 
-def ways(experiment: Experiment, origins: Origins, said: str | None, mesh: Any, *, run: bool) -> dict[str, Reshard]:
+def ways(experiment: Experiment, origins: Origins, stderr: str | None, mesh: Any, *, run: bool) -> dict[str, Reshard]:
     """Return, by the text of each rematerialization warning, the two layouts, and steps between them that avoid it.
 
     `mesh` is JAX's. The steps are compiled and, with `run`, executed; those that do not help are omitted.
     """
     by_text: dict[str, Reshard] = {}
-    if said is None or "full rematerialization" not in said.lower():
+    if stderr is None or "full rematerialization" not in stderr.lower():
         return by_text
-    for warning in warnings.read(said, origins):
+    for warning in warnings.read(stderr, origins):
         change = warnings.change(warning.text, experiment.mesh)
         if change is None:
             continue
@@ -86,8 +86,8 @@ def _tried(
     kind = dtypes.dtype(change.dtype).numpy
     captured = CapturedStderr()
     compiled = calls.jit(steps).lower(jax.ShapeDtypeStruct(change.shape, kind, sharding=before)).compile()
-    heard = captured.text()
-    if heard is None or "full rematerialization" in heard.lower():
+    stderr = captured.text()
+    if stderr is None or "full rematerialization" in stderr.lower():
         return None
     if run:
         values = np.arange(np.prod(change.shape)).reshape(change.shape).astype(kind)
@@ -97,4 +97,4 @@ def _tried(
             return None
     module = hlo.read(compiled.as_text())
     communication = read(module, origins, experiment.mesh)
-    return None if communication.missing else executions.most(ring.total(communication.found))
+    return None if communication.missing else executions.most(ring.total(communication.entries))

@@ -133,7 +133,7 @@ class ShardingOrigins(Places):
             self._where[operation.results[0]] = self._where[operation.operands[0]]
         if "sdy.sharding_origin_name" in attributes:
             name = str(attributes["sdy.sharding_origin_name"]).strip('"')
-            layout = shardy.one(str(attributes["sharding"])) if "sharding" in attributes else None
+            layout = shardy.read_spec(str(attributes["sharding"])) if "sharding" in attributes else None
             self.constraints[name] = constraint = Constraint(self.metadata(operation), layout)
             if constraint.asked and layout is not None:
                 self._asked.add((constraint.stack, layout))

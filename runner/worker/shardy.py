@@ -79,7 +79,7 @@ def spec(text: str) -> Spec:
     )
 
 
-def one(text: str) -> Spec | None:
+def read_spec(text: str) -> Spec | None:
     """The first sharding in an attribute."""
     match = _SHARDING.search(text)
     return None if match is None else spec(match[1])

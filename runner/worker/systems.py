@@ -40,16 +40,16 @@ def system(equation: Any) -> System | None:
     steps = [e for e in steps if e.primitive.name != "copy"]
     if not steps or steps[0].primitive.name != "dot_general" or {*steps[0].invars} != {matrix, unknown}:
         return None
-    (left, right), (many, those) = steps[0].params["dimension_numbers"]
+    (left, right), (left_batch, right_batch) = steps[0].params["dimension_numbers"]
     swapped = steps[0].invars[0] is unknown
     if swapped:
-        left, right, many, those = right, left, those, many
-    stack, rank = len(many), len(unknown.aval.shape)
-    if len(left) != 1 or tuple(many) != tuple(range(stack)) or len(matrix.aval.shape) != stack + 2:
+        left, right, left_batch, right_batch = right, left, right_batch, left_batch
+    stack, rank = len(left_batch), len(unknown.aval.shape)
+    if len(left) != 1 or tuple(left_batch) != tuple(range(stack)) or len(matrix.aval.shape) != stack + 2:
         return None
     # Labels of the unknown's dimensions: numbers for the stack, "j" for the contracting one, "f" for a free one.
     labels: list[Any] = ["f"] * rank
-    for number, at in enumerate(those):
+    for number, at in enumerate(right_batch):
         labels[at] = number
     labels[right[0]] = "j"
     free = [label for label in labels if label == "f"]

@@ -261,8 +261,8 @@ def _check_varying(experiment: Experiment, name: str, spec: Spec, varying: froze
     loose = [axis for axis in experiment.mesh.axes if axis in varying and axis not in spec.axes]
     if loose:
         over = quoted(loose)
-        one = [axis for axis in loose if experiment.mesh.sizes[axis] == 1]
-        sizes = f" (that {quoted(one)} has size 1 does not count for JAX)" if one else ""
+        trivial = [axis for axis in loose if experiment.mesh.sizes[axis] == 1]
+        sizes = f" (that {quoted(trivial)} has size 1 does not count for JAX)" if trivial else ""
         why = _known_gathered(experiment, name, frozenset(loose)) or LEFT_OUT
         raise invalid(
             ("outputs", name),

@@ -73,7 +73,7 @@ def propagated(lowered: Any) -> tuple[Any, Any] | str:
     return first, second
 
 
-def told_each_other(key: str, number: int, count: int, text: str) -> list[str]:
+def exchanged(key: str, number: int, count: int, text: str) -> list[str]:
     """Exchange texts among `count` processes: return those of all, by number, once all have sent theirs.
 
     - `key`: the name of this exchange; `number`: the number of this process; `text`: what it sends.

@@ -8,7 +8,7 @@ from dataclasses import replace
 from runner import executions
 from runner.estimate.model import Estimate
 from runner.record.model import Record
-from runner.record.told import lines_of, told
+from runner.record.readable import lines_of, readable
 from runner.show import estimates
 from runner.show.page import drawing, timeline
 from runner.show.page.frame import Part
@@ -22,7 +22,7 @@ _WIDEST = 14.0
 
 def part(record: Record) -> Part | None:
     """Return the section; None if the experiment names no hardware."""
-    estimate_of = {name: program.estimate for name, program in told(record).compiled.items() if program.estimate}
+    estimate_of = {name: program.estimate for name, program in readable(record).compiled.items() if program.estimate}
     if not estimate_of:
         return None
     merged = _merged(estimate_of)

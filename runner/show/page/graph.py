@@ -64,15 +64,15 @@ def draw(
     figure = _Figure(by_path, arrays, outputs, on_edges, at_lines)
     read = [name for name in arrays if any(name in line.reads for line in lines)]
     box = _level(figure, _children(lines, ""), read, "")
-    words = [*_words(lines), *(f"in no line of it: {_said(pill)}" for pill in elsewhere)]
+    words = [*_words(lines), *(f"in no line of it: {_pill_text(pill)}" for pill in elsewhere)]
     for (a, b), pills in on_edges.items():
-        words += [f"from {_named(by_path, a)} to {_named(by_path, b)}: {_said(pill)}" for pill in pills]
+        words += [f"from {_named(by_path, a)} to {_named(by_path, b)}: {_pill_text(pill)}" for pill in pills]
     for path, pills in at_lines.items():
-        words += [f"at {_named(by_path, path)}: {_said(pill)}" for pill in pills]
+        words += [f"at {_named(by_path, path)}: {_pill_text(pill)}" for pill in pills]
     return GraphDrawing(box, words)
 
 
-def _said(pill: Pill) -> str:
+def _pill_text(pill: Pill) -> str:
     return f"{pill.what}, {pill.detail}"
 
 

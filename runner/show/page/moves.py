@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from runner.evidence.model import Collective
 from runner.experiment.program import Program
 from runner.record.model import Record
-from runner.record.told import lines_of, told
+from runner.record.readable import lines_of, readable
 from runner.show import collectives
 from runner.show.page import drawing, graph, layouts
 from runner.show.page.frame import Part
@@ -22,7 +22,7 @@ _LINES = 120
 
 def parts(record: Record) -> Iterator[Part]:
     """Return the sections of the collectives and of the graph that the record has data for."""
-    inside = list(_collectives(told(record)))
+    inside = list(_collectives(readable(record)))
     if inside:
         yield Part("collectives", "Collectives", inside)
     drawn = list(_graphs(record))

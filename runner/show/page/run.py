@@ -13,7 +13,7 @@ from urllib.parse import quote
 from runner.record.files import write_text
 from runner.record.folders import PAGE
 from runner.record.model import Record
-from runner.record.told import told
+from runner.record.readable import readable
 from runner.show import values
 from runner.show.console import PLAIN
 from runner.show.page import estimated, headline, layouts, moves, planned, sources, traced, verdicts
@@ -36,10 +36,10 @@ def write(record: Record, folder: Path, file: Path | None = None) -> Path:
 def page(record: Record, folder: Path, way: str = "") -> str:
     """Return the page; `way` is the path from the page to the files in `folder` and ends in a slash."""
     parts: list[Part | None] = [
-        verdicts.part(told(record)),
+        verdicts.part(readable(record)),
         *moves.parts(record),
         estimated.part(record),
-        *layouts.parts(told(record)),
+        *layouts.parts(readable(record)),
         sources.part(record, folder, way),
         planned.part(folder),
         _outputs(record),

@@ -33,13 +33,13 @@ def names_of(record: Record) -> dict[str, Names]:
     }
 
 
-def told(record: Record) -> Record:
+def readable(record: Record) -> Record:
     """Return the record with readers' names: `llama.py:41 q = x @ w.q` for a line, and `params/q` for a leaf."""
     names = names_of(record)
     if not record.paths and not any(names.values()):
         return record
     programs = {
-        name: program_told(program, names.get(lines_of(name), record.paths))
+        name: readable_program(program, names.get(lines_of(name), record.paths))
         if isinstance(program, CompiledProgram)
         else program
         for name, program in record.programs.items()
@@ -54,7 +54,7 @@ def told(record: Record) -> Record:
     )
 
 
-def program_told(program: CompiledProgram, names: Names) -> CompiledProgram:
+def readable_program(program: CompiledProgram, names: Names) -> CompiledProgram:
     """Return a program with readers' names for its lines, if there are any."""
     if not names:
         return program
@@ -63,7 +63,7 @@ def program_told(program: CompiledProgram, names: Names) -> CompiledProgram:
         outputs={names.get(name, name): output for name, output in program.outputs.items()},
         checks=program.checks.but(value=_value(program.checks.value, names)),
         lowered=program.lowered
-        and [replace(collective, line=_one(collective.line, names)) for collective in program.lowered],
+        and [replace(collective, line=_name(collective.line, names)) for collective in program.lowered],
         collectives=program.collectives and [words.renamed(collective, names) for collective in program.collectives],
         compiler_warnings=program.compiler_warnings
         and [_warning(warning, names) for warning in program.compiler_warnings],
@@ -77,7 +77,7 @@ def _all(lines: Sequence[str], names: Names) -> list[str]:
     return [names.get(line, line) for line in lines]
 
 
-def _one(line: str | None, names: Names) -> str | None:
+def _name(line: str | None, names: Names) -> str | None:
     return None if line is None else names.get(line, line)
 
 
@@ -122,15 +122,15 @@ def _pictures(pictures: Pictures, names: Names) -> Pictures:
 
 
 def _warning(warning: CompilerWarning, names: Names) -> CompilerWarning:
-    return replace(warning, node=_one(warning.node, names))
+    return replace(warning, node=_name(warning.node, names))
 
 
 def _profile(profile: Profile, names: Names) -> Profile:
     return replace(
         profile,
-        nodes=[replace(node, node=_one(node.node, names), nodes=_all(node.nodes, names)) for node in profile.nodes],
+        nodes=[replace(node, node=_name(node.node, names), nodes=_all(node.nodes, names)) for node in profile.nodes],
         collectives=[
-            replace(collective, node=_one(collective.node, names), nodes=_all(collective.nodes, names))
+            replace(collective, node=_name(collective.node, names), nodes=_all(collective.nodes, names))
             for collective in profile.collectives
         ],
     )
@@ -146,5 +146,5 @@ def _estimate(estimate: Estimate, names: Names) -> Estimate:
 def _plan(plan: Planned, names: Names) -> Planned:
     if plan.collectives is None:
         return plan
-    moves = (replace(move, line=_one(move.line, names), of=names.get(move.of, move.of)) for move in plan.collectives)
+    moves = (replace(move, line=_name(move.line, names), of=names.get(move.of, move.of)) for move in plan.collectives)
     return replace(plan, collectives=tuple(moves))

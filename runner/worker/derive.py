@@ -212,7 +212,7 @@ def _accepted(
 def _accepted_of_graph(
     experiment: Experiment, types: Parts, prices: Prices, judge: Judge, best: _Accepted | str
 ) -> _Accepted | None:
-    """The lines of the cheapest assignment of the whole graph, if they cost less than the best so far; else None."""
+    """The lines of the cheapest assignment of the whole graph, if they cost a twentieth less than the best so far."""
     known, better = None if isinstance(best, str) else best, None
     try:
         hints = inner_layouts(experiment, types, prices)
@@ -229,8 +229,15 @@ def _accepted_of_graph(
     return better
 
 
+_WORTH = 0.95
+"""The share of the cost of the lines so far below which others are taken.
+
+For less than a twentieth, more collectives or more computing on every device are not worth it.
+"""
+
+
 def _less(cost: float, other: float) -> bool:
-    return cost < other * (1 - 1e-6)
+    return cost < other * _WORTH
 
 
 def _cost(accepted: _Accepted, judge: Judge, prices: Prices) -> float:

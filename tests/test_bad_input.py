@@ -46,7 +46,7 @@ WITHOUT_JAX = {
     ),
     "None in a list": (
         edited("spec: [null, x]}", "spec: [None, x]}"),
-        "experiment/mine.yaml:9:56  arrays.A.spec[0]\n"
+        "experiment/mine.yaml:9:49  arrays.A.spec[0]\n"
         "  mesh axis 'None' does not exist; the mesh has x, y; YAML writes None as null",
     ),
     "specs for spec": (

@@ -6,6 +6,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -153,12 +154,12 @@ def derived(experiment: Experiment, judge: Judge) -> tuple[Experiment, Derivatio
     notes: list[str] = []
     if other is not None:
         if not isinstance(best, str):
-            mine, theirs = (bytes_text(round(_cost(each, judge, BYTES))) for each in (other, best))
+            mine, theirs = (bytes_text(round(each.cost(BYTES))) for each in (other, best))
             notes.append(f"the layouts are chosen for the whole graph: a device sends {mine}, line by line {theirs}")
         best = other
     assert not isinstance(best, str)
     if isinstance(prices, EstimatedSeconds):
-        took = time_text(_cost(best, judge, prices))
+        took = time_text(best.cost(prices))
         notes.append(f"chosen by the estimated time on {prices.name}, here {took}")
         notes += [f"taken as free: {each}" for each in prices.unknown]
     summary = best.derived.summary(shardy)
@@ -173,6 +174,24 @@ class _Accepted:
     derived: Derived
     written: Experiment
     floats: Floats
+    judge: Judge
+
+    @cached_property
+    def requested(self) -> tuple[tuple[Requested, int], ...]:
+        """The collectives that the judge sees; each time it traces the lines and their backward pass."""
+        return tuple(self.judge.requested(self.written))
+
+    def cost(self, prices: Prices) -> float:
+        """The cost of the lines and of their backward pass, whose products are two for each of the lines'."""
+
+        def cost(each: Requested) -> float:
+            if each.kind != "collective-permute":
+                return prices.rate(each.kind, each.axes).cost(each.sent)
+            return permuted(prices, self.written.mesh, each.axes, each.permutation).cost(each.sent)
+
+        sent = sum(sign * each.times * cost(each) for each, sign in self.requested)
+        many = 1 if self.written.grad is None else 3
+        return sent + (0.0 if prices is BYTES else many * self.derived.computing)
 
 
 def _accepted(
@@ -205,7 +224,7 @@ def _accepted(
         written, floats = derivation.experiment(experiment), Floats()
         reason = judge.refused(written, floats)
         if reason is None:
-            return _Accepted(derivation, written, floats)
+            return _Accepted(derivation, written, floats, judge)
     return f"JAX refuses the lines: {reason}"
 
 
@@ -224,7 +243,7 @@ def _accepted_of_graph(
         other = _accepted(experiment, types, replace(hints, binding=binding), prices, judge, known)
         if isinstance(other, str):
             continue
-        if known is None or _less(_cost(other, judge, prices), _cost(known, judge, prices)):
+        if known is None or _less(other.cost(prices), known.cost(prices)):
             known = better = other
     return better
 
@@ -238,16 +257,3 @@ For less than a twentieth, more collectives or more computing on every device ar
 
 def _less(cost: float, other: float) -> bool:
     return cost < other * _WORTH
-
-
-def _cost(accepted: _Accepted, judge: Judge, prices: Prices) -> float:
-    """The cost of lines and of their backward pass, whose products are two for each of the lines'."""
-
-    def cost(each: Requested) -> float:
-        if each.kind != "collective-permute":
-            return prices.rate(each.kind, each.axes).cost(each.sent)
-        return permuted(prices, accepted.written.mesh, each.axes, each.permutation).cost(each.sent)
-
-    sent = (sign * each.times * cost(each) for each, sign in judge.requested(accepted.written))
-    many = 1 if accepted.written.grad is None else 3
-    return sum(sent) + (0.0 if prices is BYTES else many * accepted.derived.computing)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from runner.layout import Mesh
+from runner.sharding import ring
 from runner.untyped import is_sequence
 
 KINDS = {
@@ -28,7 +29,7 @@ class Requested:
 
     kind: str
     axes: tuple[str, ...]
-    sent: float
+    sent: int
     times: int
     permutation: tuple[tuple[int, int], ...] = ()
 
@@ -44,9 +45,10 @@ def requested(jaxpr: Any, mesh: Mesh) -> Iterator[Requested]:
         n = mesh.axis_size(axes)
         if n > 1:
             held = sum(math.prod(each.aval.shape) * each.aval.dtype.itemsize for each in equation.invars)
-            share = {"all-reduce": 2 * (n - 1) / n, "all-gather": n - 1, "collective-permute": 1.0}
+            sent = ring.sent(kind, n, held, n * held)
+            assert sent is not None, kind
             pairs = tuple((int(a), int(b)) for a, b in equation.params.get("perm", ()))
-            yield Requested(kind, axes, share.get(kind, (n - 1) / n) * held, times, pairs)
+            yield Requested(kind, axes, sent, times, pairs)
 
 
 def _equations(jaxpr: Any, times: int) -> Iterator[tuple[Any, int]]:

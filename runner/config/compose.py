@@ -216,8 +216,6 @@ def resolved(config: DictConfig, provenance: Provenance) -> Configuration:
 
 def _with_hardware(configuration: Configuration) -> Configuration:
     """Merge the hardware of the target's topology under the configuration's own `hardware`."""
-    from runner.config import composition, shape
-
     plain, provenance = configuration.plain, configuration.provenance
     topology = plain["target"]["topology"]
     own: Mapping[str, Any] = plain["hardware"] or {}
@@ -229,14 +227,12 @@ def _with_hardware(configuration: Configuration) -> Configuration:
         return configuration
     provenance = replace(provenance, choices={**provenance.choices, "hardware": generation})
     merged = {**own, **_laid_over(below, own)}
-    for misfit in shape.misfits(merged, ("hardware",)):
-        raise InvalidConfiguration(composition.of_misfit(misfit, provenance.sources))
+    _check_hardware(merged, provenance)
     return Configuration({**plain, "hardware": merged}, provenance)
 
 
 def _with_derivation(configuration: Configuration) -> Configuration:
     """Put the numbers of the hardware that `derive` names in the place of its name."""
-    from runner.config import composition, shape
     from runner.config.shape import listed
 
     plain, provenance = configuration.plain, configuration.provenance
@@ -250,9 +246,16 @@ def _with_derivation(configuration: Configuration) -> Configuration:
         there = sorted({*files} - {"none"})
         message = f"no hardware '{name}'{nearest(name, there) or listed(there)}"
         raise InvalidConfiguration(provenance.sources.report(Fault(("derive", "hardware"), message)))
+    _check_hardware(numbers, provenance)
+    return Configuration({**plain, "derive": {**derive, "hardware": numbers}}, provenance)
+
+
+def _check_hardware(numbers: Mapping[str, Any], provenance: Provenance) -> None:
+    """Raise `InvalidConfiguration` if the numbers of hardware, from its file, do not have the shape of the key."""
+    from runner.config import composition, shape
+
     for misfit in shape.misfits(numbers, ("hardware",)):
         raise InvalidConfiguration(composition.of_misfit(misfit, provenance.sources))
-    return Configuration({**plain, "derive": {**derive, "hardware": numbers}}, provenance)
 
 
 def _hardware_called(name: str, provenance: Provenance) -> dict[str, Any] | None:

@@ -116,33 +116,36 @@ def axes(config: Mapping[str, Any]) -> list[str]:
     Reads what it can: malformed specs have none.
     """
     names: dict[str, None] = {}
-    left: list[tuple[Key, Any]] = [((name,), value) for name, value in config.items() if name in _SECTIONS]
-    while left:
-        key, value = left.pop(0)
-        if is_dict(value):
-            left += [((*key, name), inner) for name, inner in value.items()]
-            continue
+    for key, value in _values(config):
+        spec = value
         if begins(value):
             with contextlib.suppress(NoSpec):
-                value = read(value)
-        if is_list(value) and _holds(key):
-            for entry in value:
+                spec = read(value)
+        if is_list(spec) and _holds(key):
+            for entry in spec:
                 names |= dict.fromkeys(axis for axis in (entry if is_list(entry) else [entry]) if isinstance(axis, str))
     return list(names)
 
 
 def wrong(config: Mapping[str, Any]) -> Iterator[tuple[Key, str]]:
     """Yield the keys of malformed PartitionSpecs, each with the message."""
+    for key, value in _values(config):
+        if begins(value) and _holds(key):
+            try:
+                read(value)
+            except NoSpec as error:
+                yield key, str(error)
+
+
+def _values(config: Mapping[str, Any]) -> Iterator[tuple[Key, Any]]:
+    """Yield the keys with values that are no mappings, of the sections that have specs."""
     left: list[tuple[Key, Any]] = [((name,), value) for name, value in config.items() if name in _SECTIONS]
     while left:
         key, value = left.pop(0)
         if is_dict(value):
             left += [((*key, name), inner) for name, inner in value.items()]
-        elif begins(value) and _holds(key):
-            try:
-                read(value)
-            except NoSpec as error:
-                yield key, str(error)
+        else:
+            yield key, value
 
 
 def overrides(texts: Iterable[str]) -> list[str]:

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.derivation.rules import SCATTERED, Assignment, Dimensions, Rule, layout
-from runner.estimate.prices import Prices, Sending, sending
+from runner.estimate.prices import Prices, Sending
 from runner.layout import Mesh, Spec
 from runner.planning.model import Layable, Operand, RuledOperation, Tensor, Transfer
 from runner.planning.network import Choice, Costs, Network, Numbers
@@ -537,11 +537,7 @@ class Tables:
         return operation.steps * (2 if again else 1)
 
     def _inside(self, operation: RuledOperation, way: NumberedAssignment) -> list[Sending]:
-        sendings: list[Sending] = []
-        for each in operation.rule.inside:
-            axes = tuple(axis for factor in each.over for axis in way.assignment.get(factor, ()))
-            if sent := each.bytes(self.mesh, way.assignment):
-                sendings.append(sending(self.prices, each.kind, axes, sent))
+        sendings = list(operation.rule.sendings(self.mesh, way.assignment, self.prices))
         return sendings * (2 if operation.differentiated and operation.steps == 1 else 1)
 
     def _computing(self, operation: RuledOperation, way: NumberedAssignment) -> float:

@@ -344,6 +344,12 @@ class _Body:
         self.reader.meant[name] = term
         return Name(name)
 
+    def own_line(self, end: Term, aval: Any, wish: str, taken: Container[str]) -> str:
+        """The name of a line with this value; a new line if none has it, or if the line is `taken` already."""
+        if isinstance(end, Name) and end.name in self.lines and end.name not in taken:
+            return end.name
+        return self.again(_array(end, aval), wish).name
+
     def _put(self, name: str, line: Any) -> None:
         self.lines[name] = line
         if self.frame is not None:
@@ -613,9 +619,8 @@ class _Body:
             if not kept:
                 stacked.append(Const(0))
                 continue
-            if not isinstance(end, Name) or end.name not in inside.lines or end.name in stack.values():
-                end = inside.again(_array(end, variable.aval), "each")
-            stack[name := self.reader.fresh("stacked")] = end.name
+            line_of_end = inside.own_line(end, variable.aval, "each", stack.values())
+            stack[name := self.reader.fresh("stacked")] = line_of_end
             whole = Name(f"{loop}.{name}")
             stacked.append(built("flip({x}, 0)", x=whole) if reverse else whole)
         inside.end(carry, [inside._cast(*each) for each in zip(ends[:count], jaxpr.outvars[:count], strict=True)])
@@ -663,9 +668,8 @@ class _Body:
             if not kept:
                 results.append(Const(0))
                 continue
-            if not isinstance(end, Name) or end.name not in inside.lines or end.name in stack.values():
-                end = inside.again(_array(end, variable.aval), "shard")
-            stack[joined := self.reader.fresh("joined")] = end.name
+            line_of_end = inside.own_line(end, variable.aval, "shard", stack.values())
+            stack[joined := self.reader.fresh("joined")] = line_of_end
             out_specs.append(spec)
             results.append(Name(f"{name}.{joined}"))
         specs = {"in_specs": in_specs, "out_specs": out_specs}

@@ -5,7 +5,7 @@ This is the last validation: errors that only JAX can find become messages about
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from runner import dtypes
 from runner.experiment.imported import inside
 from runner.experiment.layouts import fits
 from runner.experiment.lines import paths
-from runner.experiment.model import GRADIENTS, Experiment, Node, Section
+from runner.experiment.model import GRADIENTS, Array, Experiment, Node, Section
 from runner.experiment.program import Program
 from runner.faults import LEFT_OUT, InvalidExperiment, invalid, key_text
 from runner.graph.source import Source
@@ -233,17 +233,24 @@ def per_device(experiment: Experiment, floats: Floats) -> tuple[dict[str, Typed]
             varying[name] = frozenset[str]().union(*(varying_axes(jax.typeof(leaf)) for leaf in leaves))
         return ()
 
-    mapped = jax.shard_map(
-        shard,
-        mesh=abstract_mesh(experiment.mesh),
-        in_specs=tuple(partition(experiment.block(a.layout).spec) for a in experiment.given),
-        out_specs=(),
-        axis_names=set(experiment.manual.axes),
-        check_vma=experiment.check_vma,
-    )
+    mapped = _over_devices(experiment, shard, experiment.given, ())
     calls.eval_shape(mapped, *_structs(experiment, lambda layout: layout.shape))
     _must_be_array(experiment, "per_device", types)
     return types, varying
+
+
+def _over_devices(
+    experiment: Experiment, shard: Callable[..., Any], arrays: Iterable[Array], out_specs: Any
+) -> Callable[..., Any]:
+    """A function of the blocks of `arrays` under the `shard_map` of the per-device code."""
+    return jax.shard_map(
+        shard,
+        mesh=abstract_mesh(experiment.mesh),
+        in_specs=tuple(partition(experiment.block(a.layout).spec) for a in arrays),
+        out_specs=out_specs,
+        axis_names=set(experiment.manual.axes),
+        check_vma=experiment.check_vma,
+    )
 
 
 def _whole(experiment: Experiment, local: Typed, spec: Spec, name: str) -> Typed:
@@ -353,14 +360,7 @@ def _lines_mapped(experiment: Experiment) -> Callable[..., Any]:
         Walker(experiment, values).run(experiment.per_device, "per_device")
         return ()
 
-    return jax.shard_map(
-        shard,
-        mesh=abstract_mesh(experiment.mesh),
-        in_specs=tuple(partition(experiment.block(a.layout).spec) for a in experiment.given),
-        out_specs=(),
-        axis_names=set(experiment.manual.axes),
-        check_vma=experiment.check_vma,
-    )
+    return _over_devices(experiment, shard, experiment.given, ())
 
 
 def _differentiated_lines(experiment: Experiment) -> Callable[..., Any]:
@@ -373,14 +373,7 @@ def _differentiated_lines(experiment: Experiment) -> Callable[..., Any]:
         walker.run(experiment.before("per_device"), "per_device")
         return walker.values[of]
 
-    return jax.shard_map(
-        shard,
-        mesh=abstract_mesh(experiment.mesh),
-        in_specs=tuple(partition(experiment.block(a.layout).spec) for a in experiment.arrays),
-        out_specs=partition(experiment.outputs[of]),
-        axis_names=set(experiment.manual.axes),
-        check_vma=experiment.check_vma,
-    )
+    return _over_devices(experiment, shard, experiment.arrays, partition(experiment.outputs[of]))
 
 
 def _refused_by_shard_map(experiment: Experiment, types: Mapping[str, Typed]) -> str | None:

@@ -125,6 +125,18 @@ def test_a_sum_with_a_sharded_result_is_a_psum_scatter() -> None:
     assert lines["out"] == "psum_scatter(hidden @ w2, 'y', scatter_dimension=1, tiled=True)"
 
 
+def test_only_a_maximum_that_the_gradient_runs_through_is_gathered() -> None:
+    lines = _lines("""
+arrays: {a: {shape: [8, 4], spec: [x, null]}}
+graph: {peak: max(a), loss: sum(a * a) / peak, size: max(abs(a)), steepest: max(abs(grad.a))}
+grad: {of: loss, wrt: [a]}
+outputs: {loss: [], size: [], steepest: []}
+""")
+    assert lines["peak"] == "max(all_gather(max(a), 'x', axis=0, to='invarying'), axis=0)"
+    assert lines["size"] == "pmax(stop_gradient(max(abs(a))), 'x')"
+    assert lines["steepest"] == "pmax(max(abs(grad.a)), 'x')"
+
+
 def test_an_operation_with_inner_sums_is_written_in_parts() -> None:
     arrays = "arrays: {x: {shape: [4, 8], spec: [null, [x, y]]}}\n"
     assert _lines(arrays + "graph: {out: softmax(2 * x)}\noutputs: {out: [null, [x, y]]}") == {

@@ -55,7 +55,7 @@ _CLOSE = 1.001
 class Expressions:
     """Writes expressions and the lines that they need.
 
-    - `differentiated`: whether JAX takes a gradient of the lines.
+    - `differentiated`: whether JAX takes a gradient of the lines before it.
     - `spread`: whether arrays with a gradient are cast to varying before a loop that combines them with varying values.
     """
 
@@ -223,7 +223,7 @@ class Expressions:
         return Name(spread)
 
     def _derivative(self, equation: Equation, typed: Typed) -> Derivative:
-        if not self.differentiated:
+        if not self.differentiated or equation.results[0].number in self.names.after_gradients:
             return "none"
         stopped = not is_number(typed, "float", "complex") or self.names.stopped(equation.results[0])
         return "stopped" if stopped else "taken"

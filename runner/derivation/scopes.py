@@ -170,11 +170,36 @@ class Names:
         return [] if not producer.results[0].name else self._readers.get(number, [])
 
     def stopped(self, result: Value) -> bool:
-        """Whether every reader of a result makes it a constant, as `stop_gradient` does."""
+        """Whether the gradient does not run through a result: nothing that it is of reads it, or only as a constant."""
         grad, readers = self.experiment.grad, self._readers.get(result.number, [])
         if grad is not None and result.name == grad.of:
             return False
+        if result.number not in self._leading_to_gradient:
+            return True
         return bool(readers) and all(_stops(reader) for reader in readers)
+
+    @cached_property
+    def _leading_to_gradient(self) -> frozenset[int]:
+        """The numbers of the values that the differentiated result depends on, itself included."""
+        grad = self.experiment.grad
+        read = {self.graph.names[grad.of]} if grad is not None else set[int]()
+        for equation in reversed(self.graph.equations):
+            if read.intersection(value.number for value in equation.results):
+                inner = [each for body in equation.bodies for each in walk(body)]
+                read.update(number for each in (equation, *inner) for number in each.reads)
+                read.update(number for body in equation.bodies for number in body.outputs)
+        return frozenset(read)
+
+    @cached_property
+    def after_gradients(self) -> frozenset[int]:
+        """The numbers of the values that depend on a gradient, which JAX does not differentiate again."""
+        grad = self.experiment.grad
+        after = {value.number for value in self.graph.inputs if grad is not None and value.name in grad.names}
+        for equation in self.graph.equations if after else ():
+            if after.intersection(equation.reads):
+                inner = (each for body in equation.bodies for each in walk(body))
+                after.update(value.number for each in (equation, *inner) for value in each.results)
+        return frozenset(after)
 
     @cached_property
     def unread(self) -> frozenset[int]:

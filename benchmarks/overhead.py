@@ -5,13 +5,15 @@
 Runs `case3_by_hand.py`, the runner with `program=shard_map` and with `program=all`; `case3_jit_by_hand.py` and
 `case3_check.py`, the same by `jit` and by `runner.check`; then `hydra_by_hand.py`, which composes the same experiment
 and does nothing, and the runner with an invalid spec. All run in turn, so that a slow moment of the machine affects all
-alike. Prints medians, minima, and the ratio of either to the script's.
+alike. Prints medians, minima, and the ratio of either to the script's; then the least CPU time of a process with those
+that it started, and its ratio, which other load on the machine does not change.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -51,18 +53,24 @@ COMMANDS = {
 }
 
 
-def seconds(command: Command, folder: Path, bytecode: Path) -> float:
-    """Return the wall time of one process; earlier rounds have left byte code."""
+def seconds(command: Command, folder: Path, bytecode: Path) -> tuple[float, float]:
+    """Return the wall and CPU seconds of one process, the latter with its children; earlier rounds left byte code."""
     # As in an installed package, which pip compiles; the script by hand only imports installed modules.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     environment["PYTHONPYCACHEPREFIX"] = str(bytecode)
     line = [sys.executable, *command.arguments, *([command.folder.format(folder)] if command.folder else [])]
-    start = time.perf_counter()
+    start, used = time.perf_counter(), _used()
     done = subprocess.run(line, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     taken = time.perf_counter() - start
     if done.returncode != command.status:
         raise SystemExit(f"{line} ended with status {done.returncode}:\n{done.stderr.decode()}")
-    return taken
+    return taken, _used() - used
+
+
+def _used() -> float:
+    """Return the CPU seconds of all processes that have ended, started here or by one of these."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def main() -> None:
@@ -74,22 +82,26 @@ def main() -> None:
     rounds, only = given.rounds, given.only
     commands = {name: each for name, each in COMMANDS.items() if not only or name in (only, COMMANDS[only].yardstick)}
     times: dict[str, list[float]] = {name: [] for name in commands}
+    cpu: dict[str, list[float]] = {name: [] for name in commands}
     with tempfile.TemporaryDirectory() as scratch:
         for turn in range(rounds + 1):
             for number, (name, command) in enumerate(commands.items()):
-                measured = seconds(command, Path(scratch) / f"{turn}-{number}", Path(scratch) / "bytecode")
+                measured, used = seconds(command, Path(scratch) / f"{turn}-{number}", Path(scratch) / "bytecode")
                 # The first round compiled the modules.
                 if turn:
                     times[name].append(measured)
-    print(f"{'whole process':<18} {'median':>8} {'min':>8} {'max':>8} {'ratio':>7} {'of min':>7}  at most")
+                    cpu[name].append(used)
+    header = f"{'whole process':<18} {'median':>8} {'min':>8} {'max':>8} {'ratio':>7} {'of min':>7}"
+    print(f"{header} {'CPU':>8} {'of CPU':>7}  at most")
     for name, command in commands.items():
         measured, yardstick = times[name], times[command.yardstick or name]
         ratio = statistics.median(measured) / statistics.median(yardstick)
         least = min(measured) / min(yardstick)
+        used = min(cpu[name])
         limit = f"{command.limit:.2f}" if command.yardstick else ""
         print(
             f"{name:<18} {statistics.median(measured):>7.2f}s {min(measured):>7.2f}s {max(measured):>7.2f}s "
-            f"{ratio:>7.2f} {least:>7.2f}  {limit}"
+            f"{ratio:>7.2f} {least:>7.2f} {used:>7.2f}s {used / min(cpu[command.yardstick or name]):>7.2f}  {limit}"
         )
 
 

@@ -27,7 +27,7 @@ from runner.graph.model import Ref
 from runner.graph.term import Name, within
 from runner.language.syntax import parse
 from runner.layout import Spec
-from runner.sharding.plan import terms
+from runner.sharding.plan import parsed_rule
 from runner.worker import shardy
 from runner.worker.derive import planned
 from runner.worker.modules import Walk, shape_of
@@ -110,9 +110,9 @@ class Factors(Walk):
             return False
         own = {factor: self.fresh(size) for factor, size in rule.sizes.items()}
         self.whole |= {own[factor] for factor in (*rule.whole, *rule.permuted)}
-        given, _, made = rule.text.partition("->")
+        given, made = parsed_rule(rule.text)
         for values, side in ((operation.operands, given), (operation.results, made)):
-            for value, term in zip(values, terms(side), strict=False):
+            for value, term in zip(values, side, strict=False):
                 for mine, factors in zip(self.dimensions(value), term, strict=False):
                     self.together(mine, [own[factor] for factor in factors])
         return False

@@ -79,7 +79,7 @@ def test_a_case_runs_in_all_its_programs(number: int) -> None:
 
 
 def test_a_bug_in_an_operation_is_found_and_shrunk_to_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    row = dataclasses.replace(operations.OPERATIONS["tanh"], numpy=lambda x: x / (1 + abs(x)))
+    row = dataclasses.replace(operations.OPERATIONS["tanh"], counterpart=lambda x: x / (1 + abs(x)))
     monkeypatch.setitem(operations.OPERATIONS, "tanh", row)
     record, smallest = searched(tmp_path)
     assert (record["kind"], record["programs"]) == ("value", ["auto", "constraint", "explicit", "derived"])

@@ -85,7 +85,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], tuple[list[weakref
             there.append(sum(each() is not None for each in made))
             return result
 
-        monkeypatch.setitem(OPERATIONS, name, dataclasses.replace(operation, numpy=watched))
+        monkeypatch.setitem(OPERATIONS, name, dataclasses.replace(operation, counterpart=watched))
         return made, there
 
     return watching
@@ -119,7 +119,7 @@ def test_replicated_work_is_done_once(monkeypatch: pytest.MonkeyPatch) -> None:
         calls.append(x.shape)
         return tanh.numpy(x)
 
-    monkeypatch.setitem(OPERATIONS, "tanh", dataclasses.replace(tanh, numpy=counted))
+    monkeypatch.setitem(OPERATIONS, "tanh", dataclasses.replace(tanh, counterpart=counted))
     found = oracle("per_device", per_device={"t": "tanh(A)", "s": "psum(t, 'x')", "u": "tanh(s)", "C": "tanh(u @ u.T)"})
     # A is sharded over x and copied over y; after the psum there is one value for all four devices.
     assert calls == [(4, 2), (4, 2), (4, 2), (4, 4)]

@@ -48,7 +48,7 @@ def config(name: str, mesh: dict[str, Any], **changes: Any) -> dict[str, Any]:
 def test_a_bug_in_the_interpreter_is_caught_and_blamed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str, wrong: Any
 ) -> None:
-    row = dataclasses.replace(operations.OPERATIONS[operation], numpy=wrong)
+    row = dataclasses.replace(operations.OPERATIONS[operation], counterpart=wrong)
     monkeypatch.setitem(operations.OPERATIONS, operation, row)
     case3 = config("case3_allreduce", {"axes": ["x", "y"], "shape": [2, 2]})
     found: Any = run.run(case3, tmp_path, Sources)
@@ -62,7 +62,7 @@ def test_a_bug_in_the_interpreter_is_caught_and_blamed(
 
 
 def test_a_bug_in_an_operation_of_both_oracles_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    row = dataclasses.replace(operations.OPERATIONS["sigmoid"], numpy=lambda x: x / (1 + abs(x)))
+    row = dataclasses.replace(operations.OPERATIONS["sigmoid"], counterpart=lambda x: x / (1 + abs(x)))
     monkeypatch.setitem(operations.OPERATIONS, "sigmoid", row)
     found: Any = run.run(config("layer", {"axes": ["x"], "shape": [8]}), tmp_path, Sources)
     assert {result.checks.value.status for result in found.programs.values()} == {"failed"}

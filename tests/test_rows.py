@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
+from runner import dtypes
 from runner.evidence import nodes
 from runner.graph.term import Apply, Name, Term
 from runner.language.counterparts import windows
@@ -334,3 +335,14 @@ def test_every_computation_has_its_counterpart() -> None:
 
 def test_every_operator_is_an_operation() -> None:
     assert BY_NAME.keys() <= OPERATIONS.keys()
+
+
+@pytest.mark.parametrize("name", dtypes.NAMES)
+def test_a_dtype_is_described_as_numpy_has_it(name: str) -> None:
+    described = dtypes.dtype(name)
+    assert (described.numpy.name, described.numpy.itemsize) == (name, described.itemsize)
+    assert described.eps == (0.0 if described.exact else float(jnp.finfo(described.numpy).eps))
+    floating = jnp.issubdtype(described.numpy, jnp.floating)
+    assert described.kind == (
+        "bool" if name == "bool" else "float" if floating else "complex" if "complex" in name else "int"
+    )

@@ -66,7 +66,7 @@ def names(found: Record) -> list[str]:
 
 
 def replace_oracle(monkeypatch: pytest.MonkeyPatch, operation: str, wrong: Any) -> None:
-    row = dataclasses.replace(operations.OPERATIONS[operation], numpy=wrong)
+    row = dataclasses.replace(operations.OPERATIONS[operation], counterpart=wrong)
     monkeypatch.setitem(operations.OPERATIONS, operation, row)
 
 

@@ -8,7 +8,7 @@ from runner.derivation.calls import itemsize
 from runner.derivation.laying import Layouts
 from runner.derivation.rules import PricedAssignment, Reduction
 from runner.derivation.terms import built
-from runner.estimate.prices import sending
+from runner.estimate.prices import collective
 from runner.graph.term import Term
 from runner.programs.types import Typed
 from runner.sharding import moves
@@ -26,35 +26,32 @@ def completed(layouts: Layouts, term: Term, choice: PricedAssignment, typed: Typ
         for dimension, over in scattered:
             n = mesh.axis_size(over)
             term = built("psum_scatter({x}, {over}, scatter_dimension={d}, tiled=True)", x=term, over=over, d=dimension)
-            layouts.spend_once(term, [sending(layouts.prices, "reduce-scatter", over, (n - 1) / n * held)])
+            layouts.spend_once(term, [collective(layouts.prices, mesh, "reduce-scatter", over, held)])
             term = built("{x} / {n}", x=term, n=n) if kind == "mean" else term
             held /= n
         scattered = ()
         if axes:
-            n = mesh.axis_size(axes)
-            term, factor = _reduced(term, kind, axes, derivative)
-            sent = factor * held * (n - 1 if factor == 1 else (n - 1) / n)
-            layouts.spend_once(
-                term, [sending(layouts.prices, "all-gather" if factor == 1 else "all-reduce", axes, sent)]
-            )
+            term, by = _reduced(term, kind, axes, derivative)
+            layouts.spend_once(term, [collective(layouts.prices, mesh, by, axes, held)])
     return term
 
 
-def _reduced(term: Term, kind: Reduction, axes: tuple[str, ...], derivative: Derivative) -> tuple[Term, int]:
+def _reduced(term: Term, kind: Reduction, axes: tuple[str, ...], derivative: Derivative) -> tuple[Term, str]:
+    """The term that reduces over mesh axes, and the kind of its collective."""
     gathered = "{f}(all_gather({x}, {over}, axis=0, to='invarying'), axis=0)"
     match kind:
         case "sum":
-            return built("psum({x}, {over})", x=term, over=axes), 2
+            return built("psum({x}, {over})", x=term, over=axes), "all-reduce"
         case "mean":
-            return built("pmean({x}, {over})", x=term, over=axes), 2
+            return built("pmean({x}, {over})", x=term, over=axes), "all-reduce"
         case "any":
-            return built("pmax(astype({x}, 'int32'), {over}) > 0", x=term, over=axes), 2
+            return built("pmax(astype({x}, 'int32'), {over}) > 0", x=term, over=axes), "all-reduce"
         case "all":
-            return built("pmin(astype({x}, 'int32'), {over}) > 0", x=term, over=axes), 2
+            return built("pmin(astype({x}, 'int32'), {over}) > 0", x=term, over=axes), "all-reduce"
         case "max" | "min" if derivative == "none":
-            return built(f"p{kind}({{x}}, {{over}})", x=term, over=axes), 2
+            return built(f"p{kind}({{x}}, {{over}})", x=term, over=axes), "all-reduce"
         case "max" | "min" if derivative == "stopped":
-            return built(f"p{kind}(stop_gradient({{x}}), {{over}})", x=term, over=axes), 2
+            return built(f"p{kind}(stop_gradient({{x}}), {{over}})", x=term, over=axes), "all-reduce"
         case _:
             # JAX has no derivative of pmax, and no collective for products.
-            return built(gathered, f=kind, x=term, over=axes), 1
+            return built(gathered, f=kind, x=term, over=axes), "all-gather"

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from runner.estimate.prices import BYTES, Prices, Sending, Work, sending
+from runner.estimate.prices import BYTES, Prices, Sending, Work, collective, sending
 from runner.layout import Mesh, Spec
-from runner.sharding import moves
+from runner.sharding import moves, ring
 
 Factors = tuple[int, ...]
 Dimensions = tuple[Factors, ...]
@@ -68,10 +68,8 @@ class Sent:
             parts = _parts(mesh, factors, assignment)
             held *= size / parts + (more if parts > 1 else 0)
         match self.kind:
-            case "all-reduce":
-                return 2 * (n - 1) / n * held
-            case "all-gather":
-                return (n - 1) * held
+            case "all-reduce" | "all-gather":
+                return ring.of_block(self.kind, n, held)
             case "permute":
                 return held
             case "shift":
@@ -393,14 +391,13 @@ def followed(
                 more = goal[len(spec[dimension]) :]
                 if more and goal[: len(spec[dimension])] == spec[dimension] and set(more) <= set(rest):
                     n = mesh.axis_size(more)
-                    sendings.append(sending(prices, "reduce-scatter", more, (n - 1) / n * held / rounds))
+                    sendings.append(collective(prices, mesh, "reduce-scatter", more, held / rounds))
                     held /= n
                     spec = Spec((*spec[:dimension], goal, *spec[dimension + 1 :]))
                     scattered.append((dimension, more))
                     rest = tuple(axis for axis in rest if axis not in more)
-        n = mesh.axis_size(rest)
-        if n > 1:
-            sendings.append(sending(prices, "all-reduce", rest, 2 * (n - 1) / n * held / rounds))
+        if mesh.axis_size(rest) > 1:
+            sendings.append(collective(prices, mesh, "all-reduce", rest, held / rounds))
         over[kind] = tuple(axis for axis in mesh.axes if axis in rest)
     sent, cost = sum(each.sent for each in sendings), sum(each.cost for each in sendings)
     if wanted is not None:

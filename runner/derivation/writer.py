@@ -17,7 +17,7 @@ from runner.derivation.scopes import Binding, Names, NotDerived, Scope
 from runner.derivation.simplifying import absorbed
 from runner.derivation.terms import built, gathered
 from runner.derivation.values import DeviceValue
-from runner.estimate.prices import Prices, sending
+from runner.estimate.prices import Prices, collective
 from runner.experiment.lines import Choice, enclosed
 from runner.experiment.model import Experiment, Line
 from runner.graph.model import Equation, Graph, Operand, Repeat
@@ -314,8 +314,8 @@ class Writer:
         assert end.shape is not None
         n, term = self.mesh.axis_size(accumulation.axes), accumulation.of(end.term)
         held = moves.local_bytes(self.mesh, end.shape, itemsize(end.dtype), end.spec)
-        kind, sent = ("all-reduce", 2 * (n - 1) / n) if accumulation.scatters is None else ("reduce-scatter", n - 1.0)
-        self.layouts.spend_once(term, [sending(self.layouts.prices, kind, accumulation.axes, held * sent)])
+        kind, block = ("all-reduce", held) if accumulation.scatters is None else ("reduce-scatter", n * held)
+        self.layouts.spend_once(term, [collective(self.layouts.prices, self.mesh, kind, accumulation.axes, block)])
         return self.names.define(self.names.fresh(name), replace(end, term=operator("add", first.term, term)))
 
     def _read_by_name(self, loop: _Loop, names: Iterable[str]) -> bool:

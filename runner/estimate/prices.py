@@ -115,6 +115,11 @@ def sending(prices: Prices, kind: str, axes: tuple[str, ...], sent: float) -> Se
     return Sending(kind, axes, sent, prices.rate(kind, axes).cost(sent))
 
 
+def collective(prices: Prices, mesh: Mesh, kind: str, axes: tuple[str, ...], block: float) -> Sending:
+    """A collective over mesh axes before which a device holds `block` bytes, with its cost."""
+    return sending(prices, kind, axes, ring.of_block(kind, mesh.axis_size(axes), block))
+
+
 def permuted(prices: Prices, mesh: Mesh, axes: tuple[str, ...], permutation: Sequence[tuple[int, int]]) -> Rate:
     """The cost of a permutation of blocks along mesh axes, given pairs of source and destination along them."""
     return prices.permuting(

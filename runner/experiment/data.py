@@ -1,7 +1,7 @@
 """Makes the arrays' values, and their NumPy source, of their `init`.
 
 A program prints the source into its `inputs()`. The values are made by running that very source, so that a program and
-the oracles start from the same numbers.
+the oracles start from the same numbers. NumPy is imported where values are made: to check an `init` needs none.
 """
 
 from __future__ import annotations
@@ -12,10 +12,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import ml_dtypes
-import numpy as np
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from runner import dtypes
 from runner.experiment.model import Array, Experiment
@@ -31,9 +28,11 @@ from runner.language.syntax import Expression, SyntaxFault
 from runner.untyped import is_list
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from runner.config.sources import Sources
 
-Arrays = dict[str, np.ndarray]
+Arrays: TypeAlias = "dict[str, np.ndarray]"
 
 _MAKERS: dict[str, tuple[inspect.Signature, str]] = {
     name: (signature(arguments), source)
@@ -124,6 +123,9 @@ def make(experiment: Experiment, folder: Path) -> Arrays:
 
     Raises `InvalidExperiment` for a size that does not fit, a missing file, and NumPy's errors.
     """
+    import ml_dtypes
+    import numpy as np
+
     rng = np.random.default_rng(experiment.seed)
     made: Arrays = {}
     for array in experiment.arrays:
@@ -162,6 +164,8 @@ _REFUSALS = (ValueError, TypeError, ArithmeticError, OSError, EOFError)
 
 
 def _run(made_by: ArraySource, array: Array, namespace: dict[str, Any]) -> np.ndarray:
+    import numpy as np
+
     key = ("arrays", array.name, "init")
     shown = array.init.text if isinstance(array.init, Expression) else None
 
@@ -194,6 +198,8 @@ def _natural_size(made_by: ArraySource, namespace: dict[str, Any]) -> int | None
     """The number of values that the expression makes before a reshape; None if it makes none."""
     if not made_by.shaped:
         return None
+    import numpy as np
+
     try:
         return int(np.size(eval(made_by.values, {"__builtins__": {}, **namespace})))
     except (*_REFUSALS, MemoryError):

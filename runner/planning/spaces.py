@@ -18,7 +18,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.estimate.prices import Prices, Sending, sending
+from runner.estimate.prices import Prices, Sending, collective
 from runner.experiment import enumeration
 from runner.layout import Mesh, Spec
 from runner.sharding import moves
@@ -206,16 +206,14 @@ class Space:
             for d in range(len(spec)):
                 mine = tuple(axis for axis, at in zip(axes, choice, strict=True) if at == d)
                 if mine:
-                    n = self.mesh.axis_size(mine)
-                    sendings.append(sending(self._prices, "reduce-scatter", mine, (n - 1) / n * held))
-                    held, entries[d] = held / n, (*entries[d], *mine)
+                    sendings.append(collective(self._prices, self.mesh, "reduce-scatter", mine, held))
+                    held, entries[d] = held / self.mesh.axis_size(mine), (*entries[d], *mine)
             after = self.index.get(Spec(entries))
             if after is None:
                 continue
             rest = tuple(axis for axis, at in zip(axes, choice, strict=True) if at is None)
             if rest:
-                n = self.mesh.axis_size(rest)
-                sendings.append(sending(self._prices, "all-reduce", rest, 2 * (n - 1) / n * held))
+                sendings.append(collective(self._prices, self.mesh, "all-reduce", rest, held))
             yield _Completion(after, sum(each.cost for each in sendings), tuple(sendings))
 
 

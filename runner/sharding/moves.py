@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from runner.layout import Layout, Mesh, Spec
+from runner.sharding import ring
 
 Kind = Literal["all-gather", "slice", "all-to-all", "collective-permute"]
 
@@ -130,7 +131,8 @@ def splits_and_joins(
         for count in range(1, len(axes) + 1):
             rest, gathered = axes[: len(axes) - count], axes[len(axes) - count :]
             n = mesh.axis_size(gathered)
-            yield Move("all-gather", gathered, dimension, dimension, (), (n - 1) * held, _with(here, dimension, rest))
+            sent = ring.of_block("all-gather", n, held)
+            yield Move("all-gather", gathered, dimension, dimension, (), sent, _with(here, dimension, rest))
             for index, index_axes in enumerate(here):
                 ends = (*index_axes, *gathered)
                 # An all-to-all over several axes is tried only where the target has them in this place.
@@ -139,7 +141,8 @@ def splits_and_joins(
                     continue
                 if shape[index] % (mesh.axis_size(index_axes) * n) == 0:
                     there = _with(_with(here, dimension, rest), index, ends)
-                    yield Move("all-to-all", gathered, dimension, index, (), (n - 1) / n * held, there)
+                    sent = ring.of_block("all-to-all", n, held)
+                    yield Move("all-to-all", gathered, dimension, index, (), sent, there)
         for axis in mesh.axes:
             if (
                 axis not in used

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from runner import codec
 from runner.executions import Count, InBranch
@@ -235,10 +235,21 @@ def whole_axes(spec: Spec) -> Spec:
 
 _TERM = re.compile(r"\[([^\]]*)\]")
 
+Factors: TypeAlias = list[list[list[str]]]
+"""For each array, for each of its dimensions, the factors that it consists of, such as `z_1`."""
 
-def terms(text: str) -> list[list[list[str]]]:
-    """Parse one side of a rule, `([i, jk], [k, l])`: the factors, such as `z_1`, of each dimension of each array."""
+
+def parsed_rule(rule: str | None) -> tuple[Factors, Factors]:
+    """Parse the text of Shardy's rule, `([i, jk], [k, l])->([i, l])`: the factors of the operands and of the results.
+
+    None is the rule of an operation that has none.
+    """
+    operands, _, results = (rule or "").partition("->")
+    return _factors(operands), _factors(results)
+
+
+def _factors(side: str) -> Factors:
     return [
         [re.findall(r"[a-z](?:_\d+)?", dimension) for dimension in term.split(",") if term.strip()]
-        for term in _TERM.findall(text)
+        for term in _TERM.findall(side)
     ]

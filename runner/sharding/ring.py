@@ -28,8 +28,15 @@ def sent(kind: str, devices: int, bytes_in: int | None, bytes_out: int | None) -
     held = {"all-gather": bytes_out, "recv": 0}.get(kind, bytes_in)
     if held is None or kind not in _SHARES:
         return None
-    times, shared = _SHARES[kind]
-    return round(times * held * (devices - 1) / devices) if shared else times * held
+    return round(_of(kind, devices, held))
+
+
+def of_block(kind: str, devices: int, block: float) -> float:
+    """The bytes that a device sends if it holds `block` bytes before, as in `sent`, not rounded.
+
+    So a cost may be that of a part of an execution. Raises `KeyError` for `RAGGED`.
+    """
+    return _of(kind, devices, devices * block if kind == "all-gather" else block)
 
 
 class RingCollective(Protocol):
@@ -63,8 +70,12 @@ def bus_factor(kind: str, devices: int) -> float:
 
     Raises `KeyError` for `RAGGED`, which has no fixed factor.
     """
+    return _of(kind, devices, 1)
+
+
+def _of(kind: str, devices: int, held: float) -> float:
     times, shared = _SHARES[kind]
-    return times * (devices - 1) / devices if shared else times
+    return times * held * (devices - 1) / devices if shared else times * held
 
 
 _SHARES = {

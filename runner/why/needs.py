@@ -9,7 +9,7 @@ from runner.evidence.model import Collective
 from runner.experiment.model import Array, Experiment
 from runner.experiment.program import Program
 from runner.layout import Spec
-from runner.sharding.plan import Planned, PlannedCollective, PlannedOperation, PlannedValue, terms
+from runner.sharding.plan import Planned, PlannedCollective, PlannedOperation, PlannedValue, parsed_rule
 from runner.words import listed
 
 
@@ -361,9 +361,9 @@ def _keyed(keys: Sequence[str]) -> str:
 
 def _places(operation: PlannedOperation, factor: str) -> Iterable[tuple[PlannedValue, int]]:
     """The values and dimensions of an operation along which a factor runs."""
-    given, _, made = (operation.rule or "").partition("->")
+    given, made = parsed_rule(operation.rule)
     for side, values in ((given, operation.operands), (made, operation.results)):
-        for value, term in zip(values, terms(side), strict=False):
+        for value, term in zip(values, side, strict=False):
             for at, factors in enumerate(term):
                 if factor in factors and at < len(value.spec):
                     yield value, at

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from runner.layout import Spec
-from runner.sharding.plan import terms
+from runner.sharding.plan import parsed_rule
 
 RegionNode: TypeAlias = tuple[int, int, str]
 """The number of a value, one of its dimensions, and a mesh axis that shards it."""
@@ -84,10 +84,10 @@ class Regions:
 
     def compute(self, rule: str | None, operands: Sequence[RegionNodes], results: Sequence[RegionNodes]) -> None:
         """Record that an operation's values have the same layout along the factors of its rule."""
-        of_operands, _, of_results = (rule or "").partition("->")
+        of_operands, of_results = parsed_rule(rule)
         first: dict[tuple[str, str], RegionNode] = {}
         for side, values in ((of_operands, operands), (of_results, results)):
-            for term, nodes in zip(terms(side), values, strict=False):
+            for term, nodes in zip(side, values, strict=False):
                 for factors, along in zip(term, nodes, strict=False):
                     for axis, node in along.items():
                         for factor in factors:

@@ -9,7 +9,7 @@ from typing import Any
 
 from runner.evidence.opcodes import REDUCTIONS
 from runner.layout import Spec
-from runner.sharding.plan import terms
+from runner.sharding.plan import parsed_rule
 
 _DIMENSION = re.compile(r"\{([^}]*)\}")
 _AXIS = re.compile(r'"([^"]+)"(?::(\(\d+\)\d+))?')
@@ -40,15 +40,14 @@ class ShardingRule:
         """The rule with dimension names that follow from the operands'."""
         if self.text is None:
             return self
-        of_operands, _, of_results = self.text.partition("->")
+        of_operands, of_results = parsed_rule(self.text)
         names: dict[str, str] = {}
-        for term, dims in zip(terms(of_operands), operands, strict=False):
+        for term, dims in zip(of_operands, operands, strict=False):
             for factors, name in zip(term, dims, strict=False):
                 if name is not None and len(factors) == 1:
                     names.setdefault(factors[0], name)
         results = tuple(
-            tuple(names.get(factors[0]) if len(factors) == 1 else None for factors in term)
-            for term in terms(of_results)
+            tuple(names.get(factors[0]) if len(factors) == 1 else None for factors in term) for term in of_results
         )
         return ShardingRule(self.text, self.sizes, self.reduced, self.whole, self.permuted, names, results)
 

@@ -6,14 +6,15 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from runner.language.counterparts import activations, algebra
-from runner.language.counterparts.arithmetic import logistic
+from runner.language.operations.deferred import activations, algebra, arithmetic
 from runner.language.operations.row import Operation, array
 
 
-def activation(name: str, numpy: Callable[..., Any], arguments: str = "x", also: tuple[str, ...] = ()) -> Operation:
+def activation(
+    name: str, counterpart: Callable[..., Any], arguments: str = "x", also: tuple[str, ...] = ()
+) -> Operation:
     """A row for an elementwise function of `jax.nn`; `also` are its other names."""
-    return array(name, arguments, numpy, f"jax.nn.{name}", elementwise=True, also=also)
+    return array(name, arguments, counterpart, f"jax.nn.{name}", elementwise=True, also=also)
 
 
 def _attention(shapes: Mapping[str, tuple[int, ...]]) -> int | None:
@@ -28,7 +29,7 @@ ROWS = (
     # Activations.
     activation("relu", activations.relu),
     activation("relu6", activations.relu6),
-    activation("sigmoid", logistic),
+    activation("sigmoid", arithmetic.logistic),
     activation("silu", activations.silu, also=("swish",)),
     activation("gelu", activations.gelu, "x, approximate=True"),
     activation("softplus", activations.softplus),

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from runner.language.counterparts import activations, arithmetic, indexing, shaping
+from runner.language.operations.deferred import activations, arithmetic, indexing, np, shaping
 from runner.language.operations.row import Operation, array
 
 ROWS = (

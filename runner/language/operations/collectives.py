@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runner.language.counterparts import collectives
+from runner.language.operations.deferred import collectives
 from runner.language.operations.row import Limit, Operation, OverAxes, over_axes
 
 _reduction = "x, axis_name, *, axis_index_groups=None"

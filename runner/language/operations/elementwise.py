@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
-from runner.language.counterparts import arithmetic
-from runner.language.counterparts.promotion import array as as_array
-from runner.language.counterparts.promotion import identity, ieee_maximum, ieee_minimum, in_floats, on_truth, promoted
+from runner.language.operations.deferred import arithmetic, np, promotion
 from runner.language.operations.row import Operation, array, elementary
+
+identity, in_floats, on_truth, promoted = (
+    promotion.identity, promotion.in_floats, promotion.on_truth, promotion.promoted
+)  # fmt: skip
 
 
 def _special(name: str, arguments: str) -> Operation:
@@ -40,11 +40,11 @@ _ELEMENTWISE = (
     array("square", "x, /", arithmetic.square),
     array("reciprocal", "x, /", arithmetic.reciprocal),
     array("negative", "x, /", arithmetic.negative, linear="together"),
-    array("positive", "x, /", as_array),
+    array("positive", "x, /", promotion.array),
     array("abs", "x, /", promoted(np.abs), also=("absolute",)),
     array("sign", "x, /", arithmetic.sign, decides="threshold"),
-    array("maximum", "x, y, /", promoted(ieee_maximum)),
-    array("minimum", "x, y, /", promoted(ieee_minimum)),
+    array("maximum", "x, y, /", promoted(promotion.ieee_maximum)),
+    array("minimum", "x, y, /", promoted(promotion.ieee_minimum)),
     array("fmax", "x1, x2", arithmetic.fmax),
     array("fmin", "x1, x2", arithmetic.fmin),
     array("clip", "arr, /, min=None, max=None", arithmetic.clip, on_arrays="method"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runner.language.counterparts import threefry
+from runner.language.operations.deferred import threefry
 from runner.language.operations.row import Operation
 
 ROWS = (

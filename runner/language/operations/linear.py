@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from runner.language import notation
-from runner.language.counterparts import algebra, shaping, windows
+from runner.language.operations.deferred import algebra, np, shaping, windows
 from runner.language.operations.row import array
 
 _product = "a, b, *, preferred_element_type=None"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runner.language.counterparts import reductions, scans, shaping
+from runner.language.operations.deferred import reductions, scans, shaping
 from runner.language.operations.row import array
 
 _sum = "a, axis=None, dtype=None, *, keepdims=False, initial=None, where=None"

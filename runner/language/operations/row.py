@@ -5,10 +5,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal, TypedDict, Unpack
 
-from runner.language.counterparts.promotion import in_floats
 from runner.language.notation import Labels
+from runner.language.operations.deferred import evaluated, promotion
 from runner.language.signatures import signature
 
 Kind = Literal["array", "collective", "static"]
@@ -123,8 +124,9 @@ class Operation:
     - `arguments`: the parameters that the language allows, with JAX's names and order. Those after a parameter that the
       language omits (`out`, `device`) are keyword-only, so that a call means the same in both.
     - `jax`: the dotted name of the JAX function, as a program spells it (`jnp.sum`, `jax.nn.relu`, `jax.lax.psum`).
-    - `numpy`: the counterpart. That of a `collective` takes the mesh first and lists of per-device values: see
-      `runner/language/counterparts/collectives.py`.
+    - `counterpart`: the function of NumPy arrays that computes the same, an expression of `deferred.py`. It takes the
+      arguments in the order of `arguments`; that of an operation over mesh axes takes the mesh first, lists of
+      per-device values, and the other arguments by name: see `runner/language/counterparts/collectives.py`.
     - `kind`: `array` works anywhere; `collective` only in `per_device`; `static` gives a Python value.
     - `decides`: how the result depends discontinuously on a float, if it does: `runner/reference/decisions.py`.
     - `wide`: JAX computes floats of at least this many bytes in float32 and rounds once; 0: never.
@@ -157,7 +159,7 @@ class Operation:
     name: str
     arguments: str
     jax: str
-    numpy: Callable[..., Any]
+    counterpart: Callable[..., Any]
     kind: Kind = "array"
     decides: Decides | None = None
     wide: int = 0
@@ -193,6 +195,23 @@ class Operation:
             yield replace(
                 self, name=name, jax=f"{module}.{name}", arguments=arguments, also=(), on_arrays=None, of=self.name
             )
+
+    @cached_property
+    def numpy(self) -> Callable[..., Any]:
+        """The counterpart, whose module is imported now; it is called as the JAX function is."""
+        function = evaluated(self.counterpart)
+        if self.over is not None:
+            return function
+
+        def called(*values: Any, **named: Any) -> Any:
+            # Bind by JAX's names and pass by position where possible: a counterpart may name its parameters as NumPy
+            # does.
+            if named:
+                bound = self.signature.bind(*values, **named)
+                values, named = bound.args, bound.kwargs
+            return function(*values, **named)
+
+        return called
 
     @property
     def key(self) -> str:
@@ -241,25 +260,17 @@ class Operation:
 
 
 def array(
-    name: str, arguments: str, numpy: Callable[..., Any], jax: str | None = None, **known: Unpack[Known]
+    name: str, arguments: str, counterpart: Callable[..., Any], jax: str | None = None, **known: Unpack[Known]
 ) -> Operation:
     """Build a row of kind `array`; its JAX function is that of `jax.numpy` unless `jax` is given."""
-
-    def counterpart(*values: Any, **named: Any) -> Any:
-        # Bind by JAX's names and pass by position where possible: a counterpart may name its parameters as NumPy does.
-        if named:
-            bound = signature(arguments).bind(*values, **named)
-            values, named = bound.args, bound.kwargs
-        return numpy(*values, **named)
-
     return Operation(name, arguments, jax or f"jnp.{name}", counterpart, **known)
 
 
-def elementary(name: str, numpy: Callable[..., Any], *also: str) -> Operation:
+def elementary(name: str, counterpart: Callable[..., Any], *also: str) -> Operation:
     """Build a row for a function of `jax.numpy` from one array to floats; `also` are its other names."""
-    return array(name, "x, /", in_floats(numpy), also=also)
+    return array(name, "x, /", promotion.in_floats(counterpart), also=also)
 
 
-def over_axes(name: str, arguments: str, numpy: Callable[..., Any], over: OverAxes, **more: Any) -> Operation:
+def over_axes(name: str, arguments: str, counterpart: Callable[..., Any], over: OverAxes, **more: Any) -> Operation:
     """Build a row for a collective of `jax.lax`."""
-    return Operation(name, arguments, f"jax.lax.{name}", numpy, kind="collective", over=over, **more)
+    return Operation(name, arguments, f"jax.lax.{name}", counterpart, kind="collective", over=over, **more)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from runner.language.counterparts import updates
 from runner.language.operations.arguments import AT
+from runner.language.operations.deferred import updates
 from runner.language.operations.row import Operation, array
 
 OUTSIDE = ("fill", "drop", "clip")
@@ -15,9 +15,9 @@ OUTSIDE = ("fill", "drop", "clip")
 _promises = "indices_are_sorted=False, unique_indices=False, mode=None"
 
 
-def _by_index(method: str, numpy: Callable[..., Any], arguments: str) -> Operation:
+def _by_index(method: str, counterpart: Callable[..., Any], arguments: str) -> Operation:
     name = f"{AT}{method}"
-    return array(name, arguments, numpy, f"x.at[index].{method}", method=method, out_sharding=True)
+    return array(name, arguments, counterpart, f"x.at[index].{method}", method=method, out_sharding=True)
 
 
 def _update(method: str) -> Operation:

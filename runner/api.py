@@ -165,13 +165,13 @@ def _run(
 ) -> Record:
     """Run an experiment in the prepared folder `where`, with the workers `used`, or new ones that it closes."""
     from runner.flow import run as flow
-    from runner.link.process import Worker
+    from runner.link import copied
     from runner.link.workers import Workers
     from runner.record import manifest
     from runner.record import record as records
 
-    # Started first: it imports JAX while the configuration is composed.
-    workers = used or Workers(Worker())
+    # Started first: it imports JAX, if this process has not, while the configuration is composed.
+    workers = used or Workers(copied.worker())
     try:
         if isinstance(experiment, Mapping):
             experiment = written(experiment, str(experiment.get("name") or "experiment"), where)

@@ -44,15 +44,18 @@ def traced(
     folder = beside(whole, sources)
     assert folder is not None
     task = {**job(experiment, into, folder, str(into)), "definition": whole, "trace": True}
-    ending = "the worker told nothing of the functions"
+    outcome: Mapping[str, Any] | InvalidExperiment | UnreadFunctions = UnreadFunctions("the functions were not read")
+    # All events are read: a worker whose job is left early is ended, and the next job would have to start another.
     for event in workers.aside(kind(experiment)).submit(task, kind(experiment), experiment.timeout):
         match event:
             case FunctionsRead():
-                return event.definition
+                outcome = event.definition
             case Invalid():
-                raise InvalidExperiment(event.fault)
+                outcome = InvalidExperiment(event.fault)
             case Died():
-                ending = event.error
+                outcome = UnreadFunctions(event.error)
             case _:
                 continue
-    raise UnreadFunctions(ending)
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome

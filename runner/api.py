@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runner.config import direct
 from runner.config.compose import Configuration, InvalidConfiguration
 from runner.config.compose import compose as _compose
 from runner.config.folders import InvalidName, added, conf_folder, located
@@ -19,7 +20,7 @@ from runner.experiment.model import Experiment
 from runner.faults import InvalidExperiment
 from runner.printable import Page
 from runner.record import model
-from runner.swept import Overrides, dated, name_of, sweep, texts, written
+from runner.swept import Overrides, content, dated, name_of, sweep, texts, written
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -173,10 +174,8 @@ def _run(
     # Started first: it imports JAX, if this process has not, while the configuration is composed.
     workers = used or Workers(copied.worker())
     try:
-        if isinstance(experiment, Mapping):
-            experiment = written(experiment, str(experiment.get("name") or "experiment"), where)
         try:
-            composed = compose(experiment, overrides, config_dir=config_dir)
+            composed = _composed(experiment, overrides, config_dir, where)
         except InvalidConfiguration as error:
             folders = [] if config_dir is None else added([Path(config_dir)])
             record = records.ended(where, "invalid", str(error), overrides, folders)
@@ -187,6 +186,22 @@ def _run(
         if used is None:
             workers.close()
     return Record.of(record, where)
+
+
+def _composed(
+    experiment: str | Path | Mapping[str, Any], overrides: Sequence[str], config_dir: str | Path | None, where: Path
+) -> Configuration:
+    """Compose the configuration of an experiment; write the file of one that is a mapping to the run folder `where`."""
+    if isinstance(experiment, Mapping):
+        name = name_of(experiment)
+        file = written(experiment, name, where)
+        whole = None
+        if not overrides and config_dir is None:
+            whole = direct.composed(content(experiment, name), file)
+        if whole is not None:
+            return whole
+        experiment = file
+    return compose(experiment, overrides, config_dir=config_dir)
 
 
 def check(

@@ -16,7 +16,7 @@ import jax
 from runner.experiment import topology
 from runner.experiment.model import Experiment
 from runner.link.events import Done
-from runner.worker import calls, processes, shared
+from runner.worker import calls, processes, shared, versions
 
 _PRECISION: Any = cast("Any", jax.config).jax_default_matmul_precision
 """The precision that the user's environment sets; a program's header may set another."""
@@ -47,11 +47,8 @@ def simulate(devices: int) -> None:
     if _simulated == devices:
         return
     if _simulated is not None:
-        # It imports Pallas, which takes 50 ms and which most processes do not need.
-        from jax.extend import backend
-
         shared.forget()
-        backend.clear_backends()
+        versions.clear_backends()
     calls.configure("jax_num_cpu_devices", devices)
     processes.connect()
     _simulated = devices

@@ -6,11 +6,13 @@ This is the Python API of `runner`; the command uses the same flow.
 from __future__ import annotations
 
 import contextlib
+import gc
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runner.config import direct
 from runner.config.compose import Configuration, InvalidConfiguration
 from runner.config.compose import compose as _compose
 from runner.config.folders import InvalidName, added, conf_folder, located
@@ -19,7 +21,7 @@ from runner.experiment.model import Experiment
 from runner.faults import InvalidExperiment
 from runner.printable import Page
 from runner.record import model
-from runner.swept import Overrides, dated, name_of, sweep, texts, written
+from runner.swept import Overrides, content, dated, name_of, sweep, texts, written
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -165,28 +167,57 @@ def _run(
 ) -> Record:
     """Run an experiment in the prepared folder `where`, with the workers `used`, or new ones that it closes."""
     from runner.flow import run as flow
-    from runner.link.process import Worker
+    from runner.link import copied
     from runner.link.workers import Workers
     from runner.record import manifest
     from runner.record import record as records
 
-    # Started first: it imports JAX while the configuration is composed.
-    workers = used or Workers(Worker())
-    try:
-        if isinstance(experiment, Mapping):
-            experiment = written(experiment, str(experiment.get("name") or "experiment"), where)
+    with _kept_objects():
+        # Started first: it imports JAX, if this process has not, while the configuration is composed.
+        workers = used or Workers(copied.worker())
         try:
-            composed = compose(experiment, overrides, config_dir=config_dir)
-        except InvalidConfiguration as error:
-            folders = [] if config_dir is None else added([Path(config_dir)])
-            record = records.ended(where, "invalid", str(error), overrides, folders)
-        else:
-            record = flow.run(composed.plain, where, lambda: composed.sources, composed.sources.overrides, workers)
-        manifest.end(where)
-    finally:
-        if used is None:
-            workers.close()
+            try:
+                composed = _composed(experiment, overrides, config_dir, where)
+            except InvalidConfiguration as error:
+                folders = [] if config_dir is None else added([Path(config_dir)])
+                record = records.ended(where, "invalid", str(error), overrides, folders)
+            else:
+                record = flow.run(composed.plain, where, lambda: composed.sources, composed.sources.overrides, workers)
+            manifest.end(where)
+        finally:
+            if used is None:
+                workers.close()
     return Record.of(record, where)
+
+
+@contextlib.contextmanager
+def _kept_objects() -> Generator[None]:
+    """Exclude the caller's objects from garbage collection: JAX's modules alone would take a tenth of a second."""
+    if gc.get_freeze_count():
+        # The caller has excluded objects already.
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+def _composed(
+    experiment: str | Path | Mapping[str, Any], overrides: Sequence[str], config_dir: str | Path | None, where: Path
+) -> Configuration:
+    """Compose the configuration of an experiment; write the file of one that is a mapping to the run folder `where`."""
+    if isinstance(experiment, Mapping):
+        name = name_of(experiment)
+        file = written(experiment, name, where)
+        whole = None
+        if not overrides and config_dir is None:
+            whole = direct.composed(content(experiment, name), file)
+        if whole is not None:
+            return whole
+        experiment = file
+    return compose(experiment, overrides, config_dir=config_dir)
 
 
 def check(

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from runner.experiment.forms import IDENTIFIER
-from runner.experiment.imported import CALLED
+from runner.experiment.imported import CALLED, SETTINGS_OF_A_PROCESS
 from runner.language.operations import CONSTANTS, OPERATIONS
 from runner.record.files import write_text
 from runner.untyped import is_mapping
@@ -80,6 +80,11 @@ def _register(kind, flatten, unflatten):
 
 def _loaded():
     with Path(__file__).with_name("called.pkl").open("rb") as file:
+        # JAX's settings in the process that called runner.check; another version of JAX may not have all of them.
+        settings = _Unpickler(file).load()
+        for name in settings.keys() & jax.config.values.keys():
+            if jax.config.values[name] != settings[name]:
+                jax.config.update(name, settings[name])
         # What a script makes a pytree is none where the script has not run.
         for kind, *how in _Unpickler(file).load():
             if not jax.tree_util.is_tree_node(kind):
@@ -186,7 +191,7 @@ def experiment(
     axes = _axes(mesh, leaves)
     specs = laid_out if in_specs is None else _specs(in_specs, len(operands))
     try:
-        pickled = _pickled(_nodes(), (function, tuple(operands), specs, out_specs, reference, _context()))
+        pickled = _pickled(_settings(), _nodes(), (function, tuple(operands), specs, out_specs, reference, _context()))
     except Exception as error:  # A pickled object's own code may raise anything.
         message = f"{_name(function)} cannot be given to another process: {type(error).__name__}: {error}"
         raise Unpicklable(message) from error
@@ -235,6 +240,18 @@ def _context() -> Any:
     """The caller's ambient mesh: that of `jax.set_mesh`, an empty one, or None without JAX."""
     jax: Any = sys.modules.get("jax")
     return None if jax is None else jax.sharding.get_abstract_mesh()
+
+
+def _settings() -> dict[str, Any]:
+    """The caller's settings of JAX that a run takes over."""
+    jax: Any = sys.modules.get("jax")
+    if jax is None:
+        return {}
+    given = {name: getattr(value, "value", value) for name, value in jax.config.values.items()}
+    simple = (bool, int, float, str, type(None))
+    return {
+        name: value for name, value in given.items() if name not in SETTINGS_OF_A_PROCESS and isinstance(value, simple)
+    }
 
 
 def _pickled(*values: Any) -> bytes:

@@ -139,6 +139,11 @@ def dated(name: str) -> Path:
     return Path("outputs") / name / datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f")
 
 
+def content(experiment: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return the content of the file of an experiment that was given as a mapping."""
+    return _plain({"name": name, **experiment})
+
+
 def written(experiment: Mapping[str, Any], name: str, folder: Path) -> Path:
     """Write an experiment that was given as a mapping into the run folder, so that the command can run it too."""
     import yaml
@@ -147,7 +152,7 @@ def written(experiment: Mapping[str, Any], name: str, folder: Path) -> Path:
     file = folder / "conf" / "experiment" / f"{name}_.yaml"
     file.parent.mkdir(parents=True, exist_ok=True)
     try:
-        text = yaml.safe_dump(_plain({"name": name, **experiment}), sort_keys=False, allow_unicode=True)
+        text = yaml.safe_dump(content(experiment, name), sort_keys=False, allow_unicode=True)
     except yaml.representer.RepresenterError as error:
         raise ValueError(f"{error.args[1]!r} cannot be written to an experiment's file") from None
     file.write_text(f"# @package _global_\n{text}", encoding="utf-8")

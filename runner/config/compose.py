@@ -192,12 +192,19 @@ def resolved(config: DictConfig, provenance: Provenance) -> Configuration:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    from runner.config import composition, shape, specs
+    from runner.config import composition
 
     try:
         given: Any = OmegaConf.to_container(config, resolve=True)
     except OmegaConfBaseException as error:
         raise InvalidConfiguration(composition.in_task(error, provenance.sources)) from None
+    return checked(given, provenance)
+
+
+def checked(given: Any, provenance: Provenance) -> Configuration:
+    """Check values that OmegaConf does not, and complete them. Raises `InvalidConfiguration`, as `resolved` does."""
+    from runner.config import composition, shape, specs
+
     for key, message in specs.wrong(given):
         raise InvalidConfiguration(provenance.sources.report(Fault(key, message)))
     given = specs.normal(given)

@@ -22,6 +22,25 @@ from runner.graph.source import Frame
 CALLED = "called.py"
 """The module in a run folder with the arguments of `runner.check`."""
 
+SETTINGS_OF_THE_RUN: Mapping[str, Any] = {
+    "jax_disable_jit": False,
+    "jax_transfer_guard": None,
+    "jax_transfer_guard_host_to_device": None,
+    "jax_transfer_guard_device_to_device": None,
+    "jax_transfer_guard_device_to_host": None,
+}
+"""Settings of `jax.config` with the only values with which a run is possible."""
+
+SETTINGS_OF_A_PROCESS = (
+    *SETTINGS_OF_THE_RUN,
+    "jax_platforms",
+    "jax_platform_name",
+    "jax_num_cpu_devices",
+    "jax_default_device",
+    "jax_cpu_collectives_implementation",
+)
+"""The settings that the caller of `runner.check` does not pass on."""
+
 TREES = "trees"
 SMALLER_TREES = "trees_verification"
 """The folders in a run folder with the values of the leaves of trees, at the file's sizes and at `verify_dims`."""

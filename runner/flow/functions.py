@@ -27,12 +27,16 @@ def beside(config: Mapping[str, Any], sources: Callable[[], Sources]) -> Path | 
 
 
 def traced(
-    config: Mapping[str, Any], into: Path, sources: Callable[[], Sources], workers: Workers
+    config: Mapping[str, Any],
+    into: Path,
+    sources: Callable[[], Sources],
+    workers: Workers,
+    meanwhile: Callable[[], object] = lambda: None,
 ) -> Mapping[str, Any]:
     """The configuration with the lines of the functions that it imports, if it does; files are left in `into`.
 
-    What does not speak of them is valid before any of the user's code runs. Raises `InvalidExperiment` for what cannot
-    be imported or read, and `UnreadFunctions`.
+    What does not speak of them is valid before any of the user's code runs; `meanwhile` is called while it does. Raises
+    `InvalidExperiment` for what cannot be imported or read, and `UnreadFunctions`.
     """
     if not imports(config):
         return config
@@ -44,15 +48,20 @@ def traced(
     folder = beside(whole, sources)
     assert folder is not None
     task = {**job(experiment, into, folder, str(into)), "definition": whole, "trace": True}
-    ending = "the worker told nothing of the functions"
-    for event in workers.aside(kind(experiment)).submit(task, kind(experiment), experiment.timeout):
+    events = workers.aside(kind(experiment)).submit(task, kind(experiment), experiment.timeout)
+    meanwhile()
+    outcome: Mapping[str, Any] | InvalidExperiment | UnreadFunctions = UnreadFunctions("the functions were not read")
+    # All events are read: a worker whose job is left early is ended, and the next job would have to start another.
+    for event in events:
         match event:
             case FunctionsRead():
-                return event.definition
+                outcome = event.definition
             case Invalid():
-                raise InvalidExperiment(event.fault)
+                outcome = InvalidExperiment(event.fault)
             case Died():
-                ending = event.error
+                outcome = UnreadFunctions(event.error)
             case _:
                 continue
-    raise UnreadFunctions(ending)
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome

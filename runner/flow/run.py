@@ -194,7 +194,7 @@ class Running:
             return config
         with self.progress:
             self.progress.tell("the functions")
-            return functions.traced(config, self.folder / trees, self.sources, self.workers)
+            return functions.traced(config, self.folder / trees, self.sources, self.workers, _preload)
 
     def _elsewhere(self, *, dims: Mapping[str, int], **keys: Any) -> Experiment:
         """The experiment at other sizes, at which its functions are traced again."""
@@ -322,6 +322,13 @@ class Running:
         self.progress.tell(what)
         with clock.limit(experiment.timeout, what):
             yield
+
+
+def _preload() -> None:
+    """Import what the results of most runs need, while the worker is busy."""
+    from runner.flow import dimensions, findings, modes, naming, reasons, revising, untyped_output
+
+    assert (dimensions, findings, modes, naming, reasons, revising, untyped_output)
 
 
 def _outcome(ending: _Ending, sources: Callable[[], Sources]) -> tuple[Status, str]:

@@ -10,8 +10,8 @@ import sys
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import IO, TYPE_CHECKING, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import IO, TYPE_CHECKING, Protocol, TypeAlias
 
 from runner.link import scratch
 
@@ -36,15 +36,50 @@ PARTING = 5.0
 """Seconds between the end of a worker's output and the end of the worker."""
 
 
+class Process(Protocol):
+    """A process whose standard streams are pipes: as much of `subprocess.Popen` as a worker needs."""
+
+    @property
+    def stdin(self) -> IO[str] | None: ...
+    @property
+    def stdout(self) -> IO[str] | None: ...
+    def kill(self) -> None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+
+
+Start: TypeAlias = "Callable[[Sequence[str], IO[bytes], Mapping[str, str]], Process]"
+"""Starts a command with this standard error and environment."""
+
+
+def spawned(command: Sequence[str], stderr: IO[bytes], environment: Mapping[str, str]) -> subprocess.Popen[str]:
+    """Start a command in a new process."""
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        env={**environment},
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+    )
+
+
 class Worker:
     """One worker process, started before its job is known, so that it loads its modules while the input is read."""
 
-    def __init__(self, command: Sequence[str] = COMMAND, membership: Sequence[str] = ()) -> None:
+    def __init__(
+        self, command: Sequence[str] = COMMAND, membership: Sequence[str] = (), start: Start = spawned
+    ) -> None:
         """`membership` says which of several processes it is; `runner/worker/processes.py` reads it."""
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
         self._scratch = scratch.Folder()
         """The folder of the process's temporary files: libtpu leaves its logs there."""
-        self._process = self._started([*command, str(os.getpid()), *membership], self._stderr)
+        self._process = start(
+            [*command, str(os.getpid()), *membership],
+            self._stderr,
+            {**os.environ, "TMPDIR": str(self._scratch.path)},
+        )
         self._events: queue.Queue[Said | Exception | None] = queue.Queue()
         self._hear: Hear = self._events.put
         self._strays: list[str] = []
@@ -53,18 +88,6 @@ class Worker:
         """The position in its standard error at which the output of this job begins."""
         self._done: deque[int] = deque()
         """The positions at which that of each finished job ends."""
-
-    def _started(self, command: Sequence[str], stderr: IO[bytes]) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            env={**os.environ, "TMPDIR": str(self._scratch.path)},
-            text=True,
-            encoding="utf-8",
-            errors="replace",
-        )
 
     def listened_to_by(self, hear: Hear) -> None:
         """Pass its events to `hear` rather than to `next`, from the next job on."""

@@ -176,18 +176,22 @@ def value_types_of(workers: Workers, experiment: Experiment, folder: Path, data_
 
 
 def _awaited(events: Iterable[Event], awaited: type[_Awaited], what: str) -> _Awaited:
-    """Return the first event of a kind. Raises what `types_of` raises if the worker reports another end, or none."""
+    """Return the event of a kind. Raises what `types_of` raises if the worker reports another end, or none."""
+    outcome: _Awaited | InvalidExperiment | WorkerEnded = WorkerEnded(f"the worker ended before it told {what}")
+    # All events are read: a worker whose job is left early is ended, and the next job would have to start another.
     for event in events:
         match event:
             case Invalid():
-                raise InvalidExperiment(event.fault)
+                outcome = InvalidExperiment(event.fault)
             case Died():
-                raise WorkerEnded(event.error)
+                outcome = WorkerEnded(event.error)
             case _ if isinstance(event, awaited):
-                return event
+                outcome = event
             case _:
                 continue
-    raise WorkerEnded(f"the worker ended before it told {what}")
+    if isinstance(outcome, InvalidExperiment | WorkerEnded):
+        raise outcome
+    return outcome
 
 
 def read_gradients(experiment: Experiment, event: GradientFile, left_here: Path) -> GradientArrays:

@@ -20,45 +20,18 @@ if __name__ == "__main__":
     # Loaded modules leave no garbage; collecting would take a tenth of the time that JAX needs to be imported.
     gc.disable()
 
-import concurrent.futures
-import http.server
-import importlib.metadata
-import importlib.resources
 import json
-import multiprocessing.connection
 import os
 import re
-import statistics
 import traceback
 from collections.abc import Callable
 
-# JAX's first imports, and what a job needs besides JAX: loading these while the parent still reads the YAML saves their
-# time.
-import ml_dtypes
-import numpy.ma
-import numpy.random
-import pygments.lexers
-
-from runner import programs, reference
-from runner.derivation import derive
-from runner.evidence import counts, groups, hlo, nodes
-from runner.experiment import reader
-from runner.link import handover, together, wire
 from runner.link.events import Died, Said, encoded
 from runner.link.process import ANNOUNCED, CLUSTER
-from runner.record import files
-from runner.sharding import plan, repairs
-from runner.why import notation
-from runner.worker import announced
 
-_PRELOADED = (
-    concurrent.futures, http.server, importlib.metadata, importlib.resources, multiprocessing.connection, statistics,
-    ml_dtypes, numpy.ma, numpy.random, pygments.lexers,
-)  # fmt: skip
-_OURS = (
-    programs, reference, derive, counts, groups, hlo, nodes, reader, handover, together, wire, files, plan, repairs,
-    notation,
-)  # fmt: skip
+if "jax" not in sys.modules:
+    # A new process has the time for it while the parent reads the YAML; a copy of the parent has its job at once.
+    from runner.worker import preloaded as preloaded
 
 
 def main() -> None:
@@ -79,6 +52,8 @@ def main() -> None:
         for line in sys.stdin:
             task = json.loads(line)
             if ANNOUNCED in task:
+                from runner.worker import announced
+
                 if announced.is_valid(task[ANNOUNCED]):
                     _import_jax(emit)
                 continue

@@ -19,7 +19,6 @@ from typing import Any, cast
 
 import jax
 import numpy as np
-from jax.extend import core as extended
 
 from runner.derivation.terms import built, constant
 from runner.graph.source import Frame
@@ -45,7 +44,16 @@ from runner.worker.primitives import (
 )
 from runner.worker.systems import system
 from runner.worker.trips import steps
-from runner.worker.versions import abstract_mesh, expanded, is_own, scan_counts, user_frame, varying_axes
+from runner.worker.versions import (
+    Literal,
+    Var,
+    abstract_mesh,
+    expanded,
+    is_own,
+    scan_counts,
+    user_frame,
+    varying_axes,
+)
 from runner.worker.walk import REFUSALS, function_of
 
 _LONGEST = 96
@@ -265,7 +273,7 @@ class _Body:
         equations, frames = live.equations, [_frame(equation) for equation in live.equations]
         read = [self._read(equation, live.variables) for equation in equations]
         outputs = [v for v, kept in zip(jaxpr.outvars, wanted, strict=True) if kept]
-        reads = Counter(v for each in (*read, outputs) for v in each if isinstance(v, extended.Var))
+        reads = Counter(v for each in (*read, outputs) for v in each if isinstance(v, Var))
         # Of a variable that is read once, its only reader.
         reader_of = {v: at for at, each in enumerate(read) for v in each}
         for equation, frame in zip(equations, frames, strict=True):
@@ -287,7 +295,7 @@ class _Body:
         """The parts of a jaxpr that its wanted outputs depend on."""
         key = jaxpr, wanted
         if key not in self.reader.live:
-            needed = {v for v, kept in zip(jaxpr.outvars, wanted, strict=True) if kept and isinstance(v, extended.Var)}
+            needed = {v for v, kept in zip(jaxpr.outvars, wanted, strict=True) if kept and isinstance(v, Var)}
             equations: list[Any] = []
             for equation in reversed(jaxpr.eqns):
                 if not needed.isdisjoint(equation.outvars):
@@ -307,7 +315,7 @@ class _Body:
             inputs = self.live(jaxpr, tuple(v in needed for v in equation.outvars)).inputs
             last = operands[len(operands) - len(inputs) :]
             operands = [v for v, kept in zip(last, inputs, strict=True) if kept]
-        return [v for v in operands if isinstance(v, extended.Var)]
+        return [v for v in operands if isinstance(v, Var)]
 
     def _operands(self, equation: Any) -> list[Any]:
         """The operands of a linear solve: the matrix, or else the solver's operands; and the right-hand side."""
@@ -320,7 +328,7 @@ class _Body:
 
     def term(self, variable: Any) -> Term:
         """The term of a variable or literal."""
-        if isinstance(variable, extended.Literal):
+        if isinstance(variable, Literal):
             aval: Any = variable.aval
             return literal(variable.val, str(aval.dtype))
         known = self.known[variable]
@@ -443,7 +451,7 @@ class _Body:
 
     def _differs(self, variable: Any) -> frozenset[str]:
         """The mesh axes over which a variable's term varies."""
-        if not self.follows or isinstance(variable, extended.Literal):
+        if not self.follows or isinstance(variable, Literal):
             return frozenset()
         return self.over[variable] if variable in self.over else varying_axes(variable.aval)
 
@@ -472,7 +480,7 @@ class _Body:
         inside.mapped |= "vmap(" in str(equation.source_info.name_stack)
         inside.know(jaxpr.constvars, consts)
         live = self.live(jaxpr, tuple(wanted))
-        reads = Counter(v for each in live.equations for v in each.invars if isinstance(v, extended.Var))
+        reads = Counter(v for each in live.equations for v in each.invars if isinstance(v, Var))
         for variable, operand, wish, kept in zip(jaxpr.invars, operands, _parameters(jaxpr), live.inputs, strict=True):
             if not kept:
                 continue
@@ -523,7 +531,7 @@ class _Body:
         name = equation.params["name"]
         if name not in LIBRARY or closed.consts or "/jax/_src/" not in str(closed.jaxpr.debug_info.func_src_info):
             return None
-        if any(isinstance(v, extended.Var) and v not in self.known for v in equation.invars):
+        if any(isinstance(v, Var) and v not in self.known for v in equation.invars):
             return None
         operands = tuple(map(self.term, equation.invars))
         inputs, outputs = (tuple(v.aval for v in each) for each in (equation.invars, equation.outvars))

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+import jax
 import numpy as np
 
 from runner.derivation.terms import ALL, Part, built, constant, indexed
@@ -1081,6 +1082,8 @@ def _must_be_threefry(implementation: str) -> None:
             f"a random key of '{implementation}': the oracle draws as JAX does by default, with threefry2x32; make the "
             "key by jax.random.key(seed, impl='threefry2x32'), or leave jax_default_prng_impl as it is"
         )
+    if not cast("Any", jax.config).jax_threefry_partitionable:
+        raise Unread("jax_threefry_partitionable is False: the oracle draws as JAX does by default; leave it as it is")
 
 
 @reads("random_unwrap")

@@ -8,7 +8,8 @@ from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jax.extend import core as extended
+
+from runner.worker.versions import Literal
 
 Known: TypeAlias = "int | Carried | Bounds | None"
 """A value that is known in a step; None if nothing is known about it."""
@@ -84,7 +85,7 @@ def _evaluated(jaxpr: Any, inputs: Sequence[Known]) -> list[Known]:
     known: dict[Any, Known] = dict(zip(jaxpr.invars, inputs, strict=True))
 
     def value(variable: Any) -> Known:
-        if isinstance(variable, extended.Literal):
+        if isinstance(variable, Literal):
             number: Any = variable.val
             whole = jnp.issubdtype(jax.typeof(number).dtype, jnp.integer)
             return int(number) if whole and not jnp.shape(number) else None

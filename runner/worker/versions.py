@@ -12,12 +12,17 @@ from pathlib import Path
 from typing import Any, cast
 
 import jax
+from jax._src import api, core
 from jax.sharding import AbstractMesh, AxisType
 
 from runner.config.folders import conf_folder
 from runner.experiment.imported import CALLED
 from runner.layout import Mesh
 from runner.worker import calls
+
+# These are public in `jax.extend`, which also imports Pallas: 50 ms that few jobs need.
+Literal, Var = core.Literal, core.Var
+clear_backends: Callable[[], None] = api.clear_backends
 
 
 def abstract_mesh(mesh: Mesh, explicit: Sequence[str] = ()) -> AbstractMesh:

@@ -9,17 +9,23 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from typing import Any, cast
 
 import jax
 
 from runner.experiment import topology
+from runner.experiment.imported import SETTINGS_OF_A_PROCESS, SETTINGS_OF_THE_RUN
 from runner.experiment.model import Experiment
 from runner.link.events import Done
-from runner.worker import calls, processes, shared
+from runner.worker import calls, processes, shared, versions
 
-_PRECISION: Any = cast("Any", jax.config).jax_default_matmul_precision
-"""The precision that the user's environment sets; a program's header may set another."""
+_config: Any = cast("Any", jax.config)
+
+_OWN: Mapping[str, Any] = {
+    name: value for name, value in _config.values.items() if name not in SETTINGS_OF_A_PROCESS
+} | SETTINGS_OF_THE_RUN
+"""JAX's settings with which each job begins: those of the user's environment. Programs, and their files, set others."""
 
 _simulated: int | None = None
 """The number of devices that the backends of this process simulate, if it has any."""
@@ -27,8 +33,11 @@ _simulated: int | None = None
 
 def prepare(experiment: Experiment) -> None:
     """Configure JAX for a job, before lowering the graph asks for a device."""
+    now = _config.values
+    for name, value in _OWN.items():
+        if now[name] != value:
+            calls.configure(name, value)
     calls.configure("jax_enable_x64", experiment.x64)
-    calls.configure("jax_default_matmul_precision", _PRECISION)
     absent = experiment.target.topology
     if absent is not None and absent.platform == "tpu":
         os.environ.update(topology.LIBTPU_ENVIRONMENT)
@@ -47,11 +56,8 @@ def simulate(devices: int) -> None:
     if _simulated == devices:
         return
     if _simulated is not None:
-        # It imports Pallas, which takes 50 ms and which most processes do not need.
-        from jax.extend import backend
-
         shared.forget()
-        backend.clear_backends()
+        versions.clear_backends()
     calls.configure("jax_num_cpu_devices", devices)
     processes.connect()
     _simulated = devices

@@ -591,8 +591,8 @@ class _FunctionReader:
             lines = jaxprs.read(
                 in_space(read_in),
                 structs,
-                mesh=self.probe.manual if local else None,
-                devices=self.probe.mesh,
+                mesh=self.probe.mesh,
+                manual=self.probe.manual.axes if local else (),
                 varying=varying,
                 check_vma=self.probe.check_vma,
                 references={name.rpartition(".")[2]: each for name, each in self.references.items()},
@@ -640,7 +640,7 @@ class _FunctionReader:
     ) -> None:
         """Add the lines of a function that has a reference, if they contain a `shard_map` that can be read."""
         try:
-            lines = jaxprs.read(function, structs, devices=self.probe.mesh, taken=self.taken)
+            lines = jaxprs.read(function, structs, mesh=self.probe.mesh, taken=self.taken)
         except CannotRead:
             # Its reference was read, which is why it has one.
             return

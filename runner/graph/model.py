@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from runner.graph.source import Checkpoint, FunctionCall, Line, Source
 from runner.graph.term import NOTHING, Apply, Const, Group, Slice, Spelled, Term
-from runner.layout import Mesh, Spec
+from runner.layout import Spec
 
 
 @dataclass(frozen=True)

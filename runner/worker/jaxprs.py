@@ -132,7 +132,7 @@ def _on_devices(
     *,
     check_vma: bool,
 ) -> None:
-    """Call a function inside `shard_map`, so that what it traces has the mesh axes; without a mesh, in the one around."""
+    """Trace a function inside `shard_map`, for the mesh axes; without a mesh it is inside of one already."""
     mapped = jax.shard_map(
         shard,
         mesh=None if mesh is None else abstract_mesh(mesh),
@@ -717,8 +717,8 @@ class _Body:
             twice = [axis for axis in Spec.of(spec).axes if axis in self.reader.manual]
             if twice:
                 raise self._cannot(
-                    f"a spec of its shard_map, {Spec.of(spec)}, has {quoted(twice)}, over which the shard_map around it "
-                    "is manual already; JAX makes such specs for what a derivative keeps, and cannot compile them: "
+                    f"a spec of its shard_map, {Spec.of(spec)}, has {quoted(twice)}, over which the shard_map around "
+                    "it is manual already; JAX makes such specs for what a derivative keeps, and cannot compile them: "
                     "give the inner shard_map the function with jax.checkpoint, or take the derivative inside of it"
                 )
 

@@ -80,7 +80,9 @@ def take(
         f"the steps of {name}: with them the trace would have more than {naming.VALUES} values"
         for name in comparison.traced.whole
     ]
-    same = None if held is None or run is None or run.error is not None else comparison.same_outputs(run)
+    # Results of a whole program are no lines of a device.
+    compared = held is not None and run is not None and run.error is None and not program.whole
+    same = comparison.same_outputs(run) if compared and run is not None else None
     return replace(
         _trace("interpreter" if held is None else _taken_from(program), reason, devices),
         nodes=nodes,
@@ -91,12 +93,12 @@ def take(
     )
 
 
-def _taken_from(program: Program) -> Literal["shard_map", "derived"]:
-    return "derived" if program is Program.DERIVED else "shard_map"
+def _taken_from(program: Program) -> Literal["shard_map", "derived", "auto"]:
+    return "derived" if program is Program.DERIVED else "auto" if program is Program.AUTO else "shard_map"
 
 
 def _trace(
-    taken_from: Literal["shard_map", "derived", "interpreter"] | None, reason: str | None, devices: list[TracedDevice]
+    taken_from: Literal["shard_map", "derived", "auto", "interpreter"] | None, reason: str | None, devices: list[TracedDevice]
 ) -> Trace:
     return Trace(
         taken_from=taken_from,
@@ -141,7 +143,8 @@ class _Comparison:
         self._oracle = measure(self.traced.experiment, "per_device", context.arrays, floats, drawn=context.drawn)
         self._shown = {value.node: value.name for value in self.traced.values}
         # A derived line has the name of the line that it is derived from.
-        self._frames = context.experiment.given_frames[program.section]
+        given = context.experiment.given_frames[program.section]
+        self._frames = {**given, **written.given_frames["per_device"]}
 
     def node(self, value: naming.NamedValue) -> TracedNode | None:
         """Return a line of the trace; None if its value is not an array."""

@@ -358,8 +358,12 @@ class Experiment:
 
     @property
     def traced(self) -> Program:
-        """The program whose values a trace shows: `shard_map`; `derived` if the file has no `per_device`."""
-        return Program.SHARD_MAP if "per_device" in self.sections else Program.DERIVED
+        """The program whose values a trace shows: `shard_map`; if the file has no `per_device`, `auto` where `graph`
+        calls functions with a `shard_map` of their own, and else `derived`.
+        """
+        if "per_device" in self.sections:
+            return Program.SHARD_MAP
+        return Program.AUTO if (self.written or self).regions else Program.DERIVED
 
     @property
     def on_mesh(self) -> bool:
@@ -466,6 +470,8 @@ class Experiment:
     @cached_property
     def regions(self) -> tuple[str, ...]:
         """The places of the `shard_map`s inside the user's functions that `graph` reads."""
+        if not self.imports.functions:
+            return ()
         forms = ((equation.form, equation.source.line) for equation in walk(self.computed("graph")))
         names = [str(line) for form, line in forms if isinstance(form, Repeat) and form.region is not None]
         frames = self.frames["graph"]

@@ -467,6 +467,10 @@ class Experiment:
         graph = {name: own(line) for name, line in self.definition["graph"].items()}
         return self.reader({**self.definition, "graph": graph})
 
+    def run_by(self, program: Program) -> Experiment:
+        """The experiment with the lines that a program runs: those of the user's functions, not of their references."""
+        return (self.written or self if program.whole else self).alone(program.section)
+
     @cached_property
     def regions(self) -> tuple[str, ...]:
         """The places of the `shard_map`s inside the user's functions that `graph` reads."""

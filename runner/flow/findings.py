@@ -240,7 +240,7 @@ class Findings:
     def _written(self, run: ProgramRun) -> Experiment:
         """The experiment that a program was written from: with the derived lines, if it was `derived`."""
         derived = self._derived if run.program is Program.DERIVED else None
-        return derived or self._experiment.alone(run.program.section)
+        return derived or self._experiment.run_by(run.program)
 
     def _lines(self) -> tuple[Experiment, Floats] | None:
         """The experiment with the derived lines, and their dtypes; None if there are none."""

@@ -257,7 +257,7 @@ class _Doing:
 
     def _written(self, program: Program) -> Experiment:
         """The experiment that a program was written from: for `derived` that with the derived lines."""
-        own = self.experiment.alone(program.section)
+        own = self.experiment.run_by(program)
         return self.derived or own if program is Program.DERIVED else own
 
     def _take_trace(self, step: Step) -> Finished:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -30,9 +29,6 @@ from runner.record.model import (
 from runner.reference import interpret, measure
 from runner.reference.arithmetic import ANY
 from runner.words import on_devices
-
-_STEP = re.compile(r"\[\d+\]")
-"""The number of a step in the name of a value."""
 
 RECORDED = 256
 """The largest number of elements of a value, on each device, that the record has."""
@@ -98,7 +94,9 @@ def _taken_from(program: Program) -> Literal["shard_map", "derived", "auto"]:
 
 
 def _trace(
-    taken_from: Literal["shard_map", "derived", "auto", "interpreter"] | None, reason: str | None, devices: list[TracedDevice]
+    taken_from: Literal["shard_map", "derived", "auto", "interpreter"] | None,
+    reason: str | None,
+    devices: list[TracedDevice],
 ) -> Trace:
     return Trace(
         taken_from=taken_from,
@@ -172,7 +170,7 @@ class _Comparison:
 
     def _expression(self, value: naming.NamedValue) -> str:
         """The expression of a line, and its place in the user's file if it was read from one."""
-        frame = self._frames.get(_STEP.sub("", value.name.partition("/")[0]))
+        frame = self._frames.get(value.line)
         return value.expression if frame is None else f"{value.expression}  # {frame}"
 
     def _origins(self, value: naming.NamedValue) -> TracedOrigins | None:

@@ -38,6 +38,9 @@ from runner.layout import Spec
 VALUES = 500
 """The largest number of values of a trace; with more, the steps of loops are not traced, only their results."""
 
+_STEP = re.compile(r"\[\d+\]")
+"""The number of a step in the name of a value."""
+
 ELEMENTS = 1_000_000
 """The largest number of elements of a trace's values on all devices together; with more, there is no trace."""
 
@@ -59,6 +62,11 @@ class NamedValue:
     operation: str | None = None
     axes: tuple[str, ...] = ()
     before: str | None = None
+
+    @property
+    def line(self) -> str:
+        """The line that it belongs to, without the numbers of steps: `ring.acc`."""
+        return _STEP.sub("", self.name.partition("/")[0])
 
 
 @dataclass(frozen=True)
@@ -104,7 +112,7 @@ def regional(experiment: Experiment) -> Experiment:
         graph=(),
         per_device=experiment.before("graph"),
         constraints={},
-        outputs={},
+        outputs=dict.fromkeys(experiment.results, Spec()),
         grad=None,
         automatic=(),
         check_vma=False,

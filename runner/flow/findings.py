@@ -227,7 +227,7 @@ class Findings:
             return []
         if self._of_functions is None:
             seconds = diagnosis.budget(time.monotonic() - self._started)
-            self._of_functions = diagnosis.diagnose_written(context, seconds)
+            self._of_functions = diagnosis.diagnose_written(context, self._refused, seconds)
         return self._of_functions
 
     def _differs(self, program: Program) -> list[str]:

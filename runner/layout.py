@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -98,14 +98,14 @@ class Mesh:
     """Named axes and their sizes, in the order of `jax.make_mesh`.
 
     - `devices`: the ids of its devices, row-major; None where `jax.make_mesh` chooses.
-    - `automatic`: axes of the whole mesh that were removed from this one and are left to the compiler.
+    - `whole`: the mesh of which this one has some axes; the compiler has the others. None: this one has all.
     - `auto`: the axes that are `Auto` in explicit sharding; the others are `Explicit`.
     """
 
     axes: tuple[str, ...]
     shape: tuple[int, ...]
     devices: tuple[int, ...] | None = None
-    automatic: tuple[str, ...] = ()
+    whole: Mesh | None = None
     auto: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -136,12 +136,20 @@ class Mesh:
         """The coordinates of every device, row-major: the last axis varies fastest."""
         return tuple(itertools.product(*(range(n) for n in self.shape)))
 
-    def without(self, automatic: Sequence[str]) -> Mesh:
-        """The mesh without the given axes, which become its `automatic`."""
-        if not automatic:
-            return self
-        left = [axis for axis in self.axes if axis not in automatic]
-        return Mesh(tuple(left), tuple(self.sizes[axis] for axis in left), automatic=tuple(automatic))
+    @property
+    def automatic(self) -> tuple[str, ...]:
+        """The axes of the whole mesh that this one lacks."""
+        return () if self.whole is None else tuple(axis for axis in self.whole.axes if axis not in self.axes)
+
+    def over(self, axes: Container[str]) -> Mesh:
+        """The mesh of those axes of the whole mesh that are among `axes`; the whole mesh if all are."""
+        whole = self.whole or self
+        kept = tuple(axis for axis in whole.axes if axis in axes)
+        return whole if kept == whole.axes else Mesh(kept, tuple(map(whole.axis_size, kept)), whole=whole)
+
+    def without(self, automatic: Container[str]) -> Mesh:
+        """The mesh without the given axes, which are left to the compiler."""
+        return self.over([axis for axis in self.axes if axis not in automatic])
 
     def axis_index(self, position: int, axes: str | Sequence[str]) -> int:
         """The index of the device at row-major `position` along one axis, or along several, major to minor."""

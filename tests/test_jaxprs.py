@@ -468,7 +468,7 @@ def of_device(called: Callable[..., Any], given: dict[str, Any], specs: Sequence
     }
     blocks = {name: jax.ShapeDtypeStruct(each.shard_shape, given[name].dtype) for name, each in laid.items()}
     varying = {name: frozenset(each.spec.axes) for name, each in laid.items()}
-    return jaxprs.read(called, blocks, mesh=MESH, varying=varying, **more)
+    return jaxprs.read(called, blocks, mesh=MESH, manual=MESH.axes, varying=varying, **more)
 
 
 @pytest.mark.parametrize("check_vma", [True, False])

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from runner.checks.edits import indices
+from runner.experiment import naming
 from runner.experiment.model import Experiment
 from runner.layout import Layout, Mesh, Spec
 from runner.reference import PerDevice
@@ -28,25 +29,53 @@ _COMBINED: tuple[_Combine, ...] = (np.add.reduce, np.mean, np.maximum.reduce)
 """The ways to combine partial values of devices: a sum, a mean, a maximum."""
 
 
+@dataclass(frozen=True)
+class DeviceLines:
+    """Lines of a device, in the `per_device` of an experiment.
+
+    - `places`: for each line that a user wrote, its place in the user's file, or its key; `results`: the names of the
+      outputs in these lines.
+    """
+
+    experiment: Experiment
+    places: Mapping[str, str]
+    results: Mapping[str, str]
+
+    @classmethod
+    def of(cls, experiment: Experiment) -> DeviceLines:
+        """The lines of `per_device`."""
+        places = {line.name: experiment.place("per_device", str(line.line)) for line in experiment.lines("per_device")}
+        return cls(experiment, places, {name: name for name in experiment.results})
+
+    @classmethod
+    def inside(cls, experiment: Experiment) -> DeviceLines:
+        """The lines inside of the `shard_map`s of the user's own that the graph calls, step by step."""
+        regional = naming.regional(experiment)
+        named, frames = naming.named(regional), regional.given_frames["per_device"]
+        places = {value.node: str(frames[value.line]) for value in named.values if value.line in frames}
+        return cls(named.experiment, places, named.results)
+
+
 def departure(
-    experiment: Experiment,
+    of: DeviceLines,
     graph: Mapping[str, PerDevice],
     per_device: Mapping[str, PerDevice],
     wrong: Iterable[str],
     seconds: float,
 ) -> str | None:
-    """Return a sentence on the first line of `per_device` whose values no line of `graph` has; None if there is none.
+    """Return a sentence on the first line of a device whose values no line of `graph` has; None if there is none.
 
     `graph` and `per_device` have every value of each section; `wrong` are the outputs that differ. Also None if the
     search takes longer than `seconds`.
     """
+    experiment = of.experiment
     end = time.perf_counter() + seconds
     known = _GraphValues(experiment.mesh, experiment.manual.axes, [np.asarray(value[0]) for value in graph.values()])
     lines = experiment.lines("per_device")
     # Indices and counts of devices have no counterpart where graph has none.
     right = {array.name for array in experiment.given} | indices(experiment, "per_device")
     giving = {name: at for at, line in enumerate(lines) for name in line.defines}
-    away, waiting = set[int](), [*wrong]
+    away, waiting = set[int](), [of.results[name] for name in wrong]
     while waiting:
         if time.perf_counter() > end:
             return None
@@ -56,10 +85,10 @@ def departure(
             continue
         away.add(at)
         waiting += lines[at].names
-    if not away:
+    first = next((place for at in sorted(away) if (place := of.places.get(lines[at].name)) is not None), None)
+    if first is None:
         return None
-    place = experiment.place("per_device", str(lines[min(away)].line))
-    return f"{place}: the first line that gives devices what is no part of any value of graph"
+    return f"{first}: the first line that gives devices what is no part of any value of graph"
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ import numpy as np
 from runner import dtypes
 from runner.checks import departing, sections
 from runner.checks.context import Context
+from runner.checks.departing import DeviceLines
 from runner.checks.edits import Edit, Edits, indices
 from runner.checks.mends import inserting
 from runner.checks.slips import changing
@@ -60,9 +61,9 @@ class Suspect:
     section: Section = "per_device"
 
 
-def diagnose_written(context: Context, seconds: float) -> list[str]:
+def diagnose_written(context: Context, refused: Refused | None, seconds: float) -> list[str]:
     """What is wrong with a function of the user's own that contains a `shard_map`, if it does not compute its
-    reference; nothing where it does. Edits are tried for so many `seconds`.
+    reference; nothing where it does. Edits are tried for so many `seconds`; `refused` is as in `diagnose`.
     """
     written = context.experiment.written
     if written is None or context.graph is None or context.experiment.reads_gradients:
@@ -73,12 +74,14 @@ def diagnose_written(context: Context, seconds: float) -> list[str]:
         return []
     if trial.suspect_is_right():
         return []
-    mend, complete = _mend(context, trial, None, seconds)
+    mend, complete = _mend(context, trial, refused, seconds)
     who = f"in NumPy too, the function with its shard_map ({listed(written.regions)}) differs from its reference"
     if mend is not None:
         return [who, mend.mend.replace("it equals the graph", "the function equals its reference")]
     within = "" if complete else f" within {seconds:.2g} s"
-    return [who, f"no single edit of the function was found{within} that computes its reference"]
+    away = trial.departure(max(seconds, LEAST))
+    none = f"no single edit of the function was found{within} that computes its reference"
+    return [who, none, *([away] if away else [])]
 
 
 def diagnose(context: Context, refused: Refused | None = None, seconds: float = LEAST) -> list[str]:
@@ -106,11 +109,16 @@ def diagnose(context: Context, refused: Refused | None = None, seconds: float = 
 
 
 def _mend(context: Context, trial: Trial, refused: Refused | None, seconds: float) -> tuple[Edit | None, bool]:
-    """Return the likeliest edit that mends the program, and whether all edits were tried."""
+    """Return the likeliest edit that mends the program, and whether all edits were tried.
+
+    The lines of a user's own `shard_map` have casts where JAX made them. If JAX's types refuse all edits that mend
+    them, the likeliest of these is returned, and its message says that it needs more.
+    """
     start = time.perf_counter()
     suspect = trial.suspect
     edits = Edits(suspect.experiment, suspect.section)
     best: Edit | None = None
+    refused_edits: list[Edit] = []
     lowest = math.inf
     graph = _lines(context.experiment.lines("graph"))
     counting = indices(suspect.experiment, suspect.section)
@@ -124,13 +132,23 @@ def _mend(context: Context, trial: Trial, refused: Refused | None, seconds: floa
     # The first edits are few; they are tried however long the others take.
     for edit in (*sorted(changed, key=_rank), *sorted(putting_back, key=_rank)):
         if time.perf_counter() - start > seconds:
-            return best, False
+            return best or _likeliest(refused_edits, graph), False
         score = _score(edit, graph)
         if score >= lowest:
             continue
-        if trial.mends(edit) and (refused is None or _stands(context.experiment, trial, refused, edit)):
+        if not trial.mends(edit):
+            continue
+        reason = None if refused is None else _refusal(trial, refused, edit)
+        if reason is None:
             best, lowest = edit, score
-    return best, every
+        elif reason and suspect.section == "graph":
+            more = f"; JAX's types refuse the line as it is then, so it needs more than this: {reason}"
+            refused_edits.append(replace(edit, mend=edit.mend + more))
+    return best or _likeliest(refused_edits, graph), every
+
+
+def _likeliest(edits: Sequence[Edit], graph: Mapping[str, str]) -> Edit | None:
+    return min(edits, key=lambda edit: _score(edit, graph), default=None)
 
 
 def _proposed(edits: Iterator[Edit], until: float) -> tuple[list[Edit], bool]:
@@ -143,13 +161,14 @@ def _proposed(edits: Iterator[Edit], until: float) -> tuple[list[Edit], bool]:
     return proposed, True
 
 
-def _stands(experiment: Experiment, trial: Trial, refused: Refused, edit: Edit) -> bool:
-    """Whether the edited file is a valid experiment whose sections agree and whose types JAX accepts."""
+def _refusal(trial: Trial, refused: Refused, edit: Edit) -> str | None:
+    """Why JAX's types refuse the edited file, None if they accept it; "" if it does not compute the graph either."""
+    suspect = trial.suspect
     try:
-        revised = experiment.with_line("per_device", edit.key, edit.text)
+        revised = suspect.experiment.with_line(suspect.section, edit.key, edit.text)
     except InvalidExperiment:
-        return False
-    return revised is not None and trial.agrees(revised) and refused(revised) is None
+        return ""
+    return "" if revised is None or not trial.agrees(revised) else refused(revised)
 
 
 _LARGER = 8
@@ -248,41 +267,46 @@ class Trial:
         return all(self._equal(case, itself, case.values[section], edit, case.values[section]) for case in self._cases)
 
     def departure(self, seconds: float) -> str | None:
-        """Return a sentence on the first line of `per_device` whose values `graph` lacks, on randomly scaled arrays."""
+        """Return a sentence on the first line of a device whose values `graph` lacks, on randomly scaled arrays."""
         context, case = self._context, self._cases[-1]
-        graph, per_device = (case.values[section] for section in SECTIONS)
         wrong = [
             name
             for name in context.experiment.results
-            if not sections.agree(context, name, graph[name], per_device[name])
+            if not sections.agree(context, name, case.values["graph"][name], case.suspect[name])
         ]
-        return departing.departure(context.experiment, graph, per_device, wrong, seconds)
+        if self.suspect.section == "per_device":
+            lines, values = DeviceLines.of(self.suspect.experiment), case.suspect
+        else:
+            lines = DeviceLines.inside(self.suspect.experiment)
+            arithmetic = case.arithmetic["graph"]
+            values = interpret(lines.experiment, "per_device", case.arrays, arithmetic=arithmetic, copies=False).values
+        return departing.departure(lines, case.values["graph"], values, wrong, seconds)
 
     def agrees(self, revised: Experiment) -> bool:
-        """Whether the sections of another experiment agree on the same arrays, interpreted from their first lines."""
+        """Whether the suspect's section of another experiment computes the graph on the same arrays, interpreted from
+        its first line.
+        """
         try:
             return all(
-                sections.agree(self._context, name, values["graph"][name], values["per_device"][name])
+                sections.agree(self._context, name, wanted[name], values[name])
                 for case in self._cases
-                for values in [self._afresh(case, revised)]
+                for wanted, values in [self._afresh(case, revised)]
                 for name in revised.results
                 if not (case.moved and name in revised.apart)
             )
         except MISFITS:
             return False
 
-    def _afresh(self, case: _Case, revised: Experiment) -> dict[Section, Mapping[str, PerDevice]]:
-        return {
-            section: interpret(
-                revised,
-                section,
-                case.arrays,
-                keep=revised.results,
-                arithmetic=case.arithmetic[section],
-                most=self._most,
-            ).values
-            for section in SECTIONS
-        }
+    def _afresh(self, case: _Case, revised: Experiment) -> tuple[Mapping[str, PerDevice], Mapping[str, PerDevice]]:
+        """The values of the graph and of the suspect, in another experiment."""
+
+        def values(section: Section) -> Mapping[str, PerDevice]:
+            arithmetic, kept = case.arithmetic[section], revised.results
+            return interpret(revised, section, case.arrays, keep=kept, arithmetic=arithmetic, most=self._most).values
+
+        # In the place of references the graph is the suspect.
+        wanted = values("graph") if self.suspect.section == "per_device" else case.values["graph"]
+        return wanted, values(self.suspect.section)
 
     def _equal(
         self,

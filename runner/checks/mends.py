@@ -193,7 +193,8 @@ def _operands_back(edits: Edits, site: EditSite, added: Sequence[_Added]) -> Ite
     """`x - y` for a line that has only `x` or `y`; `axis_index('x') * rows` for one that has `axis_index('x')`."""
     for part in parts(site.term):
         shown = text(part)
-        for collective in () if isinstance(part, Const) else added:
+        truth = isinstance(part, Apply) and part.operation in COMPARISONS
+        for collective in () if truth or isinstance(part, Const) else added:
             rank = 1.8 if collective.own else 0.8
             if text(collective.left) == shown:
                 new = operator(collective.operation, part, collective.right)

@@ -15,6 +15,7 @@ from runner.checks.compare import EXCUSED, SAME, Alternatives, Difference, Toler
 from runner.checks.context import Context
 from runner.checks.kind import CheckKind, Needs
 from runner.experiment.model import Experiment
+from runner.layout import Layout
 from runner.record.verdicts import DecidingLine, NotRun, Outcome, SectionsOutput, SectionsVerdict, Undecided
 from runner.reference import PerDevice, magnitude
 from runner.reference.rounding import SAFETY_OF_FLOAT64
@@ -166,7 +167,7 @@ def agree(context: Context, name: str, wanted: PerDevice, actual: PerDevice, los
         )
         if key not in done:
             a, b = (
-                np.asarray(value[0])[layout.index(position)] if len(value) == 1 else np.asarray(value[position])
+                _part(np.asarray(value[0]), layout, position) if len(value) == 1 else np.asarray(value[position])
                 for value in (actual, wanted)
             )
             # A real output never equals a complex number.
@@ -175,6 +176,11 @@ def agree(context: Context, name: str, wanted: PerDevice, actual: PerDevice, los
         if not done[key]:
             return False
     return True
+
+
+def _part(whole: np.ndarray, layout: Layout, position: int) -> np.ndarray:
+    """A device's part of a whole value; all of one that has another shape."""
+    return whole[layout.index(position)] if whole.shape == layout.shape else whole
 
 
 ROUGH = 1e-9

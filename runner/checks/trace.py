@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -30,9 +29,6 @@ from runner.record.model import (
 from runner.reference import interpret, measure
 from runner.reference.arithmetic import ANY
 from runner.words import on_devices
-
-_STEP = re.compile(r"\[\d+\]")
-"""The number of a step in the name of a value."""
 
 RECORDED = 256
 """The largest number of elements of a value, on each device, that the record has."""
@@ -80,7 +76,9 @@ def take(
         f"the steps of {name}: with them the trace would have more than {naming.VALUES} values"
         for name in comparison.traced.whole
     ]
-    same = None if held is None or run is None or run.error is not None else comparison.same_outputs(run)
+    # Results of a whole program are no lines of a device.
+    compared = held is not None and run is not None and run.error is None and not program.whole
+    same = comparison.same_outputs(run) if compared and run is not None else None
     return replace(
         _trace("interpreter" if held is None else _taken_from(program), reason, devices),
         nodes=nodes,
@@ -91,12 +89,14 @@ def take(
     )
 
 
-def _taken_from(program: Program) -> Literal["shard_map", "derived"]:
-    return "derived" if program is Program.DERIVED else "shard_map"
+def _taken_from(program: Program) -> Literal["shard_map", "derived", "auto"]:
+    return "derived" if program is Program.DERIVED else "auto" if program is Program.AUTO else "shard_map"
 
 
 def _trace(
-    taken_from: Literal["shard_map", "derived", "interpreter"] | None, reason: str | None, devices: list[TracedDevice]
+    taken_from: Literal["shard_map", "derived", "auto", "interpreter"] | None,
+    reason: str | None,
+    devices: list[TracedDevice],
 ) -> Trace:
     return Trace(
         taken_from=taken_from,
@@ -141,7 +141,8 @@ class _Comparison:
         self._oracle = measure(self.traced.experiment, "per_device", context.arrays, floats, drawn=context.drawn)
         self._shown = {value.node: value.name for value in self.traced.values}
         # A derived line has the name of the line that it is derived from.
-        self._frames = context.experiment.given_frames[program.section]
+        given = context.experiment.given_frames[program.section]
+        self._frames = {**given, **written.given_frames["per_device"]}
 
     def node(self, value: naming.NamedValue) -> TracedNode | None:
         """Return a line of the trace; None if its value is not an array."""
@@ -169,7 +170,7 @@ class _Comparison:
 
     def _expression(self, value: naming.NamedValue) -> str:
         """The expression of a line, and its place in the user's file if it was read from one."""
-        frame = self._frames.get(_STEP.sub("", value.name.partition("/")[0]))
+        frame = self._frames.get(value.line)
         return value.expression if frame is None else f"{value.expression}  # {frame}"
 
     def _origins(self, value: naming.NamedValue) -> TracedOrigins | None:

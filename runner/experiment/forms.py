@@ -197,13 +197,14 @@ REGION = Form(
     keys={
         "shard_map": Form(
             "mapping",
-            "a shard_map has in_specs, out_specs and check_vma",
+            "a shard_map has manual axes, in_specs, out_specs and check_vma",
             keys={
+                "manual": Form("list", "the manual axes of a shard_map are a list of mesh axes", of=_MESH_AXIS),
                 "in_specs": _SPECS_OF_A_REGION,
                 "out_specs": _SPECS_OF_A_REGION,
                 "check_vma": Form("flag", "check_vma is true or false"),
             },
-            required=("in_specs", "out_specs"),
+            required=("manual", "in_specs", "out_specs"),
             missing="the shard_map has no '{key}'",
         ),
         "over": replace(_TO_EXPRESSIONS, fewest=0),

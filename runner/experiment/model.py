@@ -358,8 +358,12 @@ class Experiment:
 
     @property
     def traced(self) -> Program:
-        """The program whose values a trace shows: `shard_map`; `derived` if the file has no `per_device`."""
-        return Program.SHARD_MAP if "per_device" in self.sections else Program.DERIVED
+        """The program whose values a trace shows: `shard_map`; if the file has no `per_device`, `auto` where `graph`
+        calls functions with a `shard_map` of their own, and else `derived`.
+        """
+        if "per_device" in self.sections:
+            return Program.SHARD_MAP
+        return Program.AUTO if (self.written or self).regions else Program.DERIVED
 
     @property
     def on_mesh(self) -> bool:
@@ -463,9 +467,15 @@ class Experiment:
         graph = {name: own(line) for name, line in self.definition["graph"].items()}
         return self.reader({**self.definition, "graph": graph})
 
+    def run_by(self, program: Program) -> Experiment:
+        """The experiment with the lines that a program runs: those of the user's functions, not of their references."""
+        return (self.written or self if program.whole else self).alone(program.section)
+
     @cached_property
     def regions(self) -> tuple[str, ...]:
         """The places of the `shard_map`s inside the user's functions that `graph` reads."""
+        if not self.imports.functions:
+            return ()
         forms = ((equation.form, equation.source.line) for equation in walk(self.computed("graph")))
         names = [str(line) for form, line in forms if isinstance(form, Repeat) and form.region is not None]
         frames = self.frames["graph"]

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TypeGuard
 
 from runner.experiment.model import Experiment, Flat, Line, Loop, Node
+from runner.graph.model import Region
 from runner.graph.term import (
     Apply,
     Const,
@@ -32,9 +33,13 @@ from runner.language.operations import CONSTANTS, OPERATIONS
 from runner.language.parts import at_index
 from runner.language.printing import text
 from runner.language.syntax import Expression
+from runner.layout import Spec
 
 VALUES = 500
 """The largest number of values of a trace; with more, the steps of loops are not traced, only their results."""
+
+_STEP = re.compile(r"\[\d+\]")
+"""The number of a step in the name of a value."""
 
 ELEMENTS = 1_000_000
 """The largest number of elements of a trace's values on all devices together; with more, there is no trace."""
@@ -58,6 +63,11 @@ class NamedValue:
     axes: tuple[str, ...] = ()
     before: str | None = None
 
+    @property
+    def line(self) -> str:
+        """The line that it belongs to, without the numbers of steps: `ring.acc`."""
+        return _STEP.sub("", self.name.partition("/")[0])
+
 
 @dataclass(frozen=True)
 class NamedCode:
@@ -76,21 +86,38 @@ class NamedCode:
 
 def named(experiment: Experiment) -> NamedCode:
     """The per-device code of `experiment` with its loops unrolled and a name for each collective and its operand."""
-    loops = [statement for statement in experiment.lines("per_device") if isinstance(statement, Loop)]
     try:
         meaning: dict[str, Term] = {}
         naming = _Naming(experiment, unroll=True)
         naming.run(experiment.lines("per_device"), meaning, "")
-        whole: tuple[str, ...] = ()
     except _TooMany:
         meaning = {}
         naming = _Naming(experiment, unroll=False)
         naming.run(experiment.lines("per_device"), meaning, "")
-        whole = tuple(loop.name for loop in loops)
     gradients = {name: experiment.outputs[name] for name in (experiment.grad.names if experiment.grad else ())}
     code = replace(experiment, per_device=tuple(naming.statements), outputs=gradients, programs=(experiment.traced,))
     results = {name: name_of(meaning[name]) or name if name in meaning else name for name in experiment.outputs}
-    return NamedCode(code, tuple(naming.values), results, tuple(dict.fromkeys(naming.stepped)), whole)
+    return NamedCode(code, tuple(naming.values), results, tuple(dict.fromkeys(naming.stepped)), tuple(naming.whole))
+
+
+def regional(experiment: Experiment) -> Experiment:
+    """The `graph` of an experiment, which contains `shard_map`s of the user's own, as per-device code.
+
+    Every device begins with the whole arrays; within a `shard_map` it has its shards, as it does there.
+    """
+    whole = tuple(replace(array, layout=replace(array.layout, spec=Spec())) for array in experiment.arrays)
+    return replace(
+        experiment,
+        arrays=whole,
+        graph=(),
+        per_device=experiment.before("graph"),
+        constraints={},
+        outputs=dict.fromkeys(experiment.results, Spec()),
+        grad=None,
+        automatic=(),
+        check_vma=False,
+        sections=("per_device",),
+    )
 
 
 def too_large(elements: int) -> str:
@@ -108,13 +135,17 @@ Meaning = Mapping[str, Term]
 
 class _Naming:
     def __init__(self, experiment: Experiment, *, unroll: bool) -> None:
+        self._mesh = experiment.mesh
         self._numbers = {*experiment.dims, *CONSTANTS}
         self._unroll = unroll
+        # Around the user's own `shard_map`s values are whole, and the compiler shards them.
+        self._shown = not any(map(_divides, experiment.lines("per_device")))
         self._taken = {*experiment.dims, *(array.name for array in experiment.arrays)}
         self._taken |= {name for statement in experiment.lines("per_device") for name in _all_names(statement)}
         self.statements: list[Flat] = []
         self.values: list[NamedValue] = []
         self.stepped: list[str] = []
+        self.whole: list[str] = []
 
     def run(self, statements: tuple[Flat, ...], meaning: dict[str, Term], prefix: str) -> None:
         """Name the values of `statements` in the loop step `prefix`; `meaning` gets their names."""
@@ -123,10 +154,13 @@ class _Naming:
             if isinstance(statement, Node):
                 node = self._node(statement.expression, meaning, shown, None if prefix else statement.name)
                 meaning[statement.name] = Name(node)
-            elif self._unroll:
+            elif statement.region is not None:
+                self._region(statement, statement.region, meaning, shown)
+            elif self._unroll or _divides(statement):
                 self._steps(statement, meaning, shown)
             else:
                 self.statements.append(statement)
+                self.whole.append(statement.name)
                 results = [f"{statement.name}.{name}" for name in statement.results]
                 self.values += [NamedValue(name, name, f"after {statement.steps} steps") for name in results]
 
@@ -150,6 +184,31 @@ class _Naming:
         for name, value in carried.items():
             meaning[f"{loop.name}.{name}"] = value
 
+    def _region(self, loop: Loop[Flat], region: Region, meaning: dict[str, Term], shown: str) -> None:
+        """Name the values of a `shard_map` of the user's own: each device takes its shards of whole operands."""
+        around, inside = self._shown, dict[str, Term]()
+        for (name, first), spec in zip(loop.over, region.in_specs, strict=True):
+            self._shown = around
+            whole = self._first(first, meaning, f"{shown}/over/{name}")
+            self._shown = True
+            shard = (self._sharded(whole, spec), None, (), None)
+            inside[name] = Name(self.define(shard, f"{shown}.{name}", f"{first.text} by {spec}"))
+        self.run(loop.body, inside, f"{shown}.")
+        self._shown = around
+        for (name, inner), spec in zip(loop.stack, region.out_specs, strict=True):
+            joined = (_joined(inside.get(inner, Name(inner)), spec), None, (), None)
+            says = f"{loop.stack_of(name)} by {spec}"
+            meaning[f"{loop.name}.{name}"] = Name(self.define(joined, f"{shown}.{name}", says))
+
+    def _sharded(self, whole: Term, spec: Spec) -> Term:
+        """A device's shard of a whole value."""
+        for dimension, axes in enumerate(spec):
+            for axis in axes:
+                count = Const(self._mesh.axis_size(axis))
+                shards = Apply("stack", (Apply("split", (whole, count, Const(dimension))),))
+                whole = at_index(shards, Apply("axis_index", (Const(axis),)))
+        return whole
+
     def _first(self, expression: Expression, meaning: Meaning, shown: str) -> Term:
         """The initial value of a carried name: another name for an existing value, or a value of its own."""
         known = substituted(expression.term, meaning.get)
@@ -171,7 +230,8 @@ class _Naming:
         term, operation, axes, before = what
         node = node or self._free(shown)
         self.statements.append(Node(Line(node), Expression(text(term), placed(term, None))))
-        self.values.append(NamedValue(shown, node, says, operation, axes, before))
+        if self._shown:
+            self.values.append(NamedValue(shown, node, says, operation, axes, before))
         return node
 
     def _free(self, shown: str) -> str:
@@ -232,6 +292,20 @@ class _Parts:
             before = operand.name
         axes = (part.value for part in within(arguments["axis_name"]) if isinstance(part, Const))
         return call, operation, tuple(map(str, axes)), before
+
+
+def _divides(statement: Flat) -> bool:
+    """Whether a statement is or contains a `shard_map` of the user's own."""
+    return isinstance(statement, Loop) and (statement.region is not None or any(map(_divides, statement.body)))
+
+
+def _joined(shard: Term, spec: Spec) -> Term:
+    """The whole value of which each device has a shard."""
+    for dimension, axes in enumerate(spec):
+        for axis in reversed(axes):
+            how = (("axis", Const(dimension)), ("tiled", Const(value=True)))
+            shard = Apply("all_gather", (shard, Const(axis)), how)
+    return shard
 
 
 def _communicates(term: Term) -> TypeGuard[Apply]:

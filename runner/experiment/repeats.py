@@ -66,15 +66,16 @@ def read_region(config: Mapping[str, Any], key: Key, mesh: Mesh) -> Region | Non
     if "shard_map" not in config:
         return None
     written, specs = config["shard_map"], dict[str, tuple[Spec, ...]]()
+    manual = tuple(written["manual"])
     for name, values in (("in_specs", config.get("over", {})), ("out_specs", config["stack"])):
         given, at = written[name], (*key, "shard_map", name)
         if len(given) != len(values):
             raise invalid(at, f"there are {len(given)} for {len(values)} values; give one for each")
         specs[name] = tuple(map(Spec.of, given))
         for axis in (axis for spec in specs[name] for axis in spec.axes):
-            if axis not in mesh.axes:
-                raise invalid(at, missing_axis(axis, mesh))
-    return Region(mesh, specs["in_specs"], specs["out_specs"], written.get("check_vma", True))
+            if axis not in manual:
+                raise invalid(at, missing_axis(axis, mesh.over(manual)))
+    return Region(manual, specs["in_specs"], specs["out_specs"], written.get("check_vma", True))
 
 
 def _check_names(config: Mapping[str, Any], key: Key, dims: Mapping[str, int]) -> None:

@@ -362,7 +362,9 @@ class _SectionReader:
         inside = scope.nested()
         if region is not None:
             # Its lines are a device's, and read its shards alone.
-            inside = replace(inside, section="per_device", values=set(), loops={}, lengths={})
+            around = scope.mesh.axes if scope.section == "per_device" else ()
+            mesh = scope.mesh.over({*around, *region.manual})
+            inside = replace(inside, section="per_device", mesh=mesh, values=set(), loops={}, lengths={})
         inside.values |= given
         inside.lengths = {known: size for known, size in inside.lengths.items() if known not in given}
         inside.static = {known: size for known, size in inside.static.items() if known not in given}

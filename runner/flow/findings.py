@@ -19,7 +19,7 @@ from runner.evidence import planes
 from runner.evidence.gather import gather
 from runner.evidence.model import Collective, Evidence, Gathered
 from runner.executions import Count, Range
-from runner.experiment import extent, memory, unread
+from runner.experiment import extent, memory, naming, unread
 from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
@@ -169,6 +169,8 @@ class Findings:
 
     def _lines_traced(self, context: Context) -> Experiment | None:
         """The experiment whose `per_device` a trace shows, as far as it has an oracle; None without derived lines."""
+        if self._experiment.traced is Program.AUTO:
+            return naming.regional(context.experiment.written or context.experiment)
         if self._experiment.traced is not Program.DERIVED:
             return context.experiment.alone("per_device")
         if self._derived is None or context.experiment.reads_gradients:
@@ -225,19 +227,20 @@ class Findings:
             return []
         if self._of_functions is None:
             seconds = diagnosis.budget(time.monotonic() - self._started)
-            self._of_functions = diagnosis.diagnose_written(context, seconds)
+            self._of_functions = diagnosis.diagnose_written(context, self._refused, seconds)
         return self._of_functions
 
     def _differs(self, program: Program) -> list[str]:
         """The first value of the trace that differs from the SPMD interpreter's, if it is of the program's lines."""
         first = self._record.trace.first_difference if self._record.trace else None
-        of_program = not program.whole and program.section == self._experiment.traced.section
+        traced = self._experiment.traced
+        of_program = (program.whole, program.section) == (traced.whole, traced.section)
         return [first.text] if first and of_program else []
 
     def _written(self, run: ProgramRun) -> Experiment:
         """The experiment that a program was written from: with the derived lines, if it was `derived`."""
         derived = self._derived if run.program is Program.DERIVED else None
-        return derived or self._experiment.alone(run.program.section)
+        return derived or self._experiment.run_by(run.program)
 
     def _lines(self) -> tuple[Experiment, Floats] | None:
         """The experiment with the derived lines, and their dtypes; None if there are none."""

@@ -21,7 +21,7 @@ def refusals(experiment: Experiment, workers: Workers, data_folder: Path) -> Ref
     """A function that returns what JAX's types refuse of a revised experiment; `load` looks in `data_folder`."""
 
     def reason_of(revised: Experiment) -> str | None:
-        program = Program.SHARD_MAP
+        program = Program.SHARD_MAP if revised.per_device else Program.AUTO
         asked = revised.at(target={**revised.definition["target"], **_HERE}, program=[str(program)], expect={})
         with scratch.Folder() as own:
             task = job(asked, own.path, data_folder, str(own.path))

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from runner.graph.source import Checkpoint, FunctionCall, Line, Source
 from runner.graph.term import NOTHING, Apply, Const, Group, Slice, Spelled, Term
-from runner.layout import Mesh, Spec
+from runner.layout import Spec
 
 
 @dataclass(frozen=True)
@@ -57,14 +57,16 @@ NAME, INDEX = "name", "index"
 
 @dataclass(frozen=True)
 class Region:
-    """A `shard_map` inside a graph of whole arrays: its body is what each device computes, with collectives.
+    """A `shard_map` inside a graph: its body is what each device computes, with collectives.
 
-    - `mesh`: the mesh of its devices.
-    - `in_specs`, `out_specs`: how each operand is sharded on the way in, and how each result is joined on the way out.
+    - `manual`: the mesh axes along which it divides the devices; inside of another region, these are further ones. Over
+      axes that no region has a value is whole, and the compiler shards it.
+    - `in_specs`, `out_specs`: how each operand is sharded over them on the way in, and how each result is joined on
+      the way out.
     - `check_vma`: whether JAX tracks the axes over which values may vary.
     """
 
-    mesh: Mesh
+    manual: tuple[str, ...]
     in_specs: tuple[Spec, ...]
     out_specs: tuple[Spec, ...]
     check_vma: bool = True

@@ -205,8 +205,9 @@ class FirstDifference:
 class Trace:
     """Every value on every device.
 
-    - `taken_from`: the traced program: `shard_map`, or `derived` if the file has no `per_device`; `interpreter` if no
-      program reported the values, with the `reason`; null if there is no trace, with the `reason`.
+    - `taken_from`: the traced program: `shard_map`; if the file has no `per_device`, `auto` for the lines of the user's
+      own `shard_map`s, and else `derived`; `interpreter` if no program reported the values, with the `reason`; null if
+      there is no trace, with the `reason`.
     - `same_outputs`: whether the traced code's outputs equal those of the program, bit by bit; null if that did not
       run.
     - `steps_one_by_one`: the loops of `jax.lax.fori_loop` whose steps were traced one by one.
@@ -214,7 +215,7 @@ class Trace:
     - `dims`: the sizes of the verification, if the trace was taken there.
     """
 
-    taken_from: Literal["shard_map", "derived", "interpreter"] | None
+    taken_from: Literal["shard_map", "derived", "auto", "interpreter"] | None
     reason: str | None
     devices: list[TracedDevice]
     nodes: list[TracedNode]

@@ -105,12 +105,12 @@ def interpret(
         names = [array.name for array in experiment.given] if given is None else given
         lines = graph_of(experiment.lines(section) if statements is None else tuple(statements), names)
     interpreter = _Interpreter(
-        mesh, experiment.dims, experiment.x64, arithmetic, script or Script(), most, copies=copies
+        mesh, experiment.mesh, experiment.dims, experiment.x64, arithmetic, script or Script(), most, copies=copies
     )
     values = dict(given or {})
     for array in experiment.given if given is None else ():
         whole = arithmetic.held(arrays[array.name], experiment.x64, array.dtype)
-        values[array.name] = [whole] if mesh == WHOLE else _shards(experiment.block(array.layout), whole)
+        values[array.name] = [whole] if mesh == WHOLE else _sharded(experiment.block(array.layout), [whole] * mesh.size)
     interpreter.values = {value.number: values.pop(value.name) for value in lines.inputs}
     kept = lines.names if keep is None else {name: lines.names[name] for name in keep if name in lines.names}
     # Overflow and NaN are the experiment's own; the value check reports them.
@@ -119,16 +119,21 @@ def interpret(
     return Interpretation({name: interpreter.values[number] for name, number in kept.items()}, interpreter.work)
 
 
-def _shards(layout: Layout, whole: np.ndarray) -> PerDevice:
-    blocks: dict[tuple[int, ...], np.ndarray] = {}
-    for position in range(layout.mesh.size):
-        blocks.setdefault(layout.block(position), whole[layout.index(position)])
-    return [blocks[layout.block(position)] for position in range(layout.mesh.size)]
+def _sharded(layout: Layout, held: PerDevice) -> PerDevice:
+    """Each device's shard of what it holds."""
+    if not any(layout.spec):
+        return held
+    shards: dict[tuple[int, tuple[int, ...]], np.ndarray] = {}
+    for position, whole in enumerate(held):
+        shards.setdefault((id(whole), layout.block(position)), whole[layout.index(position)])
+    return [shards[id(whole), layout.block(position)] for position, whole in enumerate(held)]
 
 
 @dataclass
 class _Interpreter:
     mesh: Mesh
+    devices: Mesh
+    """The mesh on which the body of a `shard_map` runs."""
     sizes: Mapping[str, int]
     x64: bool
     arithmetic: Arithmetic
@@ -197,24 +202,44 @@ class _Interpreter:
         self.values |= zip((result.number for result in equation.results), (*carried, *together), strict=True)
 
     def _region(self, equation: Equation, region: Region) -> None:
-        """Run a `shard_map` on all of its devices: shard the operands, and join the results."""
+        """Run a `shard_map` on all devices: shard the operands over its manual axes, and join the results.
+
+        Devices that differ only along other axes have the same values, or, inside of another `shard_map`, what that
+        gives them.
+        """
         (body,) = equation.bodies
-        outer, self.mesh = self.mesh, region.mesh
+        outer, self.mesh = self.mesh, self.devices
         for param, operand, spec in zip(body.inputs, equation.operands, region.in_specs, strict=True):
             assert isinstance(operand, Ref)
-            (whole,) = self.values[operand.number]
-            layout = Layout(region.mesh, np.shape(whole), spec)
-            self.values[param.number] = _shards(layout, whole) if any(spec) else self._everywhere(whole)
+            held = self.values[operand.number]
+            held = held if outer == self.mesh else self._everywhere(held[0])
+            self.values[param.number] = _sharded(Layout(self.mesh, np.shape(held[0]), spec), held)
         self.run(body, frozenset(body.outputs))
         for result, output, spec in zip(equation.results, body.outputs, region.out_specs, strict=True):
             held = self.values[output]
-            layout = Layout.of_shards(region.mesh, np.shape(held[0]), spec)
-            if self.copies and self.arithmetic.machine is None:
-                _check_copies(held, layout, equation, body.producers.get(output))
-            self.values[result.number] = [held[0] if not any(layout.spec) else layout.assembled(held)]
+            layout = Layout.of_shards(self.mesh, np.shape(held[0]), spec)
+            joined = self._joined(held, layout, region, equation, body.producers.get(output))
+            self.values[result.number] = joined if outer == self.mesh else joined[:1]
         for number in body.defines:
             self.values.pop(number, None)
         self.mesh = outer
+
+    def _joined(
+        self, held: PerDevice, layout: Layout, region: Region, equation: Equation, line: Equation | None
+    ) -> PerDevice:
+        """For each device what the devices along the manual axes of a `shard_map` have together."""
+        joined, done = list(held), dict[tuple[int, ...], Any]()
+        for group in self.mesh.groups(region.manual):
+            # As if all devices belonged to this group.
+            members = [held[group[self.mesh.axis_index(at, region.manual)]] for at in range(self.mesh.size)]
+            key = tuple(map(id, members))
+            if key not in done:
+                if self.copies and self.arithmetic.machine is None:
+                    _check_copies(members, layout, equation, line)
+                done[key] = layout.assembled(members) if any(layout.spec) else members[0]
+            for position in group:
+                joined[position] = done[key]
+        return joined
 
     def _everywhere(self, value: Any) -> PerDevice:
         return [value] * self.mesh.size
@@ -281,7 +306,7 @@ class _Interpreter:
         """A function that combines two values of one device; on a machine its results are rounded."""
 
         def combine(*values: Any) -> Any:
-            inside = _Interpreter(WHOLE, self.sizes, self.x64, self.arithmetic, Script(), own=True)
+            inside = _Interpreter(WHOLE, WHOLE, self.sizes, self.x64, self.arithmetic, Script(), own=True)
             inside.values = {
                 value_of_body.number: [value] for value_of_body, value in zip(body.inputs, values, strict=True)
             }

@@ -53,12 +53,17 @@ def _plain(text: str, room: int | None) -> list[Line]:
     return [[(part, "")] for line in lines for part in ([line] if room is None else wrapped(line, room))]
 
 
+def computed_by(trace: Trace) -> str:
+    """Return how the values of a trace were computed."""
+    if trace.taken_from == "auto":
+        return "as the lines inside of the function's own shard_map compute it in JAX"
+    return f"as {trace.taken_from} computed it"
+
+
 def _title(trace: Trace) -> str:
     if trace.taken_from == "interpreter":
         return f"trace: every value on every device, by the SPMD interpreter alone ({trace.reason})"
-    lines = [
-        f"trace: every value on every device, as {trace.taken_from} computed it, compared with the SPMD interpreter's"
-    ]
+    lines = [f"trace: every value on every device, {computed_by(trace)}, compared with the SPMD interpreter's"]
     if trace.steps_one_by_one:
         lines.append(f"the steps of {', '.join(trace.steps_one_by_one)} ran one by one, without jax.lax.fori_loop")
     if trace.same_outputs is False:

@@ -591,8 +591,8 @@ class _FunctionReader:
             lines = jaxprs.read(
                 in_space(read_in),
                 structs,
-                mesh=self.probe.manual if local else None,
-                devices=self.probe.mesh,
+                mesh=self.probe.mesh,
+                manual=self.probe.manual.axes if local else (),
                 varying=varying,
                 check_vma=self.probe.check_vma,
                 references={name.rpartition(".")[2]: each for name, each in self.references.items()},
@@ -640,7 +640,7 @@ class _FunctionReader:
     ) -> None:
         """Add the lines of a function that has a reference, if they contain a `shard_map` that can be read."""
         try:
-            lines = jaxprs.read(function, structs, devices=self.probe.mesh, taken=self.taken)
+            lines = jaxprs.read(function, structs, mesh=self.probe.mesh, taken=self.taken)
         except CannotRead:
             # Its reference was read, which is why it has one.
             return
@@ -831,7 +831,10 @@ class _FunctionReader:
             devices=calls.devices(self.probe.target.platform)[: axes.size],
         )
         shardings = [NamedSharding(mesh, partition(specs[operand])) for operand in structs]
-        compiled = calls.jit(function, in_shardings=shardings).lower(*structs.values()).compile()
+        try:
+            compiled = calls.jit(function, in_shardings=shardings).lower(*structs.values()).compile()
+        except _RAISED as error:
+            raise self._raised(error, f"compiling '{name}'", key) from None
         given = dict(zip(tree.leaves, calls.tree.leaves(compiled.output_shardings), strict=True))
         # A result that depends on no array is on a single device and has no PartitionSpec.
         return {leaf: _entries(getattr(sharding, "spec", PartitionSpec())) for leaf, sharding in given.items()}

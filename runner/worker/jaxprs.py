@@ -92,7 +92,7 @@ def read(
     operands: Mapping[str, Any],
     *,
     mesh: Mesh | None = None,
-    devices: Mesh | None = None,
+    manual: Sequence[str] = (),
     varying: Mapping[str, frozenset[str]] | None = None,
     check_vma: bool = True,
     references: Mapping[str, Callable[..., Any]] | None = None,
@@ -102,8 +102,8 @@ def read(
     """The lines of a function of arrays, which it takes by position in the order of `operands`.
 
     - `operands`: by name, with `shape` and `dtype`.
-    - `mesh`: the mesh of a per-device function, whose operands are blocks; None for a function of whole arrays.
-    - `devices`: the mesh of which a `shard_map` inside a function of whole arrays may be.
+    - `mesh`: the mesh of which a `shard_map` inside may be.
+    - `manual`: the manual axes of a per-device function, whose operands are blocks; none for one of whole arrays.
     - `varying`: the mesh axes over which an operand may vary, by its name; none without an entry.
     - `check_vma`: whether JAX tracks the axes over which values may vary.
     - `references`: functions to read in place of functions called inside, by the names of these: a function with `jit`,
@@ -114,12 +114,11 @@ def read(
     Raises `CannotRead`, and any exception of the function.
     """
     structs = [jax.ShapeDtypeStruct(operand.shape, operand.dtype) for operand in operands.values()]
-    if mesh is None:
-        reader = _Reader({*operands, *taken}, devices=devices)
+    reader = _Reader({*operands, *taken}, mesh, frozenset(manual))
+    if mesh is None or not manual:
         return _lines(function, {**operands}, structs, reader, references or {}, marks)
     readings: list[FunctionLines] = []
     over = [sorted((varying or {}).get(name, ())) for name in operands]
-    reader = _Reader({*operands, *taken})
 
     def shard(*blocks: Any) -> tuple[()]:
         avals = [
@@ -129,16 +128,28 @@ def read(
         readings.append(_lines(function, operands, avals, reader, references or {}, follows=check_vma))
         return ()
 
-    _on_devices(shard, structs, mesh, check_vma=check_vma)
+    _on_devices(shard, structs, mesh, manual, check_vma=check_vma)
     return readings[0]
 
 
-def _on_devices(shard: Callable[..., tuple[()]], structs: Sequence[Any], mesh: Mesh, *, check_vma: bool) -> None:
-    """Call a function inside `shard_map`, so that what it traces has the mesh axes."""
-    whole = jax.sharding.PartitionSpec()
-    calls.eval_shape(
-        jax.shard_map(shard, mesh=abstract_mesh(mesh), in_specs=whole, out_specs=(), check_vma=check_vma), *structs
+def _on_devices(
+    shard: Callable[..., tuple[()]],
+    structs: Sequence[Any],
+    mesh: Mesh | None,
+    manual: Iterable[str],
+    *,
+    check_vma: bool,
+) -> None:
+    """Trace a function inside `shard_map`, for the mesh axes; without a mesh it is inside of one already."""
+    mapped = jax.shard_map(
+        shard,
+        mesh=None if mesh is None else abstract_mesh(mesh),
+        in_specs=jax.sharding.PartitionSpec(),
+        out_specs=(),
+        axis_names=set(manual),
+        check_vma=check_vma,
     )
+    calls.eval_shape(mapped, *structs)
 
 
 def _lines(
@@ -173,13 +184,14 @@ def _lines(
 class _Reader:
     """The state that all bodies of a function share.
 
-    - `devices`: the mesh of which a `shard_map` inside may be; None inside of one.
+    - `mesh`: the mesh of which a `shard_map` inside may be; `manual`: those of its axes that are manual here.
     - `arrays`: captured arrays by their names in lines; `captured`: the terms of these, by the arrays' identity.
     - `counts`: the number of further names made from each wish; `meant`: the terms that names stand for.
     """
 
     taken: set[str]
-    devices: Mesh | None = None
+    mesh: Mesh | None = None
+    manual: frozenset[str] = frozenset()
     arrays: dict[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
     captured: dict[int, tuple[Any, Term]] = field(default_factory=dict[int, "tuple[Any, Term]"])
     frames: dict[str, Frame] = field(default_factory=dict[str, Frame])
@@ -647,7 +659,9 @@ class _Body:
         params = equation.params
         jaxpr = params["jaxpr"]
         self.frame = _defined(jaxpr) or self.frame
-        mesh = self._mesh(params)
+        self._check_mesh(params["mesh"])
+        self._check_specs(equation)
+        manual = tuple(axis for axis in params["mesh"].axis_names if axis in params["newly_manual_axes"])
         live = self.live(jaxpr, tuple(wanted))
         name = self.reader.fresh(self._loop_name("shard_map"))
         inside = replace(self.inside({}), follows=params["check_vma"])
@@ -659,6 +673,7 @@ class _Body:
                 shard = self.reader.fresh(wish or "shard")
                 over[shard] = _array(self.term(operand), variable.aval)
                 inside.known[variable] = Name(shard)
+                inside.over[variable] = varying_axes(variable.aval) & {*self._differs(operand), *Spec.of(spec).axes}
                 in_specs.append(spec)
         ends: list[Term] = []
 
@@ -666,13 +681,15 @@ class _Body:
             ends.extend(inside.run(jaxpr, wanted))
             return ()
 
-        self.reader.devices = None
-        _on_devices(device, (), mesh, check_vma=params["check_vma"])
-        self.reader.devices = mesh
+        around = self.reader.manual
+        self.reader.manual = around | {*manual}
+        _on_devices(device, (), None if around else self.reader.mesh, manual, check_vma=params["check_vma"])
+        self.reader.manual = around
         stack: dict[str, str] = {}
         results: list[Term] = []
         out_specs: list[Any] = []
-        for variable, end, spec, kept in zip(jaxpr.outvars, ends, params["out_specs"], wanted, strict=True):
+        ended = zip(jaxpr.outvars, equation.outvars, ends, params["out_specs"], wanted, strict=True)
+        for variable, joins, end, spec, kept in ended:
             if not kept:
                 results.append(Const(0))
                 continue
@@ -680,9 +697,11 @@ class _Body:
             stack[joined := self.reader.fresh("joined")] = line_of_end
             out_specs.append(spec)
             results.append(Name(f"{name}.{joined}"))
+            self.over[joins] = inside._differs(variable) - {*manual}
         specs = {"in_specs": in_specs, "out_specs": out_specs}
         line: dict[str, Any] = {
             "shard_map": {
+                "manual": list(manual),
                 **{key: [Spec.of(spec).json() for spec in each] for key, each in specs.items()},
                 "check_vma": bool(params["check_vma"]),
             }
@@ -691,23 +710,25 @@ class _Body:
         self._put(name, {**line, "body": inside.lines, "stack": stack})
         return results
 
-    def _mesh(self, params: Mapping[str, Any]) -> Mesh:
-        """The mesh of a `shard_map`, which is that of the experiment."""
-        own, mesh = params["mesh"], self.reader.devices
-        if mesh is None:
-            raise self._cannot(f"a shard_map inside of a shard_map is not read: {REFERENCE}")
-        given = Mesh(tuple(own.axis_names), tuple(own.axis_sizes))
-        if given.sizes != mesh.sizes or given.axes != mesh.axes:
+    def _check_mesh(self, own: Any) -> None:
+        """Raise `CannotRead` if the mesh of a `shard_map` is not that of the experiment."""
+        given, mesh = Mesh(tuple(own.axis_names), tuple(own.axis_sizes)), self.reader.mesh
+        if mesh is None or given.axes != mesh.axes or given.shape != mesh.shape:
             raise self._cannot(
                 f"its shard_map is over the mesh {given}, and the experiment has the mesh {mesh}: give both the same, "
                 "with the axes in the same order"
             )
-        left = [axis for axis in mesh.axes if axis not in params["newly_manual_axes"]]
-        if left:
-            raise self._cannot(
-                f"its shard_map leaves {quoted(left)} to the compiler (axis_names), which is not read: {REFERENCE}"
-            )
-        return mesh
+
+    def _check_specs(self, equation: Any) -> None:
+        """Raise `CannotRead` if a spec of a nested `shard_map` has an axis of the one around it."""
+        for spec in (*equation.params["in_specs"], *equation.params["out_specs"]):
+            twice = [axis for axis in Spec.of(spec).axes if axis in self.reader.manual]
+            if twice:
+                raise self._cannot(
+                    f"a spec of its shard_map, {Spec.of(spec)}, has {quoted(twice)}, over which the shard_map around "
+                    "it is manual already; JAX makes such specs for what a derivative keeps, and cannot compile them: "
+                    "give the inner shard_map the function with jax.checkpoint, or take the derivative inside of it"
+                )
 
     def end(self, carry: Iterable[str], ends: Sequence[Term]) -> None:
         """Write the last lines of a repeat's body, which set the carry for the next step."""

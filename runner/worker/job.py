@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jaxlib.version
 
-from runner.experiment import data
+from runner.experiment import data, naming
 from runner.experiment.imported import skeleton
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
@@ -257,7 +257,7 @@ class _Doing:
 
     def _written(self, program: Program) -> Experiment:
         """The experiment that a program was written from: for `derived` that with the derived lines."""
-        own = self.experiment.alone(program.section)
+        own = self.experiment.run_by(program)
         return self.derived or own if program is Program.DERIVED else own
 
     def _take_trace(self, step: Step) -> Finished:
@@ -296,6 +296,8 @@ def _prepare_trace(experiment: Experiment, types: InferredTypes, data: Path) -> 
     # Few runs take a trace: the others need not wait for the import.
     from runner.worker.trace import TraceProgram, prepare
 
+    if experiment.traced is Program.AUTO:
+        return prepare(naming.regional(experiment.written or experiment), data)
     if experiment.traced is not Program.DERIVED:
         return prepare(experiment.alone("per_device"), data)
     if types.derived is None:

@@ -92,6 +92,8 @@ class Walker:
     """Whether JAX is calling a function that combines two values; a refusal there is one of the whole call."""
     _numbered: dict[int, Any] = field(init=False, default_factory=dict[int, Any])
     _section: Section = field(init=False, default="graph")
+    _in_region: bool = field(init=False, default=False)
+    """Whether it is inside of a `shard_map` of the graph, whose mesh one inside of it has too."""
 
     def run(self, statements: Sequence[Statement], section: Section) -> None:
         """Evaluate lines of a section. Raises `InvalidExperiment` at the first refusal."""
@@ -258,20 +260,21 @@ class Walker:
     def _region(self, equation: Equation, repeat: Repeat, region: Region) -> None:
         """Evaluate a `shard_map`, line by line inside of JAX's own."""
         (graph,) = equation.bodies
-        outer, experiment = self._numbered, self.experiment
+        outer, experiment, nested = self._numbered, self.experiment, self._in_region
 
         def shard(*blocks: Any) -> tuple[Any, ...]:
             self._numbered = outer | dict(zip((value.number for value in graph.inputs), blocks, strict=True))
-            self.experiment = replace(experiment, check_vma=region.check_vma)
+            self.experiment, self._in_region = replace(experiment, check_vma=region.check_vma), True
             try:
                 self._run(graph)
                 return tuple(self._numbered[output] for output in graph.outputs)
             finally:
-                self._numbered, self.experiment = outer, experiment
+                self._numbered, self.experiment, self._in_region = outer, experiment, nested
 
         mapped = jax.shard_map(
             shard,
-            mesh=self.devices(region.mesh),
+            mesh=None if nested or self._section == "per_device" else self.devices(experiment.mesh),
+            axis_names=set(region.manual),
             in_specs=tuple(map(partition, region.in_specs)),
             out_specs=tuple(map(partition, region.out_specs)),
             check_vma=region.check_vma,

@@ -12,6 +12,7 @@ from runner.show.page import drawing
 from runner.show.page.frame import Part
 from runner.show.page.markup import Inside, Markup, badge, code, table, tag
 from runner.show.table import Table
+from runner.show.trace import computed_by
 from runner.words import devices_text, on_devices
 
 _DEVICES = 16
@@ -44,7 +45,7 @@ def _lead(trace: Trace) -> str:
     if trace.taken_from == "interpreter":
         return f"Every value on every device, by the SPMD interpreter alone ({trace.reason})."
     program = trace.taken_from
-    lead = f"Every value on every device, as {program} computed it, compared with the SPMD interpreter's."
+    lead = f"Every value on every device, {computed_by(trace)}, compared with the SPMD interpreter's."
     if trace.steps_one_by_one:
         lead += f" The steps of {', '.join(trace.steps_one_by_one)} ran one by one, without jax.lax.fori_loop."
     if trace.same_outputs is False:

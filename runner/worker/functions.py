@@ -1017,7 +1017,10 @@ class _FunctionReader:
             devices=calls.devices(self.probe.target.platform)[: axes.size],
         )
         shardings = [NamedSharding(mesh, partition(specs[operand])) for operand in structs]
-        compiled = calls.jit(function, in_shardings=shardings).lower(*structs.values()).compile()
+        try:
+            compiled = calls.jit(function, in_shardings=shardings).lower(*structs.values()).compile()
+        except _RAISED as error:
+            raise self._raised(error, f"compiling '{name}'", key) from None
         given = dict(zip(tree.leaves, calls.tree.leaves(compiled.output_shardings), strict=True))
         # A result that depends on no array is on a single device and has no PartitionSpec.
         return {leaf: _entries(getattr(sharding, "spec", PartitionSpec())) for leaf, sharding in given.items()}

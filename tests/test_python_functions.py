@@ -108,6 +108,11 @@ def scaled(x):
     return x * 2.0
 
 
+def loss_of_one(x, w):
+    score = jnp.tanh(x) @ jnp.exp(w) + 1
+    return jnp.mean(score**2) + jnp.max(score)
+
+
 def halves(x):
     return {"low": x[:4], "high": x[4:]}
 
@@ -419,6 +424,10 @@ def at(text: str) -> str:
     return f"python_model.py:{number} {text}"
 
 
+LAYER = {
+    "x": {"shape": [8, 4], "spec": ["data"]},
+    "w": {"tree": "{'up': mine.stacked(key(0), 4)['up'][0], 'down': mine.stacked(key(0), 4)['down'][0]}"},
+}
 WITH_SPECS = {"params": {"tree": "mine.init(key(0), 4)", "specs": "mine.fewer_specs()"}, "x": TREE["arrays"]["x"]}
 
 
@@ -496,6 +505,22 @@ WITH_SPECS = {"params": {"tree": "mine.init(key(0), 4)", "specs": "mine.fewer_sp
             LINE | {"graph": {"y": "mine.outer(x)"}, "references": {"inner": "mine.BATCH"}},
             "references.inner",
             "'mine.BATCH' is no function, which a reference is",
+        ),
+        (
+            LINE | {"graph": {"y": "mine.layer(x, w)"}, "arrays": LAYER, "constraints": {"mlp": ["data"]}},
+            "constraints.mlp",
+            "graph computes no 'mlp'; write 'y/mlp'",
+        ),
+        (
+            LINE | {"graph": {"y": "mine.outer(x)"}, "constraints": {"mlp": ["data"]}},
+            "constraints.mlp",
+            "graph computes no 'mlp'; there are y; a value inside a call is named by jax.named_scope, or "
+            "jax.ad_checkpoint.checkpoint_name",
+        ),
+        (
+            LINE | {"graph": {"z": "mine.loss_of_one(x, x[0])"}},
+            "outputs.y",
+            "graph computes no 'y'; it has z",
         ),
         (
             LINE | {"functions": {"f(a)": "mine.scaled(a)"}, "graph": {"y": "map(f, x)"}},

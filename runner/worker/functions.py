@@ -784,7 +784,7 @@ class _FunctionReader:
                 check_vma=self.probe.check_vma,
                 references={name.rpartition(".")[2]: each for name, each in self.references.items()},
                 taken=self.taken,
-                marks=None if local or not self.constrained else marks,
+                marks=marks if not local and self._mapping("constraints") else None,
             )
             return lines, result[0]
 
@@ -979,8 +979,25 @@ class _FunctionReader:
         """The first pattern in `constraints` that matches a path inside a call."""
         return next((pattern for pattern in self.constrained if fits(pattern, path)), None)
 
+    def _check_named(self) -> None:
+        """Refuse constraints on names that no line, array or tree has, with what they may name instead."""
+        lines = {name for section in (BOTH, *SECTIONS) for name, _ in all_names(self.definition[section], (section,))}
+        known = {*lines, *self.arrays, *self.trees, *self.paths}
+        for name in self._mapping("constraints").keys() - self.constrained.keys():
+            if not isinstance(name, str) or name in known or "." in name or "," in name:
+                continue
+            within = sorted(path for path in self.inside if name in path.split("/"))
+            paths = {path for path in self.paths.values() if "/" in path}
+            near = f"; write '{within[0]}'" if within else nearest(name, {*known, *self.inside})
+            near = near or f"; there are {listed(sorted({*lines, *self.inside, *paths})[:12])}"
+            message = f"graph computes no '{name}'{near}"
+            if not self.inside:
+                message += "; a value inside a call is named by jax.named_scope, or jax.ad_checkpoint.checkpoint_name"
+            raise invalid(("constraints", name), message)
+
     def _constraints(self) -> dict[str, Any]:
         """The constraints, for leaves by name and for values inside calls by pattern."""
+        self._check_named()
         specs: dict[str, Any] = {}
         used = {pattern for function in self.imported.values() for pattern in function.constraints.values()}
         for pattern, spec in self.constrained.items():

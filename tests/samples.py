@@ -61,7 +61,12 @@ SAMPLES: dict[str, list[str]] = {
         "power pow float_power xlogy",
         "f(U, A)",
     ),
-    **_each("betaln rel_entr kl_div xlog1py", "f(U, U.T.T)", "f(U, 2.0)"),
+    **_each("betaln rel_entr kl_div xlog1py gammainc gammaincc", "f(U, U.T.T)", "f(U, 2.0)"),
+    "zeta": ["zeta(U + 1.5, U)"],
+    "polygamma": ["polygamma(ones_like(U), U)"],
+    "clz": ["clz(I)"],
+    "bitcast_convert_type": ["bitcast_convert_type(A, 'int32')", "bitcast_convert_type(I, 'float32')"],
+    "nextafter": ["nextafter(A, W)", "nextafter(A, 2.0)"],
     **_each(
         "real imag conj conjugate angle ifft irfft ifft2 irfft2 ifftn irfftn",
         "f(Z)",

@@ -371,6 +371,36 @@ def as_given(x, b):
     return x, {"sum": x + b}
 
 
+@function((4, 8))
+def of_bits(x: Any) -> Any:
+    bits = jax.lax.bitcast_convert_type(x, jnp.uint32)
+    fewer = jax.lax.bitcast_convert_type(bits & jnp.uint32(0xFFFF0000), jnp.float32)
+    halves = jax.lax.bitcast_convert_type(x, jnp.bfloat16)
+    again = jax.lax.bitcast_convert_type(jax.lax.bitcast_convert_type(x, jnp.uint8), jnp.float32)
+    return bits >> 23, fewer, halves[..., 1], again, jnp.frexp(x), jnp.ldexp(x, 3), jax.lax.clz(bits)
+
+
+@function((4, 8))
+def of_next_floats(x: Any) -> Any:
+    half = x.astype(jnp.bfloat16)
+    return (jnp.nextafter(x, jnp.inf) - x) * 1e6, jnp.nextafter(half, jnp.zeros_like(half)) - half
+
+
+@function((4, 8))
+def of_special_functions(x: Any) -> Any:
+    a = jnp.abs(x) + 1
+    special = jax.scipy.special
+    return special.gammainc(a, a + x), special.gammaincc(a, a), special.zeta(a + 1, a), special.polygamma(2, a)
+
+
+@function((8, 8), ("i", 5, 8))
+def of_rare_kinds(x: Any, i: Any) -> Any:
+    scattered = x.at[i].subtract(x[:5])
+    four_bits = (x * 2).astype(jnp.int4) + 1
+    grouped = jax.lax.reshape(x, (64,), dimensions=(1, 0))
+    return scattered, jax.lax.approx_max_k(x, 2), jax.lax.approx_min_k(x, 2), four_bits.astype(jnp.int32), grouped
+
+
 KEY = jax.random.key(7)
 
 
@@ -553,8 +583,12 @@ def searching(x: Any) -> Any:
     return jax.lax.while_loop(lambda x: x.sum() > 1, lambda x: x / 2, x)
 
 
-def next_float(x: Any) -> Any:
-    return jnp.nextafter(x, jnp.inf)
+def poisson(x: Any) -> Any:
+    return jax.random.poisson(jax.random.key(0), jnp.abs(x))
+
+
+def of_another_key(x: Any) -> Any:
+    return x + jax.random.normal(jax.random.key(0, impl="rbg"), x.shape)
 
 
 def applied(x: Any) -> Any:
@@ -567,9 +601,11 @@ REFUSED = {
     kernel: f"a Pallas kernel 'doubling' is not read: {NAMED}",
     searching: "a while_loop of which no constant says how many steps it takes at most: let its condition say so, as "
     "in `(i < 100) & (error > 1e-6)`, or name a reference for a function with jit that has it inside",
-    next_float: "'nextafter': the oracle's floats are float64, of which another one is next; add a small number, or "
-    "name a reference for a function with jit that does so inside",
-    applied: "'scatter' with a function of its own, as x.at[index].apply has: set what the function gives",
+    of_another_key: "a random key of 'rbg': XLA's compiler draws its numbers, differently for each platform and "
+    "layout; draw by a key of threefry2x32, JAX's default, or draw outside and pass the numbers as an argument",
+    poisson: "a while_loop of up to 2,147,483,647 steps, which the oracle would interpret one by one, and 1,000,000 "
+    "are the most: bound it by fewer, or name a reference for a jitted function that has it",
+    applied: "'scatter' with a function of its own, as x.at[index].apply has: set its results, x.at[i].set(f(x[i]))",
 }
 
 

@@ -492,6 +492,16 @@ CASES = {
     "erf_inv": call(floats((*UNIT, 1.0, -1.0, 2.0))),
     "lgamma": call(floats((*PLAIN, float("inf")))),
     "digamma": call(floats((*POSITIVE, -0.5, -1.5, -1.0))),
+    **dict.fromkeys(
+        ("gammainc", "gammaincc"), elementwise(lambda s: floats(POSITIVE, s), lambda s: floats((*POSITIVE, 0.0), s))
+    ),
+    "zeta": elementwise(lambda s: floats((1.5, 2.0, 5.0), s), lambda s: floats(POSITIVE, s)),
+    "polygamma": call(floats((0.0, 1.0, 2.0), (3,)), floats(POSITIVE, (3,))),
+    "clz": call(st.one_of(wide_ints(), ints(0, 255, dtype=np.uint8))),
+    "bitcast_convert_type": st.one_of(
+        call(floats((*PLAIN, float("inf"), -0.0)), pick("int32", "uint32")), call(ints(-5, 2**30), "float32")
+    ),
+    "nextafter": elementwise(lambda s: floats((*PLAIN, 0.0), s), lambda s: floats((*PLAIN, float("inf")), s)),
     **dict.fromkeys(("gammaln", "entr", "log_ndtr", "i0", "i0e", "i1", "i1e"), call(floats(POSITIVE))),
     **dict.fromkeys(("expit", "ndtr"), call(floats())),
     **dict.fromkeys(("logit", "ndtri"), call(floats((0.125, 0.25, 0.5, 0.75, 0.875)))),

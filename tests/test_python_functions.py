@@ -108,6 +108,11 @@ def scaled(x):
     return x * 2.0
 
 
+def loss_of_one(x, w):
+    score = jnp.tanh(x) @ jnp.exp(w) + 1
+    return jnp.mean(score**2) + jnp.max(score)
+
+
 def halves(x):
     return {"low": x[:4], "high": x[4:]}
 
@@ -232,6 +237,35 @@ def test_functions_are_called_in_repeats_with_trees_that_are_carried_and_sliced(
     ran(folder, LAYERS | {"constraints": {"layers.new_h": ["data", "model"]}}, tmp_path)
     text = (tmp_path / "program_auto.py").read_text(encoding="utf-8")
     assert "mine.moved({'m': s_m, 'n': s_n}, {'down': w_down, 'up': w_up})".replace("'", '"') in text
+
+
+OWN: dict[str, Any] = LAYERS | {
+    "functions": {
+        "grown(w, s, x, n=1)": {
+            "y": "mine.shifted(x * 2, w, n)",
+            "loop": {"repeat": 2, "over": {"v": "w"}, "carry": {"s": "s"}, "body": {"s": "mine.moved(s, v)"}},
+            "last": "loop.s",
+            "norm": {"graph": "y_norm", "per_device": "psum(y_norm, 'data')"},
+            "result": "(last, norm / n)",
+        },
+        "twice(params, x)": {
+            "s, norm": "grown(params, state, mine.scaled(x), n=2)",
+            "result": "(s, norm + mine.scaled(norm))",
+        },
+    },
+    "both": {"new, total": "twice(params, x)"},
+    "graph": {"choice": "cond(total > 0, lambda: mine.scaled(total), lambda: total)"},
+    "per_device": {"choice": "mine.scaled(total)"},
+    "outputs": {"new": [], "total": [], "choice": []},
+    "program": "all",
+}
+
+
+def test_functions_of_the_experiment_call_python_with_trees_and_static_arguments(folder: Path, tmp_path: Path) -> None:
+    record = ran(folder, OWN, tmp_path)
+    assert {"auto", "derived", "shard_map"} <= record.programs.keys()
+    text = (tmp_path / "program_auto.py").read_text(encoding="utf-8")
+    assert 'return jax.tree.leaves(mine.shifted(x * 2, {"down": w_down, "up": w_up}, 2))' in text
 
 
 def test_device_code_is_called_in_repeats_of_repeats(folder: Path, tmp_path: Path) -> None:
@@ -390,6 +424,10 @@ def at(text: str) -> str:
     return f"python_model.py:{number} {text}"
 
 
+LAYER = {
+    "x": {"shape": [8, 4], "spec": ["data"]},
+    "w": {"tree": "{'up': mine.stacked(key(0), 4)['up'][0], 'down': mine.stacked(key(0), 4)['down'][0]}"},
+}
 WITH_SPECS = {"params": {"tree": "mine.init(key(0), 4)", "specs": "mine.fewer_specs()"}, "x": TREE["arrays"]["x"]}
 
 
@@ -469,10 +507,46 @@ WITH_SPECS = {"params": {"tree": "mine.init(key(0), 4)", "specs": "mine.fewer_sp
             "'mine.BATCH' is no function, which a reference is",
         ),
         (
-            LINE | {"functions": {"f": {"of": ["a"], "result": "mine.scaled(a)"}}, "graph": {"y": "f(x)"}},
-            "functions.f.result",
-            "mine.scaled is called where no line of its own can be; call it in a line of a section, or of the body of "
-            "a repeat",
+            LINE | {"graph": {"y": "mine.layer(x, w)"}, "arrays": LAYER, "constraints": {"mlp": ["data"]}},
+            "constraints.mlp",
+            "graph computes no 'mlp'; write 'y/mlp'",
+        ),
+        (
+            LINE | {"graph": {"y": "mine.outer(x)"}, "constraints": {"mlp": ["data"]}},
+            "constraints.mlp",
+            "graph computes no 'mlp'; there are y; a value inside a call is named by jax.named_scope, or "
+            "jax.ad_checkpoint.checkpoint_name",
+        ),
+        (
+            LINE | {"graph": {"z": "mine.loss_of_one(x, x[0])"}},
+            "outputs.y",
+            "graph computes no 'y'; it has z",
+        ),
+        (
+            LINE | {"functions": {"f(a)": "mine.scaled(a)"}, "graph": {"y": "map(f, x)"}},
+            "graph.y",
+            "'f' calls Python, which is read at the types of its arguments: where a function is expected write a "
+            "lambda that calls it with lines, as lambda: f(x); for map call jax.lax.map in Python",
+        ),
+        (
+            LINE | {"functions": {"f(a)": "mine.scaled(a, z)"}, "graph": {"y": "f(x)"}},
+            "functions.f(a)",
+            "no 'z'; Python has mine, key, a here",
+        ),
+        (
+            LINE | {"functions": {"f(a)": "mine.scaled(a)"}, "graph": {"y": "f(x, x)"}},
+            "graph.y",
+            "f(): too many positional arguments; it takes (a)",
+        ),
+        (
+            LINE | {"functions": {"f(a)": "mine.scaled(f(a))"}, "graph": {"y": "f(x)"}},
+            "functions.f(a)",
+            "no 'f'; Python has mine, key, a here",
+        ),
+        (
+            LINE | {"functions": {"f(a)": "mine.scaled(a) + g(a)", "g(a)": "f(a) * 2"}, "graph": {"y": "f(x)"}},
+            "functions.g(a)",
+            "'f' calls itself",
         ),
         (
             LINE

@@ -74,6 +74,8 @@ class ExpectableKeys:
     """Reads the PartitionSpec at a key."""
     size: Callable[[object, Key], int]
     """Reads an integer, or an expression of dims and sizes of mesh axes."""
+    generated: Collection[str] = ()
+    """The names of lines of Python functions, which are known, but not suggested."""
 
 
 def read(
@@ -176,7 +178,8 @@ def _lines(value: Any, key: Key, names: ExpectableKeys, program: Program) -> tup
     every = {line for lines in names.lines.values() for line in lines}
     for i, line in enumerate(value):
         if not isinstance(line, str) or line not in every:
-            raise invalid((*key, i), f"there is no line {line!r}{nearest(str(line), every) or _list(sorted(every))}")
+            written = sorted(every - {*names.generated})
+            raise invalid((*key, i), f"there is no line {line!r}{nearest(str(line), written) or _list(written)}")
     # Expectations of per_device name lines that the graph does not have.
     return tuple(line for line in value if line in names.lines[program])
 
@@ -185,7 +188,8 @@ def _layouts(value: Any, key: Key, names: ExpectableKeys) -> dict[str, Spec]:
     check(value, key, FORMS["layouts"])
     for name in value:
         if name not in names.values:
-            hint = nearest(str(name), names.values) or _list(sorted(names.values))
+            written = sorted({*names.values} - {*names.generated})
+            hint = nearest(str(name), written) or _list(written)
             raise invalid((*key, name), f"graph computes no '{name}'{hint}")
     return {name: names.spec([] if spec is None else spec, (*key, name)) for name, spec in value.items()}
 

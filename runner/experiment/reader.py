@@ -5,7 +5,7 @@ What only JAX can know (shapes and dtypes of the nodes) is checked by `runner/wo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from runner.config import schema
@@ -14,7 +14,7 @@ from runner.experiment import auto, divergence, expect, extent, hardware, topolo
 from runner.experiment.checkpoints import check_names
 from runner.experiment.forms import PLATFORMS, check, choices
 from runner.experiment.functions import read_functions
-from runner.experiment.imported import constrained, read_imported
+from runner.experiment.imported import constrained, frames, read_imported
 from runner.experiment.layouts import check_blocks, read_array, read_manual, read_mesh, read_specs
 from runner.experiment.lines import Flat, flat
 from runner.experiment.model import (
@@ -113,16 +113,17 @@ def read(config: Mapping[str, Any]) -> Experiment:
         raise invalid((), "there is nothing to run: the experiment needs a graph, a per_device, or both")
     outputs = read_specs(config["outputs"], "outputs", specs)
     grad = read_gradient(config["grad"], arrays, outputs, sections)
-    check_outputs(outputs, sections, grad)
+    imports = read_imported(config)
+    generated = {str(line) for section in SECTIONS for line in frames(statements[section], imports)}
+    check_outputs(outputs, sections, grad, generated)
     check_gradients(grad, sections)
     implied = undeclared(grad, arrays, outputs)
     outputs |= implied
     constraints = read_specs(config["constraints"], "constraints", specs)
-    imports = read_imported(config)
     patterns = {pattern for function in imports.functions.values() for pattern in function.constraints.values()}
     by_pattern = {pattern: constraints.pop(pattern) for pattern in patterns}
     known = {name for _, name in paths(sections["graph"])} | values
-    check_constraints(constraints, known, sections["per_device"] if automatic else (), mesh, automatic)
+    check_constraints(constraints, known, sections["per_device"] if automatic else (), mesh, automatic, generated)
     for section in SECTIONS:
         check_inside(("constraints",), constraints, statements[section], imports)
         check_inside(("outputs",), outputs, statements[section], imports)
@@ -137,7 +138,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
     # A program on one device, which does all the work there, is no evidence about hardware with many.
     left_out = tuple(program for program in programs if target.topology and not chosen and not program.on_mesh)
     programs = tuple(program for program in programs if program not in left_out)
-    expectable = _expectable(sections, grad, outputs, specs, dims)
+    expectable = _expectable(sections, grad, outputs, specs, dims, generated)
     experiment = Experiment(
         name=name,
         mesh=mesh,
@@ -371,6 +372,7 @@ def _expectable(
     outputs: Mapping[str, Spec],
     specs: Specs,
     dims: Mapping[str, int],
+    generated: Collection[str],
 ) -> expect.ExpectableKeys:
     gradients = grad.names if grad else ()
     return expect.ExpectableKeys(
@@ -382,4 +384,5 @@ def _expectable(
         sections={program: program.section for program in Program if not sections[program.section]},
         spec=specs.read,
         size=lambda value, key: read_size(value, key, dims, specs.mesh),
+        generated=generated,
     )

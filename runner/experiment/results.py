@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from runner import dtypes
@@ -28,10 +28,14 @@ from runner.layout import Mesh, Spec
 from runner.untyped import is_list
 
 
-def known_result(name: str, section: str, known: set[str], where: str) -> None:
-    """Raise `InvalidExperiment` for a name that is not among those that `where` knows."""
+def known_result(name: str, section: str, known: set[str], where: str, generated: Collection[str]) -> None:
+    """Raise `InvalidExperiment` for a name that is not among those that `where` knows.
+
+    Names that were `generated` for lines of Python functions are known, but not suggested.
+    """
     if name not in known:
-        raise invalid((section, name), f"{where} computes no '{name}'{nearest(name, known) or _there(known)}")
+        written = known - {*generated}
+        raise invalid((section, name), f"{where} computes no '{name}'{nearest(name, written) or _there(written)}")
 
 
 def _there(known: set[str]) -> str:
@@ -45,6 +49,7 @@ def check_constraints(
     per_device: tuple[Flat, ...],
     mesh: Mesh,
     automatic: tuple[str, ...],
+    generated: Collection[str] = (),
 ) -> None:
     """Raise `InvalidExperiment` for a constraint that cannot be applied.
 
@@ -53,7 +58,7 @@ def check_constraints(
     alone = {name for _, name in paths(per_device)} - named
     for name, spec in constraints.items():
         if name not in alone:
-            known_result(name, "constraints", named | alone, "the experiment" if automatic else "graph")
+            known_result(name, "constraints", named | alone, "the experiment" if automatic else "graph", generated)
             continue
         for i, axes in enumerate(spec):
             for axis in axes:
@@ -92,7 +97,10 @@ def check_inside(key: Key, names: Iterable[str], statements: Sequence[Statement]
 
 
 def check_outputs(
-    outputs: Mapping[str, Spec], sections: Mapping[Section, tuple[Flat, ...]], grad: Gradient | None
+    outputs: Mapping[str, Spec],
+    sections: Mapping[Section, tuple[Flat, ...]],
+    grad: Gradient | None,
+    generated: Collection[str] = (),
 ) -> None:
     if not outputs:
         raise invalid(
@@ -107,7 +115,7 @@ def check_outputs(
             continue
         for section, statements in sections.items():
             if statements:
-                known_result(name, "outputs", results(statements), section)
+                known_result(name, "outputs", results(statements), section, generated)
 
 
 DIFFERENCES = 1000

@@ -10,7 +10,10 @@ from runner.language.operations import OPERATIONS
 
 
 def warnings(experiment: Experiment) -> list[str]:
-    """A warning for each line that no output depends on: the compiler removes it."""
+    """A warning for each line that no output depends on: the compiler removes it.
+
+    Lines inside a call of Python have none, as they stand in no file; the call has one.
+    """
     held = {name for expected in experiment.expected.values() for name in expected.layouts}
     needed: dict[Section, set[str]] = {
         "graph": {*experiment.results, *experiment.constraints, *held},
@@ -20,6 +23,7 @@ def warnings(experiment: Experiment) -> list[str]:
         f"nothing reads '{path}' of {section}: the compiler removes it{_with(experiment.computed(section), statement)}"
         for section, names in needed.items()
         for path, statement in _unread(experiment.lines(section), names)
+        if statement.line.path not in experiment.frames[section]
     ]
 
 

@@ -32,10 +32,10 @@ _NOT_HERE = """
 | `jax.nn.initializers` | [`init`](language.md#arrays) of an array |
 | `jax.random.gamma`, `beta`, `dirichlet`, `poisson` | an array with `init: "load('file.npy')"` |
 | `jax.scipy.linalg.lu`, `lu_factor` | `lu(a)`, both triangles, the swaps, the order of the rows |
-| `jnp.linalg.eig`, `jax.scipy.linalg.expm`, `gammainc`, `betainc`, `map_coordinates` | nothing |
+| `jnp.linalg.eig`, `jax.scipy.linalg.expm`, `betainc`, `map_coordinates` | nothing |
 | `jax.image.resize` by `'linear'` or `'cubic'` | a product with the matrix of its weights, an array |
 | `jax.lax.conv_general_dilated_patches` | `conv_general_dilated` with a kernel that is an identity |
-| `jax.lax.bitcast_convert_type`, `jnp.nextafter`, `jnp.frexp` | nothing: the oracle's floats are float64 |
+| `jax.lax.bitcast_convert_type` to a dtype of another size, `jnp.frexp` | the bits as an unsigned integer, and shifts |
 | `jnp.issubdtype`, `jnp.result_type`, `jnp.isscalar` | write the dtype: it is known when the line is written |
 | `jnp.nonzero`, `jnp.unique`, `x[mask]` | nothing: their shapes depend on values |
 | `jax.lax.psend`, `precv` | `ppermute` |

@@ -47,11 +47,11 @@ def _float(named: str | None, arguments: Mapping[str, Any]) -> str | None:
             return None
 
 
-def drawn(operation: Operation, equation: Equation) -> Operand | None:
-    """The operand whose dtype determines the random numbers that a call draws, if it has one."""
-    if operation.draws is None:
+def of_own_dtype(operation: Operation, equation: Equation) -> Operand | None:
+    """The operand on whose dtype in JAX the result of a call depends, if there is one."""
+    if operation.dtype_of is None:
         return None
-    argument = bound(operation, equation).arguments.get(operation.draws)
+    argument = bound(operation, equation).arguments.get(operation.dtype_of)
     return None if argument == Const(None) else argument
 
 

@@ -32,24 +32,46 @@ class PythonCall:
         return filled(self.text, texts)
 
 
-def taken_out(text: str, imports: Collection[str]) -> tuple[str, dict[str, PythonCall]]:
-    """Replace each call of a function in `imports` by a new name; return the expression and the calls by these names.
+@dataclass(frozen=True)
+class OwnCall:
+    """A call of a function of the experiment: its text, the function's name, and the texts of its arguments."""
 
-    Raises `SyntaxFault` for syntax that is not allowed in such a call. Returns text that is not Python unchanged.
+    text: str
+    function: str
+    operands: tuple[str, ...]
+    named: tuple[tuple[str, str], ...]
+
+
+def taken_out(
+    text: str, imports: Collection[str], own: Collection[str] = ()
+) -> tuple[str, dict[str, PythonCall | OwnCall]]:
+    """Replace each call of a function in `imports` or in `own` by a new name.
+
+    Returns the expression and the calls by these names, inner calls first: an argument of a call of the experiment's
+    `own` functions is an expression, which may contain such names. Text that is not Python is returned unchanged.
+    Raises `SyntaxFault` for syntax that is not allowed in a call of Python.
     """
     text = on_one_line(text)
     try:
         tree = ast.parse(text.strip(), mode="eval")
     except (SyntaxError, ValueError):
         return text, {}
-    calls: dict[str, PythonCall] = {}
+    calls: dict[str, PythonCall | OwnCall] = {}
 
     class CallsToNames(ast.NodeTransformer):
         def visit_Call(self, node: ast.Call) -> Any:
-            if _root(node.func) not in imports:
+            written = ast.unparse(node)
+            if _root(node.func) in imports:
+                call = _call(node, text)
+            elif isinstance(node.func, ast.Name) and node.func.id in own:
+                self.generic_visit(node)
+                operands = tuple(map(ast.unparse, node.args))
+                named = tuple((each.arg or "", ast.unparse(each.value)) for each in node.keywords)
+                call = OwnCall(written, node.func.id, operands, named)
+            else:
                 return self.generic_visit(node)
             name = f"call_{len(calls) + 1}_"
-            calls[name] = _call(node, text)
+            calls[name] = call
             return ast.Name(name, ast.Load())
 
     expression = ast.unparse(CallsToNames().visit(tree))

@@ -13,9 +13,10 @@ from runner.estimate.model import Estimate, bottleneck
 from runner.evidence import words
 from runner.evidence.model import CompilerWarning, Profile
 from runner.experiment.program import Program
-from runner.record.model import CompiledProgram, Pictures, Record
+from runner.record.model import CompiledProgram, Mode, Pictures, Record
 from runner.record.verdicts import FileChecks, OutputVerdict, SectionsVerdict, Undecided, ValueOutput, ValueVerdict
 from runner.sharding.plan import Planned
+from runner.why.least import joined, parts
 
 Names = Mapping[str, str]
 
@@ -47,6 +48,7 @@ def readable(record: Record) -> Record:
     return replace(
         record,
         programs=programs,
+        modes=record.modes and [_mode(mode, names) for mode in record.modes],
         checks=_checks(record.checks, names),
         arrays={record.paths.get(name, name): array for name, array in record.arrays.items()},
         pictures=record.pictures and _pictures(record.pictures, record.paths),
@@ -71,6 +73,20 @@ def readable_program(program: CompiledProgram, names: Names) -> CompiledProgram:
         estimate=program.estimate and _estimate(program.estimate, names),
         plan=program.plan and _plan(program.plan, names),
     )
+
+
+def _mode(mode: Mode, names: Mapping[str, Names]) -> Mode:
+    """Return a mode whose gap has readers' names; lines with the same name are one, and are left out if equal."""
+    if mode.gap is None:
+        return mode
+    known = {**names.get(lines_of(mode.gap.program), {}), **names.get(lines_of(mode.program), {})}
+    lines: dict[str, list[int]] = {}
+    for line, (mine, theirs) in mode.gap.lines.items():
+        name = joined(dict.fromkeys(known.get(part, part) for part in parts(line)))
+        before = lines.get(name, [0, 0])
+        lines[name] = [before[0] + mine, before[1] + theirs]
+    different = {line: sent for line, sent in lines.items() if sent[0] != sent[1]}
+    return replace(mode, gap=replace(mode.gap, lines=different))
 
 
 def _all(lines: Sequence[str], names: Names) -> list[str]:

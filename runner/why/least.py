@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from runner import executions
@@ -23,6 +23,19 @@ class Gap:
     program: str
     times: float | None
     lines: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+
+
+_AND = " and "
+
+
+def joined(lines: Iterable[str]) -> str:
+    """The key of several lines in a `Gap`."""
+    return _AND.join(lines)
+
+
+def parts(key: str) -> list[str]:
+    """The lines that a key of a `Gap` joins."""
+    return key.split(_AND)
 
 
 def gaps(programs: Mapping[str, Sequence[Collective]], sent: Mapping[str, int]) -> dict[str, Gap]:
@@ -51,9 +64,9 @@ def gaps(programs: Mapping[str, Sequence[Collective]], sent: Mapping[str, int]) 
 
 def _lines(listed: Sequence[Collective]) -> Counter[str]:
     """The bytes that a device sends in each line; upper bounds if there are branches."""
-    parts: dict[str, list[Part]] = {}
+    runs: dict[str, list[Part]] = {}
     for collective in listed:
         if collective.count is not None and collective.bytes_sent is not None:
-            line = " and ".join(sorted(collective.nodes)) or "no line"
-            parts.setdefault(line, []).append((collective.count, collective.branches, collective.bytes_sent))
-    return Counter({line: executions.most(executions.total(of_line)) or 0 for line, of_line in parts.items()})
+            line = joined(sorted(collective.nodes)) or "no line"
+            runs.setdefault(line, []).append((collective.count, collective.branches, collective.bytes_sent))
+    return Counter({line: executions.most(executions.total(of_line)) or 0 for line, of_line in runs.items()})

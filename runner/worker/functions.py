@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import importlib
 import linecache
+import string
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from inspect import ismodule
 from pathlib import Path
@@ -25,17 +26,18 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from runner import codec, dtypes
 from runner.config import schema
 from runner.experiment.frames import free
+from runner.experiment.functions import CHECKPOINT, RESULT, DefinedFunction, is_static, read_functions
 from runner.experiment.imported import KEY, Imported, Imports, skeleton
 from runner.experiment.patterns import fits, flattened, is_pattern
 from runner.experiment.plain import check_name, located
 from runner.experiment.reader import read
-from runner.experiment.written import BOTH, all_names, is_choice, spread, targets
+from runner.experiment.written import BOTH, WrittenLine, all_names, is_choice, spread, targets
 from runner.faults import Fault, InvalidExperiment, Key, invalid, key_text, nearest
 from runner.graph.source import SECTIONS, Section
-from runner.language import python
+from runner.language import python, python_source
 from runner.language.operations import CONSTANTS, OPERATIONS
-from runner.language.python import PythonCall
-from runner.language.syntax import SyntaxFault
+from runner.language.python import OwnCall, PythonCall
+from runner.language.syntax import SyntaxFault, parse
 from runner.untyped import is_mapping
 from runner.words import listed
 from runner.worker import calls, imported, jaxprs, phases, types, versions
@@ -79,12 +81,50 @@ class _RepeatAround:
     repeat: Mapping[str, Any]
     lines: Mapping[str, Any]
 
-    def probing(self, inner: Mapping[str, Any], probes: Mapping[str, str]) -> dict[str, Any]:
-        """The repeat as far as it is read, with the lines `inner` and `probes`, whose values are stacked."""
+    stacks: int = 1
+
+    def probing(self, probing: _Probing) -> _Probing:
+        """The repeat as far as it is read, around what computes the probes, whose values are stacked."""
         kept = {part: value for part, value in self.repeat.items() if part not in ("stack", "checkpoint")}
-        return {
-            self.name: {**kept, "body": {**self.lines, **inner, **probes}, "stack": {name: name for name in probes}}
-        }
+        body = {**self.lines, **probing.lines, **probing.probes}
+        stacked = {**kept, "body": body, "stack": {probe: probe for probe in probing.probes}}
+        probes = {probe: f"{self.name}.{probe}" for probe in probing.probes}
+        return _Probing({self.name: stacked}, probes, probing.functions)
+
+
+@dataclass(frozen=True)
+class _FunctionAround:
+    """A function of the experiment around a line, in one of its calls.
+
+    - `name`: the line of the call; `arguments`: the texts of its arguments, by parameter.
+    - `lines`: those of the function before that line.
+    """
+
+    name: str
+    arguments: Mapping[str, str]
+    lines: Mapping[str, Any]
+    stacks: int = 0
+
+    def probing(self, probing: _Probing) -> _Probing:
+        """The function as far as it is read, with the probes as its results, and its call."""
+        name = f"probed{len(probing.functions)}_"
+        probes = {probe: f"{probe}of_{name}" for probe in probing.probes}
+        body = {**self.lines, **probing.lines, **probing.probes}
+        function = {"of": [*self.arguments], **body, "result": _tuple_of(probing.probes)}
+        lines = {", ".join(probes.values()): f"{name}({', '.join(self.arguments.values())})"}
+        return _Probing(lines, probes, {**probing.functions, name: function})
+
+
+@dataclass(frozen=True)
+class _Probing:
+    """Lines that compute the values whose types are asked for, and the functions that these lines call.
+
+    `probes` has the name that a value has behind the lines, by the name of its probe.
+    """
+
+    lines: Mapping[str, Any]
+    probes: Mapping[str, str]
+    functions: Mapping[str, Any]
 
 
 def traced(definition: Mapping[str, Any], folder: Path, into: Path) -> dict[str, Any]:
@@ -123,24 +163,41 @@ class _FunctionReader:
     references: dict[str, Callable[..., Any]] = field(default_factory=dict[str, Callable[..., Any]])
     called: set[str] = field(default_factory=set[str])
     """The names of the functions that lines call, directly or inside."""
+    statics: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The static arguments of the function around, as texts by parameter."""
+    inside_functions: list[DefinedFunction] = field(default_factory=list[DefinedFunction])
+    """The functions of the experiment that are being read."""
+    scope: set[str] | None = None
+    """The names that are visible in the function around; None outside of functions."""
+    local: frozenset[str] = frozenset()
+    """The names that the function around defines, which are not the experiment's arrays of these names."""
 
     def done(self) -> dict[str, Any]:
         self.probe = read(skeleton(self.definition))
-        self.taken = {*self.probe.dims, *OPERATIONS, *CONSTANTS, *self.definition["functions"], *_KEYS}
-        for section in (BOTH, *SECTIONS):
-            self.taken |= {name for name, _ in all_names(self.definition[section], (section,))}
+        self.taken = {*self.probe.dims, *OPERATIONS, *CONSTANTS, *_KEYS}
         self.taken |= {*self.definition["imports"], *self.definition["arrays"]}
         for name, source in self.definition["imports"].items():
             phases.tell(f"{source} was imported")
             self._import(name, source)
-        self._refuse_inside(self.definition["functions"], ("functions",))
+        defined = read_functions(self.definition["functions"], {}, ())
+        self.calling = _calling(defined, self.objects)
+        self.plain = {
+            written: value
+            for written, value in self.definition["functions"].items()
+            if not any(function.key[-1] == written for function in self.calling.values())
+        }
+        self.taken |= {name for name in defined if name not in self.calling}
+        self.fixed = {*self.taken}
+        for section in (BOTH, *SECTIONS):
+            self.taken |= {name for name, _ in all_names(self.definition[section], (section,))}
+        self.taken |= {name for function in self.calling.values() for name in function.own}
         self.references = {
             name: self._reference(source, ("references", name)) for name, source in self._mapping("references").items()
         }
         for name, array in spread(self.definition["arrays"], ("arrays",)).items():
             phases.tell(f"the tree '{name}' was made")
             self._array(name, schema.given(array or {}))
-        self.operands = {*self.trees}
+        self.operands = {**self.trees}
         written: dict[str, dict[str, Any]] = {section: {} for section in (BOTH, *SECTIONS)}
         for section in SECTIONS:
             self._section(section, written)
@@ -148,7 +205,7 @@ class _FunctionReader:
             **self.definition,
             **written,
             "arrays": self.arrays,
-            "functions": {**self.definition["functions"], **self.functions},
+            "functions": {**self.plain, **self.functions},
             "outputs": self._of_trees("outputs"),
             "constraints": self._constraints(),
             "grad": self._grad(),
@@ -168,6 +225,11 @@ class _FunctionReader:
             Imports(self.imported, tuple(self.preamble), names, tuple(self.modules), paths, self.written)
         )
         return changed
+
+    @property
+    def visible(self) -> set[str]:
+        """The names that a new name may not have: those of the function around, or all."""
+        return self.taken if self.scope is None else self.scope
 
     @cached_property
     def specs(self) -> dict[str, Any]:
@@ -359,7 +421,7 @@ class _FunctionReader:
             parts = [_part(part) for part in keys]
             path = "/".join([name, *parts])
             leaf = known.get(path, name) if path in known or not parts else None
-            leaf = leaf or free("_".join([name, *(_identifier(part) for part in parts)]), self.taken)
+            leaf = leaf or free("_".join([name, *(_identifier(part) for part in parts)]), self.visible)
             self.paths[leaf] = path
             leaves.append(leaf)
         structure = calls.tree.structure(value)
@@ -402,9 +464,9 @@ class _FunctionReader:
             if section == "per_device" or not self.definition[BOTH]:
                 return
         self.before: dict[str, Any] = {}
-        self.around: list[_RepeatAround] = []
+        self.around: list[_RepeatAround | _FunctionAround] = []
         self.values: set[str] = set()
-        known, self.trees = dict(self.trees), {name: self.trees[name] for name in self.trees if name in self.operands}
+        known, self.trees = dict(self.trees), dict(self.operands)
         for where in (BOTH, section):
             for name, line in self.definition[where].items():
                 key: Key = (where, name)
@@ -437,27 +499,141 @@ class _FunctionReader:
             return name, value
         if value.strip() in self.trees and "." in value:
             return self._again(name, value.strip(), key)
+        given = targets(name, key)
+        text, results = self._results(section, given, value, key)
+        if text not in results:
+            self.values |= set(given)
+            return name, self._filled(text, results, key, value) if results else value
+        written, tree, _ = results[text]
+        return ", ".join(self._give(given, tree, key, value)), written
+
+    def _results(
+        self, section: Section, given: Sequence[str], value: str, key: Key
+    ) -> tuple[str, dict[str, tuple[str, _Tree, str]]]:
+        """An expression with names for the calls of Python and of functions that contain such calls.
+
+        Each name has the call that replaces the one that is written, the tree of its results, and the written call.
+        """
         try:
-            text, calls = python.taken_out(value, self.objects)
+            text, calls = python.taken_out(value, self.objects, self.calling)
         except SyntaxFault as fault:
             raise InvalidExperiment(located(key, value, fault)) from None
-        if not calls:
-            self.values |= set(targets(name, key))
-            return name, value
-        whole = text in calls
-        given = targets(name, key)
-        results = {
-            place: self._called(section, call, key, given[0] if whole else name) for place, call in calls.items()
-        }
-        if not whole:
-            for place, (_, tree) in results.items():
-                if len(tree.leaves) != 1:
-                    message = f"{calls[place].text} gives {len(tree.leaves)} arrays; give it a line of its own"
-                    raise InvalidExperiment(Fault(key, message, value, 0, len(value)))
-            self.values |= set(given)
-            return name, python.filled(text, {place: written for place, (written, _) in results.items()})
-        ((written, tree),) = results.values()
-        return ", ".join(self._give(given, tree, key, value)), written
+        self._refuse_handed(text, key, value)
+        line = given[0] if text in calls else ", ".join(given)
+        results: dict[str, tuple[str, _Tree, str]] = {}
+        for place, call in calls.items():
+            if isinstance(call, OwnCall):
+                written, tree = self._specialised(section, call, results, key, line)
+            else:
+                filled = python.read(call.filled(self.statics)) if self.statics else call
+                written, tree = self._called(section, filled, key, line)
+            results[place] = written, tree, call.text
+        return text, results
+
+    def _filled(self, text: str, results: Mapping[str, tuple[str, _Tree, str]], key: Key, value: str) -> str:
+        """An expression with the calls that its names stand for, each of which gives one array."""
+        read = [place for place in results if place in python_source.names(text)]
+        for _, tree, call in map(results.__getitem__, read):
+            if len(tree.leaves) != 1:
+                message = f"{call} gives {len(tree.leaves)} arrays; give it a line of its own"
+                raise InvalidExperiment(Fault(key, message, value, 0, len(value)))
+        return python.filled(text, {place: results[place][0] for place in read})
+
+    # Functions of the experiment that call Python.
+
+    def _specialised(
+        self, section: Section, call: OwnCall, results: Mapping[str, tuple[str, _Tree, str]], key: Key, line: str
+    ) -> tuple[str, _Tree]:
+        """The call of the function with its calls of Python read at the types of these arguments, and its results."""
+        function = self.calling[call.function]
+        if function in self.inside_functions:
+            raise InvalidExperiment(Fault(key, f"'{function.name}' calls itself", call.text, 0, len(call.text)))
+        try:
+            bound = function.signature.bind(*call.operands, **dict(call.named))
+        except TypeError as error:
+            message = f"{function.name}(): {error}; it takes {function.signature}"
+            raise InvalidExperiment(Fault(key, message, call.text, 0, len(call.text))) from None
+        outer = self.trees, self.values, self.paths, self.statics, self.local, self.scope
+        arguments: dict[str, str] = {}
+        statics: dict[str, str] = {}
+        trees: dict[str, _Tree] = {}
+        hidden = {leaf for name in function.own & self.operands.keys() for leaf in self.operands[name].leaves}
+        self.paths, self.scope = {}, {*self.fixed, *self.functions, *self.arrays, *function.own} - hidden
+        for parameter in function.signature.parameters.values():
+            text = bound.arguments.get(parameter.name, repr(parameter.default))
+            of = self.trees.get(text)
+            if of is not None:
+                trees[parameter.name] = self._handed(parameter.name, of)
+                arguments |= dict(zip(trees[parameter.name].leaves, of.leaves, strict=True))
+                continue
+            arguments[parameter.name] = self._filled(text, results, key, call.text)
+            value = python.filled(text, self.statics)
+            if self._is_static(value):
+                statics[parameter.name] = value
+        self.local = frozenset(function.own | {*arguments})
+        self.trees = {name: tree for name, tree in self.operands.items() if name not in self.local} | trees
+        self.values, self.statics = {*arguments} - {*statics}, statics
+        lines: dict[str, Any] = {}
+        self.around.append(_FunctionAround(line, arguments, lines))
+        self.inside_functions.append(function)
+        try:
+            for written in function.body(section):
+                given, text = self._line(section, ", ".join(written.names), written.value, written.key)
+                lines[given] = text
+            gives, structure = self._gives(section, function.result(section), lines)
+        except InvalidExperiment as error:
+            raise InvalidExperiment(replace(error.fault, uses=(*error.fault.uses, key))) from None
+        self.around.pop()
+        self.inside_functions.pop()
+        self.taken |= self.visible
+        self.trees, self.values, self.paths, self.statics, self.local, self.scope = outer
+        own = free(function.name, self.taken)
+        written = self.definition["functions"][function.key[-1]]
+        kept = {CHECKPOINT: written[CHECKPOINT]} if function.checkpoint else {}
+        self.functions[own] = {"of": [*arguments], **kept, **lines, "result": _tuple_of(gives)}
+        tree = _Tree(tuple(f"{own}_{i}" for i in range(len(gives))), structure, "")
+        return f"{own}({', '.join(arguments.values())})", tree
+
+    def _gives(self, section: Section, written: WrittenLine, lines: dict[str, Any]) -> tuple[list[str], Any]:
+        """The expressions of a function's results, and their structure; calls that give trees are added to `lines`."""
+        if not isinstance(written.value, str):
+            raise invalid(written.key, "the result of a function is an expression, such as NAME.CARRIED of a repeat")
+        text, results = self._results(section, (RESULT,), written.value, written.key)
+        part = python_source.expression(text)
+        gives: list[str] = []
+        structures: list[Any] = []
+        for each in part.inside if part.kind == "sequence" else (part,):
+            if each.text in self.trees:
+                tree = self.trees[each.text]
+                gives += tree.leaves
+            elif each.text in results:
+                call, tree, _ = results[each.text]
+                names = tree.leaves if len(tree.leaves) > 1 else ()
+                if names:
+                    lines[", ".join(names)] = call
+                gives += names or (call,)
+            else:
+                gives.append(self._filled(each.text, results, written.key, written.value))
+                structures.append(0)
+                continue
+            structures.append(calls.tree.unflatten(tree.structure, [0] * len(tree.leaves)))
+        return gives, calls.tree.structure(tuple(structures) if part.kind == "sequence" else structures[0])
+
+    def _is_static(self, text: str) -> bool:
+        """Whether an argument of a function is a number, a text or a dim, or a tuple or arithmetic of these."""
+        try:
+            return is_static(parse(text).term, self.probe.dims)
+        except SyntaxFault:
+            # The reader of the call reports it.
+            return False
+
+    def _handed(self, name: str, of: _Tree) -> _Tree:
+        """A tree under the name of a carry, a slice or a parameter."""
+        tree = self._tree(name, calls.tree.unflatten(of.structure, of.leaves), None)
+        leaves = {old: f"${new}" for old, new in zip(of.leaves, tree.leaves, strict=True)}
+        template = string.Template(of.text)
+        same = all(identifier in leaves for identifier in template.get_identifiers())
+        return replace(tree, text=template.substitute(leaves) if same else "")
 
     def _repeat(self, section: Section, name: str, repeat: Mapping[str, Any], key: Key) -> dict[str, Any]:
         """A repeat whose body calls imported functions; its carry and slices may be trees."""
@@ -487,7 +663,7 @@ class _FunctionReader:
             if tree is None:
                 stack[each] = inner
                 continue
-            names = {leaf: free(f"{each}{leaf.removeprefix(inner)}", self.taken) for leaf in tree.leaves}
+            names = {leaf: free(f"{each}{leaf.removeprefix(inner)}", self.visible) for leaf in tree.leaves}
             stack |= {stacked: leaf for leaf, stacked in names.items()}
             leaves = tuple(f"{name}.{stacked}" for stacked in names.values())
             after[f"{name}.{each}"] = _Tree(leaves, tree.structure, tree.text)
@@ -502,7 +678,7 @@ class _FunctionReader:
             if of is None:
                 firsts[name] = value
                 continue
-            self.trees[name] = self._tree(name, calls.tree.unflatten(of.structure, of.leaves), None)
+            self.trees[name] = self._handed(name, of)
             firsts |= dict(zip(self.trees[name].leaves, of.leaves, strict=True))
         return firsts
 
@@ -525,9 +701,9 @@ class _FunctionReader:
             parts = list(cast("Sequence[Any]", top))
         names: list[str] = []
         for name, part in zip(given, parts, strict=True):
-            self.taken.discard(name)
+            self.visible.discard(name)
             named = self._tree(name, part, None)
-            self.taken.add(name)
+            self.visible.add(name)
             if named.leaves == (name,):
                 self.values.add(name)
             else:
@@ -536,12 +712,22 @@ class _FunctionReader:
             self.values |= set(named.leaves)
         return names
 
+    def _refuse_handed(self, text: str, key: Key, value: str) -> None:
+        """Refuse a function that calls Python and is handed to `cond`, `switch` or `map`."""
+        handed = python_source.names(text) & {*self.calling} if any(name in text for name in self.calling) else ()
+        for name in sorted(handed):
+            message = (
+                f"'{name}' calls Python, which is read at the types of its arguments: where a function is expected "
+                f"write a lambda that calls it with lines, as lambda: {name}(x); for map call jax.lax.map in Python"
+            )
+            raise InvalidExperiment(Fault(key, message, value, 0, len(value)))
+
     def _refuse_inside(self, value: Any, key: Key) -> None:
         """Refuse calls of imported functions where they cannot have a line of their own."""
         if is_mapping(value):
             for name, part in value.items():
                 self._refuse_inside(part, (*key, name))
-        elif isinstance(value, str) and (calls := python.taken_out(value, self.objects)[1]):
+        elif isinstance(value, str) and (calls := python.taken_out(value, self.objects, self.calling)[1]):
             first = next(iter(calls.values()))
             where = "a line of a section, or of the body of a repeat"
             message = f"{first.function} is called where no line of its own can be; call it in {where}"
@@ -575,7 +761,7 @@ class _FunctionReader:
             leaves = calls.eval_shape(function, *structs.values())
             return calls.tree.map(leaves.__getitem__, result[0])
 
-        where = "/".join([*(around.name for around in self.around), line])
+        where = "/".join([*(around.name for around in self.around), *([] if line == RESULT else [line])])
 
         def marks(path: str) -> bool:
             self.inside.setdefault(f"{where}/{path}")
@@ -583,6 +769,7 @@ class _FunctionReader:
 
         reference = self.references.get(call.function)
         read_in = space if reference is None else self._referring(reference, call, space)
+        self.taken |= self.visible
         own = free(_identifier(call.function.replace(".", "_")) or line, self.taken)
         local = section == "per_device"
 
@@ -597,7 +784,7 @@ class _FunctionReader:
                 check_vma=self.probe.check_vma,
                 references={name.rpartition(".")[2]: each for name, each in self.references.items()},
                 taken=self.taken,
-                marks=None if local or not self.constrained else marks,
+                marks=marks if not local and self._mapping("constraints") else None,
             )
             return lines, result[0]
 
@@ -678,7 +865,7 @@ class _FunctionReader:
         self.functions[own] = {
             "of": parameters,
             **lines.lines,
-            "result": results[0] if len(results) == 1 else f"({', '.join(results)})",
+            "result": _tuple_of(results),
         }
         texts = {name: self._text(name) for name in reads}
         returned = call.filled({**self._texts(), **texts})
@@ -705,25 +892,24 @@ class _FunctionReader:
 
     def _types(self, section: Section, operands: Sequence[str]) -> tuple[dict[str, Any], dict[str, frozenset[str]]]:
         """The types of a call's operands in its section, and the mesh axes over which they vary."""
-        computed = [name for name in operands if name not in self.arrays]
+        computed = [name for name in operands if name not in self.arrays or name in self.local]
         names = {name: f"probe{i}_" if self.around else name for i, name in enumerate(computed)}
-        probes = {probe: name for name, probe in names.items()}
-        inner: dict[str, Any] = {}
-        for around in reversed(self.around):
-            inner = around.probing(inner, probes)
-            probes = {probe: f"{around.name}.{probe}" for probe in probes}
-        inner |= probes if self.around else {}
+        probing = _Probing({}, {probe: name for name, probe in names.items()}, {})
+        for around in reversed(self.around) if computed else ():
+            probing = around.probing(probing)
+        inner = {**probing.lines, **probing.probes} if self.around else {}
+        stacks = sum(around.stacks for around in self.around)
         partial: dict[str, Any] = {
             **skeleton(self.definition),
             "arrays": self.arrays,
-            "functions": {**self.definition["functions"], **self.functions},
+            "functions": {**self.plain, **self.functions, **probing.functions},
             section: {"probe_": "zeros(1)", **self.before, **inner},
             "outputs": {"probe_": [], **{name: [] for name in names.values()}},
             KEY: codec.plain(Imports(self.imported)),
         }
         partial |= {other: {} for other in SECTIONS if other != section}
         experiment = read({**partial, "program": "all", "expect": {}, "grad": {}})
-        given = {array.name: array for array in experiment.arrays}
+        given = {array.name: array for array in experiment.arrays if array.name not in names}
         lines: Mapping[str, Any] = {}
         differing: Mapping[str, frozenset[str]] = {}
         if any(name not in given for name in operands):
@@ -742,7 +928,7 @@ class _FunctionReader:
             else:
                 typed = lines[names[name]]
                 # The probes of a repeat are stacked, one dimension for each repeat around.
-                shape = typed.shape[len(self.around) :]
+                shape = typed.shape[stacks:]
                 structs[name] = jax.ShapeDtypeStruct(shape, dtypes.dtype(typed.dtype).numpy)
                 varying[name] = differing.get(names[name], frozenset())
         return structs, varying
@@ -793,8 +979,25 @@ class _FunctionReader:
         """The first pattern in `constraints` that matches a path inside a call."""
         return next((pattern for pattern in self.constrained if fits(pattern, path)), None)
 
+    def _check_named(self) -> None:
+        """Refuse constraints on names that no line, array or tree has, with what they may name instead."""
+        lines = {name for section in (BOTH, *SECTIONS) for name, _ in all_names(self.definition[section], (section,))}
+        known = {*lines, *self.arrays, *self.trees, *self.paths}
+        for name in self._mapping("constraints").keys() - self.constrained.keys():
+            if not isinstance(name, str) or name in known or "." in name or "," in name:
+                continue
+            within = sorted(path for path in self.inside if name in path.split("/"))
+            paths = {path for path in self.paths.values() if "/" in path}
+            near = f"; write '{within[0]}'" if within else nearest(name, {*known, *self.inside})
+            near = near or f"; there are {listed(sorted({*lines, *self.inside, *paths})[:12])}"
+            message = f"graph computes no '{name}'{near}"
+            if not self.inside:
+                message += "; a value inside a call is named by jax.named_scope, or jax.ad_checkpoint.checkpoint_name"
+            raise invalid(("constraints", name), message)
+
     def _constraints(self) -> dict[str, Any]:
         """The constraints, for leaves by name and for values inside calls by pattern."""
+        self._check_named()
         specs: dict[str, Any] = {}
         used = {pattern for function in self.imported.values() for pattern in function.constraints.values()}
         for pattern, spec in self.constrained.items():
@@ -874,6 +1077,37 @@ def forget(modules: Iterable[str]) -> None:
     imported.forget()
     versions.forget_frames()
     linecache.checkcache()
+
+
+def _calling(functions: Mapping[str, DefinedFunction], imports: Collection[str]) -> dict[str, DefinedFunction]:
+    """The functions of the experiment that call imported functions, in their own lines or in functions they call."""
+
+    def calls_in(value: Any, names: Collection[str]) -> bool:
+        if is_mapping(value):
+            return any(calls_in(part, names) for part in value.values())
+        try:
+            return isinstance(value, str) and bool(python.taken_out(value, imports, names)[1])
+        except SyntaxFault:
+            # The line is reported where it is read.
+            return True
+
+    calling: dict[str, DefinedFunction] = {}
+    more = True
+    while more:
+        added = {
+            name: function
+            for name, function in functions.items()
+            if name not in calling and calls_in(function.lines, calling)
+        }
+        calling |= added
+        more = bool(added)
+    return calling
+
+
+def _tuple_of(names: Iterable[str]) -> str:
+    """The expression of several results, or of the only one."""
+    several = list(names)
+    return several[0] if len(several) == 1 else f"({', '.join(several)})"
 
 
 def _typed(tree: Any) -> str:

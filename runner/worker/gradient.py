@@ -18,7 +18,7 @@ from runner import dtypes
 from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment
 from runner.graph.model import Const, Equation, Group, Operand, Ref, Size
-from runner.language.casts import drawn, narrowed
+from runner.language.casts import narrowed, of_own_dtype
 from runner.language.operations import OPERATIONS
 from runner.layout import Mesh
 from runner.reference.gradient import nudged, shares
@@ -153,8 +153,10 @@ class _WideFloats(_Real):
 
     def operand(self, equation: Equation, operand: Operand) -> Any:
         value = super().operand(equation, operand)
-        widened = isinstance(value, str) and not OPERATIONS[equation.operation].random
-        return _WIDE.get(value, value) if widened else value
+        if not isinstance(value, str):
+            return value
+        operation = OPERATIONS[equation.operation]
+        return value if operation.random or operation.dtype_of else _WIDE.get(value, value)
 
     def computed(self, equation: Equation) -> Any:
         value = super().computed(equation)
@@ -172,11 +174,11 @@ class _WideFloats(_Real):
     def apply(self, equation: Equation, call: Callable[..., Any], operands: list[Any]) -> Any:
         if equation.spelled == "call":
             operation = OPERATIONS[equation.operation]
-            weight = drawn(operation, equation)
+            weight = of_own_dtype(operation, equation)
             if weight is not None:
                 at = next(i for i, operand in enumerate(equation.arguments) if operand is weight)
                 kind = self._float_of(weight, literal="float32")
-                operands = [calls.asarray(x, kind) if i == at else x for i, x in enumerate(operands)]
+                operands = [calls.asarray(x, kind) if i == at and _is_float(x) else x for i, x in enumerate(operands)]
             if operation.indices is not None and not self.experiment.x64:
                 # JAX takes indices of one dtype; a Python integer would be 64-bit.
                 starts = _elements(equation, operation.indices)
@@ -189,6 +191,11 @@ class _WideFloats(_Real):
             return literal
         source = operand.source if isinstance(operand, Ref) else None
         return "float32" if source is None else self.floats.get(source.line.path, {}).get(source.part, "float32")
+
+
+def _is_float(x: Any) -> bool:
+    """Whether an operand is a Python number or an array of floats."""
+    return not hasattr(x, "dtype") or jax.numpy.issubdtype(x.dtype, jax.numpy.floating)
 
 
 def _elements(equation: Equation, name: str) -> range:

@@ -21,6 +21,7 @@ import jax
 import numpy as np
 
 from runner.derivation.terms import built, constant
+from runner.experiment.extent import STEPS
 from runner.graph.source import Frame
 from runner.graph.term import Apply, Const, Group, Name, Term
 from runner.language.operations import CONSTANTS, OPERATIONS
@@ -752,6 +753,11 @@ class _Body:
             raise self._cannot(
                 "a while_loop of which no constant says how many steps it takes at most: let its condition say so, as "
                 "in `(i < 100) & (error > 1e-6)`, or name a reference for a function with jit that has it inside"
+            )
+        if loop_steps.count > STEPS:
+            raise self._cannot(
+                f"a while_loop of up to {loop_steps.count:,} steps, which the oracle would interpret one by one, and "
+                f"{STEPS:,} are the most: bound it by fewer, or name a reference for a jitted function that has it"
             )
         initial = [self._initial(v) for v in equation.invars[first:]]
         if not loop_steps.count:

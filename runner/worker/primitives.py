@@ -137,6 +137,8 @@ _CALLS = {
     "rsqrt": "rsqrt", "shift_left": "left_shift", "shift_right_arithmetic": "right_shift", "sign": "sign",
     "sin": "sin", "sinh": "sinh", "sqrt": "sqrt", "square": "square", "stop_gradient": "stop_gradient", "tan": "tan",
     "tanh": "tanh", "xor": "bitwise_xor", "bessel_i0e": "i0e",
+    "clz": "clz", "igamma": "gammainc", "igammac": "gammaincc", "nextafter": "nextafter",
+    "polygamma": "polygamma", "zeta": "zeta",
     "bessel_i1e": "i1e", "log2": "log2", "log10": "log10",
 }  # fmt: skip
 
@@ -247,14 +249,6 @@ def _powered(application: Application) -> Term:
     return operator("power", application.x, constant(application.params["y"]))
 
 
-@reads("nextafter")
-def _next_float(_: Application) -> Term:
-    raise Unread(
-        "'nextafter': the oracle's floats are float64, of which another one is next; add a small number, or name a "
-        "reference for a function with jit that does so inside"
-    )
-
-
 @reads("round")
 def _rounded(application: Application) -> Term:
     if int(application.params["rounding_method"]) == 1:
@@ -277,7 +271,9 @@ def _of_less_precision(application: Application) -> Term:
         return application.x
     name = {(8, 7): "bfloat16", (5, 10): "float16", (8, 23): "float32"}.get(bits)
     if name is None:
-        raise Unread(f"'reduce_precision' to {bits[0]} bits of exponent and {bits[1]} of mantissa, which no dtype has")
+        raise Unread(
+            f"'reduce_precision' to {bits[0]} bits of exponent and {bits[1]} of mantissa, as no dtype has: {REFERENCE}"
+        )
     return application.made("astype(astype({x}, {n}), {t})", n=name, t=application.result)
 
 
@@ -334,13 +330,38 @@ def _bitcast(application: Application) -> Term:
                     pass
         case _:
             pass
-    kinds = {np.dtype(name).kind for name in (_numpy(application.dtype), _numpy(application.result))}
-    if kinds <= {"i", "u"} and application.inputs[0].shape == application.outputs[0].shape:
-        return application.made("astype({x}, {t})", t=application.result)
-    raise Unread(
-        "'bitcast_convert_type' of floats, or to floats: the oracle's floats are float64, which have other bits; "
-        "name a reference for a function with jit that does so inside"
-    )
+    own, new = application.inputs[0], application.outputs[0]
+    if any(str(aval.dtype) not in _BITS for aval in (own, new)):
+        raise Unread(f"'bitcast_convert_type' from {own.dtype} to {new.dtype}: {REFERENCE}")
+    widths = [_BITS[str(aval.dtype)] for aval in (own, new)]
+    bits = _as_bits(application.x, application.dtype, f"uint{widths[0]}")
+    if widths[0] > widths[1]:
+        # The parts of each number, the lowest bits first, in a new dimension.
+        count, ends = widths[0] // widths[1], (1,) * own.ndim
+        bits = _built(
+            "astype(right_shift(expand_dims({b}, -1), reshape({w} * arange({n}, dtype={u}), {s})), {t})",
+            b=bits, w=widths[1], n=count, u=f"uint{widths[0]}", s=(*ends, count), t=f"uint{widths[1]}",
+        )  # fmt: skip
+    elif widths[0] < widths[1]:
+        parts = application.named(_built("astype({b}, {t})", b=bits, t=f"uint{widths[1]}"), "parts")
+        bits = _built("{p}[..., 0]", p=parts)
+        for part in range(1, widths[1] // widths[0]):
+            bits = _built("{b} | ({p}[..., {n}] << {w})", b=bits, p=parts, n=part, w=part * widths[0])
+    return _as_bits(bits, f"uint{widths[1]}", application.result)
+
+
+_BITS = {name: np.dtype(name).itemsize * 8 for name in ("int8", "int16", "int32", "uint8", "uint16", "uint32")}
+_BITS |= {"int64": 64, "uint64": 64, "bfloat16": 16, "float16": 16, "float32": 32, "float64": 64}
+_BITS |= dict.fromkeys(("float8_e4m3fn", "float8_e5m2"), 8)
+"""The number of bits of each dtype whose bits can be read."""
+
+
+def _as_bits(x: Term, own: str, new: str) -> Term:
+    """The bits of numbers as those of another dtype of the same size."""
+    if own == new:
+        return x
+    template = "astype({x}, {t})" if "float" not in own + new else "bitcast_convert_type({x}, {t})"
+    return _built(template, x=x, t=new)
 
 
 @reads("name")
@@ -377,7 +398,7 @@ def _reduced(application: Application) -> Term:
     if not axes:
         return application.x
     if name in ("all", "any") and application.dtype != "bool":
-        raise Unread(f"'{application.name}' of integers")
+        raise Unread(f"'{application.name}' of integers: {REFERENCE}")
     reduced = _built(f"{name}({{x}}, axis={{a}})", x=application.x, a=_axes(axes))
     index = str(application.params.get("index_dtype", "int32"))
     return reduced if index == "int32" else _built("astype({x}, {t})", x=reduced, t=index)
@@ -386,7 +407,7 @@ def _reduced(application: Application) -> Term:
 @reads("reduce_xor")
 def _odd(application: Application) -> Term:
     if application.dtype != "bool":
-        raise Unread("'reduce_xor' of integers")
+        raise Unread(f"'reduce_xor' of integers: {REFERENCE}")
     return _built("sum({x}, axis={a}) % 2 == 1", x=application.x, a=_axes(_over(application)))
 
 
@@ -406,7 +427,7 @@ def _windowed_by(application: Application) -> Term:
     params, (x, first) = application.params, application.operands
     names = [each.primitive.name for each in params["jaxpr"].eqns]
     if names not in (["add"], ["mul"], ["max"], ["min"]) or len(application.outputs) != 1:
-        raise Unread("'reduce_window' with a function of its own")
+        raise Unread(f"'reduce_window' with a function other than add, mul, max and min: {REFERENCE}")
     return _built(
         "reduce_window({x}, {first}, {kind}, {window}, {strides}, {padding}, {base}, {dilation})",
         x=x,
@@ -549,9 +570,10 @@ def _empty(application: Application) -> Term:
 
 @reads("reshape")
 def _reshaped(application: Application) -> Term:
-    if application.params.get("dimensions") is not None:
-        raise Unread("'reshape' in another order of dimensions")
-    return application.made("reshape({x}, {s})", s=tuple(application.params["new_sizes"]))
+    order, sizes = application.params.get("dimensions"), tuple(application.params["new_sizes"])
+    if order is None:
+        return application.made("reshape({x}, {s})", s=sizes)
+    return application.made("reshape(transpose({x}, {o}), {s})", o=tuple(order), s=sizes)
 
 
 @reads("squeeze")
@@ -813,13 +835,15 @@ def _along(size: int, dimension: int, rank: int) -> Term:
     return _built("reshape({c}, {s})", c=count, s=tuple(size if d == dimension else 1 for d in range(rank)))
 
 
-@reads(*(f"scatter{sign}{kind}" for sign in "-_" for kind in ("add", "mul", "min", "max")), "scatter")
+@reads(*(f"scatter{sign}{kind}" for sign in "-_" for kind in ("add", "sub", "mul", "min", "max")), "scatter")
 def _scattered(application: Application) -> Term:
     """`x.at[i].add(values)`, with an index for each dimension."""
-    method = application.name[len("scatter") + 1 :] or "set"
+    method = {"": "set", "sub": "subtract"}.get(method := application.name[len("scatter") + 1 :], method)
     computed = application.params.get("update_jaxpr")
     if method == "set" and computed is not None and computed.eqns:
-        raise Unread("'scatter' with a function of its own, as x.at[index].apply has: set what the function gives")
+        raise Unread(
+            "'scatter' with a function of its own, as x.at[index].apply has: set its results, x.at[i].set(f(x[i]))"
+        )
     numbers, mode = application.params["dimension_numbers"], _mode(application)
     shape, values = application.shape, tuple(application.inputs[2].shape)
     dropped = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
@@ -882,6 +906,17 @@ def _counts_along(term: Term, axis: int) -> bool:
             return dimension == axis
         case _:
             return False
+
+
+@reads("approx_top_k")
+def _nearly_top(application: Application) -> Term:
+    """The exact result, which is the approximate one of CPUs and GPUs."""
+    params = application.params
+    axis = int(params["reduction_dimension"]) % application.rank
+    x = application.x if params["is_max_k"] else operator("negative", application.x)
+    top = application.named(_built("top_k({x}, {k}, axis={a})", x=x, k=params["k"], a=axis), "top")
+    values = _built("{t}[0]", t=top)
+    return Group((values if params["is_max_k"] else operator("negative", values), _built("{t}[1]", t=top)))
 
 
 @reads("top_k")
@@ -975,7 +1010,9 @@ def _ragged(application: Application) -> Term:
             group = _built("one_hot({e}, {c}, dtype={t})", e=ends, c=count, t=application.dtype)
             return application.made("einsum('mg,mk,mn->gkn', {g}, {x}, {y})", g=group)
         case _:
-            raise Unread("'ragged_dot_general' with other dimensions than those of ragged_dot and its derivatives")
+            raise Unread(
+                f"'ragged_dot_general' with other dimensions than those of ragged_dot and its derivatives: {REFERENCE}"
+            )
 
 
 # Linear algebra.
@@ -1079,11 +1116,20 @@ def wrapped(data: Term, implementation: str) -> Term:
 def _must_be_threefry(implementation: str) -> None:
     if implementation != "threefry2x32":
         raise Unread(
-            f"a random key of '{implementation}': the oracle draws as JAX does by default, with threefry2x32; make the "
-            "key by jax.random.key(seed, impl='threefry2x32'), or leave jax_default_prng_impl as it is"
+            f"a random key of '{implementation}': XLA's compiler draws its numbers, differently for each platform and "
+            "layout; draw by a key of threefry2x32, JAX's default, or draw outside and pass the numbers as an argument"
         )
     if not cast("Any", jax.config).jax_threefry_partitionable:
         raise Unread("jax_threefry_partitionable is False: the oracle draws as JAX does by default; leave it as it is")
+
+
+@reads("rng_bit_generator", "rng_uniform", "random_gamma", "random_gamma_grad")
+def _drawn_elsewhere(application: Application) -> Term:
+    by = "a loop that rejects draws until rounding lets it end" if "gamma" in application.name else "XLA's compiler"
+    raise Unread(
+        f"'{application.name}' is drawn by {by}, which the oracle cannot repeat: draw outside and pass the numbers as "
+        "an argument, or name a reference for a function with jit that draws"
+    )
 
 
 @reads("random_unwrap")
@@ -1222,8 +1268,13 @@ def literal(value: Any, dtype: str) -> Term:
     if dtype == "bool":
         return Const(bool(value))
     kind = _numpy(dtype)
+    if dtype in _NARROW_INTEGERS:
+        # Numbers of Python are not promoted to these dtypes.
+        return _built("asarray({n}, {t})", n=int(value), t=dtype)
     if np.issubdtype(kind, np.integer):
-        return constant(int(value))
+        # A number of Python is an int32.
+        wide = int(value) >= 2**31 and dtype.startswith("u")
+        return _built("asarray({n}, {t})", n=int(value), t=dtype) if wide else constant(int(value))
     if np.issubdtype(kind, np.complexfloating):
         return constant(complex(value))
     number = float(str(np.asarray(value).astype(kind)[()]))
@@ -1232,6 +1283,9 @@ def literal(value: Any, dtype: str) -> Term:
     if math.isinf(number):
         return _built("inf" if number > 0 else "-inf")
     return constant(number)
+
+
+_NARROW_INTEGERS = ("int2", "int4", "uint2", "uint4")
 
 
 def _numpy(name: str) -> np.dtype:

@@ -190,6 +190,57 @@ def special(name: str) -> Callable[..., Any]:
     return counterpart
 
 
+@in_floats
+def polygamma(n: Any, x: Any) -> Any:
+    """`jax.lax.polygamma`: the `n`-th derivative of digamma, by the zeta function."""
+    functions = importlib.import_module("scipy.special")
+    with np.errstate(all="ignore"):
+        derivative = np.exp(functions.gammaln(n + 1.0)) * functions.zeta(n + 1.0, x)
+        signed = dtypes.where(np.remainder(n, 2.0) == 0, -derivative, derivative)
+        return dtypes.where(n == 0, functions.psi(x), signed)
+
+
+def _bits_of(dtype: np.dtype[Any]) -> int:
+    return 8 * dtype.itemsize
+
+
+def leading_zeros(x: Any) -> Any:
+    """`jax.lax.clz`: the number of zeros before the first bit that is set."""
+    x = array(x)
+    unsigned = x.view(f"u{x.dtype.itemsize}")
+    count = np.full(x.shape, _bits_of(x.dtype), x.dtype)
+    for bit in range(_bits_of(x.dtype)):
+        # Later bits are higher ones.
+        count[(unsigned >> unsigned.dtype.type(bit)) & unsigned.dtype.type(1) == 1] = _bits_of(x.dtype) - 1 - bit
+    return count
+
+
+def _in_own_dtype(x: Any, own_dtype: str) -> Any:
+    """Floats, rounded to the dtype that they have in JAX; integers unchanged."""
+    held = np.asarray(x)
+    if held.dtype.kind != "f":
+        return held
+    return held.astype(np.float32).astype(dtypes.dtype(own_dtype).numpy) if own_dtype != "float64" else held
+
+
+def bitcast(operand: Any, new_dtype: str, *, own_dtype: str = "float32") -> Any:
+    """`jax.lax.bitcast_convert_type`: the bits of numbers, in the dtype that they have in JAX, as another dtype.
+
+    Raises `ValueError` for dtypes of different sizes: JAX then adds or removes a dimension.
+    """
+    own, new = _in_own_dtype(operand, own_dtype), np.dtype(dtypes.dtype(new_dtype).numpy)
+    if own.dtype.itemsize != new.itemsize:
+        raise ValueError(f"bits of {own.dtype} as {new}, which has another size")
+    bits = np.ascontiguousarray(own).view(new).reshape(own.shape)
+    return bits if new.kind in "iu" else bits.astype(np.float64)
+
+
+def next_float(x: Any, y: Any, *, own_dtype: str = "float32") -> Any:
+    """`jnp.nextafter`: the next number of the dtype that `x` has in JAX."""
+    x, y = (_in_own_dtype(each, own_dtype) for each in common(x, y))
+    return np.nextafter(x, y).astype(np.float64)
+
+
 erf, erfc, erf_inv = special("erf"), special("erfc"), special("erfinv")
 lgamma = special("gammaln")
 _expit = special("expit")

@@ -115,9 +115,9 @@ def _gumbel(u: Any) -> Any:
 
 
 def categorical(
-    key: Any, logits: Any, axis: int = -1, shape: Shape | None = None, *, drawn: str = "float32"
+    key: Any, logits: Any, axis: int = -1, shape: Shape | None = None, *, own_dtype: str = "float32"
 ) -> np.ndarray:
-    """Indices along `axis` with the probabilities `softmax(logits, axis)`; `drawn` is the dtype of `logits` in JAX."""
+    """Indices along `axis` by the probabilities `softmax(logits, axis)`; `own_dtype`: that of `logits` in JAX."""
     logits = array(logits)
     axis = axis % logits.ndim - logits.ndim
     batch = tuple(np.delete(logits.shape, axis).tolist())
@@ -126,16 +126,16 @@ def categorical(
     size = list(full[len(prefix) :])
     size.insert(axis % logits.ndim, logits.shape[axis])
     # Of the logits' own class: if these are `Rounded`, the noise is too.
-    noise = _gumbel(np.zeros_like(logits, shape=()) + _for_gumbel(key, (*prefix, *size), drawn))
+    noise = _gumbel(np.zeros_like(logits, shape=()) + _for_gumbel(key, (*prefix, *size), own_dtype))
     return np.asarray(np.argmax(noise + logits, axis=axis)).astype(np.int32)
 
 
-def bernoulli(key: Any, p: Any = 0.5, shape: Shape | None = None, *, drawn: str = "float32") -> np.ndarray:
-    """True with probability `p`; `shape` None is that of `p`. `drawn` is the dtype of `p` in JAX."""
+def bernoulli(key: Any, p: Any = 0.5, shape: Shape | None = None, *, own_dtype: str = "float32") -> np.ndarray:
+    """True with probability `p`; `shape` None is that of `p`. `own_dtype` is the dtype of `p` in JAX."""
     if not np.issubdtype(np.asarray(p).dtype, np.floating):
         raise ValueError(f"bernoulli's p has to be a float, not {np.asarray(p).dtype}")
     size = np.shape(p) if shape is None else _shape(shape)
-    kind = _float("bernoulli", drawn)
+    kind = _float("bernoulli", own_dtype)
     return np.asarray(_uniform(key, size, kind, 0.0, 1.0) < np.asarray(p).astype(kind))
 
 
@@ -202,9 +202,9 @@ def choice(
     p: Any = None,
     axis: int = 0,
     *,
-    drawn: str = "float32",
+    own_dtype: str = "float32",
 ) -> np.ndarray:
-    """Elements of `a`, or of `arange(a)`, along `axis`, with probabilities `p`; `drawn` is the dtype of `p` in JAX."""
+    """Elements of `a`, or of `arange(a)`, along `axis`, with probabilities `p`; `own_dtype`: that of `p` in JAX."""
     a, size = np.asarray(a), _shape(shape)
     count = int(a) if a.ndim == 0 else a.shape[axis]
     draws = math.prod(size)
@@ -214,7 +214,7 @@ def choice(
         order = permutation(key, a, axis)
         taken = np.take(order, np.arange(draws), axis if a.ndim else 0)
         return taken.reshape(size) if a.ndim == 0 else _along(taken, a, size, axis)
-    index = randint(key, size, 0, count) if p is None else _weighted(key, array(p), size, count, replace, drawn)
+    index = randint(key, size, 0, count) if p is None else _weighted(key, array(p), size, count, replace, own_dtype)
     return index if a.ndim == 0 else _along(np.take(a, index, axis), a, size, axis)
 
 

@@ -113,6 +113,10 @@ _ELEMENTWISE = (
     _special("i0e", "x"),
     _special("i1", "x"),
     _special("i1e", "x"),
+    _special("gammainc", "a, x"),
+    _special("gammaincc", "a, x"),
+    _special("zeta", "x, q"),
+    array("polygamma", "m, x", arithmetic.polygamma, jax="jax.lax.polygamma"),
     # Complex numbers.
     array("real", "val, /", arithmetic.real, on_arrays="attribute"),
     array("imag", "val, /", arithmetic.imag, on_arrays="attribute"),
@@ -149,6 +153,16 @@ _ELEMENTWISE = (
     array("bitwise_xor", "x, y, /", arithmetic.bitwise_xor),
     array("invert", "x, /", arithmetic.invert, also=("bitwise_not",)),
     array("bitwise_count", "x, /", promoted(np.bitwise_count)),
+    array("clz", "x", arithmetic.leading_zeros, jax="jax.lax.clz"),
+    Operation(
+        "bitcast_convert_type",
+        "operand, new_dtype",
+        "jax.lax.bitcast_convert_type",
+        arithmetic.bitcast,
+        decides="threshold",
+        dtype_of="operand",
+    ),
+    Operation("nextafter", "x, y, /", "jnp.nextafter", arithmetic.next_float, dtype_of="x"),
     array("left_shift", "x, y, /", arithmetic.left_shift, also=("bitwise_left_shift",)),
     array("right_shift", "x1, x2, /", arithmetic.right_shift, also=("bitwise_right_shift",)),
 )

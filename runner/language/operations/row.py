@@ -95,7 +95,7 @@ class Known(TypedDict, total=False):
 
     decides: Decides
     wide: int
-    draws: str
+    dtype_of: str
     constant: bool
     elementwise: bool
     costly: bool
@@ -130,7 +130,8 @@ class Operation:
     - `kind`: `array` works anywhere; `collective` only in `per_device`; `static` gives a Python value.
     - `decides`: how the result depends discontinuously on a float, if it does: `runner/reference/decisions.py`.
     - `wide`: JAX computes floats of at least this many bytes in float32 and rounds once; 0: never.
-    - `draws`: the argument whose dtype determines the random numbers that are drawn.
+    - `dtype_of`: the argument on whose dtype in JAX the result depends: the random numbers that are drawn, bits, the
+      next float. The counterpart takes that dtype as `own_dtype`.
     - `constant`: whether differentiation treats its result as a constant.
     - `elementwise`: whether each element of the result depends only on the operands' elements at its position.
     - `costly`: whether it takes more than a few steps per element; so does every product with a `contraction`.
@@ -163,7 +164,7 @@ class Operation:
     kind: Kind = "array"
     decides: Decides | None = None
     wide: int = 0
-    draws: str | None = None
+    dtype_of: str | None = None
     constant: bool = False
     elementwise: bool = False
     costly: bool = False

@@ -20,6 +20,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import yaml
 
 from runner.config.compose import compose
 from runner.config.folders import conf_folder
@@ -73,21 +74,28 @@ KINDS: Mapping[str, tuple[Mapping[str, Sequence[str]], Mapping[str, str], Sequen
 SIZES = ({"B": 4, "F": 32}, {"B": 16, "F": 32}, {"B": 64, "F": 32}, {"B": 256, "F": 32}, {"B": 16, "F": 128})
 
 
-def cases() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Return a hundred cases: ten kinds, five sizes, with sharded and replicated rows; the sizes vary slowest."""
+def cases(target: str = "cpu", scale: int = 1) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Return a hundred cases: ten kinds, five sizes, with sharded and replicated rows; the sizes vary slowest.
+
+    `target`: the file in conf/target/ with the four devices that they are compiled for; `scale`: how much larger B, D
+    and F are. TPU's compiler combines the all-reduces of small gradients before it could scatter them.
+    """
+    compiled_for = yaml.safe_load((conf_folder() / "target" / f"{target}.yaml").read_text(encoding="utf-8"))
     for sizes, rows, (kind, (arrays, graph, opened, output)) in itertools.product(SIZES, (ROWS, WHOLE), KINDS.items()):
         rank = len(arrays["x"])
         given = (*rows, *[None] * (rank - 2))
         spec = {name: "auto" if name in opened else list(given) if name == "x" else [] for name in arrays}
         lies = [] if output == "loss" or kind == "vocabulary" else list(given)
+        dims = {"B": sizes["B"] * scale, "D": 8 * scale, "F": sizes["F"] * scale}
         config: dict[str, Any] = {
             "name": "case",
             "mesh": {"axes": ["model"], "shape": [4]},
-            "dims": {"D": 8, "S": 8, "H": 4, "K": 4, "E": 4, **sizes},
+            "dims": {"S": 8, "H": 4, "K": 4, "E": 4, **dims},
             "arrays": {name: {"shape": list(shape), "spec": spec[name]} for name, shape in arrays.items()},
             "graph": dict(graph),
             "outputs": {output: lies},
             "program": "auto",
+            "target": compiled_for,
         }
         if kind == "backward":
             config["grad"] = {"of": "loss", "wrt": list(opened)}
@@ -236,13 +244,15 @@ def _of_graph(lines: Any) -> Any:
 def main(arguments: Sequence[str]) -> None:
     """Print a line of JSON for each case; `--llama`: the step of a layer alone; `--seconds 600`: as many as that takes.
 
+    `--target v5e_2x2`: cases compiled for hardware that is not here; `--scale 16`: larger ones; `--only backward`: cases whose name has this.
     In the end, by kinds of graphs: the cases, their median and largest regret, the mean of Kendall's tau.
     """
     if "--llama" not in arguments:
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_num_cpu_devices", 4)
-        seconds = float(arguments[arguments.index("--seconds") + 1]) if "--seconds" in arguments else float("inf")
-        _small(time.perf_counter() + seconds)
+        options = dict(zip(arguments[::2], arguments[1::2], strict=True))
+        until = time.perf_counter() + float(options.get("--seconds", "inf"))
+        _small(until, options.get("--target", "cpu"), int(options.get("--scale", "1")), options.get("--only", ""))
         return
     for mesh, least in itertools.product(({"a": 16, "b": 16}, {"a": 8, "b": 8, "c": 4}), ("bytes", "time")):
         print(json.dumps(llama(mesh, least)))
@@ -251,10 +261,12 @@ def main(arguments: Sequence[str]) -> None:
         print(json.dumps(llama({"slice": 8, "a": 16, "b": 16, "c": 16}, least, *slices, seconds=10.0)))
 
 
-def _small(until: float) -> None:
+def _small(until: float, target: str, scale: int, only: str) -> None:
     every: dict[str, list[Compared]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        for name, config in cases():
+        for name, config in cases(target, scale):
+            if only not in name:
+                continue
             if time.perf_counter() > until:
                 break
             case = compared(config, Path(folder))

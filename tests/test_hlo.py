@@ -1022,6 +1022,28 @@ def test_a_fusion_that_keeps_a_slice_of_a_sum_scatters(experiment, kept, kind, b
     assert (only.kind, only.bytes_in, only.bytes_out) == (kind, 32, bytes_out)
 
 
+def test_sums_that_a_fusion_reduces_together_are_scattered(experiment):
+    """As TPU's compiler combines the gradients of two weights, each of which is sharded."""
+    fused = (
+        "%fused (p: f32[2,4], q: f32[2,4]) -> (f32[2,1], f32[2,1]) {\n  %p = f32[2,4]{1,0} parameter(0)\n"
+        "  %q = f32[2,4]{1,0} parameter(1)\n"
+        "  %i = s32[] constant(0)\n"
+        f"  %r = (f32[2,4]{{1,0}}, f32[2,4]{{1,0}}) all-reduce(%p, %q), channel_id=1, {OVER_X}, {BY}\n"
+        "  %a = f32[2,4]{1,0} get-tuple-element(%r), index=0\n  %b = f32[2,4]{1,0} get-tuple-element(%r), index=1\n"
+        "  %s = f32[2,1]{1,0} dynamic-slice(%a, %i, %i), dynamic_slice_sizes={2,1}\n"
+        "  %t = f32[2,1]{1,0} dynamic-slice(%b, %i, %i), dynamic_slice_sizes={2,1}\n"
+        "  ROOT %both = (f32[2,1]{1,0}, f32[2,1]{1,0}) tuple(%s, %t)\n}\n\n"
+    )
+    text = entry(
+        "%n = f32[2,4]{1,0} negate(%A)",
+        "%f = (f32[2,1]{1,0}, f32[2,1]{1,0}) fusion(%A, %n), kind=kCustom, calls=%fused",
+        "ROOT %g = f32[2,1]{1,0} get-tuple-element(%f), index=0",
+    )
+    for whole, kind in ((fused, "reduce-scatter"), (fused.replace("tuple(%s, %t)", "tuple(%s, %b)"), "all-reduce")):
+        (only,) = found(text.replace(ADD, ADD + whole), experiment).entries
+        assert (only.kind, only.bytes_in) == (kind, 64)
+
+
 def test_sends_and_receives(experiment):
     pairs = 'frontend_attributes={_xla_send_recv_source_target_pairs="{{0,2},{2,4}}"}'
     text = entry(

@@ -74,11 +74,32 @@ def done_with(computation: Computation, start: Instruction) -> tuple[Instruction
 
 
 def keeps_a_part(computation: Computation, reduced: Instruction) -> bool:
-    """Whether a fusion is TPU's all-reduce-scatter: it reduces over all devices and returns only one device's slice."""
-    root = computation.root
-    while root is not None and root.opcode in ("bitcast", "reshape", "copy"):
-        root = computation.instructions.get(root.operands[0])
-    return root is not None and root.opcode == "dynamic-slice" and root.operands[0] == reduced.name
+    """Whether a fusion is TPU's all-reduce-scatter: it reduces over all devices and returns only one device's slice.
+
+    Several arrays may be reduced together, of each of which it returns a slice.
+    """
+    root = _moved(computation, computation.root)
+    if root is None:
+        return False
+    ends = [computation.instructions.get(name) for name in root.operands] if root.opcode == "tuple" else [root]
+    slices = [_moved(computation, end) for end in ends]
+    return bool(slices) and all(each is not None and _slices(computation, each, reduced) for each in slices)
+
+
+def _moved(computation: Computation, instruction: Instruction | None) -> Instruction | None:
+    """The instruction that computes a value which is then only moved or reshaped."""
+    while instruction is not None and instruction.opcode in ("bitcast", "reshape", "copy"):
+        instruction = computation.instructions.get(instruction.operands[0])
+    return instruction
+
+
+def _slices(computation: Computation, instruction: Instruction, reduced: Instruction) -> bool:
+    if instruction.opcode != "dynamic-slice":
+        return False
+    whole = computation.instructions.get(instruction.operands[0])
+    if whole is not None and whole.opcode == "get-tuple-element":
+        whole = computation.instructions.get(whole.operands[0])
+    return whole is not None and whole.name == reduced.name
 
 
 REDUCTIONS = {

@@ -508,10 +508,38 @@ class Tables:
         wanted = np.where(there >= 0, first[there], 0)[:, None, :]
         mine = split[planned][None, :, :]
         moves = free[mine] & (wanted != mine) & ((wanted > 0) | (closed & (there < 0)[:, None, :]))
-        moves |= (wanted > 0) & (wanted != mine) & self._unsplit(factors, axes, read)[mine, np.arange(len(axes))]
+        unsplit = self._unsplit(factors, axes, read)[mine, np.arange(len(axes))]
+        moves |= (wanted > 0) & (wanted != mine) & unsplit
+        if closed:
+            moves |= unsplit & self._gathered(operation, possible, axes)[planned][None, :, :]
         chosen = of_code[np.where(moves, wanted, mine) @ codes]
         self._compiled[key] = np.where(chosen < 0, planned, chosen)[again]
         return self._compiled[key]
+
+    def _gathered(
+        self, operation: RuledOperation, ways: Sequence[NumberedAssignment], axes: Sequence[str]
+    ) -> NDArray[np.bool_]:
+        """For each way and axis that it reduces over, whether the compiler gathers operands over the axis instead.
+
+        It does so unless the partial result is smaller than one of these operands.
+        """
+        gathered = np.zeros((len(ways), len(axes)), dtype=bool)
+        for row, way in enumerate(ways):
+            result = float(self.lying[operation.results[0]].space.held[way.partial[0]])
+            for at, axis in enumerate(axes):
+                sizes = [
+                    float(space.held[needed]) * self.mesh.sizes[axis]
+                    for operand, needed in zip(operation.operands, way.needed, strict=True)
+                    if (space := self.lying[operand.tensor].space).layouts[needed].over((axis,)).axes
+                    and self._is_open(operand.tensor, axis)
+                ]
+                gathered[row, at] = axis in way.over and result >= max(sizes, default=0.0)
+        return gathered
+
+    def _is_open(self, at: int, axis: str) -> bool:
+        """Whether a tensor may be split over an axis: the file does not give it a layout without that."""
+        spec = self.layable.tensors[at].spec
+        return spec is None or axis in spec.axes
 
     def _unsplit(
         self, factors: Mapping[int, int], axes: Sequence[str], read: Sequence[tuple[int, Dimensions]]

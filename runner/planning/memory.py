@@ -1,0 +1,221 @@
+"""The tensors and operations of a graph, with their choices, in; the bytes that a device needs at each time out.
+
+Besides arrays and outputs a device needs memory for values in between. An operation takes one step of the schedule, in
+the order of the graph; the backward pass follows the forward pass, in reverse. In memory are the operands and results
+of products, from the step that computes them to the last one that reads them; other operations are fused into their
+readers. The backward pass reads what the forward pass kept for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from runner.language.operations import OPERATIONS
+from runner.planning.model import Layable, RuledOperation
+from runner.planning.network import Choice, Costs
+from runner.planning.tables import Tables
+
+
+@dataclass(frozen=True)
+class _Buffer:
+    """The bytes of a buffer, for each choice of one variable or of two, and the first and the last step with it."""
+
+    variables: tuple[int, ...]
+    costs: Costs
+    first: int
+    last: int
+
+
+class Memory:
+    """The bytes that a device needs, as a function of the choices of tensors and operations."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables, self._layable = tables, tables.layable
+        self._steps = _Schedule(tables.layable)
+        self._shared: dict[Hashable, Costs] = {}
+        self._weights: dict[int, Mapping[tuple[int, ...], Costs]] = {}
+
+    def needed(self, choice: Choice) -> float:
+        """The most bytes that a device needs at a time."""
+        return float(self._profile(choice).max())
+
+    def peak(self, choice: Choice) -> int:
+        """The step at which a device needs most."""
+        return int(self._profile(choice).argmax())
+
+    def at(self, step: int) -> Mapping[tuple[int, ...], Costs]:
+        """The bytes at a step, for each choice of a variable, or of two."""
+        if step not in self._weights:
+            weights: dict[tuple[int, ...], Costs] = {}
+            for buffer in self._buffers:
+                if buffer.first <= step <= buffer.last:
+                    known = weights.get(buffer.variables)
+                    weights[buffer.variables] = buffer.costs if known is None else known + buffer.costs
+            self._weights[step] = weights
+        return self._weights[step]
+
+    def _profile(self, choice: Choice) -> Costs:
+        changes = np.zeros(self._steps.last + 2)
+        for buffer in self._buffers:
+            size = float(buffer.costs[tuple(choice[at] for at in buffer.variables)])
+            changes[buffer.first] += size
+            changes[buffer.last + 1] -= size
+        return np.cumsum(changes)[:-1]
+
+    @cached_property
+    def _buffers(self) -> tuple[_Buffer, ...]:
+        return tuple([*self._held(), *self._between(), *self._copied(), *self._differentiated()])
+
+    def _held(self) -> Iterator[_Buffer]:
+        """Yield arrays and outputs, which stay in memory."""
+        for at, tensor in enumerate(self._layable.tensors):
+            if tensor.copies:
+                yield _Buffer((at,), self._of_tensor(at, tensor.copies), 0, self._steps.last)
+
+    def _between(self) -> Iterator[_Buffer]:
+        """Yield the values between operations, and those inside one."""
+        steps, tensors = self._steps, self._layable.tensors
+        for at, first in steps.made.items():
+            if at in steps.stored:
+                last = steps.until[at]
+                # In a loop each step keeps a value of its own for the backward pass.
+                many = tensors[at].steps if last > steps.turn >= first else 1
+                yield _Buffer((at,), self._of_tensor(at, many), first, last)
+        for number, operation in enumerate(self._layable.operations):
+            if not operation.inside:
+                continue
+            variable = self._tables.variable(number)
+            shares = np.array([operation.inside / way.shards for way in self._tables.ways[number]])
+            forward, back = steps.forward(number), steps.backward(number)
+            yield _Buffer((variable,), 2 * shares, forward, forward)
+            if operation.differentiated:
+                yield _Buffer((variable,), shares * operation.steps, forward + 1, back)
+                yield _Buffer((variable,), 2 * shares, back, back)
+
+    def _copied(self) -> Iterator[_Buffer]:
+        """Yield the copies of operands that are gathered for a product."""
+        for number, operation in enumerate(self._layable.operations):
+            for place, operand in enumerate(operation.operands):
+                if not operand.stored or operand.place is None:
+                    continue
+                forward, back = self._steps.forward(number), self._steps.backward(number)
+                keeps = operation.differentiated and operation.steps == 1
+                pair = operand.tensor, self._tables.variable(number)
+                costs = self._gathered(number, place)
+                yield _Buffer(pair, costs, forward, back if keeps else forward)
+                if operation.differentiated and not keeps:
+                    yield _Buffer(pair, costs, back, back)
+
+    def _differentiated(self) -> Iterator[_Buffer]:
+        """Yield the cotangents and gradients of the backward pass."""
+        steps, tensors = self._steps, self._layable.tensors
+        gradients: dict[int, tuple[int, int]] = {}
+        for number, operation in enumerate(self._layable.operations):
+            if not operation.differentiated:
+                continue
+            back = steps.backward(number)
+            for result in operation.results:
+                if result in steps.stored and tensors[result].differentiated:
+                    yield _Buffer((result,), self._of_tensor(result, 1), back - 1, back)
+            for place, operand in enumerate(operation.operands):
+                tensor = tensors[operand.tensor]
+                if not tensor.differentiated:
+                    continue
+                if tensor.copies and operand.tensor in steps.gradients:
+                    first, _ = gradients.get(operand.tensor, (back, back))
+                    gradients[operand.tensor] = min(first, back), steps.gradients[operand.tensor]
+                if operand.stored and operand.place is not None:
+                    # A partial gradient is as large as the operand that the product reads.
+                    yield _Buffer(self._pair(number, place), self._gathered(number, place), back, back)
+        for at, (first, last) in gradients.items():
+            yield _Buffer((at,), self._of_tensor(at, 1), first, max(first, last))
+
+    def _pair(self, number: int, place: int) -> tuple[int, int]:
+        return self._layable.operations[number].operands[place].tensor, self._tables.variable(number)
+
+    def _of_tensor(self, at: int, many: int) -> Costs:
+        lying = self._tables.lying[at]
+        key = id(lying), many
+        if key not in self._shared:
+            self._shared[key] = many * lying.space.held[lying.own]
+        return self._shared[key]
+
+    def _gathered(self, number: int, place: int) -> Costs:
+        """The bytes of an operand's copy, for each choice of the operand and each way; 0 if it is no larger."""
+        lying, ways = self._tables.lying[self._layable.operations[number].operands[place].tensor], self._tables.ways
+        key = id(lying), id(ways[number]), place
+        if key not in self._shared:
+            held = lying.space.held
+            needed = held[[way.needed[place] for way in ways[number]]]
+            self._shared[key] = np.where(needed > held[lying.own][:, None], needed, 0.0)
+        return self._shared[key]
+
+
+class _Schedule:
+    """The steps of a graph's operations, and which of its values are in memory when.
+
+    - `turn`: the last step of the forward pass; `last`: the last step.
+    - `stored`: the tensors that are in memory; `made`: the step that computes a tensor; `until`: the last step that
+      reads it.
+    - `gradients`: for each array with a gradient, the last step that reads this.
+    """
+
+    def __init__(self, layable: Layable) -> None:
+        self._layable, many = layable, len(layable.operations)
+        self._forward = layable.forward if layable.forward is not None else many
+        self._differentiated = any(operation.differentiated for operation in layable.operations)
+        self.turn = self._forward
+        # Step 0 is the time before the first operation.
+        self.last = many + (self._forward if self._differentiated else 0) + 1
+        self.stored = frozenset(self._stored())
+        self.made: dict[int, int] = {}
+        for number, operation in enumerate(layable.operations):
+            self.made |= dict.fromkeys(operation.results, self.forward(number))
+        self.until = self._until()
+        self.gradients = {
+            tensor: max([self.forward(number) for number in readers], default=self.last)
+            for tensor, readers in layable.gradients.items()
+        }
+
+    def forward(self, number: int) -> int:
+        """The step of an operation of the graph."""
+        after = self._forward if self._differentiated and number >= self._forward else 0
+        return 1 + number + after
+
+    def backward(self, number: int) -> int:
+        """The step of an operation's backward pass."""
+        return 1 + self._forward + max(self._forward - 1 - number, 0)
+
+    def _stored(self) -> Iterator[int]:
+        for operation in self._layable.operations:
+            if operation.work.flops:
+                yield from (at for at in operation.results if not self._layable.tensors[at].copies)
+                yield from (each.tensor for each in operation.operands if not self._layable.tensors[each.tensor].copies)
+
+    def _until(self) -> dict[int, int]:
+        """The last step that reads each tensor, through operations that are fused into their readers."""
+        until: dict[int, int] = {}
+        passed = {transfer.before: transfer.after for transfer in self._layable.transfers}
+        for number in reversed(range(len(self._layable.operations))):
+            operation = self._layable.operations[number]
+            last = self.forward(number)
+            for at in operation.results:
+                if at not in self.stored:
+                    last = max(last, until.get(at, last), until.get(passed.get(at, -1), last))
+            if operation.differentiated and not _is_linear(operation):
+                last = max(last, self.backward(number))
+            for operand in operation.operands:
+                until[operand.tensor] = max(until.get(operand.tensor, 0), last)
+        for at, step in self.made.items():
+            until[at] = max(until.get(at, step), until.get(passed.get(at, -1), step), step)
+        return until
+
+
+def _is_linear(operation: RuledOperation) -> bool:
+    """Whether the backward pass of an operation reads none of its operands."""
+    row = OPERATIONS.get(operation.called)
+    return row is not None and (row.linear == "together" or (row.over is not None and row.over.linear))

@@ -116,6 +116,11 @@ ONCE_WRONG = {
     "arrays of different shapes": "array_equal(F * 1.1, F[:2] * 1.1)",
     "what is beyond the dtype": "cosh(mean(I) * 100 * ones((16,)) + 0.1 * F[0, 0]) * (arange(16) < 1)",
     "attention of matrices": "dot_product_attention(F, F, F)",
+    "a dimension of size 1 that an ellipsis broadcasts": "einsum('...i,...i->...', F[:1], F)",
+    "one that a label sums": "einsum('bi,bj->ij', F[:1], F)",
+    "eigenvectors of what is not finite": "eigh(F[:, :4] / (F[0, 0] - F[0, 0]))[1]",
+    "singular values of which some are not": "svd(stack([F, F / (F[0, 0] - F[0, 0])]))[1]",
+    "complex numbers that SciPy does not take": "expit(F + 2j) + logit(F + 2j)",
 }
 """Lines that once crashed the run, or were judged wrong, by a description."""
 

@@ -269,13 +269,20 @@ def lu(x: Any) -> tuple[Any, Any, Any]:
 
 
 def lu_pivots_to_permutation(pivots: Any, permutation_size: int) -> Any:
-    """`jax.lax.linalg.lu_pivots_to_permutation`: the order of the rows after these swaps, in turn."""
+    """`jax.lax.linalg.lu_pivots_to_permutation`: the order of the rows after these swaps, in turn.
+
+    As in JAX, for a row that there is not the nearest is read, and nothing is written.
+    """
     pivots = array(pivots)
     swaps = pivots.reshape(math.prod(pivots.shape[:-1]), pivots.shape[-1])
     orders = np.tile(np.arange(permutation_size, dtype=np.int32), (len(swaps), 1))
     for order, rows in zip(orders, swaps, strict=True):
         for step, row in enumerate(rows):
-            order[[step, row]] = order[[row, step]]
+            at = row + permutation_size if row < 0 else row
+            read = order[np.clip(at, 0, permutation_size - 1)]
+            if 0 <= at < permutation_size:
+                order[at] = order[step]
+            order[step] = read
     return orders.reshape(*pivots.shape[:-1], permutation_size)
 
 

@@ -280,11 +280,8 @@ def checked(
     name = name if name.isidentifier() else "function"
     where = Path(folder) if folder is not None else dated(name)
     _begin(where)
-    hardware = arguments.get("hardware")
-    # A string chooses a file of the config group, as on the command line.
-    overrides = [f"hardware={arguments.pop('hardware')}"] if isinstance(hardware, str) else []
     config = called.experiment(function, operands, where, **arguments)
-    return _run({"name": name, "program": "auto", **config}, overrides, None, where, workers)
+    return _run({"name": name, "program": "auto", **config}, (), None, where, workers)
 
 
 def _begin(folder: Path) -> None:

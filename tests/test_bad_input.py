@@ -230,10 +230,9 @@ WITHOUT_JAX = {
         edited("dims:", "mesh: 4\ndims:"),
         "experiment/mine.yaml:6:7  mesh\n  'mesh' is a mapping of 'axes', 'shape', 'devices', 'types', not 4",
     ),
-    "the name of a group's file": (
+    "the name of a group's file in two places": (
         edited("dims:", "mesh: x4\ndims:"),
-        "experiment/mine.yaml:6:7  mesh\n  'mesh' is a mapping of 'axes', 'shape', 'devices', 'types', not 'x4'; "
-        "to choose a file write defaults: [override /mesh: x4]",
+        "experiment/mine.yaml:6:7  mesh\n  'mesh' is chosen in 'defaults' too: keep one of them",
     ),
     "a text for a list": (
         edited("spec: [null, x]", "spec: x"),

@@ -114,7 +114,7 @@ def test_what_hardware_does_not_say_is_named() -> None:
         (
             {"derive": {"cost": "time", "hardware": {"name": "mine"}}},
             "derive.hardware: mine has no numbers; to choose a file write hardware=v5e, or "
-            "defaults: [override /hardware: v5e]",
+            "hardware: v5e in the experiment",
         ),
         (
             {"derive": {"cost": "time", "hardware": 3}},

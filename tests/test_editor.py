@@ -57,6 +57,7 @@ WRONG = {
     "a number for an axis": ("B: [null, null]", "B: [1]"),
     "a mapping for a line": ("B: psum(r.a, 'x')", "B: {psum: 1}"),
     "a program that there is not": ("name: mine", "name: mine\nprogram: shardmap"),
+    "a mesh that there is not": ("mesh: {axes: [x], shape: [2]}", "mesh: x9"),
     "a text for a number": ("name: mine", "name: mine\nseed: many"),
 }
 
@@ -82,6 +83,15 @@ def test_every_experiment_names_it_and_is_valid(name: str) -> None:
 
 def test_a_right_file_is_valid() -> None:
     assert faults(GOOD) == []
+
+
+def test_the_options_of_config_groups_are_listed(tmp_path: Path) -> None:
+    option = GOOD.replace("mesh: {axes: [x], shape: [2]}", "mesh: x2\nhardware: v5p")
+    assert faults(option) == []
+    (tmp_path / "mesh").mkdir()
+    (tmp_path / "mesh" / "pair.yaml").write_text("axes: [x]\nshape: [2]\n", encoding="utf-8")
+    theirs = jsonschema.Draft7Validator(editor.json_schema(tmp_path))
+    assert not list(theirs.iter_errors({"mesh": "pair", "hardware": "h100"}))
 
 
 @pytest.mark.parametrize("mistake", WRONG)
@@ -140,7 +150,7 @@ def test_a_users_folder_gets_the_schema_and_still_runs(tmp_path: Path) -> None:
         lines = (inner / "mine.yaml").read_text(encoding="utf-8").splitlines()
         assert lines[:2] == ["# @package _global_", "# yaml-language-server: $schema=../../experiment.schema.json"]
         assert "\n".join([lines[0], *lines[2:], ""]) == GOOD
-    assert (tmp_path / editor.FILE).read_text(encoding="utf-8") == editor.text()
+    assert (tmp_path / editor.FILE).read_text(encoding="utf-8") == editor.text(tmp_path)
     assert compose("more/mine", tmp_path).plain["name"] == "mine"
 
 

@@ -116,6 +116,12 @@ ONCE_WRONG = {
     "arrays of different shapes": "array_equal(F * 1.1, F[:2] * 1.1)",
     "what is beyond the dtype": "cosh(mean(I) * 100 * ones((16,)) + 0.1 * F[0, 0]) * (arange(16) < 1)",
     "attention of matrices": "dot_product_attention(F, F, F)",
+    "a dimension of size 1 that an ellipsis broadcasts": "einsum('...i,...i->...', F[:1], F)",
+    "one that a label sums": "einsum('bi,bj->ij', F[:1], F)",
+    "eigenvectors of what is not finite": "eigh(F[:, :4] / (F[0, 0] - F[0, 0]))[1]",
+    "singular values of which some are not": "svd(stack([F, F / (F[0, 0] - F[0, 0])]))[1]",
+    "rows that there are not": "lu_pivots_to_permutation(astype(abs(F[0, :4]) * 9, 'int32'), 8)",
+    "complex numbers that SciPy does not take": "expit(F + 2j) + logit(F + 2j)",
 }
 """Lines that once crashed the run, or were judged wrong, by a description."""
 
@@ -183,6 +189,23 @@ def test_an_unsupported_feature_of_a_backend_is_no_finding() -> None:
     verdict = answer({"config": given}, lambda *_, **__: None)
     assert {kind for kind, _, _ in verdict["found"]} <= {"refused"}
     assert finding(verdict) is None
+
+
+def test_a_graph_on_which_shardys_passes_fail_is_derived_without_its_plan() -> None:
+    # JAX 0.12: the pass that writes collectives makes a permute between shards of different sizes.
+    given = {
+        "name": "planned",
+        "mesh": {"axes": ["x", "y", "z"], "shape": [3, 2, 4]},
+        "arrays": {
+            "A": {"shape": [12, 24], "dtype": "float32", "init": "normal", "spec": []},
+            "B": {"shape": [12, 24], "dtype": "float32", "init": "normal", "spec": [None, "z"]},
+        },
+        "graph": {"n": "fft(A)", "out": "dstack([B, n])"},
+        "constraints": {"n": [["z", "x"]]},
+        "outputs": {"out": [None, "y"]},
+    }
+    verdict = derived.judged(cases.complete(given))
+    assert (verdict["status"], verdict["why"]) == ("right", None)
 
 
 @pytest.mark.parametrize("number", range(6))

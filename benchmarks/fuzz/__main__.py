@@ -13,7 +13,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from benchmarks.fuzz.search import Search
+from benchmarks.fuzz.search import COMMAND, Child, Search
 
 
 def main() -> None:
@@ -29,8 +29,10 @@ def main() -> None:
     parser.add_argument("--dtypes", nargs="*", help="the only dtypes that arrays may have, where there is a choice")
     parser.add_argument("--programs", nargs="*", help="the only programs to run")
     parser.add_argument("--limit", type=float, default=120, help="seconds after which a case counts as a hang")
+    parser.add_argument("--unoptimized", action="store_true", help="without LLVM's optimizations, a third faster")
     given = parser.parse_args()
-    search = Search(given.out, given.seed, given.dtypes, given.programs, given.limit)
+    child = Child((*COMMAND, "--unoptimized")) if given.unoptimized else Child()
+    search = Search(given.out, given.seed, given.dtypes, given.programs, given.limit, child)
     try:
         found = search.one(given.case) if given.case is not None else search.run(given.seconds, given.first)
     finally:

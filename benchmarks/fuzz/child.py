@@ -27,7 +27,7 @@ def main() -> None:
         channel.write(json.dumps({"event": event, **more}) + "\n")
         channel.flush()
 
-    judge.prepare()
+    judge.prepare(optimized="--unoptimized" not in sys.argv)
     for line in sys.stdin:
         tell("verdict", **answer(json.loads(line), tell))
         judge.forget()

@@ -22,14 +22,17 @@ import numpy as np
 from runner import codec
 from runner.config.sources import Sources
 from runner.experiment import data
+from runner.experiment.model import Experiment
+from runner.experiment.program import Program
 from runner.experiment.reader import read
 from runner.flow import run
-from runner.layout import Layout
+from runner.layout import Layout, Mesh, Spec
 from runner.link.events import Said, Started, Types
 from runner.link.workers import Workers
 from runner.record import verdicts
-from runner.record.model import Record
+from runner.record.model import CompiledProgram, OutputRecord, Record
 from runner.reference import interpret
+from tests import here
 from tests.here import Here
 
 Judgement = dict[str, Any]
@@ -70,6 +73,8 @@ def judge(
 
     `status` is that of the record, or `bug` if the runner itself failed. `found` lists `(kind, program, words)` for
     each failure. The kinds are `bug`, `error`, `refused` (a feature that a backend lacks), names of checks, and `weak`.
+    `sent` holds the bytes that a device sends, by program, where they are known, for those on the mesh whose outputs
+    have the experiment's specs: `auto` leaves outputs as the compiler lays them out.
     """
     worker = Chosen(programs, tell)
     with tempfile.TemporaryDirectory(prefix="fuzz-") as scratch:
@@ -87,10 +92,26 @@ def judge(
         "error": record.error,
         "found": _found(record),
         "ran": {name: program.status for name, program in record.programs.items()},
+        "sent": _sent(record, read(config)),
         "not_supported": record.not_supported,
         "types": worker.nodes,
         "sources": sources,
     }
+
+
+def _sent(record: Record, experiment: Experiment) -> dict[str, int]:
+    sent: dict[str, int] = {}
+    for name, program in record.programs.items():
+        if not isinstance(program, CompiledProgram) or program.bytes_sent is None or name == Program.VMAP:
+            continue
+        if all(_alike(experiment.mesh, output, experiment.outputs[of]) for of, output in program.outputs.items()):
+            sent[name] = program.bytes_sent
+    return sent
+
+
+def _alike(mesh: Mesh, output: OutputRecord, wanted: Spec) -> bool:
+    shape = tuple(output.shape)
+    return output.spec is not None and Layout(mesh, shape, output.spec) == Layout(mesh, shape, wanted)
 
 
 def _found(record: Record) -> list[list[str]]:
@@ -118,8 +139,12 @@ def _words(verdict: verdicts.Verdict) -> str:
     return "\n".join([*words, *verdict.diagnosis])
 
 
-def prepare() -> None:
-    """Give this process its simulated devices, and redirect the compiler's messages to a file."""
+def prepare(*, optimized: bool) -> None:
+    """Give this process its simulated devices, and redirect the compiler's messages to a file.
+
+    Without `optimized`, LLVM leaves what XLA made as it is, which saves a third of the time.
+    """
+    here.OPTIMIZED = optimized
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", DEVICES)
     log = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process

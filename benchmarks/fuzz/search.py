@@ -21,6 +21,7 @@ import yaml
 from benchmarks.fuzz import script
 from benchmarks.fuzz.shrink import Config, Types, pruned, shrink
 
+COMMAND = (sys.executable, "-m", "benchmarks.fuzz.child")
 ROOT = Path(__file__).parent.parent.parent
 ORDER = (
     "crash",
@@ -84,7 +85,7 @@ def template(words: str) -> str:
 class Child:
     """A process that judges one request at a time, restarted after it dies."""
 
-    def __init__(self, command: Sequence[str] = (sys.executable, "-m", "benchmarks.fuzz.child")) -> None:
+    def __init__(self, command: Sequence[str] = COMMAND) -> None:
         self._command = command
         self._process: subprocess.Popen[str] | None = None
         self._served = 0
@@ -220,6 +221,7 @@ class Search:
             "seconds": round(seconds, 2),
             "operations": verdict.get("operations", []),
             "ran": verdict.get("ran", {}),
+            "sent": verdict.get("sent", {}),
             "not_supported": {name: template(why) for name, why in verdict.get("not_supported", {}).items()},
             "refused": [template(words) for kind, _, words in verdict["found"] if kind == "refused"],
             "weak": [template(words) for kind, _, words in verdict["found"] if kind == "weak"],
@@ -295,6 +297,7 @@ class Search:
             f"of {len(operations)} operations",
             f"status: {dict(Counter(record['status'] for record in records))}",
             f"programs: {dict(sorted(ran.items()))}",
+            *_compared(records),
         ]
         found = [
             f"{r['kind']} {r['mark']}{' the compiler' if r.get('compiler') else ''}" for r in records if "kind" in r
@@ -308,3 +311,17 @@ class Search:
         ):
             told += [f"{title}:"] + [f"  {count:5} {what}" for what, count in counted.most_common(25)]
         return "\n".join(told)
+
+
+def _compared(records: Sequence[dict[str, Any]]) -> list[str]:
+    """Return in how many cases `derived` sends at most what each other program sends, and the cases with more."""
+    both = [record for record in records if "derived" in record.get("sent", {}) and len(record["sent"]) > 1]
+    lines: list[str] = []
+    fewer = 0
+    for record in both:
+        mine = record["sent"]["derived"]
+        least, name = min((sent, name) for name, sent in record["sent"].items() if name != "derived")
+        fewer += mine <= least
+        if mine > least:
+            lines.append(f"  case {record['case']}: {mine} B, {least} B in {name}; {' '.join(record['operations'])}")
+    return [f"derived sends at most what each other program sends in {fewer} of {len(both)}; more in:", *lines]

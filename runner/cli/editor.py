@@ -44,9 +44,11 @@ _LENGTHS = {"text": ("minLength", "maxLength"), "list": ("minItems", "maxItems")
 _INTERPOLATION: Schema = {"$ref": "#/$defs/interpolation"}
 
 
-def json_schema() -> Schema:
-    """Return the JSON Schema of an experiment's file."""
+def json_schema(folder: Path | None = None) -> Schema:
+    """Return the JSON Schema of an experiment's file, in the config folder `folder` or the runner's own."""
     own = _of_kind(shape.root())
+    folders = (conf_folder(), *([] if folder is None else [folder]))
+    own["properties"] |= {group: _or_option(own["properties"][group], group, folders) for group in shape.GROUPS}
     own["properties"] |= {
         "defaults": {
             "type": "array",
@@ -62,6 +64,14 @@ def json_schema() -> Schema:
         **own,
         "$defs": {**referred, "interpolation": {"type": "string", "pattern": r"\$\{"}},
     }
+
+
+def _or_option(schema: Schema, group: str, folders: Sequence[Path]) -> Schema:
+    """Extend the schema of a config group's key to allow the name of one of its options."""
+    options = sorted({file.stem for folder in folders for file in (folder / group).glob("*.yaml")})
+    described = {key: value for key, value in schema.items() if key == "description"}
+    value = {key: value for key, value in schema.items() if key != "description"}
+    return {**described, "anyOf": [*(value["anyOf"] if value.keys() == {"anyOf"} else [value]), {"enum": options}]}
 
 
 def _inner_names(form: Form) -> Iterator[str]:
@@ -180,9 +190,9 @@ def _documented() -> dict[str, dict[str, Schema]]:
     }
 
 
-def text() -> str:
-    """Return the schema as the text of its file."""
-    return json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n"
+def text(folder: Path | None = None) -> str:
+    """Return the schema as the text of its file in the config folder `folder`, or the runner's own."""
+    return json.dumps(json_schema(folder), indent=1, ensure_ascii=False) + "\n"
 
 
 def named(file: Path, folder: Path) -> str:
@@ -204,7 +214,7 @@ def main(arguments: Sequence[str]) -> int:
         what = "it has no folder 'experiment'" if folder.is_dir() else "there is no such folder"
         print(f"{folder}\n  {what}", file=sys.stderr)
         return 2
-    (folder / FILE).write_text(text(), encoding="utf-8")
+    (folder / FILE).write_text(text(folder), encoding="utf-8")
     status = 0
     for file in experiments(folder):
         try:

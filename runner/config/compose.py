@@ -152,12 +152,14 @@ def refuse_too_much(overrides: Sequence[str], folders: Sequence[Path]) -> None:
 
 @cache
 def register() -> None:
-    """Register with Hydra the types of an experiment's keys, and the resolvers of `conf/config.yaml`."""
+    """Register with Hydra the types of an experiment's keys, how files are read, and the resolvers of the defaults."""
     from hydra.core.config_store import ConfigStore
     from omegaconf import OmegaConf
 
+    from runner.config import options
     from runner.config.schema import ExperimentConfig
 
+    options.register()
     ConfigStore.instance().store(name="schema", node=ExperimentConfig)
     OmegaConf.register_new_resolver("folder", _folder, replace=True)
     OmegaConf.register_new_resolver("named", named, replace=True)

@@ -73,8 +73,19 @@ def in_task(error: Exception, sources: Sources) -> str:
     return _of_config(error, sources)
 
 
+def _of_choices(content: dict[str, Any]) -> Fault | None:
+    """Remove from a file's content what chooses other files, and check its form before Hydra looks these up."""
+    twice = files.chosen_twice(content)
+    for group in files.options(content):
+        del content[group]
+    fault = _of_entries(content.pop("defaults", []))
+    if fault is None and twice is not None:
+        return Fault((twice,), f"'{twice}' is chosen in 'defaults' too: keep one of them")
+    return fault
+
+
 def _of_entries(defaults: object) -> Fault | None:
-    """Check the form of a defaults list, before Hydra looks up its entries."""
+    """Check the form of a defaults list."""
     like = "such as [override /mesh: x2_y2]"
     if not is_list(defaults):
         return Fault(("defaults",), f"'defaults' is a list, {like}, not {shape.described(defaults)}")
@@ -109,7 +120,7 @@ def _of_files(sources: Sources, folders: Sequence[Path]) -> str | None:
         if refused is not None:
             return refused
         content = files.content(layer.file)
-        fault = _of_entries(content.pop("defaults", [])) if is_dict(content) else None
+        fault = _of_choices(content) if is_dict(content) and layer.package == () else None
         if fault is None and is_dict(content) and layer.file.parent not in folders:
             fault = trust.of_file(content)
         if fault is not None:
@@ -217,7 +228,7 @@ def config_groups(folders: Sequence[Path]) -> set[str]:
 
 def _groups(group: str) -> str:
     """Return the end of a message: how to choose an option of `group`, or which groups exist."""
-    there = ("mesh", "target", "rules")
+    there = shape.GROUPS
     return f"; write: override /{group}: …" if group in there else nearest(group, there) or shape.listed(there)
 
 
@@ -320,8 +331,9 @@ def _where(option: str, group: str, sources: Sources) -> str:
         if name == group and option in value:
             return f"command line: {override}"
     for layer in reversed(sources.layers):
-        if re.search(rf"{re.escape(group)}\s*:\s*{re.escape(option)}\b", layer.file.read_text("utf-8", "replace")):
-            return str(text_place(layer.file, option))
+        choice = rf"\b{re.escape(group)}\s*:\s*['\"]?"
+        if re.search(rf"{choice}{re.escape(option)}(?![\w-])", layer.file.read_text("utf-8", "replace")):
+            return str(text_place(layer.file, option, choice))
     return "configuration"
 
 

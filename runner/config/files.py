@@ -11,8 +11,9 @@ import yaml
 
 from runner.config import limits, specs
 from runner.config.folders import file_of, is_there
-from runner.config.shape import described
+from runner.config.shape import GROUPS, described
 from runner.config.sources import shown
+from runner.untyped import is_dict, is_list
 
 PACKAGE = "# @package _global_"
 """The first line of an experiment: without it Hydra puts its keys below `experiment`."""
@@ -150,6 +151,23 @@ def content(file: Path) -> Any:
         return load(file.read_text(encoding="utf-8", errors="replace"))
     except yaml.YAMLError:
         return None
+
+
+def options(content: Mapping[str, Any]) -> dict[str, str]:
+    """The options that an experiment's file names of config groups, `{"hardware": "v5p"}` where it has `hardware: v5p`.
+
+    A string with an interpolation is a value.
+    """
+    named = ((group, content.get(group)) for group in GROUPS)
+    return {group: option for group, option in named if isinstance(option, str) and "${" not in option}
+
+
+def chosen_twice(content: Mapping[str, Any]) -> str | None:
+    """The config group of which a file names an option at the top and another in its defaults list, or None."""
+    defaults: Any = content.get("defaults")
+    entries = [entry for entry in defaults if is_dict(entry)] if is_list(defaults) else []
+    listed = {str(name).split("/")[-1] for entry in entries for name in entry}
+    return next((group for group in options(content) if group in listed), None)
 
 
 def unread(file: Path) -> yaml.YAMLError | None:

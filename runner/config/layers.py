@@ -58,5 +58,7 @@ def _defaults(text: str) -> list[Any]:
         content = files.load(text)
     except yaml.YAMLError:
         return []
-    entries = content.get("defaults") if is_dict(content) else None
-    return entries if is_list(entries) else []
+    if not is_dict(content):
+        return []
+    entries = content.get("defaults")
+    return [*(entries if is_list(entries) else []), files.options(content)]

@@ -172,7 +172,7 @@ def _number(value: Any, read: type[int] | type[float]) -> bool:
 
 
 GROUPS = ("hardware", "mesh", "rules", "target")
-"""The keys that are config groups, of which a file chooses an option in its defaults list."""
+"""The keys that are config groups; an experiment's file has a value, or the name of an option."""
 
 
 def _refusal(value: Any, key: Key, kind: Kind) -> str:
@@ -190,8 +190,6 @@ def _refusal(value: Any, key: Key, kind: Kind) -> str:
     if kind.name == "list" and not isinstance(value, Mapping):
         enumerated = WORD.match(f"{key_text(key)}={value}")
         cure = "; in a sweep that is all of them: add -m" if enumerated else f"; write [{value}]"
-    if len(key) == 1 and key[0] in GROUPS and isinstance(value, str):
-        cure = f"; to choose a file write defaults: [override /{key[0]}: {value}]"
     return f"{name} is {_in_words(kind)}, not {described(value)}{cure}"
 
 

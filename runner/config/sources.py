@@ -246,17 +246,21 @@ def key_place(file: Path, key: Key) -> Location | None:
     return None
 
 
-def text_place(file: Path, text: str) -> Location:
-    """The place of the first occurrence of `text` as a word in a file, else of its first character."""
+def text_place(file: Path, text: str, before: str = r"(?<![\w.-])") -> Location:
+    """The place of the first occurrence of `text` as a word in a file, else of its first character.
+
+    `before` is a pattern for what precedes it.
+    """
     try:
         content = file.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return Location(file, 1, 1)
-    match = re.search(rf"(?<![\w.-]){re.escape(text)}(?![\w-])", content)
+    match = re.search(rf"{before}(?P<text>{re.escape(text)})(?![\w-])", content)
     if match is None:
         return Location(file, 1, 1)
-    before = content[: match.start()]
-    return Location(file, before.count("\n") + 1, match.start() - (before.rfind("\n") + 1) + 1)
+    start = match.start("text")
+    above = content[:start]
+    return Location(file, above.count("\n") + 1, start - (above.rfind("\n") + 1) + 1)
 
 
 def listing(folders: Iterable[Path]) -> list[tuple[str, str, Path]]:

@@ -12,7 +12,7 @@ from runner.config.quoting import WORD
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
 
-_GROUPS = ("experiment", "mesh", "target", "rules")
+_GROUPS = ("experiment", "mesh", "target", "hardware", "rules")
 """The config groups whose options a sweep may range over."""
 
 _TOLD = 10**18

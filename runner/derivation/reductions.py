@@ -105,10 +105,12 @@ def best(call: Call, place: str, axis: int) -> Rule:
     )
 
 
-def written_best(site: Site, name: str, axis: int, element: Callable[[], Term] | None = None) -> Term:
+def written_best(
+    site: Site, name: str, axis: int, element: Callable[[], Term] | None = None, size: int | None = None
+) -> Term:
     """Write an argmax or argmin along `axis`: along a sharded one, the first position of the overall best.
 
-    `element`: makes the term that is compared instead of the operand.
+    `element`: makes the term that is compared instead of the operand; `size`: its size, if not that of the operand.
     """
     ((place, dimensions),) = site.rule.operands.items()
     axis %= len(dimensions)
@@ -120,7 +122,7 @@ def written_best(site: Site, name: str, axis: int, element: Callable[[], Term] |
         return built("{f}({x}, axis={d})", f=name, x=x, d=axis)
     site.ours("the choice among the blocks")
     kind = {"argmax": "max", "argmin": "min"}[name]
-    x, size = site.named("of", x), site.rule.sizes[axis]
+    x, size = site.named("of", x), size or site.rule.sizes[axis]
     mine = site.define("mine", built("{f}({x}, axis={d})", f=kind, x=x, d=axis))
     best = site.define(kind, built("{f}(stop_gradient({m}), {over})", f=f"p{kind}", m=mine, over=over))
     at = built("{f}({x}, axis={d}) + {start}", f=name, x=x, d=axis, start=site.start(over, size))
@@ -134,14 +136,22 @@ def written_best(site: Site, name: str, axis: int, element: Callable[[], Term] |
 
 
 def _chosen(site: Site) -> Term:
-    (axis,) = site.call.axes(rank=len(site.call.array.shape))
-    return written_best(site, site.call.name, axis)
+    shape = site.call.array.shape
+    axes = site.call.axes(rank=len(shape))
+    if len(axes) == 1:
+        return written_best(site, site.call.name, axes[0])
+    return written_best(site, site.call.name, 0, lambda: built("ravel({x})", x=site.x), math.prod(shape))
 
 
 @rule_for("argmax", "argmin", write=_chosen, otherwise=[ALONG])
 def chosen(call: Call) -> Rule | None:
-    """Rule: `argmax` and `argmin` along one dimension."""
-    axes = call.axes(rank=len(call.array.shape))
-    if len(axes) != 1 or call.given("keepdims") or not is_number(call.array, "float", "int"):
+    """Rule: `argmax` and `argmin` along one dimension, or of all elements, of which a device has rows."""
+    shape, place = call.array.shape, call.operand.place
+    axes = call.axes(rank=len(shape))
+    if not axes or call.given("keepdims") or not is_number(call.array, "float", "int"):
         return None
-    return best(call, call.operand.place, axes[0])
+    if len(axes) == 1:
+        return best(call, place, axes[0])
+    inside = tuple(Sent("all-reduce", (0,), (), itemsize(each)) for each in (call.array.dtype, call.result.dtype))
+    total = math.prod(shape)
+    return Rule({place: every(shape, but=range(1, len(shape)))}, (), {0: shape[0]}, inside=inside, below=total)

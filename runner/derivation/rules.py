@@ -13,7 +13,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from runner.estimate.prices import BYTES, Prices, Sending, Work, collective, sending
 from runner.layout import Mesh, Spec
@@ -381,31 +381,103 @@ def followed(
     for factor, kind in rule.reduced.items():
         if assignment.get(factor):
             over[kind] = over.get(kind, ()) + assignment[factor]
+    completions = (
+        _completed(mesh, partial, over, scattered, shape, itemsize, wanted, rounds, prices)
+        for scattered in _scatterings(mesh, partial, over, shape, wanted)
+    )
+    # Of equals the first, which has the fewest steps after it.
+    best = min(completions, key=lambda each: round(each.sent if prices is BYTES else each.cost, prices.digits))
+    sent, cost = (sum(getattr(each, of) for each in sendings) for of in ("sent", "cost"))
+    shards = math.prod(mesh.axis_size(axes) for axes in assignment.values())
+    computing = traffic.cost(mesh, prices, needed, partial, shards)
+    return PricedAssignment(
+        assignment,
+        needed,
+        partial,
+        best.over,
+        best.scattered,
+        best.spec,
+        sent + best.sent,
+        computing,
+        cost + best.cost + computing,
+        shards,
+    )
+
+
+Scattering: TypeAlias = tuple[tuple[int, tuple[str, ...]], ...]
+"""The dimensions along which a sum is reduce-scattered, each with the mesh axes, in order."""
+
+
+@dataclass(frozen=True)
+class _Completed:
+    """A way to complete a result: by reduce-scatters, by all-reduces over the axes in `over`, and by moves after these.
+
+    - `spec`: the layout before the moves; `sent`: the bytes that a device sends in all; `cost`: their cost.
+    """
+
+    over: dict[Reduction, tuple[str, ...]]
+    scattered: Scattering
+    spec: Spec
+    sent: float
+    cost: float
+
+
+def _completed(
+    mesh: Mesh,
+    partial: Spec,
+    over: Mapping[Reduction, tuple[str, ...]],
+    scattered: Scattering,
+    shape: tuple[int, ...],
+    itemsize: int,
+    wanted: Spec | None,
+    rounds: int,
+    prices: Prices,
+) -> _Completed:
     held = moves.local_bytes(mesh, shape, itemsize, partial) if over else 0.0
-    spec = partial
-    scattered: list[tuple[int, tuple[str, ...]]] = []
-    for kind, axes in over.items():
-        rest = axes
-        if kind in SCATTERED and wanted is not None:
-            for dimension, goal in enumerate(wanted):
-                more = goal[len(spec[dimension]) :]
-                if more and goal[: len(spec[dimension])] == spec[dimension] and set(more) <= set(rest):
-                    n = mesh.axis_size(more)
-                    sendings.append(collective(prices, mesh, "reduce-scatter", more, held / rounds))
-                    held /= n
-                    spec = Spec((*spec[:dimension], goal, *spec[dimension + 1 :]))
-                    scattered.append((dimension, more))
-                    rest = tuple(axis for axis in rest if axis not in more)
-        if mesh.axis_size(rest) > 1:
-            sendings.append(collective(prices, mesh, "all-reduce", rest, held / rounds))
-        over[kind] = tuple(axis for axis in mesh.axes if axis in rest)
+    sendings: list[Sending] = []
+    entries = list(partial)
+    for dimension, axes in scattered:
+        n = mesh.axis_size(axes)
+        sendings.append(collective(prices, mesh, "reduce-scatter", axes, held / rounds))
+        held, entries[dimension] = held / n, (*entries[dimension], *axes)
+    gone = {axis for _, axes in scattered for axis in axes}
+    rest = {kind: tuple(a for a in mesh.axes if a in axes and a not in gone) for kind, axes in over.items()}
+    for axes in rest.values():
+        if mesh.axis_size(axes) > 1:
+            sendings.append(collective(prices, mesh, "all-reduce", axes, held / rounds))
+    spec = Spec(entries)
     sent, cost = sum(each.sent for each in sendings), sum(each.cost for each in sendings)
     if wanted is not None:
         steps = moves.moves(mesh, shape, itemsize, spec, wanted, prices)
         sent += sum(step.sent for step in steps)
         cost += sum(prices.weight(mesh, step) for step in steps)
-    shards = math.prod(mesh.axis_size(axes) for axes in assignment.values())
-    computing = traffic.cost(mesh, prices, needed, partial, shards)
-    return PricedAssignment(
-        assignment, needed, partial, over, tuple(scattered), spec, sent, computing, cost + computing, shards
-    )
+    return _Completed(rest, scattered, spec, sent, cost)
+
+
+def _scatterings(
+    mesh: Mesh, partial: Spec, over: Mapping[Reduction, tuple[str, ...]], shape: tuple[int, ...], wanted: Spec | None
+) -> Iterator[Scattering]:
+    """Yield the ways to reduce-scatter a sum: towards the wanted layout, then those that need moves after them."""
+    summed = [axis for kind, axes in over.items() if kind in SCATTERED for axis in axes]
+    if wanted is None or not summed:
+        yield ()
+        return
+    towards: list[tuple[int, tuple[str, ...]]] = []
+    rest = set(summed)
+    for dimension, (mine, goal) in enumerate(zip(partial, wanted, strict=True)):
+        more = goal[len(mine) :]
+        if more and goal[: len(mine)] == mine and set(more) <= rest:
+            towards.append((dimension, more))
+            rest -= set(more)
+    yield tuple(towards)
+    if len(over) > 1 or not rest & set(wanted.axes):
+        return
+    # Axes that are wanted on some dimension, though not after those that are there, can be moved from another place.
+    for places in itertools.product((None, *range(len(partial))), repeat=len(summed)):
+        scattered = tuple(
+            (d, axes)
+            for d in range(len(partial))
+            if (axes := tuple(axis for axis, place in zip(summed, places, strict=True) if place == d))
+        )
+        if all(shape[d] % mesh.axis_size((*partial[d], *axes)) == 0 for d, axes in scattered):
+            yield scattered

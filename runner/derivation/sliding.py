@@ -59,6 +59,7 @@ def _others(call: Call) -> tuple[tuple[int, tuple[int, ...], int], ...]:
 
 _SCANS = {
     "cumsum": ("sum", "0", "{mine} + {before}"),
+    "cumulative_sum": ("sum", "0", "{mine} + {before}"),
     "cumprod": ("prod", "1", "{mine} * {before}"),
     "cummax": ("max", "-inf", "maximum({mine}, {before})"),
     "cummin": ("min", "inf", "minimum({mine}, {before})"),
@@ -87,6 +88,8 @@ def _scan(site: Site, axis: int, over: tuple[str, ...]) -> Term:
 def scan(call: Call) -> Rule | None:
     """Rule: each device scans its block and adds the total of the blocks before it."""
     kinds = ("float",) if _SCANS[call.name][1].endswith("inf") else ("float", "int", "complex")
+    if call.given("include_initial") and call.static("include_initial"):
+        return None
     if call.given("dtype") or call.array.dtype != call.result.dtype or not is_number(call.array, *kinds):
         return None
     call.static("reverse")

@@ -118,7 +118,7 @@ def read(config: Mapping[str, Any], mesh: Mesh, shape: tuple[int, ...] | None) -
     if _is_given(config, "network"):
         network = NodeLinks(_number(config, "network", "bandwidth"), _latency(config, "network"))
     if not (flops or links or network or _is_given(config, "memory")):
-        choose = "to choose a file write hardware=v5e, or defaults: [override /hardware: v5e]"
+        choose = "to choose a file write hardware=v5e, or hardware: v5e in the experiment"
         raise invalid((*KEY, "name"), f"{config['name']} has no numbers; {choose}")
     slices, wanted = config["slices"], config["shape"]
     check(slices, (*KEY, "slices"))

@@ -113,10 +113,41 @@ def plain(mesh: Mesh, spec: Spec, rank: int) -> Spec:
 def steps(mesh: Mesh, shape: tuple[int, ...], itemsize: int, here: Spec, after: Spec) -> Iterator[Move]:
     """Yield the steps from `here` that may be part of a path to `after`."""
     yield from splits_and_joins(mesh, shape, itemsize, here, after)
-    if permutes(mesh, here, after):
-        held, involved = local_bytes(mesh, shape, itemsize, here), changed(mesh, here, after)
-        pairs = permutation(mesh, shape, here, after, involved)
-        yield Move("collective-permute", involved, 0, 0, pairs, held, after)
+    ends = {after} if permutes(mesh, here, after) else set[Spec]()
+    if mesh.size <= PERMUTED:
+        # Blocks may also be permuted before they are gathered or exchanged, when they are smaller.
+        ends |= {there for there in _alike(mesh, here) if there != here}
+    held = local_bytes(mesh, shape, itemsize, here)
+    for there in sorted(ends, key=str):
+        involved = changed(mesh, here, there)
+        yield Move("collective-permute", involved, 0, 0, _pairs(mesh, here, there, involved), held, there)
+
+
+PERMUTED = 256
+"""The most devices of a mesh for which permutations to other layouts than the last are considered."""
+
+
+@functools.lru_cache(maxsize=1024)
+def _alike(mesh: Mesh, spec: Spec) -> tuple[Spec, ...]:
+    """The layouts with as many shards along each dimension as `spec` has."""
+    counts, layouts = [mesh.axis_size(axes) for axes in spec], [((), frozenset[str]())]
+    axes = [axis for axis in mesh.axes if mesh.sizes[axis] > 1]
+    orders = [order for count in range(len(axes) + 1) for order in itertools.permutations(axes, count)]
+    for count in counts:
+        fitting = [order for order in orders if mesh.axis_size(order) == count]
+        layouts = [
+            ((*entries, order), used | {*order})
+            for entries, used in layouts
+            for order in fitting
+            if used.isdisjoint(order)
+        ]
+    return tuple(Spec(entries) for entries, _ in layouts)
+
+
+@functools.lru_cache(maxsize=4096)
+def _pairs(mesh: Mesh, before: Spec, after: Spec, axes: tuple[str, ...]) -> tuple[tuple[int, int], ...]:
+    """The pairs of sender and receiver along `axes`, which are the same for all shapes that both layouts divide."""
+    return permutation(mesh, (math.prod(mesh.shape),) * len(before), before, after, axes)
 
 
 def splits_and_joins(
@@ -135,8 +166,9 @@ def splits_and_joins(
             yield Move("all-gather", gathered, dimension, dimension, (), sent, _with(here, dimension, rest))
             for index, index_axes in enumerate(here):
                 ends = (*index_axes, *gathered)
-                # An all-to-all over several axes is tried only where the target has them in this place.
-                stays = count == 1 or after is None or after[index][: len(ends)] == ends
+                # An all-to-all over several axes is tried only where the target has them, or the first, in this place.
+                goal = () if after is None else after[index]
+                stays = count == 1 or after is None or (goal and goal[: len(ends)] == ends[: len(goal)])
                 if index == dimension or not stays:
                     continue
                 if shape[index] % (mesh.axis_size(index_axes) * n) == 0:

@@ -59,8 +59,8 @@ _ORIGINS = (
 def propagated(lowered: Any) -> tuple[Any, Any] | str:
     """Copies of a lowered module after Shardy's passes: one with collectives, one with the origins of shardings.
 
-    The pipeline for the first takes no options. Returns a sentence if this JAX cannot run them: the passes and their
-    names are private, and `lowered.compiler_ir` is the module that XLA gets.
+    The pipeline for the first takes no options. Returns a sentence if a pass fails on the module, or if this JAX cannot
+    run them: the passes and their names are private, and `lowered.compiler_ir` is the module that XLA gets.
     """
     try:
         from jax._src.lib.mlir import ir, passmanager  # pyright: ignore[reportPrivateImportUsage]
@@ -70,11 +70,18 @@ def propagated(lowered: Any) -> tuple[Any, Any] | str:
             text = module.operation.get_asm(enable_debug_info=True)
             parse: Callable[[str], Any] = cast("Any", ir).Module.parse
             first, second = parse(text), parse(text)
-            passmanager.PassManager.parse(_PROPAGATED).run(first.operation)
-            passmanager.PassManager.parse(_ORIGINS).run(second.operation)
+            passes = [passmanager.PassManager.parse(names) for names in (_PROPAGATED, _ORIGINS)]
     except (ImportError, AttributeError, TypeError, ValueError, RuntimeError) as error:
         reason = str(error).strip().split("\n")[0]
         return f"Shardy's passes cannot be run from Python here: {type(error).__name__}: {reason}"
+    failure: type[Exception] = cast("Any", ir).MLIRError
+    try:
+        with module.context:
+            for each, copy in zip(passes, (first, second), strict=True):
+                each.run(copy.operation)
+    except failure as error:
+        reasons = [line for line in str(error).splitlines() if "error: " in line] or [str(error).splitlines()[0]]
+        return f"Shardy fails on this program: {reasons[0].partition('error: ')[2] or reasons[0]}"
     return first, second
 
 

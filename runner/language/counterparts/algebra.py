@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -269,13 +269,20 @@ def lu(x: Any) -> tuple[Any, Any, Any]:
 
 
 def lu_pivots_to_permutation(pivots: Any, permutation_size: int) -> Any:
-    """`jax.lax.linalg.lu_pivots_to_permutation`: the order of the rows after these swaps, in turn."""
+    """`jax.lax.linalg.lu_pivots_to_permutation`: the order of the rows after these swaps, in turn.
+
+    As in JAX, for a row that there is not the nearest is read, and nothing is written.
+    """
     pivots = array(pivots)
     swaps = pivots.reshape(math.prod(pivots.shape[:-1]), pivots.shape[-1])
     orders = np.tile(np.arange(permutation_size, dtype=np.int32), (len(swaps), 1))
     for order, rows in zip(orders, swaps, strict=True):
         for step, row in enumerate(rows):
-            order[[step, row]] = order[[row, step]]
+            at = row + permutation_size if row < 0 else row
+            read = order[np.clip(at, 0, permutation_size - 1)]
+            if 0 <= at < permutation_size:
+                order[at] = order[step]
+            order[step] = read
     return orders.reshape(*pivots.shape[:-1], permutation_size)
 
 
@@ -295,16 +302,14 @@ def matrix_power(a: Any, n: int) -> Any:
 
 def svdvals(x: Any, /) -> Any:
     """`jnp.linalg.svdvals`."""
-    return _of_finite(lambda matrices: np.linalg.svd(matrices, compute_uv=False), floating(x))
+    (values,) = _of_finite(lambda matrices: (np.linalg.svd(matrices, compute_uv=False),), floating(x))
+    return values
 
 
 def svd(a: Any, full_matrices: bool = True) -> tuple[Any, Any, Any]:
     """`jnp.linalg.svd`: the signs of the columns of `u` and the rows of `vh` are not determined."""
-    a = floating(a)
-    # LAPACK does not converge on matrices that are not finite.
-    finite = np.isfinite(a).all()
-    u, s, vh = np.linalg.svd(a if finite else np.zeros_like(a), full_matrices=full_matrices)
-    return (u, s, vh) if finite else (u * np.nan, s * np.nan, vh * np.nan)
+    u, s, vh = _of_finite(lambda matrices: np.linalg.svd(matrices, full_matrices=full_matrices), floating(a))
+    return u, s, vh
 
 
 def block_diag(*arrs: Any) -> Any:
@@ -330,22 +335,24 @@ def qr(a: Any, mode: str = "reduced") -> Any:
 def eigh(a: Any) -> tuple[Any, Any]:
     """`jnp.linalg.eigh`: ascending eigenvalues, and eigenvectors in columns, whose signs are not determined."""
     a = floating(a)
-    values, vectors = np.linalg.eigh((a + np.conj(np.swapaxes(a, -1, -2))) / 2)
+    values, vectors = _of_finite(np.linalg.eigh, (a + np.conj(np.swapaxes(a, -1, -2))) / 2)
     return values, vectors
 
 
 def eigvalsh(a: Any) -> Any:
     """`jnp.linalg.eigvalsh`: the matrix is symmetrized first."""
     a = floating(a)
-    return _of_finite(np.linalg.eigvalsh, (a + np.conj(np.swapaxes(a, -1, -2))) / 2)
+    (values,) = _of_finite(lambda matrices: (np.linalg.eigvalsh(matrices),), (a + np.conj(np.swapaxes(a, -1, -2))) / 2)
+    return values
 
 
-def _of_finite(function: Callable[[Any], Any], matrices: Any) -> Any:
-    """Apply `function` to each matrix; one that is not finite, on which LAPACK does not converge, gives NaN."""
+def _of_finite(function: Callable[[Any], Sequence[Any]], matrices: Any) -> Sequence[Any]:
+    """The results of `function` for a stack of matrices; those that are not finite, on which LAPACK fails, give NaN."""
     finite = np.isfinite(matrices).all(axis=(-2, -1))
     if finite.all():
         return function(matrices)
-    return np.where(finite[..., None], function(np.where(finite[..., None, None], matrices, 0)), np.nan)
+    results = function(np.where(finite[..., None, None], matrices, 0))
+    return [np.where(np.expand_dims(finite, tuple(range(finite.ndim, each.ndim))), each, np.nan) for each in results]
 
 
 def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:

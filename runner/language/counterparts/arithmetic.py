@@ -243,7 +243,7 @@ def next_float(x: Any, y: Any, *, own_dtype: str = "float32") -> Any:
 
 erf, erfc, erf_inv = special("erf"), special("erfc"), special("erfinv")
 lgamma = special("gammaln")
-_expit = special("expit")
+_expit, _logit = special("expit"), special("logit")
 
 
 def logistic(x: Any) -> Any:
@@ -252,6 +252,14 @@ def logistic(x: Any) -> Any:
         return _expit(x)
     with np.errstate(all="ignore"):
         return 1 / (1 + np.exp(-x))
+
+
+def logit(x: Any) -> Any:
+    """`jax.scipy.special.logit`; SciPy's takes real numbers only."""
+    if not np.iscomplexobj(x):
+        return _logit(x)
+    with np.errstate(all="ignore"):
+        return np.log(x / (1 - x))
 
 
 def rsqrt(x: Any) -> Any:

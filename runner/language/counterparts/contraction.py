@@ -31,13 +31,17 @@ def contract(labels: Labels, *operands: Any) -> Any:
 
 def _multiplied(first: str, second: str, result: str, a: Any, b: Any) -> Any:
     """Multiply as matrices: shared dimensions that the result keeps are batch dimensions, the others are summed."""
-    size = dict(zip(first + second, a.shape + b.shape, strict=True))
+    size: dict[str, int] = {}
+    for name, length in zip(first + second, a.shape + b.shape, strict=True):
+        size[name] = max(length, size.get(name, 1)) if length else 0
     batch = [name for name in result if name in first and name in second]
     summed = [name for name in first if name not in result]
     rows = [name for name in result if name in first and name not in second]
     columns = [name for name in result if name in second and name not in first]
 
     def matrix(names: str, value: Any, *groups: list[str]) -> Any:
+        # A dimension of size 1 in one operand serves all of the other's.
+        value = np.broadcast_to(value, [size[name] for name in names])
         turned = value.transpose([names.index(name) for group in (batch, *groups) for name in group])
         lengths = (math.prod(size[name] for name in group) for group in groups)
         return turned.reshape(*(size[name] for name in batch), *lengths)

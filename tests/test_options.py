@@ -1,0 +1,128 @@
+"""The name of a config group's option at the top of an experiment: `hardware: v5p`, `mesh: x2_y2`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import runner
+from runner import InvalidConfiguration
+from runner.config.compose import Configuration
+from runner.record.model import CompiledProgram
+from tests.command import ROOT, run_command
+
+MINE = """\
+# @package _global_
+name: mine
+mesh: x2_y2
+hardware: v5p
+target: cpu
+arrays: {A: {shape: [8, 4], spec: [x, y]}}
+graph: {C: A + 1}
+outputs: {C: [x, y]}
+program: auto
+"""
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    """The path of an experiment of a user's own."""
+    file = tmp_path / "mine.yaml"
+    file.write_text(MINE, encoding="utf-8")
+    return file
+
+
+def chosen(configuration: Configuration) -> tuple[Any, ...]:
+    plain = configuration.plain
+    return plain["mesh"]["axes"], plain["mesh"]["shape"], plain["hardware"]["name"], plain["target"]["platform"]
+
+
+def test_a_name_chooses_the_option_and_is_located_in_its_file(mine: Path) -> None:
+    configuration = runner.compose(mine)
+    assert chosen(configuration) == (["x", "y"], [2, 2], "TPU v5p", "cpu")
+    assert configuration.provenance.choices["mesh"] == "x2_y2"
+    place = configuration.sources.place(("mesh", "shape"))
+    assert place is not None
+    assert place.file == ROOT / "conf" / "mesh" / "x2_y2.yaml"
+
+
+def test_the_command_line_overrides_the_option_and_its_keys(mine: Path) -> None:
+    configuration = runner.compose(mine, ["hardware=v5e", "mesh.shape=[4,2]"])
+    assert chosen(configuration) == (["x", "y"], [4, 2], "TPU v5e", "cpu")
+    assert chosen(runner.compose(mine, mesh="x8"))[:2] == (["x"], [8])
+
+
+def test_it_is_the_same_as_in_the_defaults_list(mine: Path, tmp_path: Path) -> None:
+    groups = ("mesh", "hardware", "target", "rules")
+    text = MINE.replace("x2_y2", "data2_model4").replace("name:", "rules: data_tensor\nname:")
+    mine.write_text(text, encoding="utf-8")
+    options = [line for line in text.splitlines() if line.startswith(groups)]
+    others = [line for line in text.splitlines()[1:] if line not in options]
+    listed = ["# @package _global_", "defaults:", *(f"  - override /{line}" for line in options), *others, ""]
+    other = tmp_path / "listed.yaml"
+    other.write_text("\n".join(listed), encoding="utf-8")
+    assert runner.compose(mine).plain == runner.compose(other).plain
+    assert runner.compose(mine).plain["rules"]
+
+
+def test_an_experiment_that_builds_on_it_chooses_anew(tmp_path: Path) -> None:
+    folder = tmp_path / "experiment"
+    folder.mkdir()
+    (folder / "mine.yaml").write_text(MINE, encoding="utf-8")
+    (folder / "other.yaml").write_text("# @package _global_\ndefaults: [mine]\nmesh: x4_y2\n", encoding="utf-8")
+    assert chosen(runner.compose("other", config_dir=tmp_path)) == (["x", "y"], [4, 2], "TPU v5p", "cpu")
+
+
+def test_a_users_own_option_is_found(tmp_path: Path) -> None:
+    for group, text in (("experiment", MINE.replace("x2_y2", "pair")), ("mesh", "axes: [y, x]\nshape: [1, 2]\n")):
+        (tmp_path / group).mkdir()
+        (tmp_path / group / ("mine.yaml" if group == "experiment" else "pair.yaml")).write_text(text, encoding="utf-8")
+    assert chosen(runner.compose("mine", config_dir=tmp_path))[:2] == (["y", "x"], [1, 2])
+
+
+def test_a_mapping_in_python_may_name_it_and_the_record_says_which(tmp_path: Path) -> None:
+    record = runner.run(yaml.safe_load(MINE), folder=tmp_path / "run")
+    assert record.status == "passed"
+    assert record.mesh is not None
+    assert record.mesh.shape == [2, 2]
+    (program,) = record.programs.values()
+    assert isinstance(program, CompiledProgram)
+    assert program.estimate is not None
+    assert program.estimate.hardware == "TPU v5p"
+    wrong = runner.run({**yaml.safe_load(MINE), "hardware": "v5q"}, folder=tmp_path / "wrong")
+    assert wrong.status == "invalid"
+    assert wrong.error is not None
+    assert wrong.error.endswith("no hardware 'v5q'; did you mean 'v5p'?")
+
+
+def test_a_sweep_ranges_over_it_and_the_file_runs_directly(mine: Path, tmp_path: Path) -> None:
+    result = run_command("-m", str(mine), "hardware=v5e,v5p", "mesh=x2_y2,x4_y2", folder=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "4 points: 4 passed" in result.stdout
+    assert "on TPU v5e" in result.stdout
+    assert "on TPU v5p" in result.stdout
+
+
+WRONG = {
+    "a misspelt option": ("hardware: v5p", "hardware: v5q", "{}:4:11\n  no hardware 'v5q'; did you mean 'v5p'?"),
+    "a mesh by its sizes": ("mesh: x2_y2", 'mesh: "2x2"', "{}:3:8\n  no mesh '2x2'; there are data2_model2, "),
+    "an option that is nothing like any": ("target: cpu", "target: none", "{}:5:9\n  no target 'none'; there are "),
+    "two options": (
+        "name: mine\n",
+        "defaults: [override /mesh: x8]\n",
+        "{}:3:7  mesh\n  'mesh' is chosen in 'defaults' too: keep one of them",
+    ),
+    "a number": ("mesh: x2_y2", "mesh: 4", "{}:3:7  mesh\n  'mesh' is a mapping of 'axes', 'shape', "),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_wrong_name_is_reported_with_its_place(mine: Path, what: str) -> None:
+    before, after, message = WRONG[what]
+    mine.write_text(MINE.replace(before, after), encoding="utf-8")
+    with pytest.raises(InvalidConfiguration) as raised:
+        runner.compose(mine)
+    assert message.format(mine) in str(raised.value)

@@ -69,8 +69,12 @@ class Record(model.Record):
         return dict(Counter(collective.kind for collective in first.collectives))
 
     def __repr__(self) -> str:
+        of = f" of {self.experiment}" if self.experiment else ""
+        if self.error is not None:
+            place_and_message = (line.strip() for line in self.error.splitlines()[:2])
+            return f"<Record{of}: {self.status}, {': '.join(place_and_message)}>"
         passed = sum(program.status == "passed" for program in self.programs.values())
-        return f"<Record of {self.experiment}: {self.status}, {passed} of {len(self.programs)} programs passed>"
+        return f"<Record{of}: {self.status}, {passed} of {len(self.programs)} programs passed>"
 
     def __str__(self) -> str:
         from runner.show import report
@@ -216,7 +220,7 @@ def check(
     - `folder`: the run folder, as for `run`.
 
     Failures of the function or its checks do not raise: they are in the record. Raises `ValueError` where there is no
-    mesh, or where specs are missing.
+    mesh, where specs are missing, or where `operands` is no sequence.
     """
     record = checked(
         function,

@@ -182,6 +182,8 @@ def experiment(
     """
     if not callable(function):
         raise ValueError(f"{function!r} is no function")
+    if hasattr(operands, "shape") or not isinstance(operands, Sequence) or isinstance(operands, str):
+        raise ValueError(f"the operands are a tuple, runner.check({_name(function)}, (x, w)), not {_described(operands)}")
     leaves, laid_out = _leaves(operands)
     axes = _axes(mesh, leaves)
     specs = laid_out if in_specs is None else _specs(in_specs, len(operands))
@@ -212,6 +214,12 @@ def experiment(
         "precision": "default",
         **keys,
     }
+
+
+def _described(value: Any) -> str:
+    """Return the class of a value with its article: `an Array`, `a dict`."""
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
 
 
 def _specs(specs: Any, count: int) -> tuple[Any, ...]:

@@ -138,6 +138,8 @@ def shown(**more: Any) -> runner.Record:
 def test_a_record_has_a_repr_a_page_and_a_report() -> None:
     found = shown()
     assert repr(found) == "<Record of case: passed, 1 of 1 programs passed>"
+    invalid = shown(experiment=None, status="invalid", error="command line: cas\n  no experiment 'cas'", programs={})
+    assert repr(invalid) == "<Record: invalid, command line: cas: no experiment 'cas'>"
     assert str(found).startswith("case\nmesh x=2 × y=2 on 4 simulated cpu devices, jax 0.10.2\n")
     console = Console(width=200)
     with console.capture() as captured:

@@ -240,6 +240,8 @@ def test_an_argument_that_cannot_be_pickled_raises(tmp_path: Path) -> None:
     lock = threading.Lock()
     with pytest.raises(ValueError, match=r"to another process: TypeError: cannot pickle '_thread.lock'"):
         check(tmp_path / "lock", lambda x: (lock, x)[1], X, in_specs=P())
+    with pytest.raises(ValueError, match=r"^the operands are a tuple, runner.check\(f, \(x, w\)\), not a ndarray$"):
+        runner.check(f, X, mesh={"x": 2})
     with pytest.raises(ValueError, match="3 is no function"):
         check(tmp_path / "none", 3, X, in_specs=P())
 

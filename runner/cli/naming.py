@@ -112,7 +112,7 @@ def _require_there(word: str, options: Sequence[str], folders: Sequence[Path]) -
             if Path(file).is_file():
                 raise InvalidName(f"command line: {word}\n  no experiment '{option}'; did you mean the file '{file}'?")
             subcommand = "" if "=" in word else nearest(option, SUBCOMMANDS).replace("mean '", "mean the subcommand '")
-            meant = experiment_meant(option, folders) or subcommand or f"; {invocation()} lists them"
+            meant = experiment_meant(option, folders) or subcommand or f"; {invocation()} list names those there are"
             raise InvalidName(f"command line: {word}\n  no experiment '{option}'{meant}")
 
 

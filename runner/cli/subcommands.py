@@ -102,8 +102,15 @@ SUBCOMMANDS = {
 
 
 def chosen(arguments: Sequence[str]) -> tuple[str, list[str]]:
-    """Return the module whose `main` runs a command line, and the arguments for it."""
+    """Return the module whose `main` runs a command line, and the arguments for it.
+
+    `help`, `version` and `run` are what other commands call `--help`, `--version` and no subcommand.
+    """
     name = arguments[0] if arguments else ""
+    if name in ("help", "version"):
+        return chosen([*arguments[1:], f"--{name}"])
+    if name == "run" and len(arguments) > 1:
+        return chosen(arguments[1:])
     if name in SUBCOMMANDS:
         return f"runner.cli.{name}", list(arguments[1:])
     return "runner.cli.app", list(arguments)

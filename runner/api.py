@@ -294,5 +294,5 @@ def read(folder: str | Path) -> Any:
     runs = sorted(str(each.parent) for each in path.glob(f"*/{folders.RECORD}"))
     latest = f"; the latest run in it is {runs[-1]}" if runs else ""
     raise records.UnreadableRecord(
-        f"{path} is no run: a run's folder has {folders.RECORD}, a sweep's {swept.TABLE}{latest}"
+        f"{path} is not a run: a run's folder has {folders.RECORD}, a sweep's {swept.TABLE}{latest}"
     )

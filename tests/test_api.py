@@ -114,7 +114,7 @@ def test_read_takes_a_run_folder_or_its_record(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(UnreadableRecord) as several:
         runner.read("runs")
     files = "a run's folder has result.json, a sweep's results.jsonl"
-    assert str(several.value) == f"runs is no run: {files}; the latest run in it is runs/first"
+    assert str(several.value) == f"runs is not a run: {files}; the latest run in it is runs/first"
     with pytest.raises(UnreadableRecord, match=r"^none: there is no such folder$"):
         runner.read("none")
 

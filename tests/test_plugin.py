@@ -338,7 +338,7 @@ def test_collecting_imports_no_jax(project: Project) -> None:
         (MINE.replace("[null, x]", "[null, x"), "not YAML: "),
         (MINE + "test: {targets: [gpus]}\n", "no target 'gpus'; did you mean 'gpu'?"),
         (MINE + "test: {targets: []}\n", "test.targets\n  there is no target to test; the default is [cpu]"),
-        (MINE + "test: {targets: [cpu, cpu]}\n", "the target 'cpu' stands twice"),
+        (MINE + "test: {targets: [cpu, cpu]}\n", "the target 'cpu' appears twice"),
         (MINE + "test: {targets: [no]}\n", "False is not the name of a target; YAML reads yes, no"),
         (MINE + "test: {target: [cpu]}\n", "there is no key 'target'; did you mean 'targets'?"),
     ],

@@ -199,7 +199,7 @@ def test_a_weak_check_says_what_it_would_not_notice(capsys: pytest.CaptureFixtur
         ({"C": output(power=None)}, "1.0e-07 in C   –"),
         ({"C": output(power=0.0)}, "1.0e-07 in C   anything"),
         ({"C": output(power=0.0), "D": output(power=None)}, "1.0e-07 in C   anything"),
-        ({"C": {"status": "not_run", "reason": "no oracle knows it"}}, "–              –"),
+        ({"C": {"status": "not_run", "reason": "no oracle computes it"}}, "–              –"),
     ],
 )  # fmt: skip
 def test_the_worst_and_the_weakest_output_are_named(

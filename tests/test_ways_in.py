@@ -124,7 +124,9 @@ def test_messages_suggest_the_command_that_was_typed(tmp_path: Path) -> None:
         process = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False, env=environment)
         told[words] = process.stdout + process.stderr
     assert told[()].endswith("experiments. Run one: shardproof allreduce_as_scatter_gather\n")
-    assert told[("nosuch",)] == "command line: nosuch\n  no experiment 'nosuch'; shardproof list names those there are\n"
+    assert (
+        told[("nosuch",)] == "command line: nosuch\n  no experiment 'nosuch'; shardproof list names those there are\n"
+    )
     assert told[("compare",)].startswith("shardproof compare: A is missing\n  for example: shardproof compare ")
 
 

@@ -59,7 +59,7 @@ def departure(
     if not away:
         return None
     place = experiment.place("per_device", str(lines[min(away)].line))
-    return f"{place}: the first line that gives devices what is no part of any value of graph"
+    return f"{place}: the first line whose values match no value of graph, neither as blocks nor as partial sums"
 
 
 @dataclass(frozen=True)

@@ -63,21 +63,21 @@ SUBCOMMANDS = {
         "Write report.html of a run folder, of a sweep and its points, or of several of them together. "
         "It is made of the records alone, so no devices are needed.",
         "outputs/case3_allreduce/2026-11-22_09-12-01",
-        "0 it is there, 2 it cannot be, 3 it cannot be written",
+        "0 written, 2 bad input, 3 it cannot be written",
     ),
     "runs": Subcommand(
         "list, filter and delete runs and sweeps",
         "List the runs and sweeps in a folder, the oldest first; with --delete, delete what is listed. "
         "A folder stays in which there is anything that no run wrote, as its manifest.json says.",
         "--experiment 'case*' --status failed --newer 7d",
-        "0 done, 1 something was left, 2 bad input",
+        "0 done, 1 something was not deleted, 2 bad input",
     ),
     "measure": Subcommand(
         "time collectives on the devices here, for estimates",
         "Time collectives, products and copies on the devices here, and write the hardware file of them. "
         "The columns are those of nccl-tests.",
         "here --platform gpu --largest 256M",
-        "0 written, 2 bad input, 3 the devices are no use",
+        "0 written, 2 bad input, 3 the devices cannot be used",
     ),
     "catalogue": Subcommand(
         "the experiments that come with the runner, as a page",

@@ -44,7 +44,7 @@ def traced(
     folder = beside(whole, sources)
     assert folder is not None
     task = {**job(experiment, into, folder, str(into)), "definition": whole, "trace": True}
-    ending = "the worker told nothing of the functions"
+    ending = "the worker reported nothing about the functions"
     for event in workers.aside(kind(experiment)).submit(task, kind(experiment), experiment.timeout):
         match event:
             case FunctionsRead():

@@ -187,7 +187,7 @@ def _awaited(events: Iterable[Event], awaited: type[_Awaited], what: str) -> _Aw
                 return event
             case _:
                 continue
-    raise WorkerEnded(f"the worker ended before it told {what}")
+    raise WorkerEnded(f"the worker ended before it reported {what}")
 
 
 def read_gradients(experiment: Experiment, event: GradientFile, left_here: Path) -> GradientArrays:

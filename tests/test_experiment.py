@@ -282,7 +282,7 @@ FAULTS: dict[str, tuple[str, str, str]] = {
     "timeout nan": ("timeout: .nan", "timeout", "the timeout is a number of seconds above 0"),
     "pinned text": ("expect: {values: {C: [one]}}", "expect.values.C[0]", "'one' is not a number"),
     "pinned mapping": ("expect: {values: {C: {a: 1}}}", "expect.values.C", "{'a': 1} is not a number"),
-    "pinned nothing": ("expect: {values: {C: []}}", "expect.values.C", "there is no number that 'C' could be compared"),
+    "pinned nothing": ("expect: {values: {C: []}}", "expect.values.C", "'C' has no value to be compared"),
     "pinned ragged": ("expect: {values: {C: [[1], 2]}}", "expect.values.C[1]", "the rows have different shapes"),
 }  # fmt: skip
 

@@ -471,7 +471,7 @@ def test_a_terminal_gets_a_line_for_each_experiment(tmp_path: Path, monkeypatch:
     report.listing([tmp_path])
     lines = re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue()).splitlines()
     assert lines[1] == "mine        What it shows, in many words and more and more …"
-    assert "python -m runner | cat has them whole." in " ".join(" ".join(lines).split())
+    assert "python -m runner | cat prints them whole." in " ".join(" ".join(lines).split())
 
 
 def test_an_empty_list_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

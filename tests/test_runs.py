@@ -286,7 +286,7 @@ def test_points_represented_by_another_are_shown_as_such() -> None:
     page = Path("sweep/report.html").read_text("utf-8")
     assert page.count("<tr data-p=") == 3
     assert '<a href="1/report.html">2</a> as 1' in page
-    assert "1 of the points are another one up to a symmetry of the mesh" in page
+    assert "1 of the points equal another one up to a symmetry of the mesh" in page
 
 
 def test_a_page_may_be_elsewhere_and_leads_to_the_run_folder() -> None:

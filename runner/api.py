@@ -71,8 +71,12 @@ class Record(model.Record):
         return dict(Counter(collective.kind for collective in first.collectives))
 
     def __repr__(self) -> str:
+        of = f" of {self.experiment}" if self.experiment else ""
+        if self.error is not None:
+            place_and_message = (line.strip() for line in self.error.splitlines()[:2])
+            return f"<Record{of}: {self.status}, {': '.join(place_and_message)}>"
         passed = sum(program.status == "passed" for program in self.programs.values())
-        return f"<Record of {self.experiment}: {self.status}, {passed} of {len(self.programs)} programs passed>"
+        return f"<Record{of}: {self.status}, {passed} of {len(self.programs)} programs passed>"
 
     def __str__(self) -> str:
         from runner.show import report
@@ -247,7 +251,7 @@ def check(
     - `folder`: the run folder, as for `run`.
 
     Failures of the function or its checks do not raise: they are in the record. Raises `ValueError` where there is no
-    mesh, or where specs are missing.
+    mesh, where specs are missing, or where `operands` is no sequence.
     """
     record = checked(
         function,
@@ -318,5 +322,5 @@ def read(folder: str | Path) -> Any:
     runs = sorted(str(each.parent) for each in path.glob(f"*/{folders.RECORD}"))
     latest = f"; the latest run in it is {runs[-1]}" if runs else ""
     raise records.UnreadableRecord(
-        f"{path} is no run: a run's folder has {folders.RECORD}, a sweep's {swept.TABLE}{latest}"
+        f"{path} is not a run: a run's folder has {folders.RECORD}, a sweep's {swept.TABLE}{latest}"
     )

@@ -186,7 +186,11 @@ def experiment(
     and `ValueError` for an invalid mesh or invalid specs.
     """
     if not callable(function):
-        raise ValueError(f"{function!r} is no function")
+        raise ValueError(f"{function!r} is not a function")
+    if hasattr(operands, "shape") or not isinstance(operands, Sequence) or isinstance(operands, str):
+        raise ValueError(
+            f"the operands are a tuple, runner.check({_name(function)}, (x, w)), not {_described(operands)}"
+        )
     leaves, laid_out = _leaves(operands)
     axes = _axes(mesh, leaves)
     specs = laid_out if in_specs is None else _specs(in_specs, len(operands))
@@ -217,6 +221,12 @@ def experiment(
         "precision": "default",
         **keys,
     }
+
+
+def _described(value: Any) -> str:
+    """Return the class of a value with its article: `an Array`, `a dict`."""
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
 
 
 def _specs(specs: Any, count: int) -> tuple[Any, ...]:
@@ -331,7 +341,7 @@ def _axes(mesh: Any, leaves: Sequence[Sequence[Any]]) -> dict[str, int]:
         raise ValueError('no operand lies on a mesh, and none is given; give one: mesh={"data": 2, "model": 2}')
     sizes: object = cast("object", mesh) if isinstance(mesh, Mapping) else getattr(mesh, "shape", None)
     if not is_mapping(sizes) or not all(isinstance(size, int) for size in sizes.values()):
-        raise ValueError(f'{mesh!r} is no mesh; give names with sizes, such as {{"data": 2, "model": 2}}, or a Mesh')
+        raise ValueError(f'{mesh!r} is not a mesh; give names with sizes, such as {{"data": 2, "model": 2}}, or a Mesh')
     return {str(name): size for name, size in sizes.items()}
 
 

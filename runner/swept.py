@@ -201,7 +201,7 @@ def read(folder: Path) -> Any:
         except plain.NotJson as error:
             raise UnreadableRecord(f"{folder / TABLE} is {error}") from None
         if not is_dict(row):
-            raise UnreadableRecord(f"{folder / TABLE} has a line that is no row of a sweep")
+            raise UnreadableRecord(f"{folder / TABLE} has a line that is not a row of a sweep")
         rows.append(row)
     try:
         pandas: Any = importlib.import_module("pandas")

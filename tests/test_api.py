@@ -114,7 +114,7 @@ def test_read_takes_a_run_folder_or_its_record(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(UnreadableRecord) as several:
         runner.read("runs")
     files = "a run's folder has result.json, a sweep's results.jsonl"
-    assert str(several.value) == f"runs is no run: {files}; the latest run in it is runs/first"
+    assert str(several.value) == f"runs is not a run: {files}; the latest run in it is runs/first"
     with pytest.raises(UnreadableRecord, match=r"^none: there is no such folder$"):
         runner.read("none")
 
@@ -138,6 +138,8 @@ def shown(**more: Any) -> runner.Record:
 def test_a_record_has_a_repr_a_page_and_a_report() -> None:
     found = shown()
     assert repr(found) == "<Record of case: passed, 1 of 1 programs passed>"
+    invalid = shown(experiment=None, status="invalid", error="command line: cas\n  no experiment 'cas'", programs={})
+    assert repr(invalid) == "<Record: invalid, command line: cas: no experiment 'cas'>"
     assert str(found).startswith("case\nmesh x=2 × y=2 on 4 simulated cpu devices, jax 0.10.2\n")
     console = Console(width=200)
     with console.capture() as captured:

@@ -114,7 +114,7 @@ def _unread(folder: Path) -> dict[str, str]:
     (inside / "circle.yaml").symlink_to("circle.yaml")
     (inside / "nowhere.yaml").symlink_to("nosuch.yaml")
     os.mkfifo(inside / "pipe.yaml")
-    no_file = "it is no file: a folder, a pipe, or a link that leads nowhere"
+    no_file = "it is not a file: a folder, a pipe, or a link that leads nowhere"
     return {
         "latin": ":2:13\n  not UTF-8: invalid continuation byte; save the file as UTF-8",
         "wide": ":1:1\n  not UTF-8: invalid start byte; save the file as UTF-8",

@@ -225,7 +225,7 @@ def test_a_reference_replaces_the_function(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         ({"mesh": None, "in_specs": (P(), P())}, "no operand lies on a mesh, and none is given"),
-        ({"mesh": {"data": "two"}}, r"\{'data': 'two'\} is no mesh; give names with sizes"),
+        ({"mesh": {"data": "two"}}, r"\{'data': 'two'\} is not a mesh; give names with sizes"),
         ({"in_specs": (P(),)}, "in_specs has 1 spec, and the function is called with 2 operands; give one for each"),
         ({"constraints": {"result": object}}, "<class 'object'> cannot be written to an experiment's file"),
         ({"in_specs": 3}, "in_specs is 3; give a PartitionSpec, or a tree of them, for each operand"),
@@ -240,7 +240,11 @@ def test_an_argument_that_cannot_be_pickled_raises(tmp_path: Path) -> None:
     lock = threading.Lock()
     with pytest.raises(ValueError, match=r"to another process: TypeError: cannot pickle '_thread.lock'"):
         check(tmp_path / "lock", lambda x: (lock, x)[1], X, in_specs=P())
-    with pytest.raises(ValueError, match="3 is no function"):
+    with pytest.raises(
+        ValueError, match=r"^the operands are a tuple, runner.check\(pooled, \(x, w\)\), not a ndarray$"
+    ):
+        api.check(pooled, X, mesh={"x": 2})
+    with pytest.raises(ValueError, match="3 is not a function"):
         check(tmp_path / "none", 3, X, in_specs=P())
 
 

@@ -262,16 +262,16 @@ grad: {of: l, wrt: [w]}
 
 
 UNEVEN = {
-    "over the axis": ("cond(c[0, 0] > 0, lambda: psum(c, 'x'), lambda: c)", "never come to this psum"),
-    "a permute over another": ("cond(c[0, 0] > 0, lambda: ppermute(c, 'y', shift=1), lambda: c)", "to this ppermute"),
-    "an index": ("cond(axis_index('x') == 0, lambda: all_gather(c, 'x')[0], lambda: c)", "to this all_gather"),
+    "over the axis": ("cond(c[0, 0] > 0, lambda: psum(c, 'x'), lambda: c)", "never reach this psum"),
+    "a permute over another": ("cond(c[0, 0] > 0, lambda: ppermute(c, 'y', shift=1), lambda: c)", "reach this ppermute"),
+    "an index": ("cond(axis_index('x') == 0, lambda: all_gather(c, 'x')[0], lambda: c)", "reach this all_gather"),
     "what a loop carries": ("cond(loop.t > 0, lambda: psum(c, 'x'), lambda: c)", "along 'x'"),
     "what another choice gives": (
         "cond(cond(c[0, 0] > 0, lambda: 1, lambda: 0) > 0, lambda: psum(c, 'x'), lambda: c)",
         "psum",
     ),
-    "in a function": ("cond(c[0, 0] > 0, total, lambda c: c, c)", "never come to this psum"),
-    "in a switch": ("switch(astype(c[0, 0], 'int32'), [lambda: c, lambda: psum(c, 'x')])", "never come to this psum"),
+    "in a function": ("cond(c[0, 0] > 0, total, lambda c: c, c)", "never reach this psum"),
+    "in a switch": ("switch(astype(c[0, 0], 'int32'), [lambda: c, lambda: psum(c, 'x')])", "never reach this psum"),
 }
 
 EVEN = {

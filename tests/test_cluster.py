@@ -289,7 +289,7 @@ def test_missing_processes_are_named_and_the_others_released(idle: Callable[[], 
     with pytest.raises(Unmet) as unmet:
         Owner(meeting.place(0), {}, 1.0, Path())
     thread.join()
-    assert str(unmet.value) == f"processes 1, 3 of 4 did not come to {meeting.address} within 1 s"
+    assert str(unmet.value) == f"processes 1, 3 of 4 did not connect to {meeting.address} within 1 s"
     assert told == [{"do": "end", "status": 3}]
 
 
@@ -460,7 +460,7 @@ def test_strangers_do_not_extend_the_timeout_of_process_0(stranger: str, idle: C
     with pytest.raises(Unmet) as unmet:
         Owner(meeting.place(0), {}, 1.0, Path())
     assert time.monotonic() - began < 3
-    assert str(unmet.value).startswith(f"process 1 of 2 did not come to {meeting.address} within 1 s")
+    assert str(unmet.value).startswith(f"process 1 of 2 did not connect to {meeting.address} within 1 s")
     if stranger == "has another key":
         assert str(unmet.value).endswith(" who connected did not have the key of the run")
     for each in visits:
@@ -529,12 +529,15 @@ def test_an_impostor_at_the_address_receives_nothing(
 @pytest.mark.parametrize(
     ("told", "says"),
     [
-        ({}, "told what cannot be read: it has no 'event'"),
-        ({"event": "{}"}, "told what cannot be read: it is no event"),
-        ({"event": 3}, "told what cannot be read: event is 3, not a string"),
-        ({"file": "../../there.bin", "bytes": 1}, "told what cannot be read: file: the name of a file of values"),
-        ({"file": "auto.bin", "bytes": -1}, "told what cannot be read: bytes: how many follow"),
-        ({"how": 1, "words": "", "log": ""}, "told what cannot be read: it has no 'event'"),
+        ({}, "sent a message that cannot be read: it has no 'event'"),
+        ({"event": "{}"}, "sent a message that cannot be read: it is not an event"),
+        ({"event": 3}, "sent a message that cannot be read: event is 3, not a string"),
+        (
+            {"file": "../../there.bin", "bytes": 1},
+            "sent a message that cannot be read: file: the name of a file of values",
+        ),
+        ({"file": "auto.bin", "bytes": -1}, "sent a message that cannot be read: bytes: how many follow"),
+        ({"how": 1, "words": "", "log": ""}, "sent a message that cannot be read: it has no 'event'"),
     ],
 )
 def test_an_invalid_message_ends_the_run_with_a_message(told: Any, says: str, tmp_path: Path) -> None:

@@ -347,7 +347,7 @@ def test_a_worker_that_crashes_is_status_3_with_its_last_output(tmp_path: Path) 
     assert result.returncode == 3, result.stdout + result.stderr
     found = recorded(tmp_path)
     assert found["status"] == "error"
-    assert "the process ended with status 1, while JAX was finding the types; its last words:" in found["error"]
+    assert "the process ended with status 1, while JAX was finding the types; its last output:" in found["error"]
     assert "xla_no_such_flag" in found["error"]
 
 

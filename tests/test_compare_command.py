@@ -147,8 +147,8 @@ def test_times_rounding_estimates_and_versions_are_notes_not_differences(
             ["array A: float32[4, 4] P(None, 'x') → float32[4, 4] P('x')", "array B appeared: int32[2] P()"],
         ),
         (
-            {"status": "error", "error": "the process was ended by SIGABRT; its last words:\nthere"},
-            ["status: passed → error", "error: none → the process was ended by SIGABRT; its last words:"],
+            {"status": "error", "error": "the process was ended by SIGABRT; its last output:\nthere"},
+            ["status: passed → error", "error: none → the process was ended by SIGABRT; its last output:"],
         ),
     ],
 )  # fmt: skip
@@ -208,7 +208,7 @@ def test_two_series_of_one_golden_are_compared(capsys: pytest.CaptureFixture[str
     assert said(capsys, "case.json", "--series", "jax 0.12", "jax 0.12", status=0) == ["case: the same"]
     pin("case.json", "jax 0.9")
     assert said(capsys, "case.json", status=2) == [
-        "case.json: which series are compared? name two with --series; there are jax 0.9, jax 0.10, jax 0.12"
+        "case.json: name the two series to compare with --series; there are jax 0.9, jax 0.10, jax 0.12"
     ]
 
 
@@ -260,11 +260,11 @@ BROKEN = "not JSON: Expecting value: line 1 column 1 (char 0)"
     ("arguments", "message"),
     [
         (["nosuch", "a"], "nosuch: there is no such file or folder"),
-        (["a"], "a: compared with what? name a second run, sweep or golden"),
-        (["empty", "a"], "empty: no run folder, no sweep, and no folder of goldens"),
+        (["a"], "a: name a second run, sweep or golden to compare it with"),
+        (["empty", "a"], "empty: this is neither a run folder, nor a sweep, nor a golden"),
         (["a", "broken"], f"broken/result.json\n  {BROKEN}"),
         (["a", "other"], "other/result.json\n  not a record: it has no 'schema'"),
-        (["case.json"], "case.json: which series are compared? name two with --series; there is jax 0.10"),
+        (["case.json"], "case.json: name the two series to compare with --series; there is jax 0.10"),
         (["case.json", "--series", "jax 1", "jax 0.10"], "case.json: it pins nothing for jax 1; there is jax 0.10"),
         (["case.json", "--series", "jax 0.10"], f"--series: {ALONE}"),
         (["a", "b", "--series", "jax 0.10"], "--series: a and b are no goldens"),

@@ -107,7 +107,7 @@ def test_what_hardware_does_not_say_is_named() -> None:
     [
         (
             {"derive": {"cost": "time"}},
-            "derive.cost: the time is that on hardware: name it (derive.hardware=v5p or hardware=v5p), "
+            "derive.cost: a cost in time needs hardware: name it (derive.hardware=v5p or hardware=v5p), "
             "or leave cost: bytes",
         ),
         ({"derive": {"cost": "flops"}}, "derive.cost: derived has no cost 'flops'; there are bytes, time"),

@@ -306,7 +306,7 @@ def test_an_underivable_graph_is_omitted_with_the_reason() -> None:
         "outputs: {out: []}"
     )
     types = _types(harness.experiment(grows))
-    assert types.unsupported == {"derived": "the shapes in loop.body.b are others in each step"}
+    assert types.unsupported == {"derived": "the shapes in loop.body.b differ from step to step"}
 
 
 def test_the_lines_are_derived_without_the_private_api(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -206,7 +206,7 @@ def test_a_mistake_that_no_single_edit_mends_is_not_found() -> None:
     given = context("A @ B", {"half": "tanh(A) @ sin(B)", "C": "psum(half, 'y')"})
     assert diagnosis.diagnose(given) == [
         "no single edit of per_device was found that computes the graph",
-        "per_device.half: the first line that gives devices what is no part of any value of graph",
+        "per_device.half: the first line whose values match no value of graph, neither as blocks nor as partial sums",
     ]
 
 
@@ -234,7 +234,7 @@ def test_the_search_ends_in_time_and_says_so(monkeypatch: pytest.MonkeyPatch) ->
     given = context("A @ B", {"C": "psum(A @ B, 'x') + 1"})
     assert diagnosis.diagnose(given, seconds=0.0) == [
         "no single edit of per_device was found within 0 s that computes the graph",
-        "per_device.C: the first line that gives devices what is no part of any value of graph",
+        "per_device.C: the first line whose values match no value of graph, neither as blocks nor as partial sums",
     ]
 
 

@@ -499,12 +499,12 @@ def test_a_part_of_the_memory_that_the_backend_does_not_tell(part):
     found = verdicts("max_memory_bytes: 1000", memory=codec.plain(Memory.of(sizes[0], sizes[1], sizes[2], 0, -1)))[
         "max_memory_bytes"
     ]
-    assert found == {"status": "failed", "reason": "the backend does not tell the memory"}
+    assert found == {"status": "failed", "reason": "the backend does not report the memory"}
 
 
 def test_memory_that_the_backend_does_not_tell():
     found = verdicts("max_memory_bytes: 100", memory=None)["max_memory_bytes"]
-    assert found == {"status": "failed", "reason": "the backend does not tell the memory"}
+    assert found == {"status": "failed", "reason": "the backend does not report the memory"}
 
 
 # Overlap.
@@ -635,9 +635,9 @@ def test_layouts():
 @pytest.mark.parametrize(
     ("given", "found", "why"),
     [
-        ("[x]", lies("y"), "C lies as P('y'), expected P('x')"),
-        ("[[y, x]]", lies(["x", "y"], None), "C lies as P(('x', 'y'), None), expected P(('y', 'x'))"),
-        ("[null, null]", lies("x", None), "C lies as P('x', None), expected P(None, None)"),
+        ("[x]", lies("y"), "C is laid out as P('y'), expected P('x')"),
+        ("[[y, x]]", lies(["x", "y"], None), "C is laid out as P(('x', 'y'), None), expected P(('y', 'x'))"),
+        ("[null, null]", lies("x", None), "C is laid out as P('x', None), expected P(None, None)"),
         (
             "[x]",
             {"layouts": {"C": {"spec": None, "shape": [4, 4], "text": "GSPMDSharding({…})"}}},
@@ -661,9 +661,9 @@ def test_an_axis_of_one_device_makes_no_difference():
 def test_every_layout_is_compared():
     there = {"spec": ["x", None], "shape": [4, 4], "text": ""}
     found = verdicts("layouts: {C: [x], D: [y]}", layouts={"C": there, "D": there})["layouts"]
-    assert found["reason"] == "D lies as P('x', None), expected P('y')"
+    assert found["reason"] == "D is laid out as P('x', None), expected P('y')"
     both = verdicts("layouts: {C: [y], D: [y]}", layouts={"C": there, "D": there})["layouts"]["reason"]
-    assert both == "C lies as P('x', None), expected P('y'); D lies as P('x', None), expected P('y')"
+    assert both == "C is laid out as P('x', None), expected P('y'); D is laid out as P('x', None), expected P('y')"
 
 
 def test_an_axis_may_have_a_long_name():
@@ -672,12 +672,12 @@ def test_an_axis_may_have_a_long_name():
     given = experiment(text, expect={"layouts": {"C": ["data", ["model"]]}}, **mesh)
     assert check(given, Program("auto"), lies("data", ["model"]))["layouts"] == {"status": "passed"}
     found = check(given, Program("auto"), lies(["data", "model"]))["layouts"]
-    assert found["reason"] == "C lies as P(('data', 'model')), expected P('data', 'model')"
+    assert found["reason"] == "C is laid out as P(('data', 'model')), expected P('data', 'model')"
 
 
 def test_an_expected_layout_with_too_many_dimensions_fails():
     found = verdicts("layouts: {C: [null, null, null]}", **lies(None, None))["layouts"]
-    assert found["reason"] == "C lies as P(None, None), expected P(None, None, None)"
+    assert found["reason"] == "C is laid out as P(None, None), expected P(None, None, None)"
 
 
 @pytest.mark.parametrize(
@@ -840,6 +840,6 @@ def test_a_run_with_unmet_expectations_fails(tmp_path: Path):
         checks["max_bytes_per_device"]["reason"]
         == "each device sends 64 bytes for collectives, on a ring (64 B), more than 63"
     )
-    assert checks["layouts"]["reason"] == "C lies as P(), expected P('x', None)"
+    assert checks["layouts"]["reason"] == "C is laid out as P(), expected P('x', None)"
     for name in ("collectives", "max_bytes_per_device", "layouts"):
         assert checks[name]["reason"] in " ".join(printed.split())

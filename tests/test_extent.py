@@ -93,9 +93,9 @@ def test_steps_without_bound_are_refused(written: str) -> None:
 @pytest.mark.parametrize(
     ("written", "message"),
     [
-        ("'f(x, x)': x", "the parameter 'x' stands twice"),
-        ("f: {of: [x, x], result: x}", "the parameter 'x' stands twice"),
-        ("'f(x, x=1)': x", "the parameter 'x' stands twice"),
+        ("'f(x, x)': x", "the parameter 'x' appears twice"),
+        ("f: {of: [x, x], result: x}", "the parameter 'x' appears twice"),
+        ("'f(x, x=1)': x", "the parameter 'x' appears twice"),
         ("'f(x, y={1: 2})': x", "is not a number, a text, or a tuple of them"),
         ("'f(x, y={[]})': x", "is not a number, a text, or a tuple of them"),
         ("'f(x, y=b\"a\")': x", "is not a number, a text, or a tuple of them"),

@@ -88,6 +88,20 @@ def test_a_reason_is_told_once_with_all_collectives_that_have_it() -> None:
     )
 
 
+def test_derived_does_not_repeat_the_reason_of_another_program() -> None:
+    needs = "the product in C sums over J, which A.spec shards over x"
+    auto = Reason(text=needs, by="operation", keys=[], planned=True)
+    derived = Reason(text=f"derived: psum(A @ B, 'x'); {needs}", by="program", keys=[], planned=True)
+    of = {"auto": auto, "derived": derived}
+    programs = {name: evidence.program(replace(moved("all-reduce", ["x"], 64), why=why)) for name, why in of.items()}
+    assert collectives.reasons(evidence.record(programs)) == [
+        f"auto: all-reduce of C over x: {needs}; Shardy plans it too",
+        "derived: all-reduce of C over x: derived: psum(A @ B, 'x'), for the reason given for auto",
+    ]
+    alone = evidence.record({"derived": programs["derived"]})
+    assert collectives.reasons(alone) == [f"derived: all-reduce of C over x: derived: psum(A @ B, 'x'); {needs}"]
+
+
 def weakly(**more: Any) -> Record:
     """Return a record with a weak output."""
     output = evidence.compared(status="weak", **more)
@@ -100,11 +114,11 @@ def weakly(**more: Any) -> Record:
 @pytest.mark.parametrize(
     ("output", "way"),
     [
-        ({"power": 0.2}, "rounding hides smaller mistakes: more elements (dims)"),
-        ({"overflowing": 3}, "values are beyond the dtype: smaller ones (init)"),
+        ({"power": 0.2}, "rounding hides smaller mistakes: use more elements (dims)"),
+        ({"overflowing": 3}, "values overflow the dtype: use smaller ones (init)"),
         (
             {"undecided": Undecided(count=3, between=3, excused=0, places=[])},
-            "elements decide by rounding alone: another seed (seed=1)",
+            "rounding alone decides some elements: use another seed (seed=1)",
         ),
     ],
 )

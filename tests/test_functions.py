@@ -295,7 +295,7 @@ FAULTS = {
         "e.yaml:8:15  functions.pair(a, b)\n  it gives 2 values, and 3 names stand before the call\n"
         "    (a * b, a + b)\n    ^^^^^^^^^^^^^^\n  called in both.n, m, k (e.yaml:16:12)",
     ),
-    "a name twice": (("n: rms(", "n, n: rms("), "e.yaml:16:9  both.n, n\n  'n' stands twice"),
+    "a name twice": (("n: rms(", "n, n: rms("), "e.yaml:16:9  both.n, n\n  'n' appears twice"),
     "the name of an operation": (
         ("pair(a, b)", "sum(a, b)"),
         "e.yaml:8:14  functions.sum(a, b)\n  'sum' is an operation already; a name means one thing",

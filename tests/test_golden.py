@@ -184,6 +184,8 @@ def test_goldens_are_in_the_tests_beside_the_config_folder_or_beside_it(tmp_path
     assert golden.folder(tmp_path / "conf") == tmp_path / "goldens"
     (tmp_path / "tests").mkdir()
     assert golden.folder(tmp_path / "conf") == tmp_path / "tests" / "goldens"
+    (tmp_path / "goldens").mkdir()
+    assert golden.folder(tmp_path / "conf") == tmp_path / "goldens", "goldens that are there stay where they are"
 
 
 # The words.

@@ -657,7 +657,7 @@ GOOD = LEAST_SQUARES % LAYOUTS["data parallel"]
         ({"grad": {"of": "loss", "wrt": [["w"]]}}, "grad.wrt[0]: there is no array ['w']; there are x, w, t"),
         ({"grad": {"of": "loss", "wrt": "v"}}, "grad.wrt: there is no array 'v'; there are x, w, t"),
         ({"grad": {"of": "loss", "wrt": 7}}, "grad.wrt: there is no array 7; there are x, w, t"),
-        ({"grad": {"of": "loss", "wrt": ["w", "w"]}}, "grad.wrt[1]: 'w' stands twice"),
+        ({"grad": {"of": "loss", "wrt": ["w", "w"]}}, "grad.wrt[1]: 'w' appears twice"),
         (
             {"outputs": {"loss": [], "grad.x": []}},
             "outputs.grad.x: grad.wrt has no 'x'; did you mean 'grad.w'?",

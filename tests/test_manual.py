@@ -222,7 +222,7 @@ REFUSED = {
         changed("manual: [y]", "manual: [yy]"),
         "2:10  manual[0]\n  mesh axis 'yy' does not exist; the mesh has x, y, z; did you mean 'y'?",
     ),
-    "an axis twice": (changed("manual: [y]", "manual: [y, y]"), "2:13  manual[1]\n  the mesh axis 'y' stands twice"),
+    "an axis twice": (changed("manual: [y]", "manual: [y, y]"), "2:13  manual[1]\n  the mesh axis 'y' appears twice"),
     "no axis": (
         changed("manual: [y]", "manual: []"),
         "2:9  manual\n  per_device is manual over one mesh axis at least; the mesh has x, y, z",
@@ -240,7 +240,7 @@ REFUSED = {
     "a constraint on a block over a manual axis": (
         changed("u: [x, z]", "u: [x, y]"),
         "26:10  constraints.u[1]\n"
-        "  'u' stands in per_device alone, which is manual over 'y': its values are blocks, laid out over x, z",
+        "  'u' is in per_device alone, which is manual over 'y': its values are blocks, laid out over x, z",
     ),
     "an array whose parts are no blocks": (
         changed("spec: [[y, x], z]", "spec: [[x, y], z]"),

@@ -92,7 +92,7 @@ def test_the_devices_here_are_measured(tmp_path: Path, capsys: pytest.CaptureFix
         (["../x"], "cannot name a file of hardware"),
         (["x", "--smallest", "2M", "--largest", "1M"], "is larger than the largest"),
         (["x", "--largest", "many"], "'many' is not a size"),
-        (["x", "--devices", "1"], "nobody to communicate with"),
+        (["x", "--devices", "1"], "no other to communicate with"),
         (["x", "--devices", "0"], "not a number from 1 to 4096"),
         (["x", "--config-dir", "nowhere"], "there is no folder nowhere"),
     ],

@@ -71,7 +71,7 @@ def test_a_program_with_an_order_of_devices_runs_alone(tmp_path: Path) -> None:
     [
         ([0, 1], "2 devices, but the mesh has 2 × 2 = 4"),
         ([[0, 1, 2, 3]], "1 × 4 = 4 devices, but the mesh has 2 × 2 = 4"),
-        ([0, 1, 2, 2], "device 2 stands twice in the mesh, at 2 and at 3"),
+        ([0, 1, 2, 2], "device 2 appears twice in the mesh, at 2 and at 3"),
         ([0, 1, 2, -1], "-1 is not the number of a device; the first is 0"),
         ([0, 1, 2, 1.5], "1.5 is not the number of a device; the first is 0"),
     ],

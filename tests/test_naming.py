@@ -83,10 +83,10 @@ def test_a_shipped_file_is_chosen_by_its_name(here: Path) -> None:
         ),
         ("my", "no experiment 'my'; did you mean the file 'my.yaml'?"),
         ("comparr", "no experiment 'comparr'; did you mean the subcommand 'compare'?"),
-        ("qqqq", "no experiment 'qqqq'; python -m runner lists them"),
-        ("case3_allreduce,qqqq", "no experiment 'qqqq'; python -m runner lists them"),
+        ("qqqq", "no experiment 'qqqq'; python -m runner list names those there are"),
+        ("case3_allreduce,qqqq", "no experiment 'qqqq'; python -m runner list names those there are"),
         ("nosuch.yaml", "there is no such file"),
-        ("conf.yaml", "this is no file"),
+        ("conf.yaml", "this is not a file"),
         ("my.yml", "the file of an experiment ends in .yaml: rename it"),
         (
             "case3_allreduce fsdp",
@@ -107,6 +107,12 @@ def test_a_word_that_names_no_experiment_is_one_message(here: Path, typed: str, 
     [
         ("case3_allreduce dims.J", "dims.J\n  'dims.J' is a key, whose value is missing: write dims.J=…"),
         ("case3_allreduce trace", "trace\n  'trace' is a key, whose value is missing: write trace=true"),
+        (
+            "sweep my.yaml",
+            "sweep\n  there is no subcommand 'sweep': "
+            "python -m runner -m NAME KEY=A,B runs every combination of the values",
+        ),
+        ("diff A B", "diff\n  there is no subcommand 'diff': python -m runner compare A B says what differs"),
         ("-m case3_allreduce dims.J=4, 8", "dims.J=4, 8\n  a space after the comma: write dims.J=4,8"),
     ],
 )

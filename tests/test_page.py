@@ -250,7 +250,7 @@ def test_unknown_facts_are_named_and_not_shown_as_empty() -> None:
         "memory: the backend does not say",
         "flops and bytes accessed: the backend does not say",
         "the graph: an older version wrote this record",
-        "what the compiler warned of: nobody could hear it",
+        "the compiler's warnings: standard error was not captured",
     ):
         assert sentence in page.text
     ids = {attributes.get("id") for name, attributes in page.elements if name == "section"}

@@ -224,7 +224,7 @@ def test_between_blocks_the_sequence_is_sharded() -> None:
         ("all-gather", 3 / 4 * (16 * 8 * 4)),
         ("reduce-scatter", 3 / 4 * (16 * 8 * 4)),
     ]
-    assert "sequence parallelism over model: 'y' in parts of the sequence between products" in found.parallelism
+    assert "sequence parallelism over model: 'y' sharded along the sequence between products" in found.parallelism
 
 
 @pytest.mark.parametrize("backward", [False, True])
@@ -549,7 +549,7 @@ ONE = {"model": 1}
 REFUSED = {
     "nothing is to be found": (
         mlp(8, {"model": 4}, x=[]) | {"arrays": {"x": {"shape": [2]}}, "graph": {"y": "x"}},
-        "there is no layout to find: write auto in the place of a spec, such as arrays.A.spec=auto",
+        "there is no layout to plan: write auto in place of a spec, such as arrays.A.spec=auto",
     ),
     "one device": (mlp(8, ONE), "the mesh model=1 has one device: there is nothing to lay out"),
     "time without hardware": (
@@ -558,11 +558,11 @@ REFUSED = {
     ),
     "too little memory": (
         mlp(8, {"model": 4}, x=[], plan={"memory": "1 kB"}),
-        "no layouts hold so little: arrays and outputs take 1536 bytes of a device at least",
+        "no layout fits: arrays and outputs take 1536 bytes of a device at least",
     ),
     "blocks that are written by hand": (
         mlp(8, {"model": 4}) | {"per_device": {"y": "x @ w1 @ w2"}},
-        "per_device computes with the blocks of one layout, so none can be found: leave it out, or say the layout",
+        "per_device assumes the blocks of one layout, so none can be planned: leave per_device out, or give the layout",
     ),
     "a word that is none": (
         mlp(8, {"model": 4}, x="automatic"),
@@ -587,7 +587,7 @@ def test_an_impossible_plan_is_one_message(what: str, tmp_path: Path) -> None:
 def test_a_run_finds_the_layouts_that_are_auto_and_says_which(tmp_path: Path) -> None:
     done = _command(tmp_path, mlp(3, {"model": 4}, x=[]), "program=auto", module="runner")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "layouts found, for the least bytes (144 B): w1: [null, model]; w2: [model, null]" in done.stdout
+    assert "layouts planned, for the least bytes (144 B): w1: [null, model]; w2: [model, null]" in done.stdout
     assert "tensor parallelism (Megatron) over model: by columns in 'h', by rows in 'y'" in done.stdout
     record = json.loads((tmp_path / "run" / "result.json").read_text(encoding="utf-8"))
     assert record["programs"]["auto"]["bytes_sent"] == 144
@@ -663,7 +663,7 @@ def test_handwritten_layouts_are_compared_with_the_plan(tmp_path: Path) -> None:
         ("arrays: {x: [], w1: [null, model]}", "has no layout for arrays.w2.spec, which is auto in the experiment"),
         ("arrays: {y: []}", "hand.yaml: the experiment has no array 'y'"),
         ("arrays: {x: model}", "hand.yaml: arrays.x: 'model' is not a PartitionSpec; it is a list such as [x, null]"),
-        ("mesh: {}", "hand.yaml is no file of layouts; it maps names to specs, below arrays, constraints"),
+        ("mesh: {}", "hand.yaml is not a file of layouts; that maps names to specs, below arrays, constraints"),
     ],
 )
 def test_a_fault_in_a_competitors_file_is_one_message(written: str, message: str, tmp_path: Path) -> None:
@@ -715,7 +715,7 @@ def test_two_plans_are_compared_in_words(tmp_path: Path) -> None:
     assert re.search(r"arrays.x.spec +\[null, null\] +\[model, null\]", done.stdout)
     assert "large/plan.json costs " in done.stdout
     assert "only small: tensor parallelism (Megatron) over model: by columns in 'h', by rows in 'y'" in done.stdout
-    assert "only large/plan.json: data parallelism over model: the batch is split in 'h' and 'y'" in done.stdout
+    assert "only large/plan.json: data parallelism over model: the batch is sharded in 'h' and 'y'" in done.stdout
     for arguments, message in (
         (("small",), "it takes two run folders, or files plan.json"),
         (("small", "nowhere"), "nowhere: No such file or directory"),
@@ -763,8 +763,8 @@ def test_reasons_name_the_line_of_the_users_python(tmp_path: Path) -> None:
     done = _command(tmp_path, config)
     assert done.returncode == 0, done.stdout + done.stderr
     line = re.escape("model.py:9 y = jnp.tanh(x @ params['up']) @ params['down']")
-    assert re.search(rf"params/down +\[null, null\] .*'{line}' would cost more: matmul", done.stdout)
-    assert "data parallelism over data: the batch is split in 'model.py:9'" in done.stdout
+    assert re.search(rf"params/down +\[null, null\] .*'{line}' would cost more: (partial sums of )?matmul", done.stdout)
+    assert "data parallelism over data: the batch is sharded in 'model.py:9'" in done.stdout
     written = json.loads((tmp_path / "run" / "plan.json").read_text(encoding="utf-8"))
     assert "params/up" in written["labels"].values()
     assert {split["line"].split(" ")[0] for split in written["plan"]["splits"]} <= {"model.py:9", "model.py:10"}
@@ -788,7 +788,10 @@ def test_open_shapes_need_a_number_of_devices(tmp_path: Path) -> None:
     config["mesh"]["shape"] = "auto"
     done = _command(tmp_path, config)
     assert done.returncode == 2
-    assert "no number of devices to make a mesh of: say target.devices, mesh.devices, or a target" in done.stderr
+    assert (
+        "the number of devices for mesh.shape=auto is not known: set target.devices=8, or choose a target"
+        in done.stderr
+    )
 
 
 def test_free_reshards_do_not_go_in_circles() -> None:

@@ -338,7 +338,7 @@ def test_collecting_imports_no_jax(project: Project) -> None:
         (MINE.replace("[null, x]", "[null, x"), "not YAML: "),
         (MINE + "test: {targets: [gpus]}\n", "no target 'gpus'; did you mean 'gpu'?"),
         (MINE + "test: {targets: []}\n", "test.targets\n  there is no target to test; the default is [cpu]"),
-        (MINE + "test: {targets: [cpu, cpu]}\n", "the target 'cpu' stands twice"),
+        (MINE + "test: {targets: [cpu, cpu]}\n", "the target 'cpu' appears twice"),
         (MINE + "test: {targets: [no]}\n", "False is not the name of a target; YAML reads yes, no"),
         (MINE + "test: {target: [cpu]}\n", "there is no key 'target'; did you mean 'targets'?"),
     ],
@@ -439,6 +439,8 @@ def test_unused_goldens_are_reported(told: Project) -> None:
     for place in ((current, "cpu", "pmap"), (current, "v4", "auto"), (other, "v4", "auto")):
         golden.pin(told.goldens / "mine.json", place, golden.pinned(program()))
     golden.pin(told.goldens / "gone.json", (current, "cpu", "auto"), golden.pinned(program()))
+    # That of a test with the fixture `sharded`, which this session does not collect.
+    golden.pin(told.goldens / "test_mine" / "test_product.json", (current, "cpu", "auto"), golden.pinned(program()))
     unused = [
         f"unused: goldens/mine.json ({current} on cpu) pins pmap, which my_conf/experiment/mine.yaml does not test",
         f"unused: goldens/mine.json ({current} on v4) pins auto, which my_conf/experiment/mine.yaml does not test",

@@ -199,7 +199,7 @@ def test_a_weak_check_says_what_it_would_not_notice(capsys: pytest.CaptureFixtur
         ({"C": output(power=None)}, "1.0e-07 in C   –"),
         ({"C": output(power=0.0)}, "1.0e-07 in C   anything"),
         ({"C": output(power=0.0), "D": output(power=None)}, "1.0e-07 in C   anything"),
-        ({"C": {"status": "not_run", "reason": "no oracle knows it"}}, "–              –"),
+        ({"C": {"status": "not_run", "reason": "no oracle computes it"}}, "–              –"),
     ],
 )  # fmt: skip
 def test_the_worst_and_the_weakest_output_are_named(
@@ -471,7 +471,7 @@ def test_a_terminal_gets_a_line_for_each_experiment(tmp_path: Path, monkeypatch:
     report.listing([tmp_path])
     lines = re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue()).splitlines()
     assert lines[1] == "mine        What it shows, in many words and more and more …"
-    assert "python -m runner | cat has them whole." in " ".join(" ".join(lines).split())
+    assert "python -m runner | cat prints them whole." in " ".join(" ".join(lines).split())
 
 
 def test_an_empty_list_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -197,15 +197,15 @@ def test_a_layout_that_rules_make_impossible_names_the_rule(tmp_path: Path) -> N
     ("overrides", "says"),
     [
         (["outputs.y=[batch,enbed]"], "no mesh axis 'enbed', and no rule for such a name; did you mean 'embed'?"),
-        (["outputs.y=[heads]"], "a dimension of that name that is not split has the rule [heads, null]"),
+        (["outputs.y=[heads]"], "a dimension of that name that is not sharded has the rule [heads, null]"),
         (
             ["outputs.y=[[mlp,x]]"],
             "'mlp' is a logical name, which a dimension has alone; rules may give it several axes",
         ),
-        (["outputs.y=[mlp,mlp]"], "the logical name 'mlp' stands twice; its rules could split one dimension at most"),
+        (["outputs.y=[mlp,mlp]"], "the logical name 'mlp' appears twice; its rules can shard one dimension at most"),
         (["outputs.y=[mlp,y]"], "the rule mlp → y is dropped: dimension 1 has 'y', and no other rule"),
         (["rules.logical_axis_rules=[[batch,z]]"], "mesh axis 'z' does not exist; the mesh has x, y"),
-        (["rules.logical_axis_rules=[[batch,[x,x]]]"], "a mesh axis stands twice in the rule for 'batch'"),
+        (["rules.logical_axis_rules=[[batch,[x,x]]]"], "a mesh axis appears twice in the rule for 'batch'"),
         (["rules.logical_axis_rules=[[batch,7]]"], "7 is not a mesh axis, null, or a list of axes"),
         (
             ["rules.logical_axis_rules=[[batch]]"],

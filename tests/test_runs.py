@@ -84,10 +84,10 @@ def test_a_listing_can_be_filtered(capsys: pytest.CaptureFixture[str], arguments
             ["--status", "bad"],
             "--status: there is no status 'bad'; there are passed, known, weak, failed, invalid, error",
         ),
-        (["--older", "soon"], "--older: 'soon' is no age; 30m, 12h, 7d and 2w are"),
+        (["--older", "soon"], "--older: 'soon' is not an age; 30m, 12h, 7d and 2w are"),
         (["--older", "9999999999w"], "--older: '9999999999w' is longer ago than there are dates"),
-        (["--yes"], "--yes: it is an answer to --delete, which is not there"),
-        (["--delete"], "--delete: of which runs? name a folder, or say --experiment, --status, --with or --older"),
+        (["--yes"], "--yes belongs to --delete, which is missing"),
+        (["--delete"], "--delete: name the runs, by a folder, or by --experiment, --status, --with or --older"),
     ],
 )
 def test_an_invalid_filter_is_one_message_and_status_2(
@@ -200,7 +200,7 @@ def test_without_a_terminal_nothing_is_deleted(
     write("outputs/run")
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
     told = said(capsys, "outputs", "--delete", status=2)
-    assert told[-1] == "--delete: nobody can be asked here; --yes deletes without asking"
+    assert told[-1] == "--delete asks first, and standard input is not a terminal; --yes deletes without asking"
     assert len(shelf.entries(Path("outputs"))) == 1
 
 
@@ -286,7 +286,7 @@ def test_points_represented_by_another_are_shown_as_such() -> None:
     page = Path("sweep/report.html").read_text("utf-8")
     assert page.count("<tr data-p=") == 3
     assert '<a href="1/report.html">2</a> as 1' in page
-    assert "1 of the points are another one up to a symmetry of the mesh" in page
+    assert "1 of the points equal another one up to a symmetry of the mesh" in page
 
 
 def test_a_page_may_be_elsewhere_and_leads_to_the_run_folder() -> None:
@@ -432,11 +432,11 @@ def test_a_page_follows_a_link_and_refuses_non_files(capsys: pytest.CaptureFixtu
     os.mkfifo("pipe.html")
     for name in ("pipe.html", "/dev/null", "elsewhere"):
         assert report.main(["run", "-o", name]) == 2
-        said = f"-o {name}: it is no file: a page is not written into a folder or a device\n"
+        said = f"-o {name}: it is not a file: a page is not written into a folder or a device\n"
         assert capsys.readouterr().err == said
     assert stat.S_ISFIFO(os.stat("pipe.html").st_mode)
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
-    with pytest.raises(OSError, match="it is no file, and is left alone"):
+    with pytest.raises(OSError, match="it is not a file, and is left alone"):
         files.write_text(Path("pipe.html"), "text")
 
 

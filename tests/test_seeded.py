@@ -98,7 +98,7 @@ def seed(name: str) -> Seed:
         (
             "cumulative",
             "no single edit of per_device was found that computes the graph\n"
-            "PLACE: the first line that gives devices what is no part of any value of graph",
+            "PLACE: the first line whose values match no value of graph, neither as blocks nor as partial sums",
         ),
     ],
 )

@@ -71,14 +71,14 @@ def test_the_dimensions_of_their_results_have_names() -> None:
 
 
 BAD = {
-    "a name twice in one line": (("a, b, c:", "a, b, a:"), "e.yaml:4:3  arrays.a, b, a\n  'a' stands twice"),
+    "a name twice in one line": (("a, b, c:", "a, b, a:"), "e.yaml:4:3  arrays.a, b, a\n  'a' appears twice"),
     "a thing said twice": (
         ("{init: ", "{spec: [y], init: "),
-        "e.yaml:6:3  arrays.a, c\n  'a' stands twice, with 'spec' in both",
+        "e.yaml:6:3  arrays.a, c\n  'a' appears twice, with 'spec' in both",
     ),
     "a layout twice": (
         ("  p, q: [null, y]", "  p, q: [null, y]\n  q, p: [x, null]"),
-        "e.yaml:13:9  constraints.q, p\n  'q' stands twice",
+        "e.yaml:13:9  constraints.q, p\n  'q' appears twice",
     ),
     "no name": (("a, b, c:", "a, b, c,:"), "e.yaml:4:3  arrays.a, b, c,\n  there is a comma, and no name beside it"),
     "no shape": (("  d: {shape: [J]}", "  d, e: {}"), "e.yaml:5:3  arrays.d\n  the array 'd' has no shape"),

@@ -54,12 +54,12 @@ outputs: {C: []}
         (
             {"target": {"slices": 2}},
             "target.slices",
-            "2 is no number of slices here; only a topology that is not here has ",
+            "2 is not a number of slices here; only a topology that is not here has ",
         ),
         (
             {"target": {"topology": "v5e:2x2", "slices": 0}},
             "target.slices",
-            "0 is no number of slices here; it is at least",
+            "0 is not a number of slices here; it is at least",
         ),
         ({"target": {"platform": "gpu", "topology": "1x1x8", "slices": 2}}, "target.slices", "GPUs have no slices"),
         (

@@ -93,7 +93,7 @@ _WAYS = "write P(None, 'x'), or [null, x]"
 def test_an_invalid_spec_is_reported_with_the_right_spelling(text: str, reason: str) -> None:
     with pytest.raises(specs.NoSpec) as none:
         specs.read(text)
-    assert str(none.value) == f"{text!r} is no PartitionSpec: {reason}"
+    assert str(none.value) == f"{text!r} is not a PartitionSpec: {reason}"
 
 
 FILE = """\
@@ -142,13 +142,13 @@ def test_a_spec_on_the_command_line_replaces_the_files(tmp_path: Path) -> None:
         (
             "spec: P(None, ('x', 'y'))",
             "spec: P(None, 3)",
-            "mine.yaml:9:11  arrays.A.spec\n  'P(None, 3)' is no PartitionSpec: an entry is None, a mesh axis or a "
+            "mine.yaml:9:11  arrays.A.spec\n  'P(None, 3)' is not a PartitionSpec: an entry is None, a mesh axis or a "
             "tuple of axes, not 3; write P(None, ('x', 'y'))",
         ),
         (
             "C: PartitionSpec('x')",
             "C: P('x', y=3)",
-            "mine.yaml:16:6  outputs.C\n  \"P('x', y=3)\" is no PartitionSpec: it takes an entry for each "
+            "mine.yaml:16:6  outputs.C\n  \"P('x', y=3)\" is not a PartitionSpec: it takes an entry for each "
             "dimension, in order, and no names; write P(None, 'x')",
         ),
         (
@@ -160,7 +160,7 @@ def test_a_spec_on_the_command_line_replaces_the_files(tmp_path: Path) -> None:
         (
             "\"P(('x', 'y'))\"",
             "P(None, x)",
-            "mine.yaml:10:48  arrays.B.spec\n  'P(None' is no PartitionSpec: its bracket is not closed; between { "
+            "mine.yaml:10:48  arrays.B.spec\n  'P(None' is not a PartitionSpec: its bracket is not closed; between { "
             "and } write it in quotes, \"P(None, 'x')\", or as [null, x]",
         ),
         (
@@ -181,6 +181,6 @@ def test_an_invalid_spec_in_a_file_is_one_message_with_its_place(
 def test_an_invalid_spec_on_the_command_line_is_quoted_as_typed(tmp_path: Path) -> None:
     ran = _run(tmp_path, GOOD, "arrays.A.spec=P(None, 3)")
     assert ran.stderr == (
-        "command line: arrays.A.spec=P(None, 3)\n  'P(None, 3)' is no PartitionSpec: an entry is None, a mesh axis or "
-        "a tuple of axes, not 3; write P(None, ('x', 'y'))\n"
+        "command line: arrays.A.spec=P(None, 3)\n  'P(None, 3)' is not a PartitionSpec: an entry is None, a mesh axis "
+        "or a tuple of axes, not 3; write P(None, ('x', 'y'))\n"
     )

@@ -231,7 +231,7 @@ def test_all_means_every_layout_and_equivalent_points_run_once(tmp_path: Path) -
     same = {int(row["point"]): int(row["same_as"]) for row in found if row["same_as"]}
     assert len(same) == 3 + 5
     assert {int(path.name) for path in tmp_path.iterdir() if path.is_dir()} == set(range(17)) - set(same)
-    assert "8 of them are another one up to a symmetry of the mesh" in done.stdout
+    assert "8 of them equal another point up to a symmetry of the mesh" in done.stdout
 
 
 MODEL = """
@@ -277,7 +277,7 @@ outputs: {loss: []}
         (["arrays.Z.spec=all"], "command line: arrays.Z.spec=all\n  no array 'Z'; there are A, B\n"),
         (["sort=bytes_snt"], "command line: sort=bytes_snt\n  no column 'bytes_snt'; did you mean 'bytes_sent'?\n"),
         (["objective=nothing"], "command line: objective=nothing\n  no measure 'nothing'; there are bytes_sent, "),
-        (["where='bytes_sent <'"], "is no condition: invalid syntax"),
+        (["where='bytes_sent <'"], "is not a condition: invalid syntax"),
         (["workers=0"], "command line: workers=0\n  it is a number of at least 1\n"),
     ],
 )

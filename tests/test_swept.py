@@ -111,5 +111,5 @@ def test_a_sweep_without_points_raises_what_the_command_says(tmp_path: Path) -> 
 
 def test_a_table_that_cannot_be_read_is_one_message(tmp_path: Path) -> None:
     (tmp_path / swept.TABLE).write_text("[1]\n", encoding="utf-8")
-    with pytest.raises(UnreadableRecord, match="has a line that is no row of a sweep"):
+    with pytest.raises(UnreadableRecord, match="has a line that is not a row of a sweep"):
         runner.read(tmp_path)

@@ -154,7 +154,7 @@ def test_a_crash_is_recorded_and_the_others_run(crash: str) -> None:
     events, workers = hear(body, TYPES + "finish(*steps)")
     assert [line for line in told(events) if line != "log"] == ALL[:-1]
     assert list(errors(events)) == ["shard_map"]
-    assert errors(events)["shard_map"].startswith(f"{how}; its last words:\nlast words")
+    assert errors(events)["shard_map"].startswith(f"{how}; its last output:\nlast words")
     assert len(workers.started) == 2
 
 
@@ -171,7 +171,7 @@ def test_a_hang_is_ended_and_the_others_run() -> None:
     events, _ = hear(body, TYPES + "finish(*steps)", timeout=2.0)
     assert time.perf_counter() - start < 10
     assert errors(events) == {
-        "auto": "no result after the timeout of 2 s, while auto was being done; its last words:\nwaiting"
+        "auto": "no result after the timeout of 2 s, while auto was being done; its last output:\nwaiting"
     }
     assert told(events)[-2:] == ["finished vmap", "log"]
 
@@ -194,7 +194,7 @@ def test_output_that_is_no_event_is_kept_in_the_log(garbage: str) -> None:
 def test_half_an_event_counts_as_last_words() -> None:
     body = TYPES + """say('started', step=steps[0]); print('{"event": "fini', end='', flush=True); os.abort()"""
     events, _ = hear(body, TYPES + "finish(*steps)")
-    assert errors(events) == {"auto": 'the process was ended by SIGABRT; its last words:\n{"event": "fini'}
+    assert errors(events) == {"auto": 'the process was ended by SIGABRT; its last output:\n{"event": "fini'}
 
 
 def test_a_worker_that_dies_before_its_job_says_how() -> None:
@@ -202,7 +202,7 @@ def test_a_worker_that_dies_before_its_job_says_how() -> None:
     worker._process.wait()
     events = list(listen(worker, {**JOB, "padding": "x" * 100_000}, 30.0))
     assert told(events) == ["log", "died"]
-    assert events[1] == Died(error="the process ended with status 1; its last words:\nno jax here")
+    assert events[1] == Died(error="the process ended with status 1; its last output:\nno jax here")
 
 
 def test_a_worker_that_dies_between_two_programs_is_an_error_of_the_run() -> None:

@@ -87,7 +87,7 @@ def test_the_end_of_one_process_ends_all_and_new_ones_do_the_rest(death: str, nu
     alone = f"\nif number == {number}:\n    {words}\n    {statement}\n"
     body = f"{TYPES}finish(steps[0]); say('started', step=steps[1]){alone}\ntime.sleep(60)"
     events, crews = hear(body, GOOD)
-    assert errors(events) == {"shard_map": f"process {number} of 2 {how}; its last words:\nmy words"}
+    assert errors(events) == {"shard_map": f"process {number} of 2 {how}; its last output:\nmy words"}
     assert [line for line in told(events) if line != "log"] == ALL[:-1]
     assert len(crews.started) == 2 * COUNT
 
@@ -99,7 +99,7 @@ def test_an_error_of_one_process_is_reported_with_its_number(monkeypatch: pytest
     monkeypatch.setattr("runner.link.together.PATIENCE", 0.2)
     alone = f"\nif number == 1:\n    {FAILS % repr('boom')}\n"
     events, _ = hear(f"{TYPES}say('started', step=steps[0]){alone}\ntime.sleep(60)", GOOD)
-    assert errors(events) == {"auto": "process 1 of 2 told an error that the others did not: boom"}
+    assert errors(events) == {"auto": "process 1 of 2 reported an error that the others did not: boom"}
 
 
 def test_an_error_caused_by_another_processs_end_is_not_reported() -> None:

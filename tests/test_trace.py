@@ -355,7 +355,7 @@ outputs: {C: [x]}
     assert shown["h"].values == [[np.inf, 1.0]] * 4
     assert shown["big"].values[2] == [True, True]
     assert all(node.agrees for node in shown.values())
-    assert found.trace.left_out == ["both: it is no array"]
+    assert found.trace.left_out == ["both: it is not an array"]
     assert printed(record.read(tmp_path)) == printed(found)
 
 
@@ -480,7 +480,7 @@ outputs: {out: []}
 
 
 def test_lines_that_cannot_be_derived_have_no_trace(tmp_path: Path) -> None:
-    why = "the shapes in loop.body.b are others in each step"
+    why = "the shapes in loop.body.b differ from step to step"
     found = ran(GROWS, tmp_path, program="auto")
     assert (found.status, found.trace.taken_from) == ("passed", None)
     assert found.trace.reason == f"derived cannot be written: {why}"

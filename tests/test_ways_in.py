@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from runner.cli import command, subcommands
-from runner.cli.subcommands import SUBCOMMANDS
+from runner.cli.subcommands import SUBCOMMANDS, chosen
 from runner.version import __version__
 from tests.command import ROOT
 from tests.server import command as done
@@ -124,7 +124,9 @@ def test_messages_suggest_the_command_that_was_typed(tmp_path: Path) -> None:
         process = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False, env=environment)
         told[words] = process.stdout + process.stderr
     assert told[()].endswith("experiments. Run one: shardproof allreduce_as_scatter_gather\n")
-    assert told[("nosuch",)] == "command line: nosuch\n  no experiment 'nosuch'; shardproof lists them\n"
+    assert (
+        told[("nosuch",)] == "command line: nosuch\n  no experiment 'nosuch'; shardproof list names those there are\n"
+    )
     assert told[("compare",)].startswith("shardproof compare: A is missing\n  for example: shardproof compare ")
 
 
@@ -223,3 +225,19 @@ def test_an_interrupt_prints_one_word(monkeypatch: pytest.MonkeyPatch, capsys: p
         command.main("runner.cli.runs")
     assert left.value.code == 130
     assert capsys.readouterr().err == "interrupted\n"
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("help", "runner.cli.app --help"),
+        ("help plan", "runner.cli.plan --help"),
+        ("version", "runner.cli.app --version"),
+        ("run case3_allreduce dims.J=8", "runner.cli.app case3_allreduce dims.J=8"),
+        ("run", "runner.cli.app run"),
+        ("plan layer", "runner.cli.plan layer"),
+    ],
+)
+def test_the_words_of_other_commands_are_understood(typed: str, meant: str) -> None:
+    module, arguments = chosen(typed.split())
+    assert " ".join([module, *arguments]) == meant

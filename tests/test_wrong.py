@@ -111,11 +111,11 @@ def test_outputs_are_named_by_program_platform_and_version(wrong: str, auto: Any
          "'E' is neither an output, nor a program or platform; the outputs are C, D"),
         ("{auto: 3}", "expect.wrong.auto", "3 is neither an output, nor a program or platform; the outputs are C, D"),
         ("{auto: {C: 0.12}}", "expect.wrong.auto.C",
-         "0.12 does not say with which versions of JAX, as '<0.12' or '>=0.10, !=0.11.1' does"),
+         "0.12 names no versions of JAX; write '<0.12' or '>=0.10, !=0.11.1'"),
         ("{auto: {C: '0.12'}}", "expect.wrong.auto.C",
-         "'0.12' does not say with which versions of JAX, as '<0.12' or '>=0.10, !=0.11.1' does"),
+         "'0.12' names no versions of JAX; write '<0.12' or '>=0.10, !=0.11.1'"),
         ("{auto: {C: ''}}", "expect.wrong.auto.C",
-         "'' does not say with which versions of JAX, as '<0.12' or '>=0.10, !=0.11.1' does"),
+         "'' names no versions of JAX; write '<0.12' or '>=0.10, !=0.11.1'"),
         ("{tpu: {vmap: [E]}}", "expect.wrong.tpu.vmap[0]",
          "'E' is neither an output, nor a program or platform; the outputs are C, D"),
     ],
@@ -182,7 +182,7 @@ def test_a_known_wrong_output_that_is_right_fails() -> None:
     found = judged(given, run(given, "auto")).value
     assert found.status == "failed"
     assert found.outputs["C"].reason == (
-        "it is right with jax 0.13.0, but expect.wrong knows it to be wrong: if that is mended, take it out, "
+        "it is right with jax 0.13.0, but expect.wrong lists it as wrong: if JAX is mended, remove the entry, "
         "or name the versions that are wrong (C: '<0.13.0')"
     )
 

@@ -27,7 +27,9 @@ def check(
     comparable = [peer for peer in others if alike or peer.program.section == run.program.section]
     if not comparable:
         reason = (
-            "no other program ran" if not others else "the other programs are of a section that says something else"
+            "no other program ran"
+            if not others
+            else "the other programs are of the other section, which computes something else"
         )
         return NotRun(reason=reason)
     left_out = _left_out(context, run, comparable)
@@ -50,7 +52,7 @@ def check(
     if not compared:
         reason = "; ".join(f"{name} of {listed(programs)}" for name, programs in left_out.items())
         if not reason:
-            return NotRun(reason="no oracle knows an output of theirs")
+            return NotRun(reason="no oracle computes an output of theirs")
         return LeftOut(reason=f"{reason}: known to be wrong (expect.wrong)", left_out=left_out)
     return AgreementVerdict(
         status="failed" if apart else "passed",

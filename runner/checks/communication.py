@@ -162,7 +162,7 @@ def _listed(program: Program, compiled: CompiledProgram, of: str) -> _Listed | J
     """The collectives to compare, or a verdict if they are unknown. An expectation that cannot be checked fails."""
     if of == "compiled":
         if compiled.collectives is None:
-            unread = compiled.collectives_unknown or ["the backend does not tell the collectives"]
+            unread = compiled.collectives_unknown or ["the backend does not report the collectives"]
             return Judged(status="failed", reason=unread[0], details=unread[1:])
         listed = [
             _entry(

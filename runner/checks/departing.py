@@ -88,7 +88,7 @@ def departure(
     first = next((place for at in sorted(away) if (place := of.places.get(lines[at].name)) is not None), None)
     if first is None:
         return None
-    return f"{first}: the first line that gives devices what is no part of any value of graph"
+    return f"{first}: the first line whose values match no value of graph, neither as blocks nor as partial sums"
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ def _verdict(name: str, experiment: Experiment, program: Program, compiled: Comp
         verdict = communication.counts(expected, program, named_program, of, none=what == "no_collectives")
     elif what in _OVERLAPS and compiled.collectives is None:
         # An expectation that cannot be checked fails.
-        unread = compiled.collectives_unknown or ["the backend does not tell the collectives"]
+        unread = compiled.collectives_unknown or ["the backend does not report the collectives"]
         return Judged(status="failed", reason=unread[0], details=unread[1:])
     else:
         verdict = _OTHERS[what](expected, compiled, experiment)
@@ -67,7 +67,7 @@ def _memory(expected: Expectations, compiled: CompiledProgram, experiment: Exper
     limit, memory = expected.max_memory_bytes, compiled.memory
     assert limit is not None
     if memory is None or memory.needed_bytes is None:
-        return LimitVerdict(status="failed", reason="the backend does not tell the memory")
+        return LimitVerdict(status="failed", reason="the backend does not report the memory")
     used = memory.needed_bytes
     if used <= limit:
         return LimitVerdict(status="passed", found=used, allowed=limit)
@@ -132,7 +132,7 @@ def _layouts(expected: Expectations, compiled: CompiledProgram, experiment: Expe
             wrong.append(f"{name} has no PartitionSpec: {there.text}")
             continue
         if not _same(spec, there.spec, experiment.mesh, tuple(there.shape)):
-            wrong.append(f"{name} lies as {there.spec}, expected {spec}")
+            wrong.append(f"{name} is laid out as {there.spec}, expected {spec}")
     return Judged(status="failed", reason="; ".join(wrong)) if wrong else Judged(status="passed")
 
 

@@ -24,7 +24,7 @@ class Needs(Enum):
     """What must be known before a check can run."""
 
     FILE = "the file: `flow` asks it by itself, of no program"
-    LAYOUTS = "the layouts that the compiler tells of one program"
+    LAYOUTS = "the layouts that the compiler reports of one program"
     EVIDENCE = "what was read of the compiled module"
     VALUES = "what the devices hold after one program"
     OTHERS = "what they hold after every program"

@@ -158,7 +158,7 @@ class _Judge:
     def _why(self, edit: Edit, values: Mapping[str, PerDevice]) -> str:
         before, after = self._values.get(edit.line), values.get(edit.line)
         if before is None or after is None:
-            return f"the loop that {edit.line} is a line of gives the same"
+            return f"the loop that {edit.line} belongs to computes the same"
         if all(_alike(a, b) for a, b in zip(before, after, strict=True)):
             return f"{edit.line} is the same on every device"
         return f"{edit.line} differs, but in nothing that an output reads"

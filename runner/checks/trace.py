@@ -69,7 +69,7 @@ def take(
     for value in comparison.traced.values:
         node = comparison.node(value)
         if node is None:
-            left_out.append(f"{value.name}: it is no array")
+            left_out.append(f"{value.name}: it is not an array")
         else:
             nodes.append(node)
     left_out += [

@@ -47,7 +47,7 @@ def check(context: Context, run: ProgramRun) -> ValueVerdict:
     for name, output in run.outputs.items():
         section = context.knows(run.program, name)
         if section is None:
-            outputs[name] = OutputVerdict(status="not_run", reason="no oracle knows it")
+            outputs[name] = OutputVerdict(status="not_run", reason="no oracle computes it")
         else:
             outputs[name] = _verdict(context, section, name, output)
     verdict = together(outputs)
@@ -117,7 +117,9 @@ def _verdict(context: Context, section: Section, name: str, output: Output) -> V
         power = None
     status: Outcome = "failed" if total.wrong or excused else "passed"
     reason = (
-        f"{total.excused} of {total.size} elements are none of what undecided decisions lead to" if excused else None
+        f"{total.excused} of {total.size} elements match nothing that undecided comparisons would give"
+        if excused
+        else None
     )
     if whole is not None and whole.outside and status == "passed":
         status = "failed"
@@ -259,7 +261,7 @@ def _known(
     if verdict.status == "failed":
         return replace(verdict, status="known")
     reason = (
-        f"it is right with jax {context.jax}, but expect.wrong knows it to be wrong: if that is mended, take it out, "
+        f"it is right with jax {context.jax}, but expect.wrong lists it as wrong: if JAX is mended, remove the entry, "
         f"or name the versions that are wrong ({name}: '<{context.jax}')"
     )
     return replace(verdict, status="failed", reason=reason)

@@ -41,6 +41,14 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}\n  for example: {self._example}\n  all arguments: {self.prog} --help\n")
 
 
+def _as_key(flag: str) -> str:
+    """Return the cure for a flag that is a key of experiments with dashes, `--program=auto`; "" for any other."""
+    from runner.config import shape
+
+    key, _, value = flag.lstrip("-").partition("=")
+    return "" if shape.at((key.partition(".")[0],)) is None else f"; a key has no dashes: {key}={value or '…'}"
+
+
 def parsed(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """Return the flags that matter before Hydra is imported, and the overrides.
 
@@ -67,7 +75,7 @@ def parsed(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     known, rest = parser.parse_known_args(list(arguments))
     overrides = [argument for argument in rest if not argument.startswith("-")]
     if unknown := [argument for argument in rest if argument.startswith("-")]:
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{_as_key(unknown[0])}")
     known.asks = bool(known.hydra_help or known.cfg or known.info or known.shell_completion)
     known.others = any(getattr(known, name) for name in _HYDRAS)
     return known, overrides

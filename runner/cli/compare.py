@@ -131,7 +131,7 @@ def _load(path: Path) -> Side:
     for file in sorted(path.rglob("*.json")):
         pinned += _of_golden(file, file.relative_to(path).with_suffix("").as_posix())
     if not pinned:
-        raise InvalidComparison(f"{shown(path)}: no run folder, no sweep, and no folder of goldens")
+        raise InvalidComparison(f"{shown(path)}: this is neither a run folder, nor a sweep, nor a golden")
     return _side(pinned)
 
 
@@ -204,10 +204,10 @@ def _series(points: Iterable[ComparedPoint]) -> list[str]:
 
 def _two_series(path: Path, points: Sequence[ComparedPoint], is_golden: bool) -> tuple[str, str]:
     if not is_golden:
-        raise InvalidComparison(f"{shown(path)}: compared with what? name a second run, sweep or golden")
+        raise InvalidComparison(f"{shown(path)}: name a second run, sweep or golden to compare it with")
     series = _series(points)
     if len(series) != 2:
-        raise InvalidComparison(f"{shown(path)}: which series are compared? name two with --series; {_there(points)}")
+        raise InvalidComparison(f"{shown(path)}: name the two series to compare with --series; {_there(points)}")
     return series[0], series[1]
 
 

@@ -90,7 +90,7 @@ def _meshes(overrides: list[str], reader: _PointReader) -> Iterator[_Layouts]:
     if devices is None and is_list(shape) and all(isinstance(size, int) for size in shape):
         devices = math.prod(shape)
     if not isinstance(devices, int) or devices < 1:
-        raise _refused(words[0], "of how many devices? Name a mesh, or target.devices=8")
+        raise _refused(words[0], "the number of devices is not known: name a mesh, or target.devices=8")
     if devices > _MOST_DEVICES:
         raise _refused(words[0], f"there are no {devices:,} devices; name at most {_MOST_DEVICES:,}")
     points = (

@@ -21,7 +21,9 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command line. Returns 0, or 2 if there is no such group or folder."""
     parser = subcommands.parser("list")
     parser.add_argument("group", metavar="GROUP", nargs="?", default="experiment", help="by default experiment")
-    parser.add_argument("--config-dir", metavar="DIR", type=Path, help="a folder of your own, which holds some too")
+    parser.add_argument(
+        "--config-dir", metavar="DIR", type=Path, help="a folder of your own, whose names are listed too"
+    )
     options = parser.parse_args(list(arguments))
     if options.config_dir is not None and not options.config_dir.is_dir():
         print(f"--config-dir {options.config_dir}\n  there is no such folder", file=sys.stderr)

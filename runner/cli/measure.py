@@ -30,13 +30,13 @@ _HEAD = ("collective", "size", "time", "algbw", "busbw")
 def main(arguments: Sequence[str]) -> int:
     """Run the command line. Returns 0 if the file is written, 2 for bad input, 3 for unusable devices."""
     parser = subcommands.parser("measure")
-    parser.add_argument("name", metavar="NAME", help="of the file, hardware/NAME.yaml: then hardware=NAME estimates")
+    parser.add_argument("name", metavar="NAME", help="the name of the file hardware/NAME.yaml, for hardware=NAME")
     parser.add_argument("--config-dir", type=Path, default=Path("conf"), help="where hardware/ is (conf)")
     parser.add_argument("--platform", choices=PLATFORMS, default="cpu", help="cpu: devices are simulated (cpu)")
-    parser.add_argument("--devices", type=_count, default=0, help="how many; of cpu 8, else all that are here")
+    parser.add_argument("--devices", type=_count, default=0, help="how many devices (8 of cpu, else all that are here)")
     parser.add_argument("--smallest", type=_size, default=_size("1k"), help="bytes of the smallest collective (1k)")
     parser.add_argument("--largest", type=_size, default=_size("16M"), help="bytes of the largest one (16M)")
-    parser.add_argument("--runs", type=_count, default=20, help="of which the middle time is taken (20)")
+    parser.add_argument("--runs", type=_count, default=20, help="how often each is timed; the median counts (20)")
     options = parser.parse_args(list(arguments))
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", options.name):
         parser.error(f"{options.name!r} cannot name a file of hardware; use letters, digits and '_'")
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
         parser.error(f"there is no folder {options.config_dir}")
     devices = options.devices or (8 if options.platform == "cpu" else 0)
     if devices == 1:
-        parser.error("one device has nobody to communicate with")
+        parser.error("one device has no other to communicate with")
     sizes = [options.smallest]
     while sizes[-1] * _STEP < options.largest:
         sizes.append(sizes[-1] * _STEP)

@@ -21,6 +21,15 @@ from runner.invocation import invocation
 _NAME = re.compile(r"[\w.-]+(/[\w.-]+)*")
 _GROUP = "experiment="
 
+_ELSEWHERE = {
+    "check": "{command} NAME runs an experiment and checks it",
+    "diff": "{command} compare A B says what differs",
+    "sweep": "{command} -m NAME KEY=A,B runs every combination of the values",
+    "test": "pytest NAME.yaml, or pytest --experiments DIR, runs experiments as tests",
+    "validate": "{command} NAME runs an experiment and checks it",
+}
+"""What other tools have as subcommands, with the command that does it here."""
+
 
 def with_experiment(
     arguments: Sequence[str], known: argparse.Namespace, overrides: Sequence[str]
@@ -47,6 +56,8 @@ def with_experiment(
             f"command line: {' '.join(named)}\n  one experiment is run at a time; a sweep runs all: -m {names}"
         )
     ((folder, options),) = chosen
+    if len(options) > 1 and not known.multirun and not any(each.startswith("hydra.mode=") for each in overrides):
+        raise InvalidName(f"command line: {named[0]}\n  these are several experiments: add -m to run them all")
     override = f"+{_GROUP}{','.join(map(_quoted, options))}"
     flags = [] if known.config_dir or folder is None or _is_own(folder) else ["--config-dir", _relative(folder)]
     at = _place(arguments, named[0])
@@ -106,24 +117,29 @@ def _require_there(word: str, options: Sequence[str], folders: Sequence[Path]) -
             from runner.config.composition import experiment_meant
             from runner.faults import nearest
 
-            if (meant := _as_override(word)) is not None:
+            if (meant := _no_name(word)) is not None:
                 raise InvalidName(f"command line: {word}\n  {meant}")
             file = f"{option}.yaml"
             if Path(file).is_file():
                 raise InvalidName(f"command line: {word}\n  no experiment '{option}'; did you mean the file '{file}'?")
             subcommand = "" if "=" in word else nearest(option, SUBCOMMANDS).replace("mean '", "mean the subcommand '")
-            meant = experiment_meant(option, folders) or subcommand or f"; {invocation()} lists them"
+            meant = experiment_meant(option, folders) or subcommand or f"; {invocation()} list names those there are"
             raise InvalidName(f"command line: {word}\n  no experiment '{option}'{meant}")
 
 
-def _as_override(word: str) -> str | None:
-    """Return the message for a word that is a key without its value, `dims.J` or `trace`; None for any other word."""
+def _no_name(word: str) -> str | None:
+    """Return the message for a word that is no name: a key without its value, another tool's subcommand, or a file."""
     from runner.config import shape
 
+    if word in _ELSEWHERE:
+        return f"there is no subcommand '{word}': {_ELSEWHERE[word].format(command=invocation())}"
+    if Path(word).is_file():
+        return "an experiment is a .yaml file (JSON is YAML: rename it); runner.check checks a function of Python"
     kind = shape.at((word.partition(".")[0],)) if "=" not in word else None
     if kind is None:
         return None
-    return f"'{word}' is a key, whose value is missing: write {word}={'true' if kind.name == 'flag' else '…'}"
+    value = "true" if kind.name == "flag" or kind.form == "boolean" else "…"
+    return f"'{word}' is a key, whose value is missing: write {word}={value}"
 
 
 def _place(arguments: Sequence[str], word: str) -> int:

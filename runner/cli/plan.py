@@ -91,7 +91,7 @@ def _plan(configuration: Configuration, job: Job, workers: Workers) -> Status:
     if ranked.tried:
         _show_tried(planning, ranked.tried)
         if ranked.tried[0].by_hand is not None:
-            print(f"\nby what was compiled {ranked.tried[0].by_hand} is better than what was found")
+            print(f"\nas compiled {ranked.tried[0].by_hand} is better than the plan")
     if ranked.least_memory is not None:
         print(
             f"\nas compiled nothing is within the limit of {bytes_text(round(planning.request.memory or 0))}: "

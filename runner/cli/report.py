@@ -77,7 +77,7 @@ def _named(page: Path) -> Path:
     """Return the file of a page that the user named, with links resolved. Raises `InvalidReport`."""
     file = page.resolve()
     if file.exists() and not file.is_file():
-        raise InvalidReport(f"-o {page}: it is no file: a page is not written into a folder or a device")
+        raise InvalidReport(f"-o {page}: it is not a file: a page is not written into a folder or a device")
     return file
 
 

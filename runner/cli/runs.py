@@ -41,7 +41,9 @@ def main(arguments: Sequence[str]) -> int:
     parser = subcommands.parser("runs")
     parser.add_argument("folders", metavar="FOLDER", type=Path, nargs="*", help="where to look; by default outputs")
     parser.add_argument("--experiment", metavar="PATTERN", help="of this name: 'case*'")
-    parser.add_argument("--status", metavar="S[,S]", help="that ended so; of a sweep, some point: failed,error")
+    parser.add_argument(
+        "--status", metavar="S[,S]", help="with one of these, or a sweep with such a point: failed,error"
+    )
     parser.add_argument("--with", metavar="OVERRIDE", action="append", default=[], dest="overrides", help="dims.J=8")
     parser.add_argument("--older", metavar="AGE", help="that began longer ago: 30m, 12h, 7d, 2w")
     parser.add_argument("--newer", metavar="AGE", help="that began less long ago")
@@ -68,11 +70,9 @@ def _selected(options: argparse.Namespace, unread: list[str]) -> list[ShelfEntry
     """Return the runs and sweeps that pass the filters; unreadable ones go to `unread`. Raises `InvalidQuestion`."""
     wanted = list(_filters(options, datetime.now(UTC)))
     if options.yes and not options.delete:
-        raise InvalidQuestion("--yes: it is an answer to --delete, which is not there")
+        raise InvalidQuestion("--yes belongs to --delete, which is missing")
     if options.delete and not wanted and not options.folders:
-        raise InvalidQuestion(
-            "--delete: of which runs? name a folder, or say --experiment, --status, --with or --older"
-        )
+        raise InvalidQuestion("--delete: name the runs, by a folder, or by --experiment, --status, --with or --older")
     entries: dict[Path, ShelfEntry] = {}
     for folder in options.folders or [Path("outputs")]:
         if not folder.is_dir():
@@ -104,7 +104,7 @@ def _filters(options: argparse.Namespace, now: datetime) -> list[Callable[[Shelf
 def _age(flag: str, text: str) -> timedelta:
     number, unit = text[:-1], text[-1:]
     if not number.isdecimal() or unit not in _UNITS:
-        raise InvalidQuestion(f"{flag}: '{text}' is no age; 30m, 12h, 7d and 2w are")
+        raise InvalidQuestion(f"{flag}: '{text}' is not an age; 30m, 12h, 7d and 2w are")
     try:
         return timedelta(**{_UNITS[unit]: int(number)})
     except OverflowError:
@@ -158,7 +158,10 @@ def _delete(entries: Sequence[ShelfEntry], *, asked: bool) -> int:
     """Delete the listed entries whose files are all the runner's, and say what is left and why."""
     if asked:
         if not sys.stdin.isatty():
-            print("--delete: nobody can be asked here; --yes deletes without asking", file=sys.stderr)
+            print(
+                "--delete asks first, and standard input is not a terminal; --yes deletes without asking",
+                file=sys.stderr,
+            )
             return 2
         print(f"\nDelete these {len(entries)}? [y/N] ", end="", flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):

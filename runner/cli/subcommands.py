@@ -63,21 +63,21 @@ SUBCOMMANDS = {
         "Write report.html of a run folder, of a sweep and its points, or of several of them together. "
         "It is made of the records alone, so no devices are needed.",
         "outputs/case3_allreduce/2026-11-22_09-12-01",
-        "0 it is there, 2 it cannot be, 3 it cannot be written",
+        "0 written, 2 bad input, 3 it cannot be written",
     ),
     "runs": Subcommand(
         "list, filter and delete runs and sweeps",
         "List the runs and sweeps in a folder, the oldest first; with --delete, delete what is listed. "
         "A folder stays in which there is anything that no run wrote, as its manifest.json says.",
         "--experiment 'case*' --status failed --newer 7d",
-        "0 done, 1 something was left, 2 bad input",
+        "0 done, 1 something was not deleted, 2 bad input",
     ),
     "measure": Subcommand(
         "time collectives on the devices here, for estimates",
         "Time collectives, products and copies on the devices here, and write the hardware file of them. "
         "The columns are those of nccl-tests.",
         "here --platform gpu --largest 256M",
-        "0 written, 2 bad input, 3 the devices are no use",
+        "0 written, 2 bad input, 3 the devices cannot be used",
     ),
     "catalogue": Subcommand(
         "the experiments that come with the runner, as a page",
@@ -102,8 +102,15 @@ SUBCOMMANDS = {
 
 
 def chosen(arguments: Sequence[str]) -> tuple[str, list[str]]:
-    """Return the module whose `main` runs a command line, and the arguments for it."""
+    """Return the module whose `main` runs a command line, and the arguments for it.
+
+    `help`, `version` and `run` are what other commands call `--help`, `--version` and no subcommand.
+    """
     name = arguments[0] if arguments else ""
+    if name in ("help", "version"):
+        return chosen([*arguments[1:], f"--{name}"])
+    if name == "run" and len(arguments) > 1:
+        return chosen(arguments[1:])
     if name in SUBCOMMANDS:
         return f"runner.cli.{name}", list(arguments[1:])
     return "runner.cli.app", list(arguments)

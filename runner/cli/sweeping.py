@@ -124,7 +124,7 @@ class Sweeping:
         shown.show(rows, statuses, self.folder, view)
         same = len(self.results.waiting)
         if same:
-            say(f"{same} of them are another one up to a symmetry of the mesh, and were not run again: see same_as")
+            say(f"{same} of them equal another point up to a symmetry of the mesh, and were not run: see same_as")
         if kept := len(self.results.kept):
             say(f"{kept} of them had passed before, and were not run again")
 

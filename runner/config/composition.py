@@ -171,6 +171,9 @@ def _of_defaults(error: Exception, sources: Sources) -> str | None:
     if forced := re.match(r"force-add of config groups is not supported: '\++(.*)'", text):
         written = forced.group(1)
         return f"command line: ++{written}\n  '{quoting.name(written)}' chooses a file: write {written}"
+    if deleted := re.match(r"Could not delete '([^']*)'\. No match in the defaults list", text):
+        name = deleted.group(1)
+        return f"command line: ~{name}\n  no file is chosen for '{name}', which is also the name of a folder of files"
     if unmatched := re.match(r"In '(\S+)': Could not override '([^']*)'", text):
         config, named = unmatched.groups()
         group = named.partition("@")[0].rpartition("/")[2]
@@ -247,7 +250,7 @@ def _of_yaml(error: yaml.YAMLError, file: Path | None = None) -> str:
     if mark is not None:
         where = f"{shown(file or Path(mark.name))}:{mark.line + 1}:{mark.column + 1}"
     duplicate = re.match(r"found duplicate key (.*)", problem)
-    message = f"the key '{duplicate.group(1)}' stands twice" if duplicate else f"not YAML: {problem}"
+    message = f"the key '{duplicate.group(1)}' appears twice" if duplicate else f"not YAML: {problem}"
     context = getattr(error, "context", None)
     if problem.startswith("found character '\\t'"):
         message = "not YAML: a tab; YAML is indented with spaces"
@@ -355,7 +358,7 @@ def _of_config(error: Exception, sources: Sources) -> str:
         override = sources.override(key) or _below(key, sources.overrides)
         among = next((written for written in siblings if key[-1] in one_by_one(written)), None)
         if among and key[0] == "arrays":
-            message = f"'{key[-1]}' stands in '{among}'; to change it alone, give it a line of its own: {key[-1]}: {{}}"
+            message = f"'{key[-1]}' is in '{among}'; to change it alone, give it a line of its own: {key[-1]}: {{}}"
         elif override and len(key) > 1 and not shape.siblings(key) and not shape.keyless(key):
             message += f"{' To' if message.endswith('?') else '; to'} add a name, write ++{override.lstrip('+')}"
         if override is not None:

@@ -44,7 +44,7 @@ def located(file: Path, folder: Path | None = None) -> tuple[Path, str]:
     """
     path = Path(os.path.abspath(file))
     if not path.is_file():
-        raise InvalidName("there is no such file" if not path.exists() else "this is no file")
+        raise InvalidName("there is no such file" if not path.exists() else "this is not a file")
     if path.suffix != ".yaml":
         raise InvalidName("the file of an experiment ends in .yaml: rename it")
     if folder is None:

@@ -24,7 +24,7 @@ bits.
 
 _NUMBER = re.compile(rf"[-+]?(?:0[xob][0-9a-fA-F_]{{{_DIGITS},}}|[0-9][0-9_:]{{{_DIGITS},}})\Z")
 
-_HALF = r'this is half of a character, and no text: write the character, or one escape of eight digits: "\U0001F600"'
+_HALF = r'this is half of a character, not text: write the character, or one escape of eight digits: "\U0001F600"'
 
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 

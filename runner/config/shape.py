@@ -178,7 +178,8 @@ GROUPS = ("hardware", "mesh", "rules", "target")
 def _refusal(value: Any, key: Key, kind: Kind) -> str:
     name = f"'{key[-1]}'" if key else "an experiment"
     if value is None:
-        return f"{name} cannot be null: it is {_in_words(kind)}"
+        cure = "; write [] for a replicated array" if kind.form == "spec" else ""
+        return f"{name} cannot be null: it is {_in_words(kind)}{cure}"
     if kind.form == "spec" and specs.begins(value):
         try:
             specs.read(value)

@@ -85,7 +85,7 @@ def _entry(text: str, entry: PythonPart) -> str | list[str] | None:
 
 
 def _none(text: str, reason: str) -> NoSpec:
-    return NoSpec(f"{text.strip()!r} is no PartitionSpec: {reason}")
+    return NoSpec(f"{text.strip()!r} is not a PartitionSpec: {reason}")
 
 
 def normal(config: Mapping[str, Any]) -> dict[str, Any]:

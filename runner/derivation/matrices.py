@@ -116,7 +116,7 @@ def powers(call: Call) -> Rule | None:
     return Rule({call.operand.place: ((0,),)}, ((0,), ()), {0: call.array.shape[0]})
 
 
-whole("svd", "lu", "lu_pivots_to_permutation", because="the parts are of other shapes than the matrices")
+whole("svd", "lu", "lu_pivots_to_permutation", because="the results have other shapes than the matrices")
 whole(
     "fft2", "ifft2", "rfft2", "irfft2", "fftn", "ifftn", "rfftn", "irfftn",
     because="a transform along several dimensions",

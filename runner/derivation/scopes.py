@@ -156,7 +156,7 @@ class Names:
         """The type of a value by its number, None if it is no array. Raises `NotDerived` if it varies by step."""
         typed = self._types.get(number, ())
         if typed is None:
-            raise NotDerived(f"the shapes in {self.path.replace('/', '.')} are others in each step")
+            raise NotDerived(f"the shapes in {self.path.replace('/', '.')} differ from step to step")
         return typed if isinstance(typed, Typed) else None
 
     def elements_at(self, number: int) -> tuple[Typed, ...]:

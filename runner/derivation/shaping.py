@@ -217,4 +217,4 @@ def tiled(call: Call) -> Rule | None:
 
 
 whole("diag", "rot90", "block_diag", because="elements move between dimensions")
-whole("broadcast_arrays", "broadcast_in_dim", because="new dimensions, of whose layout nothing says anything")
+whole("broadcast_arrays", "broadcast_in_dim", because="new dimensions, whose layout nothing determines")

@@ -71,7 +71,7 @@ _SCANS = {
 @_slid
 def _scan(site: Site, axis: int, over: tuple[str, ...]) -> Term:
     block, identity, joined = _SCANS[site.call.name]
-    site.ours("what the blocks before come to")
+    site.ours("the total of the blocks before")
     n = site.mesh.axis_size(over)
     x = site.named("of", site.x)
     template = "all_gather({f}({x}, axis={d}, keepdims=True), {over}, axis={d}, tiled=True)"

@@ -221,5 +221,5 @@ def reduced(call: Call) -> Rule | None:
 
 whole(
     "convolve", "correlate",
-    because="each element of the result reaches over as much of one signal as the other one is long",
+    because="each element of the result reads a window of one signal as long as the other",
 )  # fmt: skip

@@ -154,7 +154,7 @@ class Writer:
         if goal is not None and value.shape is not None:
             value = self.layouts.reshard(value, self._plain(goal, value))
         if goal is not None and value.shape is None and any(goal):
-            raise NotDerived(f"'{name}' is no array, which could lie so")
+            raise NotDerived(f"'{name}' is not an array, so it has no layout")
         self.names.define(self.names.fresh(f"{name}_inner") if renamed else name, value, name)
 
     def _loop(self, equation: Equation, form: Repeat) -> None:
@@ -211,7 +211,7 @@ class Writer:
         self.names.path = source.line.path
         value = self.expressions.value(operand, None)
         if value.shape is None:
-            raise NotDerived(f"'{source.line.name}' is a slice of what is no array")
+            raise NotDerived(f"'{source.line.name}' is a slice of something that is not an array")
         return self.layouts.reshard(value, Spec(((), *self._plain(value.spec, value)[1:])))
 
     def _repeat(
@@ -357,14 +357,14 @@ class Writer:
         for name, inner in loop.stack:
             value, result = self.names.binding(inner).value, f"{loop.name}.{name}"
             if value.shape is None:
-                raise NotDerived(f"what '{result}' is stacked of is no array")
+                raise NotDerived(f"what '{result}' stacks is not an array")
             goal = None
             if len(self.names.scopes) == 2:
                 goal = self.experiment.constraints.get(result, self.experiment.results.get(result))
             if goal is not None:
                 goal = moves.plain(self.mesh, goal, len(value.shape) + 1)
                 if goal[0]:
-                    raise NotDerived(f"the steps of '{result}' are to be on several devices")
+                    raise NotDerived(f"the steps of '{result}' are sharded over devices")
                 value = self.layouts.reshard(value, Spec(goal[1:]))
             if not isinstance(value.term, Name):
                 value = self.names.define(self.names.fresh(f"{name}_each"), value)

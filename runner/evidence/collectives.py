@@ -103,7 +103,7 @@ class _CollectiveReader:
             if computation.name not in visited:
                 for instruction in computation.instructions.values():
                     if kind_of(instruction) and computation.name not in self._continued:
-                        self._may_lack(f"{instruction.name} stands in {computation.name}, which nothing calls")
+                        self._may_lack(f"{instruction.name} is in {computation.name}, which nothing calls")
         return result
 
     def _may_lack(self, sentence: str) -> None:

@@ -74,7 +74,7 @@ def shapes(config: Mapping[str, Any], *, alike: bool) -> list[list[int]]:
     elif target["devices"] is not None:
         devices = target["devices"]
     else:
-        message = "no number of devices to make a mesh of: say target.devices, mesh.devices, or a target"
+        message = "the number of devices for mesh.shape=auto is not known: set target.devices=8, or choose a target"
         raise invalid(("mesh", "shape"), message)
     named = set(_WORDS.findall(" ".join(_texts({key: value for key, value in whole.items() if key != "mesh"}))))
     free = [at for at, axis in enumerate(axes) if alike and axis not in named]

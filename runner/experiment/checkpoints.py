@@ -26,7 +26,7 @@ def read_checkpoint(value: Any, key: Key) -> Checkpoint | None:
             raise invalid(key, f"no policy '{value}'{nearest(value, (*POLICIES, *BY_NAMES)) or f'; {_FORM}'}")
         return Checkpoint(value)
     if not is_mapping(value) or len(value) != 1:
-        raise invalid(key, f"{value!r} does not say what is kept; {_FORM}")
+        raise invalid(key, f"{value!r} is not a policy; {_FORM}")
     ((policy, names),) = value.items()
     if policy not in BY_NAMES:
         hint = nearest(str(policy), BY_NAMES) or f"; there are {', '.join(BY_NAMES)}"
@@ -35,7 +35,7 @@ def read_checkpoint(value: Any, key: Key) -> Checkpoint | None:
     for i, name in enumerate(given):
         if not isinstance(name, str):
             at = (*key, policy, i) if is_list(names) else (*key, policy)
-            raise invalid(at, f"{name!r} is no name{yaml_hint(name)}")
+            raise invalid(at, f"{name!r} is not a name{yaml_hint(name)}")
     if not given:
         raise invalid((*key, policy), f"'{policy}' has no names")
     return Checkpoint(policy, tuple(given))

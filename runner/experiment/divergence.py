@@ -115,7 +115,7 @@ class _Differing:
 
     def _communicates(self, choice: Branches, body: Graph, on: frozenset[str]) -> None:
         over = quoted([axis for axis in self.experiment.mesh.axes if axis in on])
-        hangs = f"what the choice '{choice.call.label}' hangs on may differ along {over}"
+        hangs = f"the choice '{choice.call.label}' depends on a value that may differ along {over}"
         why = f"{hangs}, and devices that take another branch"
         experiment = self.experiment
         differentiated = {line.line for line in flat(experiment.before("per_device"))}
@@ -129,9 +129,9 @@ class _Differing:
             row, axes = _collective(equation)
             message = None
             if row is not None and row.communicates and (axes & on or _waits_for_all(row)):
-                message = f"{why} never come to this {row.name}; take it before the choice"
+                message = f"{why} never reach this {row.name}; move it before the choice"
             elif row is not None and row.over and row.over.does == "cast" and axes & on and summed:
-                message = f"{why} never come to the sum that its gradient is; cast before the choice"
+                message = f"{why} never reach the sum that its gradient is; cast before the choice"
             if message is not None:
                 _refuse(message, equation.source)
             for ref in _refs(equation) if summed else ():
@@ -140,7 +140,7 @@ class _Differing:
                     cast = sorted(same)
                     written = repr(cast[0] if len(cast) == 1 else tuple(cast))
                     message = (
-                        f"{why} never come to the sum over {quoted(cast)} that the gradient of '{name}' is; "
+                        f"{why} never reach the sum over {quoted(cast)} that the gradient of '{name}' is; "
                         f"a line before it: {name}_here: pcast({name}, {written}, to='varying')"
                     )
                     _refuse(message, ref.source)

@@ -268,7 +268,7 @@ def _versions(versions: Any, key: Key) -> str:
             return versions
     except InvalidSpecifier:
         pass
-    raise invalid(key, f"{versions!r} does not say with which versions of JAX, as '<0.12' or '>=0.10, !=0.11.1' does")
+    raise invalid(key, f"{versions!r} names no versions of JAX; write '<0.12' or '>=0.10, !=0.11.1'")
 
 
 def among(version: str, versions: str) -> bool:

@@ -154,7 +154,7 @@ OF_MAXTEXT = Form(
 )
 
 _RATE = Form("number", "{value!r} is not a rate or a size; it is a number above 0", above=0)
-_THINGS = Form("integer", "{value!r} is not a number of things; it is an integer of at least 1", least=1)
+_THINGS = Form("integer", "{value!r} is not a count; it is an integer of at least 1", least=1)
 _AT_LEAST_1 = Form("integer", "it is a number of at least 1", least=1)
 
 RANGE = Form(
@@ -176,7 +176,7 @@ _OF_A_REPEAT: Mapping[str, Inner] = {
     "stack": Form(
         "mapping",
         "the stack of a repeat maps the names of what is stacked to names of the body",
-        of=Form("text", "{value!r} is no name of the body"),
+        of=Form("text", "{value!r} is not a name of the body"),
         fewest=1,
     ),
     "checkpoint": "checkpoint",
@@ -231,8 +231,8 @@ FORMS: Mapping[str, Form] = {
     "devices": Form("list", of=_any("", DEVICE, "devices")),
     "types-of-axes": Form("list", of=Form("text", choices=AXIS_TYPES)),
     "platform": Form("text", "no platform '{value}'", choices=PLATFORMS),
-    "slices": Form("integer", "{value!r} is no number of slices here; it is at least 1", least=1),
-    "processes": Form("integer", "{value!r} is no number of processes; it is at least 1", least=1),
+    "slices": Form("integer", "{value!r} is not a number of slices here; it is at least 1", least=1),
+    "processes": Form("integer", "{value!r} is not a number of processes; it is at least 1", least=1),
     "rate": _RATE,
     "rates": Form("mapping", of=_RATE),
     "latency": Form("number", "{value!r} is not a latency; it is a number of seconds", least=0),
@@ -269,7 +269,7 @@ FORMS: Mapping[str, Form] = {
     ),
     "specs-of-leaves": Form("mapping", of=_any(SPEC.refusal, _LAYOUT, "specs-of-leaves", optional=True)),
     "imports": Form(
-        "mapping", of=Form("text", "{value!r} is no file, such as my_models/llama.py, and no module{hint}")
+        "mapping", of=Form("text", "{value!r} is neither a file, such as my_models/llama.py, nor a module{hint}")
     ),
     "names": _one_or_more(_TEXT),
     "texts": Form("list", of=_TEXT),

@@ -120,7 +120,7 @@ def read_functions(
         key = ("functions", written)
         function = _read(written, value, key)
         if function.name in functions:
-            raise invalid(key, f"the function '{function.name}' stands twice")
+            raise invalid(key, f"the function '{function.name}' appears twice")
         what = "an operation" if function.name in (*OPERATIONS, *CALLING) else taken.get(function.name)
         if what is not None:
             raise invalid(key, f"'{function.name}' is {what} already; a name means one thing")
@@ -205,7 +205,7 @@ def _signature(text: str, key: Key) -> inspect.Signature:
             raise invalid(key, f"the default '{default}' is not a number, a text, or a tuple of them") from None
         check_name(name, key)
         if name in parameters:
-            raise invalid(key, f"the parameter '{name}' stands twice; a name means one thing")
+            raise invalid(key, f"the parameter '{name}' appears twice; a name means one thing")
         parameters[name] = inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=value)
     return inspect.Signature(list(parameters.values()))
 

@@ -173,7 +173,7 @@ def _placed(hardware: Hardware, mesh: Mesh, wanted: Iterable[Any] | None, known:
         raise invalid(("mesh", "devices"), message)
     if not isinstance(links, Torus):
         if wanted is not None:
-            raise invalid((*KEY, "shape"), f"{hardware.name} is no torus, and has no shape")
+            raise invalid((*KEY, "shape"), f"{hardware.name} is not a torus, and has no shape")
         return hardware
     chips = mesh.size // (slices * links.per_chip)
     if chips * slices * links.per_chip != mesh.size:

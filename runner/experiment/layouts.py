@@ -28,7 +28,7 @@ def read_mesh(config: Mapping[str, Any]) -> Mesh:
     check(axes, ("mesh", "axes"))
     for i, axis in enumerate(axes):
         if axis in axes[:i]:
-            raise invalid(("mesh", "axes", i), f"the mesh axis '{axis}' stands twice")
+            raise invalid(("mesh", "axes", i), f"the mesh axis '{axis}' appears twice")
     check(shape, ("mesh", "shape"))
     if len(axes) != len(shape):
         raise invalid(
@@ -51,7 +51,7 @@ def _read_types(types: Any, axes: list[str]) -> tuple[str, ...]:
             raise invalid((*key, i), message)
         if str(kind).lower() not in AXIS_TYPES:
             raise invalid(
-                (*key, i), f"{kind!r} is no type of an axis{nearest(str(kind), AXIS_TYPES)}{choices(AXIS_TYPES)}"
+                (*key, i), f"{kind!r} is not a type of an axis{nearest(str(kind), AXIS_TYPES)}{choices(AXIS_TYPES)}"
             )
     if len(types) != len(axes):
         raise invalid(key, f"{counted(types, 'type')} for {counted(axes, 'axis', 'axes')}")
@@ -76,7 +76,7 @@ def _read_devices(value: Any, shape: tuple[int, ...]) -> tuple[int, ...] | None:
     for i, number in enumerate(_flat(value)):
         check(number, key, DEVICE)
         if number in positions:
-            raise invalid(key, f"device {number} stands twice in the mesh, at {positions[number]} and at {i}")
+            raise invalid(key, f"device {number} appears twice in the mesh, at {positions[number]} and at {i}")
         positions[number] = i
     return tuple(positions)
 
@@ -94,7 +94,7 @@ def read_manual(axes: Any, mesh: Mesh) -> tuple[str, ...]:
         if axis not in mesh.axes:
             raise invalid(key, missing_axis(axis, mesh) + (yaml_hint(axis) or nearest(str(axis), mesh.axes)))
         if axis in axes[:i]:
-            raise invalid(key, f"the mesh axis '{axis}' stands twice")
+            raise invalid(key, f"the mesh axis '{axis}' appears twice")
     if not axes:
         message = "per_device is manual over one mesh axis at least; the mesh has " + ", ".join(mesh.axes)
         raise invalid(("manual",), message)
@@ -121,7 +121,7 @@ def check_blocks(experiment: Experiment) -> None:
                 first = next(axis for axis in split if axis in experiment.automatic)
                 raise invalid(
                     (*key, i),
-                    f"dimension {i} is split over '{first}', which is automatic, before '{manual[-1]}', over which "
+                    f"dimension {i} is sharded over '{first}', which is automatic, before '{manual[-1]}', over which "
                     f"per_device is manual: a block of shard_map is in one piece, so manual axes come first: "
                     f"[{', '.join([*manual, *rest])}]",
                 )

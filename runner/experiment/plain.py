@@ -56,7 +56,7 @@ def located(key: Key, text: str, fault: SyntaxFault, uses: tuple[Key, ...] = ())
 def check_text(value: object, key: Key = ()) -> None:
     """Raise `InvalidExperiment` for an unpaired surrogate, which an escape in YAML or a byte of a shell can make."""
     if isinstance(value, str) and (half := next((c for c in value if "\ud800" <= c <= "\udfff"), None)) is not None:
-        raise invalid(key, f'{half!r} in it is half of a character, and no text: write "\\U0001F600", or the character')
+        raise invalid(key, f'{half!r} in it is half of a character, not text: write "\\U0001F600", or the character')
     if is_mapping(value):
         for name, part in value.items():
             check_text(name, key)
@@ -81,7 +81,8 @@ def read_size(value: object, key: Key, sizes: Mapping[str, int], mesh: Mesh | No
 
 
 def _no_dim(name: str, key: Key, dims: Mapping[str, int]) -> InvalidExperiment:
-    known = f"; the dims are {', '.join(dims)}" if dims else "; there are no dims"
+    before = " before it" if key[:1] == ("dims",) else ""
+    known = f"; the dims{before} are {', '.join(dims)}" if dims else f"; there are no dims{before}"
     return invalid(key, f"no dim '{name}'{nearest(name, dims) or known}")
 
 
@@ -143,7 +144,7 @@ def read_show(show: object, names: Iterable[str]) -> str | tuple[str, ...]:
             ("show",), f"nothing is called '{show}'{nearest(show, (*WORDS, *known)) or choices((*WORDS, *known))}"
         )
     if not is_list(show):
-        raise invalid(("show",), f"{show!r} is no name of an array or output{yaml_hint(show)}{choices(WORDS)}")
+        raise invalid(("show",), f"{show!r} is not the name of an array or output{yaml_hint(show)}{choices(WORDS)}")
     for i, name in enumerate(show):
         if name not in known:
             hint = yaml_hint(name) or nearest(str(name), known) or choices(known)

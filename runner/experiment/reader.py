@@ -221,7 +221,7 @@ def _programs(named: object, sections: Mapping[Section, tuple[Flat, ...]]) -> tu
 
 def _program(name: object, there: Sequence[Program]) -> Program:
     if not isinstance(name, str):
-        raise invalid(("program",), f"{name!r} is no program{choices(('all', *Program))}")
+        raise invalid(("program",), f"{name!r} is not a program{choices(('all', *Program))}")
     if name not in tuple(Program):
         raise invalid(("program",), f"no program '{name}'{nearest(name, Program) or choices(('all', *Program))}")
     program = Program(name)
@@ -251,7 +251,7 @@ def _derive(config: Mapping[str, Any], mesh: Mesh, target: Target) -> hardware.D
     if given["cost"] == "bytes":
         return hardware.Derive()
     if given["hardware"] is None and config["hardware"]["name"] is None:
-        message = "the time is that on hardware: name it (derive.hardware=v5p or hardware=v5p), or leave cost: bytes"
+        message = "a cost in time needs hardware: name it (derive.hardware=v5p or hardware=v5p), or leave cost: bytes"
         raise invalid(("derive", "cost"), message)
     if given["hardware"] is None:
         return hardware.Derive("time", _hardware_there(config["hardware"], mesh, target))
@@ -284,7 +284,7 @@ def _target(config: Mapping[str, Any], mesh: Mesh, programs: tuple[Program, ...]
     slices = config["slices"]
     check(slices, ("target", "slices"))
     if slices > 1 and config["topology"] is None:
-        message = f"{slices} is no number of slices here; only a topology that is not here has several"
+        message = f"{slices} is not a number of slices here; only a topology that is not here has several"
         raise invalid(("target", "slices"), message)
     absent = None if config["topology"] is None else topology.parse(config["topology"], platform, slices)
     platform = absent.platform if absent else platform
@@ -362,7 +362,7 @@ def tested(config: Mapping[str, Any]) -> tuple[str, ...]:
     check(targets, ("test", "targets"))
     for i, target in enumerate(targets):
         if target in targets[:i]:
-            raise invalid(("test", "targets", i), f"the target '{target}' stands twice")
+            raise invalid(("test", "targets", i), f"the target '{target}' appears twice")
     return tuple(targets)
 
 

@@ -64,7 +64,7 @@ def check_constraints(
             for axis in axes:
                 if axis not in automatic:
                     left = ", ".join(axis for axis in mesh.axes if axis in automatic)
-                    message = f"'{name}' stands in per_device alone, which is manual over '{axis}': its values are"
+                    message = f"'{name}' is in per_device alone, which is manual over '{axis}': its values are"
                     raise invalid(("constraints", name, i), f"{message} blocks, laid out over {left}")
 
 
@@ -146,7 +146,7 @@ def read_gradient(
         if not isinstance(name, str) or name not in named:
             raise invalid(key, f"there is no array {name!r}{nearest(str(name), named) or choices(tuple(named))}")
         if name in wrt[:i]:
-            raise invalid(key, f"'{name}' stands twice")
+            raise invalid(key, f"'{name}' appears twice")
         if dtypes.dtype(named[name].dtype).kind != "float":
             raise invalid(key, f"'{name}' is {named[name].dtype}; a gradient is with respect to an array of floats")
     for section, statements in sections.items():
@@ -208,7 +208,7 @@ def read_values(config: Mapping[str, Any], outputs: Mapping[str, Spec]) -> dict[
         if name not in outputs:
             raise invalid(("expect", "values", name), f"'{name}' is not an output{nearest(name, outputs)}")
         if 0 in rectangular(value, ("expect", "values", name)):
-            raise invalid(("expect", "values", name), f"there is no number that '{name}' could be compared with")
+            raise invalid(("expect", "values", name), f"'{name}' has no value to be compared with")
     return dict(config)
 
 

@@ -169,7 +169,7 @@ def _rules(value: Sequence[Any], key: Key, axes: Sequence[str], mesh: Mesh) -> t
                 there = missing_axis(axis, mesh) if axes == mesh.axes else f"{AXES} has no '{axis}'"
                 raise invalid((*at, 1), there + nearest(axis, axes))
         if len(set(named)) < len(named):
-            raise invalid((*at, 1), f"a mesh axis stands twice in the rule for '{name}'")
+            raise invalid((*at, 1), f"a mesh axis appears twice in the rule for '{name}'")
         rules.append(LogicalAxisRule(name, tuple(named), at))
     return tuple(rules)
 
@@ -226,11 +226,11 @@ class Specs:
         if not names:
             raise invalid(key, missing_axis(axis, self.mesh) + nearest(axis, self.mesh.axes))
         known = (*self.mesh.axes, *names)
-        hint = nearest(axis, known) or f"; a dimension of that name that is not split has the rule [{axis}, null]"
+        hint = nearest(axis, known) or f"; a dimension of that name that is not sharded has the rule [{axis}, null]"
         raise invalid(key, f"no mesh axis '{axis}', and no rule for such a name{hint}")
 
 
 def _twice(axis: str, of_mesh: bool) -> str:
     if of_mesh:
         return f"the mesh axis '{axis}' is used twice; each axis shards one dimension at most"
-    return f"the logical name '{axis}' stands twice; its rules could split one dimension at most"
+    return f"the logical name '{axis}' appears twice; its rules can shard one dimension at most"

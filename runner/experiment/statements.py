@@ -213,7 +213,7 @@ class _SectionReader:
             bounds.check(expression, scope.sizes, scope.mesh if scope.section == "per_device" else None)
         except SyntaxFault as fault:
             around = cycle(name, scope) if name else None
-            if around and "used before it stands" in fault.message:
+            if around and "used before it is assigned" in fault.message:
                 fault.message = f"a cycle: {' → '.join(around)}; no order of the lines can compute it"
             raise InvalidExperiment(located(place.key, expression.text, fault, place.frame.uses)) from None
 

@@ -68,7 +68,7 @@ def targets(name: object, key: Key) -> tuple[str, ...]:
     for i, target in enumerate(names):
         check_name(target, key)
         if target in names[:i]:
-            raise invalid(key, f"'{target}' stands twice")
+            raise invalid(key, f"'{target}' appears twice")
     return tuple(map(str, names))
 
 
@@ -90,12 +90,12 @@ def spread(config: Mapping[str, Any], key: Key) -> dict[str, Any]:
             if not name:
                 raise invalid((*key, written), "there is a comma, and no name beside it")
             if several.count(name) > 1:
-                raise invalid((*key, written), f"'{name}' stands twice")
+                raise invalid((*key, written), f"'{name}' appears twice")
             for earlier in before:
                 twice = sorted(_given(earlier).keys() & _given(value).keys())
                 if twice or not is_mapping(value):
                     what = f", with '{twice[0]}' in both" if twice else ""
-                    raise invalid((*key, written), f"'{name}' stands twice{what}")
+                    raise invalid((*key, written), f"'{name}' appears twice{what}")
             before.append(value)
     return {
         name: _together([*several, *([alone[name]] if name in alone else [])]) for name, several in values_of.items()

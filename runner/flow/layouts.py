@@ -81,7 +81,7 @@ class Planning:
 def planned(config: Mapping[str, Any], folder: Path, sources: Callable[[], Sources], workers: Workers) -> Planning:
     """Find the layouts of a configuration. Raises `InvalidExperiment` if it leaves none open or none can be found."""
     if not auto.is_open(config):
-        raise invalid((), "there is no layout to find: write auto in the place of a spec, such as arrays.A.spec=auto")
+        raise invalid((), "there is no layout to plan: write auto in place of a spec, such as arrays.A.spec=auto")
     request = auto.read_plan(config)
     if not auto.shape_is_open(config):
         return _planned(config, folder, sources, workers, request, request.seconds)
@@ -177,11 +177,12 @@ def _require_possible(experiment: Experiment, key: Key) -> None:
         raise invalid(key, f"the mesh {experiment.mesh} has one device: there is nothing to lay out")
     if "per_device" in experiment.sections:
         message = (
-            "per_device computes with the blocks of one layout, so none can be found: leave it out, or say the layout"
+            "per_device assumes the blocks of one layout, so none can be planned: leave per_device out, or give the "
+            "layout"
         )
         raise invalid(key, message)
     if not experiment.graph:
-        raise invalid(key, "layouts are found for a graph, and this experiment has none")
+        raise invalid(key, "layouts are planned for a graph, and this experiment has none")
 
 
 def filled(planning: Planning, candidate: Candidate) -> dict[str, Any]:

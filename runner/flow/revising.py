@@ -25,7 +25,7 @@ def refusals(experiment: Experiment, workers: Workers, data_folder: Path) -> Ref
         asked = revised.at(target={**revised.definition["target"], **_HERE}, program=[str(program)], expect={})
         with scratch.Folder() as own:
             task = job(asked, own.path, data_folder, str(own.path))
-            reason: str | None = "the worker told no types"
+            reason: str | None = "the worker reported no types"
             for event in workers.aside(kind(asked)).submit(task, kind(asked), asked.timeout):
                 match event:
                     case Types():

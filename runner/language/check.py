@@ -150,7 +150,7 @@ def _check_name(expression: Expression, node: Term, name: str, scope: VisibleNam
         carries = ", ".join(f"{name}.{carry}" for carry in scope.loops[name])
         raise expression.fault(f"'{name}' is a repeat; its results are {carries}", node)
     if name in scope.later:
-        raise expression.fault(f"'{name}' is used before it stands; the lines run in order, so move it up", node)
+        raise expression.fault(f"'{name}' is used before it is assigned; the lines run in order, so move it up", node)
     if name in OPERATIONS:
         raise expression.fault(f"'{name}' is an operation; call it: {name}(…)", node)
     known = sorted({*scope.values, *scope.sizes, *scope.loops})
@@ -253,7 +253,7 @@ def _check_axes(expression: Expression, node: Term, scope: VisibleNames) -> None
             _check_axes(expression, element, scope)
         axes = [element.value for element in node.items if isinstance(element, Const)]
         if len(set(axes)) < len(axes):
-            raise expression.fault("a mesh axis stands twice", node)
+            raise expression.fault("a mesh axis appears twice", node)
         return
     if not (isinstance(node, Const) and isinstance(node.value, str)):
         raise expression.fault("the axis_name must be a mesh axis in quotes, or a tuple of them", node)

@@ -187,11 +187,11 @@ def _check(text: str, node: ast.expr, depth: int = 0) -> None:
     depth += 1
     match node:
         case ast.Constant(value=str() as value) if any("\ud800" <= character <= "\udfff" for character in value):
-            raise _fault(text, "a part of it is half of a character, and no text", node)
+            raise _fault(text, "a part of it is half of a character, not text", node)
         case ast.Name() | ast.Constant(value=bool() | int() | float() | complex() | str() | None):
             return
         case ast.Constant(value=value) if value is Ellipsis:
-            raise _fault(text, "'...' stands in an index only: x[..., 0]", node)
+            raise _fault(text, "'...' belongs in an index only: x[..., 0]", node)
         case ast.Constant():
             raise _fault(text, f"{node.value!r} is not part of the language", node)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
@@ -314,6 +314,6 @@ def _check_index(text: str, index: ast.expr, depth: int) -> None:
     parts = index.elts if isinstance(index, ast.Tuple) else [index]
     rest = [part for part in parts if not (isinstance(part, ast.Constant) and part.value is ...)]
     if len(parts) - len(rest) > 1:
-        raise _fault(text, "'...' stands twice in one index", index)
+        raise _fault(text, "'...' appears twice in one index", index)
     for part in rest:
         _check(text, part, depth)

@@ -87,7 +87,7 @@ def called(timeout: float) -> Member:
                 raise Unmet(died.error)
             case other:
                 assert other is None, "it has no job"
-                raise Unmet(f"{worker.ended()}, before it knew of a cluster; its last words:\n{worker.last_words()}")
+                raise Unmet(f"{worker.ended()}, before it knew of a cluster; its last output:\n{worker.last_words()}")
     except TimeoutError:
         worker.close()
         raise Unmet(f"the cluster did not say within {timeout:g} s which of its processes this is") from None
@@ -169,7 +169,7 @@ class Owner:
         which = f"process {missing[0]}" if len(missing) == 1 else f"processes {', '.join(missing[:8])}"
         more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
         rejected = f"; {strangers} who connected did not have the key of the run" if strangers else ""
-        late = f"{which}{more} of {self._member.count} did not come to {self._member.address}"
+        late = f"{which}{more} of {self._member.count} did not connect to {self._member.address}"
         return f"{late} within {timeout:g} s{rejected}"
 
     def together(self, count: int) -> Together:
@@ -289,7 +289,7 @@ class Remote:
                 else:
                     hear(self._event(answer))
             except Misfit as misfit:
-                self._lost, self._how = True, f"told what cannot be read: {misfit}"
+                self._lost, self._how = True, f"sent a message that cannot be read: {misfit}"
         self._over.set()
         hear(None)
 
@@ -310,7 +310,7 @@ class Remote:
 
         event = heard(answer.event)
         if event is None:
-            raise Misfit("it is no event")
+            raise Misfit("it is not an event")
         if isinstance(event, Done):
             self._logs.append(answer.log)
             self._folders.popleft()

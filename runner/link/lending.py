@@ -115,7 +115,7 @@ class _Lent:
             how = self.unreadable or worker.ended("").strip()
             self.wire.send({"how": how, "words": worker.last_words(), "log": worker.log()})
         elif isinstance(event, Exception):
-            self.unreadable = f"told what cannot be read: {event}"
+            self.unreadable = f"sent a message that cannot be read: {event}"
             worker.kill()
         elif isinstance(event, Done):
             self.jobs.popleft().remove()

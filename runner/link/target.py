@@ -177,7 +177,7 @@ def value_types_of(workers: Workers, experiment: Experiment, folder: Path, data_
 
 def _awaited(events: Iterable[Event], awaited: type[_Awaited], what: str) -> _Awaited:
     """Return the event of a kind. Raises what `types_of` raises if the worker reports another end, or none."""
-    outcome: _Awaited | InvalidExperiment | WorkerEnded = WorkerEnded(f"the worker ended before it told {what}")
+    outcome: _Awaited | InvalidExperiment | WorkerEnded = WorkerEnded(f"the worker ended before it reported {what}")
     # All events are read: a worker whose job is left early is ended, and the next job would have to start another.
     for event in events:
         match event:

@@ -120,7 +120,7 @@ class Together:
                 if failed is None:
                     raise TimeoutError from None
                 # The other processes wait for it, in a collective.
-                self._how = f"{self._name(failed[0])} told an error that the others did not: {failed[1]}"
+                self._how = f"{self._name(failed[0])} reported an error that the others did not: {failed[1]}"
                 break
             if isinstance(received, Exception):
                 raise received

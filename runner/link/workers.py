@@ -219,7 +219,7 @@ class Workers:
                     line.end()
                 over = end.how is None
                 if end.how is not None:
-                    yield ticket.lost(end.running, end.how + (f"; its last words:\n{words}" if words else ""))
+                    yield ticket.lost(end.running, end.how + (f"; its last output:\n{words}" if words else ""))
                     over = end.running is None or not ticket.left
         finally:
             if not over:

@@ -84,7 +84,7 @@ def parallelism(tables: Tables, choice: Choice) -> Iterator[str]:
             yield from _sentences(axis, axes[axis])
     if stationary:
         yield (
-            f"2-D weight-stationary: {_lines(stationary)} split by columns and by rows over different axes, so that "
+            f"2-D weight-stationary: {_lines(stationary)} sharded by columns and by rows over different axes, so that "
             "activations are sent and weights stay"
         )
 
@@ -96,12 +96,10 @@ def _sentences(axis: str, each: _Axis) -> Iterator[str]:
         if each.gradients:
             kinds = " and ".join(_COMPLETED[kind] for kind in sorted(each.gradients))
             then = f"; gradients of weights are {kinds} ({bytes_text(round(sum(each.gradients.values())))})"
-        yield f"data parallelism over {axis}: the batch is split in {_lines(each.rows[0])}{then}"
+        yield f"data parallelism over {axis}: the batch is sharded in {_lines(each.rows[0])}{then}"
     if each.gathered:
         many = len(each.gathered)
-        lie = (
-            f"{many} weights lie in parts and are" if many > 1 else f"{next(iter(each.gathered))} lies in parts and is"
-        )
+        lie = f"{many} weights are sharded and" if many > 1 else f"{next(iter(each.gathered))} is sharded and"
         yield (f"FSDP (ZeRO-3) over {axis}: {lie} gathered for use ({bytes_text(round(weights))})")
     if each.columns and each.contracted:
         yield (
@@ -110,14 +108,14 @@ def _sentences(axis: str, each: _Axis) -> Iterator[str]:
         )
     elif tensor:
         how = "columns" if each.columns else "rows"
-        yield f"tensor parallelism over {axis}: weights are split by {how} in {_lines(sorted(tensor))}"
+        yield f"tensor parallelism over {axis}: weights are sharded by {how} in {_lines(sorted(tensor))}"
     if each.heads:
         yield f"attention by heads over {axis}: {_lines(each.heads)}"
     sequence = {line for d, lines in each.rows.items() if d for line in lines}
     if each.between and tensor:
-        yield f"sequence parallelism over {axis}: {_lines(each.between)} in parts of the sequence between products"
+        yield f"sequence parallelism over {axis}: {_lines(each.between)} sharded along the sequence between products"
     elif sequence:
-        yield f"sequence (context) parallelism over {axis}: the sequence is split in {_lines(sorted(sequence))}"
+        yield f"sequence (context) parallelism over {axis}: the sequence is sharded in {_lines(sorted(sequence))}"
     if each.vocabulary:
         yield f"vocabulary sharded over {axis}: {_lines(each.vocabulary)}"
     if each.experts:

@@ -229,7 +229,7 @@ def _within(
         return solution, network, unlimited
     least = sum(float(costs[np.isfinite(network.alone[at])].min(initial=np.inf)) for at, costs in held_bytes.items())
     if least > limit:
-        message = f"no layouts hold so little: arrays and outputs take {round(least)} bytes of a device at least"
+        message = f"no layout fits: arrays and outputs take {round(least)} bytes of a device at least"
         raise NoPlan(message, least)
     low, high, price = 0.0, None, max(abs(solution.cost), 1e-12) / limit
     best: tuple[Solution, Network] | None = None
@@ -285,7 +285,7 @@ def _others(
         second = choices.get(key)
         if second is None:
             equal = not _more(seconds[key][0], base)
-            since = _EQUAL if equal else "not looked into: others are closer"
+            since = _EQUAL if equal else "not examined: others are closer"
             more = 0.0 if equal else None
         else:
             more = _more(network.cost(second), network.cost(chosen))

@@ -141,7 +141,7 @@ class Tables:
             if len(unit) > 1:
                 yield f"{', '.join(unit)} split together: there are too many layouts to choose for each alone"
         if not self._shared:
-            yield "what several operations read is laid out anew for each of them: there are too many layouts to share"
+            yield "a value that several operations read is resharded for each: there are too many layouts to share one"
 
     # Variables.
 
@@ -337,9 +337,9 @@ class Tables:
             back = space.cost[stops[None, :], rows[:, None]] * transfer.steps
             self._costs_of[key] = [_Cost("", None, there), _Cost("", None, back)]
         there, back = self._costs_of[key]
-        yield Term(transfer.line, f"{name} on its way", over, there.costs)
+        yield Term(transfer.line, f"resharding {name}", over, there.costs)
         if differentiated:
-            yield Term(transfer.line, f"the gradient of {name} on its way", over, back.costs)
+            yield Term(transfer.line, f"resharding the gradient of {name}", over, back.costs)
 
     def _stop(self, transfer: Transfer, spec: Spec) -> int:
         """The layout that the source of a transfer needs so that the target has `spec`, by number."""
@@ -361,7 +361,7 @@ class Tables:
                 case "result", place:
                     at = operation.results[place]
                     gradient = f"{operation.called}: {cost.what}{self.layable.label(at)}"
-                    what = gradient if cost.what else f"{operation.called} completed"
+                    what = gradient if cost.what else f"partial sums of {operation.called}"
                     yield Term(operation.line, what, (at, variable), cost.costs)
 
     def _priced(self, number: int, operation: RuledOperation, ways: Sequence[NumberedAssignment]) -> Iterator[_Cost]:

@@ -55,7 +55,7 @@ def _programs(record: Record, data: dict[str, Any]) -> None:
     """Require that a program with outputs is a valid `CompiledProgram`: else it would pass as an uncompiled one."""
     for name, program in record.programs.items():
         if name not in tuple(Program):
-            raise Misfit(f"programs has {name!r:.60}, which is no program")
+            raise Misfit(f"programs has {name!r:.60}, which is not a program")
         if "outputs" in data["programs"][name] and not isinstance(program, CompiledProgram):
             codec.build_at(CompiledProgram, data["programs"][name], f"programs.{name}")
 
@@ -85,12 +85,12 @@ def _ranges(ranges: Sequence[Sequence[int]], shape: Sequence[int], at: str) -> N
         len(bounds) == 2 and 0 <= bounds[0] <= bounds[1] <= size for bounds, size in zip(ranges, shape, strict=True)
     )
     if not whole:
-        raise Misfit(f"{at} is {list(map(list, ranges))!r:.60}, which is no part of {list(shape)!r:.60}")
+        raise Misfit(f"{at} is {list(map(list, ranges))!r:.60}, which is not a part of {list(shape)!r:.60}")
 
 
 def _values(output: OutputRecord, at: str) -> None:
     if output.dtype not in dtypes.NAMES:
-        raise Misfit(f"{at}.dtype is {output.dtype!r:.60}, which is no dtype")
+        raise Misfit(f"{at}.dtype is {output.dtype!r:.60}, which is not a dtype")
     if output.values is not None and not _has_shape(output.values, output.shape):
         raise Misfit(f"{at}.values has not the shape {output.shape!r:.60}")
 

@@ -91,12 +91,14 @@ def _collective(collective: Collective) -> Pinned:
 
 
 def folder(config_folder: Path) -> Path:
-    """Return the default folder for the goldens of a config folder: `tests/goldens` beside it, or `goldens` beside it.
+    """Return the default folder for the goldens of a config folder.
 
-    It is not inside the config folder, where each folder is a Hydra config group.
+    It is `goldens` beside the config folder if that is there or there is no `tests`, else `tests/goldens`; not inside
+    the config folder, where each folder is a Hydra config group.
     """
     beside = config_folder.resolve().parent
-    return (beside / "tests" if (beside / "tests").is_dir() else beside) / "goldens"
+    goldens, tests = beside / "goldens", beside / "tests"
+    return tests / "goldens" if tests.is_dir() and not goldens.is_dir() else goldens
 
 
 def read(path: Path) -> Goldens:

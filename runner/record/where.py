@@ -36,7 +36,7 @@ def parse(text: str, names: Iterable[str]) -> Condition:
     try:
         tree = python_source.expression(text)
     except SyntaxError as error:
-        raise NoCondition(f"{text!r} is no condition: {error.msg}; bytes_sent < 1e6, for example") from None
+        raise NoCondition(f"{text!r} is not a condition: {error.msg}; bytes_sent < 1e6, for example") from None
     return _condition(tree, tuple(names))
 
 
@@ -52,7 +52,7 @@ def _condition(tree: PythonPart, names: tuple[str, ...]) -> Condition:
         case PythonPart(kind="comparison", inside=inside, words=words):
             return _comparison(inside, words, names)
         case _:
-            raise NoCondition(f"'{tree.text}' is no comparison; bytes_sent < 1e6, for example")
+            raise NoCondition(f"'{tree.text}' is not a comparison; bytes_sent < 1e6, for example")
 
 
 def _comparison(parts: Sequence[PythonPart], words: Sequence[str], names: tuple[str, ...]) -> Condition:

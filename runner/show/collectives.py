@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from runner import executions
 from runner.evidence.model import Collective
@@ -104,12 +104,24 @@ def reasons(record: Record) -> list[str]:
     by_reason: dict[tuple[str, str], list[str]] = {}
     for (reason, text), names in of_collective.items():
         by_reason.setdefault((reason, _all_or(names, programs)), []).append(text)
-    texts = [f"{names}: {'; '.join(collectives)}: {reason}" for (reason, names), collectives in by_reason.items()]
+    texts: list[str] = []
+    programs_of_part: dict[str, str] = {}
+    for (reason, names), collectives in by_reason.items():
+        texts.append(f"{names}: {'; '.join(collectives)}: {_unrepeated(reason, names, programs_of_part)}")
+        programs_of_part |= {part: names for part in reason.split("; ") if part not in programs_of_part}
     planned: list[str] = []
     for line in record.derivation.notation if record.derivation else ():
         planned += [f"  {line.text}", *(f"      {_unsaid(entry, texts)}" for entry in line.collectives)]
     places = [f"{key}: {record.places[key]}" for key in named if key in record.places]
     return [*texts, *places, *(["as Shardy plans the graph:", *planned] if planned else [])]
+
+
+def _unrepeated(reason: str, names: str, programs_of_part: Mapping[str, str]) -> str:
+    """Return the reason of a derived line without the operation that needs it, if other programs have that reason."""
+    call, *rest = reason.split("; ")
+    if names != Program.DERIVED or not rest or not all(part in programs_of_part for part in rest):
+        return reason
+    return f"{call}, for the reason given for {programs_of_part[rest[0]]}"
 
 
 def _unsaid(planned: str, texts: Sequence[str]) -> str:

@@ -63,7 +63,7 @@ def read(path: Path) -> _Plan:
     except OSError as error:
         raise UnreadablePlan(f"{file}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise UnreadablePlan(f"{file} is no plan, such as {invocation()} plan writes") from None
+        raise UnreadablePlan(f"{file} is not a plan, such as {invocation()} plan writes") from None
 
 
 def spec_text(entries: Any) -> str:
@@ -78,7 +78,7 @@ def show_layouts(path: Path) -> None:
     for key, spec in plan.layouts.items():
         keys.setdefault(spec, []).append(short(key, plan.labels))
     layouts = "; ".join(f"{', '.join(names)}: {spec}" for spec, names in keys.items())
-    print(printable(f"\nlayouts found, for the least {plan.least} ({amount(plan.cost, plan.least)}): {layouts}"))
+    print(printable(f"\nlayouts planned, for the least {plan.least} ({amount(plan.cost, plan.least)}): {layouts}"))
     for sentence in plan.parallelism:
         print(printable(f"  {sentence}"))
 

@@ -45,7 +45,7 @@ def listing(folders: Sequence[Path]) -> None:
     print_table(Table(("experiment", "summary"), rows))
     say(f"\n{len(entries)} experiments. Run one: {invocation()} {entries[0][0] if entries else 'NAME'}")
     if any(summary.endswith(" …") for summary in summaries):
-        say(f"Summaries that end in … go on: {invocation()} | cat has them whole.")
+        say(f"Summaries that end in … are shortened: {invocation()} | cat prints them whole.")
 
 
 def story(record: Record, folder: Path) -> str:

@@ -134,10 +134,10 @@ def memory(rows: Sequence[Row]) -> list[str]:
     """Say how the memory of the rows was measured."""
     kinds = {row.memory_is for row in rows if row.memory_is is not None}
     if kinds == {"peak"}:
-        return ["memory is the peak, as the compiler tells it"]
+        return ["memory is the peak, as the compiler reports it"]
     if kinds == {"sum"}:
-        return [f"memory is {SUM}: the compiler tells no peak"]
-    return [f"memory is the peak where the compiler tells it, else {SUM}"] if kinds else []
+        return [f"memory is {SUM}: the compiler reports no peak"]
+    return [f"memory is the peak where the compiler reports it, else {SUM}"] if kinds else []
 
 
 def _left_out(by_best: int, by_where: int) -> list[str]:

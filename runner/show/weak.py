@@ -19,13 +19,15 @@ def advice(record: Record) -> list[str]:
     ]
     ways: list[str] = []
     if any(output.undecided for output in outputs) or _of_sections(record):
-        ways.append("elements decide by rounding alone: another seed (seed=1), or values (init) that lie apart")
+        ways.append("rounding alone decides some elements: use another seed (seed=1), or values (init) further apart")
     if any(output.overflowing and not output.undecided for output in outputs):
-        ways.append("values are beyond the dtype: smaller ones (init), or a dtype that holds them, bfloat16 or float32")
+        ways.append(
+            "values overflow the dtype: use smaller ones (init), or a dtype that holds them, bfloat16 or float32"
+        )
     if any(not output.overflowing and not output.undecided for output in outputs):
         ways.append(
-            "rounding hides smaller mistakes: more elements (dims), over which it averages out; dtype: float32, which "
-            "rounds less; larger values (init); or another seed (seed=1)"
+            "rounding hides smaller mistakes: use more elements (dims), over which it averages out; dtype: float32, "
+            "which rounds less; larger values (init); or another seed (seed=1)"
         )
     return [f"{_MEANS}, since {way}" for way in ways] + ["expect.weak: NAME accepts it of an output"] * bool(ways)
 

@@ -130,7 +130,10 @@ class _Hooks:
         return lines
 
     def _without_experiment(self) -> list[str]:
-        """The golden files without an experiment, as messages; only where a whole folder was collected."""
+        """The golden files without an experiment, as messages; only where a whole folder was collected.
+
+        A folder that is not one of experiments has goldens of the fixture `sharded`: `goldens/MODULE/TEST.json`.
+        """
         from runner.config.sources import shown
 
         lines: dict[Path, str] = {}
@@ -142,6 +145,7 @@ class _Hooks:
             homes = {*(home / "experiment" for home in self.session.folders), *folder.parent.glob("*/experiment")}
             for path in goldens.rglob("*.json"):
                 name = path.relative_to(goldens).with_suffix("")
-                if not any((home / f"{name}.yaml").is_file() for home in homes):
+                of_experiments = any((home / name.parent).is_dir() for home in homes)
+                if of_experiments and not any((home / f"{name}.yaml").is_file() for home in homes):
                     lines[path] = f"unused: {shown(path)}; there is no experiment {name.as_posix()}"
         return [text for _, text in sorted(lines.items())]

@@ -68,7 +68,7 @@ def execute(experiment: Experiment, program: Program, module: ModuleType, folder
     if program.on_mesh:
         # All processes must repeat it equally often.
         first_run = processes.agreed(first_run)
-    phases.tell(f"what {program} did was looked at")
+    phases.tell(f"the results of {program} were read")
     described = leave(experiment, program, outputs, arrays)
     # The runs that follow need the memory.
     del outputs

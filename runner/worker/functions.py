@@ -277,7 +277,7 @@ class _FunctionReader:
         if ismodule(function):
             raise invalid(key, f"'{source}' is a module; a reference is a function: {source}:NAME")
         if not callable(function):
-            raise invalid(key, f"'{source}' is no function, which a reference is")
+            raise invalid(key, f"'{source}' is not a function; a reference is one")
         return function
 
     def _module(self, source: str, key: Key) -> tuple[Any, str | None, list[str]]:
@@ -478,7 +478,7 @@ class _FunctionReader:
                     value, key = line[section], (*key, section)
                 given, text = self._line(section, name, value, key)
                 if given in self.before:
-                    raise invalid(key, f"'{given}' stands twice")
+                    raise invalid(key, f"'{given}' appears twice")
                 self.before[given] = text
                 if where == BOTH:
                     written[BOTH].setdefault(given, {})[section] = text
@@ -886,7 +886,7 @@ class _FunctionReader:
             return f"${name}"
         text = self.trees[name].text
         if not text:
-            message = f"'{name}' is a tree of classes, which only its own function gives; call both in one function"
+            message = f"'{name}' has classes that only its own function can make; call both in one function"
             raise invalid((), message)
         return text
 
@@ -935,7 +935,7 @@ class _FunctionReader:
 
     def _python(self, text: Any, key: Key) -> PythonCall:
         if not isinstance(text, str):
-            raise invalid(key, f"{text!r} is no call of a function, such as llama.init(key(0), B)")
+            raise invalid(key, f"{text!r} is not a call of a function, such as llama.init(key(0), B)")
         try:
             return python.read(text)
         except SyntaxFault as fault:
@@ -1021,8 +1021,8 @@ class _FunctionReader:
         topology = self.probe.target.topology
         if made is None or topology is not None:
             why = "the line calls no function of arrays alone" if made is None else f"{topology} is not here"
-            raise invalid(key, f"'{name}' has no PartitionSpec, and nobody can ask the compiler for one: {why}")
-        phases.tell("the compiler was asked how results lie")
+            raise invalid(key, f"'{name}' has no PartitionSpec, and the compiler cannot be asked for one: {why}")
+        phases.tell("the compiler was asked for the layouts of results")
         function, structs = made
         alone = {"arrays": self.arrays, "grad": {}, "expect": {}}
         specs = {array.name: array.layout.spec for array in read({**skeleton(self.definition), **alone}).arrays}

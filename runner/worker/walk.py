@@ -149,7 +149,7 @@ class Walker:
             # Python's number may be larger than any dtype represents.
             self.apply(equation, jax.typeof, [value])
         elif value is None or isinstance(value, str | slice):
-            self.refuse(f"{value!r} is no array and no number", source)
+            self.refuse(f"{value!r} is neither an array nor a number", source)
         self._take_apart(value, source)
         return self.settle(source.line.path, value)
 

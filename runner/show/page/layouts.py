@@ -29,13 +29,15 @@ def parts(record: Record) -> Iterator[Part]:
     paint = figure_colours(mesh, every)
     yield Part("mesh", "Mesh", [_mesh(mesh, paint), _chooser(mesh, paint)])
     lead = "A cell is a shard, labelled with every device that holds a copy and striped in the colours of all of these."
-    lead += " Arrays that lie alike share a picture." if len(every) < len(merge(arrays)) else ""
+    lead += " Arrays with the same layout share a picture." if len(every) < len(merge(arrays)) else ""
     drawn = [_array(picture, paint, k) for k, picture in enumerate(every)]
     if record.logical:
-        rules = table("What the rules make of them", logical.table(record.logical), kind="small")
+        rules = table("The specs that the rules give", logical.table(record.logical), kind="small")
         yield Part("logical", "Logical names", rules)
     if record.paths:
-        yield Part("trees", "Trees", table("What the trees have, and how it lies", trees.table(record), kind="small"))
+        yield Part(
+            "trees", "Trees", table("The leaves of the trees, and their layouts", trees.table(record), kind="small")
+        )
     yield Part("arrays", "Arrays", [tag("p", lead, class_="lead"), tag("div", drawn, class_="cards")])
 
 

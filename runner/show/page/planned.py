@@ -36,9 +36,7 @@ def part(folder: Path) -> Part | None:
     inside: list[Inside] = [tag("p", lead, class_="lead")]
     if plan.get("parallelism"):
         inside.append(tag("ul", [tag("li", sentence) for sentence in plan["parallelism"]]))
-    inside.append(
-        table("Layouts that were found", Table(("layout", "", "next best", "since"), list(_layouts(plan, labels))))
-    )
+    inside.append(table("Planned layouts", Table(("layout", "", "next best", "since"), list(_layouts(plan, labels)))))
     if plan.get("front"):
         inside.append(_front(plan["front"], labels))
     if whole.get("tried"):
@@ -73,7 +71,7 @@ def _front(points: Sequence[Mapping[str, Any]], labels: Mapping[str, str]) -> Ma
         (*(amount(point["costs"][kind], kind) for kind in kinds), text)
         for point, text in zip(points, layouts, strict=True)
     ]
-    return table("The front: no other plan is better in all", Table((*kinds, "layouts"), rows), kind="small")
+    return table("The front: no other plan is better in every measure", Table((*kinds, "layouts"), rows), kind="small")
 
 
 def _tried(tried: Sequence[Mapping[str, Any]], least: str, labels: Mapping[str, str]) -> Markup:

@@ -122,7 +122,7 @@ def _unknown(record: Record) -> Part | None:
         if result.timing.run_s is None:
             programs_of.setdefault("how long it runs: it was only compiled", []).append(program)
         if result.compiler_warnings is None:
-            programs_of.setdefault("what the compiler warned of: nobody could hear it", []).append(program)
+            programs_of.setdefault("the compiler's warnings: standard error was not captured", []).append(program)
         if result.plan is not None and result.plan.missing is not None:
             programs_of.setdefault(f"what Shardy plans: {result.plan.missing}", []).append(program)
         for sentence in result.profile.unknown if result.profile else ():

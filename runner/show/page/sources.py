@@ -46,14 +46,14 @@ def _rows(record: Record, compiled: dict[str, CompiledProgram]) -> Iterator[tupl
 
     for title, field in (
         ("memory", "needed_bytes"),
-        ("peak, as the compiler tells it", "peak_bytes"),
+        ("peak, as the compiler reports it", "peak_bytes"),
         ("arguments", "argument_bytes"),
         ("outputs", "output_bytes"),
         ("temporary", "temp_bytes"),
     ):
         yield title, of(field)
     if any(program.memory and program.memory.alias_bytes for program in compiled.values()):
-        yield "outputs that lie where an argument did", of("alias_bytes")
+        yield "outputs in the memory of an argument", of("alias_bytes")
     costs = [program.cost for program in compiled.values()]
     yield "flops", [_count(cost.flops) if cost else "–" for cost in costs]
     yield "bytes accessed", [_bytes(cost.bytes_accessed) if cost else "–" for cost in costs]
@@ -80,7 +80,7 @@ def _bytes(value: float | None) -> str:
 def _profiles(compiled: dict[str, CompiledProgram]) -> Iterator[Inside]:
     rows = [(name, *row) for name, p in compiled.items() if p.profile for row in profile.rows(p.profile)]
     if rows:
-        caption = "The median time of a run on one device; a collective's has the waiting for other devices in it"
+        caption = "The median time of a run on one device; a collective's includes waiting for other devices"
         shown = [[*row[:-1], _bar(row[-1])] for row in rows]
         yield tag("h3", "Profile")
         yield table(caption, Table(("program", *profile.HEAD), shown))

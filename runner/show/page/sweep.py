@@ -96,7 +96,7 @@ def _heat(sweep: MeasuredSweep) -> Part | None:
     drawn = heat.maps(sweep, plot) if plot else []
     if not drawn:
         return None
-    lead = "Light is little. A cell leads to its point."
+    lead = "Lighter is less. A cell links to its point."
     return Part("heat", "Layouts by bytes", [tag("p", lead, class_="lead"), drawn])
 
 
@@ -120,7 +120,7 @@ def _against(sweep: MeasuredSweep) -> Part | None:
     label = f"{title(plot.x)} against memory of {len(dots)} programs"
     words = [f"on the front: {dot.name}" for dot in best]
     less = "sends less and needs less memory" if plot.x == "bytes_sent" else "is both quicker and smaller"
-    lead = f"Nothing that passed {less} than what stands on the line. A dot has the number of its point."
+    lead = f"Nothing that passed {less} than the points on the line. A dot has the number of its point."
     lead += f" All sizes of {', '.join(sweep.sizes)} are in it." if sweep.sizes else ""
     items = [tag("li", tag("a", dot.name, href=dot.link) if dot.link else dot.name) for dot in best]
     inside: list[Inside] = [tag("p", lead, class_="lead"), _key([(name, k) for k, name in enumerate(programs)])]
@@ -274,7 +274,7 @@ def _row(sweep: MeasuredSweep, row: Row, *, experiments: bool, messages: bool) -
         name,
         *([row.experiment or "–"] if experiments else []),
         *(value or _blank("not overridden") for value in row.keys.values()),
-        row.program or _blank("it came to no program"),
+        row.program or _blank("it ended before any program"),
         status_cell(row.status),
         moved(row) if row.collectives is not None else _blank(sweep.lacking(row, "bytes_sent"), moved(row)),
         *(
@@ -294,7 +294,9 @@ def _unknown(sweep: MeasuredSweep, notes: Sequence[str]) -> Part | None:
     """Return the section on what the records do not know, and what the page leaves out."""
     lines = list(notes)
     if same := sum(point.same_as is not None for point in sweep.points.values()):
-        lines.append(f"{same} of the points are another one up to a symmetry of the mesh, which was run in their place")
+        lines.append(
+            f"{same} of the points equal another one up to a symmetry of the mesh, which was run in their place"
+        )
     lines += memory(sweep.rows)
     for name in measures.MEASURES:
         lacking = [row for row in sweep.passed if row.measures.get(name) is None]
@@ -303,6 +305,6 @@ def _unknown(sweep: MeasuredSweep, notes: Sequence[str]) -> Part | None:
             lines.append(f"{title(name)}: not known of {rows} that passed")
     if sweep.simulated:
         lines.append(
-            "times are those of simulated devices on this machine's processor; they tell nothing of accelerators"
+            "times are those of simulated devices on this machine's processor; they say nothing about accelerators"
         )
     return Part("unknown", "Not known", tag("ul", [tag("li", line) for line in lines])) if lines else None

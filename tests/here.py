@@ -41,8 +41,8 @@ def configurable() -> Iterator[None]:
     bytecode = sys.dont_write_bytecode
 
     def update(name: str, value: Any) -> None:
-        if name not in _OF_THE_PROCESS:
-            before.setdefault(name, getattr(jax.config, name))
+        if name not in (*_OF_THE_PROCESS, _UNOPTIMIZED):
+            before.setdefault(name, jax.config.values[name])
             genuine(name, value)
 
     try:

@@ -50,7 +50,8 @@ def traced(
     task = {**job(experiment, into, folder, str(into)), "definition": whole, "trace": True}
     events = workers.aside(kind(experiment)).submit(task, kind(experiment), experiment.timeout)
     meanwhile()
-    outcome: Mapping[str, Any] | InvalidExperiment | UnreadFunctions = UnreadFunctions("the worker reported nothing about the functions")
+    outcome: Mapping[str, Any] | InvalidExperiment | UnreadFunctions
+    outcome = UnreadFunctions("the worker reported nothing about the functions")
     # All events are read: a worker whose job is left early is ended, and the next job would have to start another.
     for event in events:
         match event:

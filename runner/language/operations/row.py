@@ -204,13 +204,13 @@ class Operation:
         if self.over is not None:
             return function
 
-        def called(*values: Any, **named: Any) -> Any:
+        def called(*values: Any, own_dtype: str | None = None, **named: Any) -> Any:
             # Bind by JAX's names and pass by position where possible: a counterpart may name its parameters as NumPy
             # does.
             if named:
                 bound = self.signature.bind(*values, **named)
                 values, named = bound.args, bound.kwargs
-            return function(*values, **named)
+            return function(*values, **named) if own_dtype is None else function(*values, **named, own_dtype=own_dtype)
 
         return called
 

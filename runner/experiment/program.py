@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from runner.graph.source import Section
     from runner.layout import Mesh
+
+
+Placer: TypeAlias = Literal["compiler", "constraints", "types", "specs"]
+"""Who decides the layouts of computed values; the compiler does for values without a constraint."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,15 +20,14 @@ class Traits:
     """The traits of a program.
 
     - `section`: the section that it is written from.
-    - `whole`: whether its lines compute whole arrays, whose layouts the compiler chooses; otherwise they compute one
-      device's shards, and are derived if they are written from `graph`.
+    - `placed_by`: who decides the layouts of its values. With `specs` its lines compute one device's shards, and are
+      derived if they are written from `graph`; otherwise they compute whole arrays.
+    - `on_mesh`: whether it runs on the mesh.
     """
 
     section: Section
-    whole: bool
+    placed_by: Placer
     on_mesh: bool = True
-    places: bool = True
-    typed: bool = False
 
 
 class Program(StrEnum):
@@ -33,18 +36,16 @@ class Program(StrEnum):
     A program is an entry here and a writer, `runner/programs/NAME.py`; programs run, and are shown, in this order.
     """
 
-    AUTO = "auto", Traits(section="graph", whole=True, places=False)
-    CONSTRAINT = "constraint", Traits(section="graph", whole=True)
-    EXPLICIT = "explicit", Traits(section="graph", whole=True, typed=True)
-    DERIVED = "derived", Traits(section="graph", whole=False)
-    SHARD_MAP = "shard_map", Traits(section="per_device", whole=False)
-    VMAP = "vmap", Traits(section="per_device", whole=False, on_mesh=False)
+    AUTO = "auto", Traits(section="graph", placed_by="compiler")
+    CONSTRAINT = "constraint", Traits(section="graph", placed_by="constraints")
+    EXPLICIT = "explicit", Traits(section="graph", placed_by="types")
+    DERIVED = "derived", Traits(section="graph", placed_by="specs")
+    SHARD_MAP = "shard_map", Traits(section="per_device", placed_by="specs")
+    VMAP = "vmap", Traits(section="per_device", placed_by="specs", on_mesh=False)
 
     section: Section
-    whole: bool
+    placed_by: Placer
     on_mesh: bool
-    places: bool
-    typed: bool
 
     def __new__(cls, name: str, traits: Traits) -> Program:
         program = str.__new__(cls, name)
@@ -52,6 +53,21 @@ class Program(StrEnum):
         for trait in fields(traits):
             setattr(program, trait.name, getattr(traits, trait.name))
         return program
+
+    @property
+    def whole(self) -> bool:
+        """Whether its lines compute whole arrays, not one device's shards."""
+        return self.placed_by != "specs"
+
+    @property
+    def places(self) -> bool:
+        """Whether it says the layouts of its outputs."""
+        return self.placed_by != "compiler"
+
+    @property
+    def typed(self) -> bool:
+        """Whether JAX's sharding types determine the layouts."""
+        return self.placed_by == "types"
 
     @property
     def lines(self) -> Section:

@@ -7,25 +7,10 @@ from pathlib import Path
 from typing import get_args
 
 from runner.evidence.model import Collective
+from runner.experiment.program import Program
 from runner.language import python_source
-from runner.record.model import Asker, CompiledProgram, Mode, Placer, ProgramRecord, View
+from runner.record.model import Asker, CompiledProgram, Mode, ProgramRecord
 from runner.why.least import gaps
-
-_VIEW: dict[str, View] = {
-    "auto": "global",
-    "constraint": "global",
-    "explicit": "global",
-    "derived": "per device",
-    "shard_map": "per device",
-}
-_PLACED_BY: dict[str, Placer] = {
-    "auto": "compiler",
-    "constraint": "constraints",
-    "explicit": "types",
-    "derived": "specs",
-    "shard_map": "specs",
-}
-"""Who decides the layouts of computed values; the compiler does for values without a constraint."""
 
 
 def modes(programs: Mapping[str, ProgramRecord], folder: Path) -> list[Mode]:
@@ -35,15 +20,17 @@ def modes(programs: Mapping[str, ProgramRecord], folder: Path) -> list[Mode]:
     The `programs` are those of a record, whose files are in `folder`.
     """
     compared = {
-        name: program for name, program in programs.items() if name in _VIEW and isinstance(program, CompiledProgram)
+        name: program
+        for name, program in programs.items()
+        if Program(name).on_mesh and isinstance(program, CompiledProgram)
     }
     sent = {name: program.bytes_sent for name, program in compared.items() if program.bytes_sent is not None}
     least = gaps({name: program.collectives or [] for name, program in compared.items()}, sent)
     return [
         Mode(
             program=name,
-            view=_VIEW[name],
-            placed_by=_PLACED_BY[name],
+            view="global" if Program(name).whole else "per device",
+            placed_by=Program(name).placed_by,
             communicated_by=_asked(program),
             bytes_sent=program.bytes_sent,
             bytes_sent_min=program.bytes_sent_min,

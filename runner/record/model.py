@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias
 from runner.codec import ALWAYS, Numbers, named
 from runner.estimate.model import Estimate
 from runner.evidence.model import Evidence
+from runner.experiment.program import Placer
 from runner.graph.source import Frame
 from runner.layout import Spec
 from runner.link.events import Compilation, Devices
@@ -276,7 +277,6 @@ class LogicalSpec:
 
 
 View: TypeAlias = Literal["global", "per device"]
-Placer: TypeAlias = Literal["compiler", "constraints", "types", "specs"]
 Asker: TypeAlias = Literal["program", "differentiation", "compiler"]
 
 

@@ -157,12 +157,16 @@ def schema_text() -> str:
 
 def git() -> Git | None:
     """Return the commit of the working directory, if it is in a git checkout."""
+    command = ["git", "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
     try:
-        sha = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False)
-        if sha.returncode:
-            return None
-        status = ["git", "status", "--porcelain", "--untracked-files=no"]
-        dirty = subprocess.run(status, capture_output=True, text=True, timeout=5, check=False)
+        status = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return Git(sha=sha.stdout.strip(), dirty=bool(dirty.stdout.strip()))
+    lines = status.stdout.splitlines()
+    head = next((line.removeprefix(_HEAD) for line in lines if line.startswith(_HEAD)), "(initial)")
+    # A checkout without a commit has no hash.
+    return None if head == "(initial)" else Git(sha=head, dirty=any(not line.startswith("#") for line in lines))
+
+
+_HEAD = "# branch.oid "
+"""The beginning of git's line with the hash of the commit."""

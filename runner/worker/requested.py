@@ -7,16 +7,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from runner.language.operations import OPERATIONS
 from runner.layout import Mesh
 from runner.sharding import ring
 from runner.untyped import is_sequence
 
 KINDS = {
-    "psum": "all-reduce", "psum_invariant": "all-reduce", "psum2": "all-reduce", "pmax": "all-reduce",
-    "pmin": "all-reduce", "all_gather": "all-gather", "all_gather_invariant": "all-gather",
-    "reduce_scatter": "reduce-scatter", "all_to_all": "all-to-all", "ppermute": "collective-permute",
-}  # fmt: skip
-"""JAX's communicating primitives, with XLA's names."""
+    primitive: row.over.collective
+    for row in OPERATIONS.values()
+    if row.over is not None and row.over.collective not in (None, ring.RAGGED)
+    for primitive in row.over.primitives
+}
+"""The kind of the collective of each of JAX's primitives whose bytes are known before it runs."""
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ The experiment is read, a worker gets its job, and while it imports JAX and comp
 
 from __future__ import annotations
 
+import importlib
 import logging
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -326,9 +327,8 @@ class Running:
 
 def _preload() -> None:
     """Import what the results of most runs need, while the worker is busy."""
-    from runner.flow import dimensions, findings, modes, naming, reasons, revising, untyped_output
-
-    assert (dimensions, findings, modes, naming, reasons, revising, untyped_output)
+    for name in ("dimensions", "findings", "modes", "naming", "reasons", "revising", "untyped_output"):
+        importlib.import_module(f"runner.flow.{name}")
 
 
 def _outcome(ending: _Ending, sources: Callable[[], Sources]) -> tuple[Status, str]:

@@ -125,7 +125,6 @@ def _run(
     arguments: Sequence[str], streams: tuple[int, int, int], others: Sequence[int], environment: Mapping[str, str]
 ) -> None:
     """Run a module in the copy with these standard streams, and end it; `others` are descriptors of the original."""
-    status = 1
     try:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
             signal.signal(number, signal.SIG_DFL)
@@ -143,12 +142,16 @@ def _run(
         sys.argv = [*arguments]
         _forget_classes()
         # A new thread has none of the JAX contexts that the caller is in: meshes, devices, traces.
-        thread = threading.Thread(target=runpy.run_module, args=(arguments[0],), kwargs={"run_name": "__main__"})
+        thread = threading.Thread(target=_run_module, args=(arguments[0],))
         thread.start()
         thread.join()
-        status = 0
     finally:
-        os._exit(status)
+        os._exit(1)
+
+
+def _run_module(name: str) -> None:
+    runpy.run_module(name, run_name="__main__")
+    os._exit(0)
 
 
 def _forget_classes() -> None:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -122,7 +122,7 @@ def test_a_library_that_has_started_threads_prevents_the_copy(monkeypatch: pytes
 class _Unused:
     """A copy that is not used."""
 
-    ended: list[str] = []
+    ended: ClassVar[list[str]] = []
 
     def __init__(self, *_: Any) -> None: ...
 

@@ -100,8 +100,8 @@ class _Copy:
 
     def wait(self, timeout: float | None = None) -> int:
         """The exit status, negative for a signal. Raises `subprocess.TimeoutExpired` after `timeout` seconds."""
-        if timeout is None and self._code is None:
-            self._code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        if timeout is None:
+            self._reap(0)
         deadline = time.monotonic() + (timeout or 0.0)
         while (code := self._ended()) is None:
             if time.monotonic() > deadline:
@@ -115,10 +115,19 @@ class _Copy:
         self.stdout.close()
 
     def _ended(self) -> int | None:
-        if self._code is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            self._code = os.waitstatus_to_exitcode(status) if pid else None
+        self._reap(os.WNOHANG)
         return self._code
+
+    def _reap(self, options: int) -> None:
+        if self._code is not None:
+            return
+        try:
+            pid, status = os.waitpid(self.pid, options)
+        except ChildProcessError:
+            # The caller's own code has waited for it, or ignores the ends of its children: the status is lost.
+            self._code = 0
+        else:
+            self._code = os.waitstatus_to_exitcode(status) if pid else None
 
 
 def _run(

@@ -241,8 +241,9 @@ def check(
 
     - `function`: a JAX function, jitted or not, from a module, a script or a notebook. It runs in another process.
     - `operands`: its positional arguments: arrays, pytrees of arrays, or any other objects, which are passed unchanged.
-    - `mesh`: a mapping `{"data": 2, "model": 2}`, a `Mesh` or an `AbstractMesh`; None: the mesh of the operands.
-    - `in_specs`: for each operand, a `PartitionSpec` or a prefix tree of them; None: the operands' own shardings.
+    - `mesh`: a mapping `{"data": 2, "model": 2}`, a `Mesh` or an `AbstractMesh`; None: the mesh of these shardings.
+    - `in_specs`: for each operand, a `PartitionSpec` or a prefix tree of them; None: the `in_shardings` of a jitted
+      function, or else the operands' own shardings.
     - `out_specs`: the same for the result; None, for all or for a leaf: the compiler chooses.
     - `reference`: a function that computes the same, for a `function` whose operations cannot be read, such as a kernel
       or a `shard_map`.
@@ -251,7 +252,7 @@ def check(
     - `folder`: the run folder, as for `run`.
 
     Failures of the function or its checks do not raise: they are in the record. Raises `ValueError` where there is no
-    mesh, where specs are missing, or where `operands` is no sequence.
+    mesh, where specs are missing, or where `operands` is no tuple or list.
     """
     record = checked(
         function,

@@ -187,12 +187,12 @@ def experiment(
     """
     if not callable(function):
         raise ValueError(f"{function!r} is not a function")
-    if hasattr(operands, "shape") or not isinstance(operands, Sequence) or isinstance(operands, str):
+    if not isinstance(operands, list | tuple) or hasattr(operands, "_fields"):
         raise ValueError(
             f"the operands are a tuple, runner.check({_name(function)}, (x, w)), not {_described(operands)}"
         )
-    leaves, laid_out = _leaves(operands)
-    axes = _axes(mesh, leaves)
+    leaves, shardings, laid_out = _leaves(function, operands)
+    axes = _axes(mesh, shardings)
     specs = laid_out if in_specs is None else _specs(in_specs, len(operands))
     try:
         pickled = _pickled(_settings(), _nodes(), (function, tuple(operands), specs, out_specs, reference, _context()))
@@ -318,24 +318,55 @@ def _array(leaf: Any) -> Any:
     return leaf if _is_array(leaf) else None
 
 
-def _leaves(operands: Sequence[Any]) -> tuple[list[list[Any]], tuple[Any, ...]]:
-    """Return the leaves of each operand, and the specs of those that are arrays, in the operand's tree."""
+def _leaves(function: Any, operands: Sequence[Any]) -> tuple[list[list[Any]], list[Any], tuple[Any, ...]]:
+    """Return the leaves of each operand, the shardings of those that are arrays, and their specs in the operands' tree.
+
+    A jitted function's `in_shardings` come before the shardings of the arrays.
+    """
     # Without JAX imported, an operand is a NumPy array, not a pytree.
     jax: Any = sys.modules.get("jax")
     if jax is None:
-        return [[operand] for operand in operands], (None,) * len(operands)
+        return [[operand] for operand in operands], [], (None,) * len(operands)
     flat = [jax.tree.leaves(operand) for operand in operands]
+    arrays = jax.tree.map(_array, tuple(operands))
+    leaves, structure = jax.tree.flatten(arrays)
+    asked = _in_shardings(jax, function, arrays) or [None] * len(leaves)
+    shardings = [own or getattr(leaf, "sharding", None) for own, leaf in zip(asked, leaves, strict=True)]
+    empty = jax.sharding.PartitionSpec()
 
-    def spec(leaf: Any) -> Any:
-        return getattr(getattr(leaf, "sharding", None), "spec", None) or jax.sharding.PartitionSpec()
+    def spec(sharding: Any) -> Any:
+        given = sharding if isinstance(sharding, jax.sharding.PartitionSpec) else getattr(sharding, "spec", None)
+        return empty if given is None else given
 
-    return flat, jax.tree.map(spec, jax.tree.map(_array, tuple(operands)))
+    return flat, shardings, jax.tree.unflatten(structure, map(spec, shardings))
 
 
-def _axes(mesh: Any, leaves: Sequence[Sequence[Any]]) -> dict[str, int]:
+def _in_shardings(jax: Any, function: Any, arrays: tuple[Any, ...]) -> list[Any]:
+    """Return the `in_shardings` of a jitted function for each leaf of its operands; none if it has none."""
+    # JAX has no public access to them that does not trace and lower the function.
+    info = getattr(function, "_jit_info", None)
+    if info is None or not getattr(info, "user_specified_in_shardings", False):
+        return []
+    static = {number % len(arrays) for number in info.static_argnums if arrays}
+    traced = tuple(array for number, array in enumerate(arrays) if number not in static)
+    kinds = (jax.sharding.Sharding, jax.sharding.PartitionSpec, type(None))
+    try:
+        given = jax.tree.broadcast(
+            jax.tree.unflatten(info.in_shardings_treedef, info.in_shardings_leaves),
+            traced,
+            is_leaf=lambda each: isinstance(each, kinds),
+        )
+    except ValueError:
+        # They do not fit the operands: JAX says so when the function is traced.
+        return []
+    return [
+        each if isinstance(each, kinds) else None for each in jax.tree.leaves(given, is_leaf=lambda each: each is None)
+    ]
+
+
+def _axes(mesh: Any, shardings: Sequence[Any]) -> dict[str, int]:
     """Return the axis sizes of a mapping, a `Mesh`, an `AbstractMesh`, or the operands' mesh. Raises `ValueError`."""
     if mesh is None:
-        shardings = (getattr(leaf, "sharding", None) for each in leaves for leaf in each)
         mesh = next((own for each in shardings if (own := getattr(each, "mesh", None)) is not None), None)
     if mesh is None:
         raise ValueError('no operand lies on a mesh, and none is given; give one: mesh={"data": 2, "model": 2}')

@@ -143,6 +143,48 @@ def test_the_callers_meshes_devices_and_shardings_are_recreated(tmp_path: Path) 
     assert check(tmp_path / "shape", jnp.cos, shape, mesh=mesh, in_specs=[P("data")]).status == "passed"
 
 
+def test_a_jitted_functions_in_shardings_are_its_specs_and_mesh(tmp_path: Path) -> None:
+    mesh = jax.make_mesh((2, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2, devices=jax.devices()[:4])
+    rows, columns = NamedSharding(mesh, P("data")), NamedSharding(mesh, P(None, "model"))
+    # A name that StableHLO puts in quotes.
+    jitted = jax.jit(
+        lambda x, n, d: (x @ d["w"] * n + d["b"]).sum(),
+        in_shardings=(rows, {"w": columns, "b": None}),
+        static_argnums=1,
+    )
+    record = check(tmp_path / "jitted", jitted, X, 3, {"w": W, "b": W[0]}, mesh=None)
+    assert (record.status, record.collectives) == ("passed", {"all-reduce": 1})
+    specs = {name: str(array.spec) for name, array in record.arrays.items()}
+    assert specs == {"x": "P('data', None)", "d_w": "P(None, 'model')", "d_b": "P(None)"}
+    whole = check(tmp_path / "given", jax.jit(jnp.cos, in_shardings=rows), X, in_specs=P(None, "model"))
+    assert str(whole.arrays["x"].spec) == "P(None, 'model')"
+    assert "in_shardings is the wrong length" in message(
+        tmp_path / "misfit", jax.jit(jnp.add, in_shardings=(rows,)), X, X
+    )
+
+
+def test_one_process_traces_and_runs_all_checks(tmp_path: Path) -> None:
+    workers = Workers()
+    for number in range(3):
+        arguments: dict[str, Any] = {"mesh": MESH, "in_specs": P("data"), "workers": workers}
+        record = api.checked(jnp.cos if number else jnp.matmul, (X,), folder=tmp_path / str(number), **arguments)
+        assert record.status == ("passed" if number else "invalid")
+    assert workers.started == 1
+    workers.close()
+
+
+def test_a_plain_tuple_is_no_spec(tmp_path: Path) -> None:
+    assert (
+        message(tmp_path, jnp.cos, X, in_specs=(("data", None),)) == "a spec is a PartitionSpec, and not ('data', None)"
+    )
+
+
+@pytest.mark.parametrize("operands", [X, {"x": X}, Pair(X, X), "text"])
+def test_operands_are_a_tuple(tmp_path: Path, operands: Any) -> None:
+    with pytest.raises(ValueError, match=r"^the operands are a tuple, runner.check\(.*, \(x, w\)\), not an? \w+$"):
+        api.check(jnp.cos, operands, mesh=MESH, in_specs=P("data"), folder=tmp_path)
+
+
 def test_a_function_with_an_experiments_name_does_not_hide_it(tmp_path: Path) -> None:
     def layer(x: Any) -> Any:
         return jnp.cos(x)

@@ -100,7 +100,9 @@ def _completed(value: Mapping[str, Any], kind: type[Any]) -> dict[str, Any]:
 def _keys(kind: type[Any]) -> dict[str, tuple[dataclasses.Field[Any], type[Any] | None, type[Any] | None]]:
     """The fields of a class that declares keys; for each the class of its value, and that of the values in it."""
     hints = typing.get_type_hints(kind)
-    return {key.name: (key, _declaring(hints[key.name]), _of_items(hints[key.name])) for key in dataclasses.fields(kind)}
+    return {
+        key.name: (key, _declaring(hints[key.name]), _of_items(hints[key.name])) for key in dataclasses.fields(kind)
+    }
 
 
 def _declaring(hint: Any) -> type[Any] | None:

@@ -100,8 +100,8 @@ class _Copy:
 
     def wait(self, timeout: float | None = None) -> int:
         """The exit status, negative for a signal. Raises `subprocess.TimeoutExpired` after `timeout` seconds."""
-        if timeout is None and self._code is None:
-            self._code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        if timeout is None:
+            self._reap(0)
         deadline = time.monotonic() + (timeout or 0.0)
         while (code := self._ended()) is None:
             if time.monotonic() > deadline:
@@ -115,17 +115,25 @@ class _Copy:
         self.stdout.close()
 
     def _ended(self) -> int | None:
-        if self._code is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            self._code = os.waitstatus_to_exitcode(status) if pid else None
+        self._reap(os.WNOHANG)
         return self._code
+
+    def _reap(self, options: int) -> None:
+        if self._code is not None:
+            return
+        try:
+            pid, status = os.waitpid(self.pid, options)
+        except ChildProcessError:
+            # The caller's own code has waited for it, or ignores the ends of its children: the status is lost.
+            self._code = 0
+        else:
+            self._code = os.waitstatus_to_exitcode(status) if pid else None
 
 
 def _run(
     arguments: Sequence[str], streams: tuple[int, int, int], others: Sequence[int], environment: Mapping[str, str]
 ) -> None:
     """Run a module in the copy with these standard streams, and end it; `others` are descriptors of the original."""
-    status = 1
     try:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
             signal.signal(number, signal.SIG_DFL)
@@ -143,12 +151,16 @@ def _run(
         sys.argv = [*arguments]
         _forget_classes()
         # A new thread has none of the JAX contexts that the caller is in: meshes, devices, traces.
-        thread = threading.Thread(target=runpy.run_module, args=(arguments[0],), kwargs={"run_name": "__main__"})
+        thread = threading.Thread(target=_run_module, args=(arguments[0],))
         thread.start()
         thread.join()
-        status = 0
     finally:
-        os._exit(status)
+        os._exit(1)
+
+
+def _run_module(name: str) -> None:
+    runpy.run_module(name, run_name="__main__")
+    os._exit(0)
 
 
 def _forget_classes() -> None:

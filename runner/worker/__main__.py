@@ -25,6 +25,8 @@ import os
 import re
 import traceback
 from collections.abc import Callable
+from io import TextIOWrapper
+from typing import cast
 
 from runner.link.events import Died, Said, encoded
 from runner.link.process import ANNOUNCED, CLUSTER
@@ -38,6 +40,8 @@ def main() -> None:
     """Run the jobs one after the other; return when standard input ends."""
     channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
+    # What a function prints is in the log even if its process ends at once.
+    cast("TextIOWrapper", sys.stdout).reconfigure(line_buffering=True)
 
     def emit(event: Said) -> None:
         channel.write(encoded(event) + "\n")

@@ -395,6 +395,8 @@ class _FunctionReader:
             calls.tree.map(below, specs, leaves, is_leaf=is_spec)
         except ValueError as error:
             message = f"the specs have another structure than what they are of: {' '.join(str(error).split())}"
+            if any(isinstance(leaf, str) for leaf in calls.tree.leaves(specs, is_leaf=is_spec)):
+                message = f"a spec is a PartitionSpec, and not {specs!r}"
             raise InvalidExperiment(Fault(key, message, call.text, 0, len(call.text))) from None
         return of
 

@@ -39,7 +39,7 @@ class Walk:
         functions = [
             function.operation for function in module.body.operations if function.operation.name == "func.func"
         ]
-        self._functions = {_text(function.attributes["sym_name"]): function for function in functions}
+        self._functions = {_symbol(function.attributes["sym_name"]): function for function in functions}
         self.inside: tuple[str, ...] = ()
         self.times: int | None = 1
         self.branches: tuple[InBranch, ...] = ()
@@ -102,7 +102,7 @@ class Walk:
             if owner.name in _HANDING:
                 value = owner.results[0]
             elif owner.name == "func.call":
-                called = self._functions[_text(owner.attributes["callee"]).removeprefix("@")]
+                called = self._functions[_symbol(owner.attributes["callee"])]
                 calls += [name for name in (name_of(owner),) if name]
                 value = called.regions[0].blocks[0].arguments[at]
             elif owner.name == "stablehlo.while" and unchanged(owner, at):
@@ -121,7 +121,7 @@ class Walk:
         before, inside, branches = self.times, self.inside, self.branches
         called = None
         if operation.name == "func.call":
-            called = self._functions.get(_text(operation.attributes["callee"]).removeprefix("@"))
+            called = self._functions.get(_symbol(operation.attributes["callee"]))
         if operation.name in _NAMING:
             name = name_of(operation)
             self.inside = (*inside, name) if name else inside
@@ -149,8 +149,9 @@ class Walk:
             self.returned(operation)
 
 
-def _text(attribute: Any) -> str:
-    return str(attribute).strip('"')
+def _symbol(attribute: Any) -> str:
+    """The name of a function: `f` of `@f`, and of `"f"`; `<lambda>` of `@"<lambda>"`."""
+    return str(attribute).removeprefix("@").strip('"')
 
 
 def name_of(operation: Any) -> str:

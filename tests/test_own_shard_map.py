@@ -181,6 +181,11 @@ def untreed(x: Any, tree: Any) -> Any:
     return tree["a"] * (jnp.arange(len(tree["a"])) // (len(tree["a"]) // 4) + 1), {"c": x + total}
 
 
+@partial(over, in_specs=P("x"), out_specs=P(None, "x"))
+def stacked(x: Any) -> Any:
+    return lax.all_to_all(x.reshape(2, 2, -1), "x", split_axis=0, concat_axis=1)
+
+
 def read(function: Callable[..., Any], *operands: Any) -> tuple[jaxprs.FunctionLines, dict[str, np.ndarray]]:
     given = dict(zip("abc", operands, strict=False))
     return jaxprs.read(function, given, mesh=MESH), given
@@ -221,10 +226,11 @@ def held(function: Callable[..., Any], *operands: Any) -> list[np.ndarray]:
          jax.grad(lambda *a: (plain(*a) ** 2).sum(), (0, 1)), (array(4, 4), array(4, 4))),
         (lambda x, a, b: trees(x, {"a": a, "b": b}), lambda x, a, b: untreed(x, {"a": a, "b": b}),
          (array(3), array(8), array(2, 4))),
+        (stacked, lambda x: x.reshape(2, 2, 2, -1).transpose(2, 1, 0, 3).reshape(2, 4, -1), (array(8, 4),)),
         (branching, lambda x: jnp.concatenate([2 * x[:2], x[2:] - 1]), (array(4),)),
     ],
     ids=["fsdp", "fsdp-grad", "ring", "ring-grad", "pipeline", "experts", "no-vma", "in-a-loop", "auto-axes",
-         "auto-axes-grad", "nested", "nested-grad", "trees", "branch"],
+         "auto-axes-grad", "nested", "nested-grad", "trees", "all-to-all", "branch"],
 )  # fmt: skip
 def test_numpy_computes_on_all_devices_what_the_function_without_shard_map_does(
     function: Callable[..., Any], plain: Callable[..., Any], operands: tuple[Any, ...]

@@ -64,7 +64,9 @@ class Sharded:
             except goldens.InvalidGolden as error:
                 pytest.fail(str(error), pytrace=False)
             now = goldens.pinned(program)
-            changes = [] if before is None else differences.of_program(name, before, now, names.get(lines_of(name)))
+            changes = (
+                [] if before is None else differences.of_program(name, before, now, names.get(lines_of(name, names)))
+            )
             if before is None or (changes and config.getoption("update_golden")):
                 goldens.pin(file, place, now)
             if before is None and not config.getoption("update_golden"):

@@ -17,6 +17,8 @@ from jax.sharding import PartitionSpec as P
 
 import runner
 from runner.checks import diagnosis
+from runner.experiment import naming
+from runner.flow import revising
 from runner.layout import Mesh
 from runner.reference.interpreter import interpret
 from runner.worker import jaxprs
@@ -160,7 +162,8 @@ def checkpointed(x: Any, w: Any) -> Any:
 
 
 def plain(x: Any, w: Any) -> Any:
-    return sum(jnp.tanh(x[:, i : i + 2] @ w[i : i + 2]) for i in (0, 2)).reshape(2, -1, w.shape[1]).sum(0)
+    halves = jnp.tanh(x[:, :2] @ w[:2]) + jnp.tanh(x[:, 2:] @ w[2:])
+    return halves.reshape(2, -1, w.shape[1]).sum(0)
 
 
 def unnested(x: Any, w: Any) -> Any:
@@ -179,6 +182,11 @@ def untreed(x: Any, tree: Any) -> Any:
     a, b = tree["a"].reshape(2, 2, -1), tree["b"].reshape(len(tree["b"]), 2, -1)
     total = (a.sum((0, 2)) * b.sum((0, 2))).sum()
     return tree["a"] * (jnp.arange(len(tree["a"])) // (len(tree["a"]) // 4) + 1), {"c": x + total}
+
+
+@partial(over, in_specs=P("x"), out_specs=P(None, "x"))
+def stacked(x: Any) -> Any:
+    return lax.all_to_all(x.reshape(2, 2, -1), "x", split_axis=0, concat_axis=1)
 
 
 def read(function: Callable[..., Any], *operands: Any) -> tuple[jaxprs.FunctionLines, dict[str, np.ndarray]]:
@@ -221,10 +229,11 @@ def held(function: Callable[..., Any], *operands: Any) -> list[np.ndarray]:
          jax.grad(lambda *a: (plain(*a) ** 2).sum(), (0, 1)), (array(4, 4), array(4, 4))),
         (lambda x, a, b: trees(x, {"a": a, "b": b}), lambda x, a, b: untreed(x, {"a": a, "b": b}),
          (array(3), array(8), array(2, 4))),
+        (stacked, lambda x: x.reshape(2, 2, 2, -1).transpose(2, 1, 0, 3).reshape(2, 4, -1), (array(8, 4),)),
         (branching, lambda x: jnp.concatenate([2 * x[:2], x[2:] - 1]), (array(4),)),
     ],
     ids=["fsdp", "fsdp-grad", "ring", "ring-grad", "pipeline", "experts", "no-vma", "in-a-loop", "auto-axes",
-         "auto-axes-grad", "nested", "nested-grad", "trees", "branch"],
+         "auto-axes-grad", "nested", "nested-grad", "trees", "all-to-all", "branch"],
 )  # fmt: skip
 def test_numpy_computes_on_all_devices_what_the_function_without_shard_map_does(
     function: Callable[..., Any], plain: Callable[..., Any], operands: tuple[Any, ...]
@@ -287,6 +296,63 @@ def test_collectives_are_those_of_the_lines_inside_and_the_verdict_says_what_it_
     assert note is not None
     assert "not that its collectives are what was meant" in note
     assert "reference=" in note
+
+
+def test_a_nested_shard_map_has_the_lines_of_the_function_where_it_has_a_reference_and_a_trace(tmp_path: Path) -> None:
+    operands, specs = (array(4, 4), array(3, 4, 4)), (P("x"), P())
+    record = check(tmp_path, nested, *operands, in_specs=specs, reference=unnested, trace=True)
+    assert record.status == "passed", record.error
+    reasons = [each.why.text for each in record.compiled["auto"].collectives or [] if each.why is not None]
+    assert [each.partition(" asks")[0] for each in reasons] == [
+        f"test_own_shard_map.py:{line}"
+        for line in (_line_of('lambda x, w: lax.psum(x @ w, "y")'), _line_of("return lax.psum(hidden,"))
+    ]
+    trace = record.trace
+    assert trace is not None
+    assert (trace.taken_from, trace.first_difference, trace.same_outputs) == ("auto", None, None)
+    assert all(node.agrees for node in trace.nodes)
+    (x,) = (node for node in trace.nodes if node.name.endswith("scan_2[1].result_shard_map_2.x_3"))
+    assert x.expression.startswith("h_2 by P(None, 'y')  # test_own_shard_map.py:")
+    assert x.shape == [2, 2]
+    sums = [node.collective.axes for node in trace.nodes if node.collective is not None]
+    assert sums == [["y"]] * 3 + [["x"]]
+
+
+def _line_of(text: str) -> int:
+    return next(at for at, line in enumerate(Path(__file__).read_text().splitlines(), 1) if text in line)
+
+
+def test_a_trace_takes_a_loop_inside_whole_if_it_has_too_many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    operands = (array(8, 4),) * 3
+    lines, given = read(ring, *operands)
+    text = yaml.safe_dump(
+        {
+            "arrays": {name: {"shape": [8, 4], "spec": []} for name in given},
+            "graph": dict(lines.lines),
+            "outputs": {name: [] for name in lines.results},
+        },
+        sort_keys=False,
+        width=10**6,
+    )
+    experiment = harness.experiment(text, program="auto")
+    monkeypatch.setattr(naming, "VALUES", 12)
+    traced = naming.inside(experiment)
+    assert traced.whole == ("shard_map.scan",)
+    values = interpret(traced.experiment, "per_device", given).values
+    (result,) = (values[traced.results[name]] for name in lines.results)
+    np.testing.assert_allclose(result[0], attention(*operands), rtol=2e-5, atol=2e-6)
+
+
+def test_an_edit_that_mends_but_that_jax_refuses_is_said_to_need_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(diagnosis, "LEAST", 2.0)
+    monkeypatch.setattr(revising, "refusals", lambda *_: lambda _revised: "the carry may differ")
+    record = check(tmp_path, doubled(MESH), array(4), in_specs=P("x"), reference=lambda x: x * 4)
+    value = record.compiled["auto"].checks.value
+    assert record.status == "failed"
+    assert value is not None
+    assert any("so it needs more than this: the carry may differ" in each for each in value.diagnosis), value.diagnosis
 
 
 def test_explicit_axes_and_a_reference(tmp_path: Path) -> None:

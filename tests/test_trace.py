@@ -464,7 +464,8 @@ def test_without_a_program_that_ran_the_derived_lines_are_interpreted(tmp_path: 
     text = configured(ours("case3_allreduce"), per_device={}, expect={}, program="derived")
     derived = harness.types(text).derived
     context = harness.consulted(read(text), tmp_path)
-    taken = take(context, Program.DERIVED, derived, None, "it ran out of memory", [0, 1, 2, 3], None)
+    assert derived is not None
+    taken = take(context, Program.DERIVED, naming.named(derived), None, "it ran out of memory", [0, 1, 2, 3], None)
     assert (taken.taken_from, taken.reason) == ("interpreter", "it ran out of memory")
     assert [node.name for node in taken.nodes] == ["C/psum#0/before", "C"]
     assert np.array(taken.nodes[1].values)[3, 0].tolist() == [152, 158, 164, 170]

@@ -50,8 +50,8 @@ class DeviceLines:
     @classmethod
     def inside(cls, experiment: Experiment) -> DeviceLines:
         """The lines inside of the `shard_map`s of the user's own that the graph calls, step by step."""
-        regional = naming.regional(experiment)
-        named, frames = naming.named(regional), regional.given_frames["per_device"]
+        named = naming.inside(experiment)
+        frames = named.of.given_frames["per_device"]
         places = {value.node: str(frames[value.line]) for value in named.values if value.line in frames}
         return cls(named.experiment, places, named.results)
 

@@ -14,7 +14,8 @@ from runner.checks import origins
 from runner.checks.compare import SAME, Alternatives, Difference, difference, tolerance
 from runner.checks.context import Context
 from runner.experiment import naming
-from runner.experiment.model import Experiment, Node
+from runner.experiment.model import Node
+from runner.experiment.naming import NamedCode
 from runner.experiment.program import Program
 from runner.link.target import ProgramRun
 from runner.record.model import (
@@ -37,7 +38,7 @@ RECORDED = 256
 def take(
     context: Context,
     program: Program,
-    written: Experiment | None,
+    traced: NamedCode | None,
     held: Mapping[str, np.ndarray] | None,
     reason: str | None,
     device_ids: list[int],
@@ -46,24 +47,24 @@ def take(
 ) -> Trace:
     """Return the trace of one run.
 
-    `program` is the program that is traced; `written` is the experiment whose `per_device` are its lines. If `written`
-    is None there is no trace, for this `reason`. `held` is each device's part of each value of the named code, by
-    position; if it is None, no program returned it, for this `reason`, and the values are the SPMD interpreter's. `run`
-    is the run of `program`; `process_of` gives the process of each device, if there are several.
+    `program` is the program that is traced, and `traced` its named code. If that is None there is no trace, for this
+    `reason`. `held` is each device's part of each value of the named code, by position; if it is None, no program
+    returned it, for this `reason`, and the values are the SPMD interpreter's. `run` is the run of `program`;
+    `process_of` gives the process of each device, if there are several.
     """
     mesh = context.experiment.mesh
     devices = [
         TracedDevice(id=i, coordinates=list(at), process=process_of.get(i))
         for i, at in zip(device_ids, mesh.coordinates, strict=True)
     ]
-    if written is None:
+    if traced is None:
         return _trace(None, reason, devices)
     if held is None:
-        values_of = interpret(written, "per_device", context.arrays).values
+        values_of = interpret(traced.of, "per_device", context.arrays).values
         elements = sum(np.size(value) for values in values_of.values() for value in values)
         if elements > naming.ELEMENTS:
             return _trace(None, reason or naming.too_large(elements), devices)
-    comparison = _Comparison(context, program, written, held, device_ids)
+    comparison = _Comparison(context, program, traced, held, device_ids)
     nodes: list[TracedNode] = []
     left_out: list[str] = []
     for value in comparison.traced.values:
@@ -129,20 +130,20 @@ class _Comparison:
         self,
         context: Context,
         program: Program,
-        written: Experiment,
+        traced: NamedCode,
         held: Mapping[str, np.ndarray] | None,
         device_ids: list[int],
     ) -> None:
         self._context = context
         self._device_ids = device_ids
         self._held = held
-        self.traced = naming.named(written)
+        self.traced = traced
         floats = {node: {ANY: value.dtype.name} for node, value in (held or {}).items()}
         self._oracle = measure(self.traced.experiment, "per_device", context.arrays, floats, drawn=context.drawn)
         self._shown = {value.node: value.name for value in self.traced.values}
         # A derived line has the name of the line that it is derived from.
         given = context.experiment.given_frames[program.section]
-        self._frames = {**given, **written.given_frames["per_device"]}
+        self._frames = {**given, **traced.of.given_frames["per_device"]}
 
     def node(self, value: naming.NamedValue) -> TracedNode | None:
         """Return a line of the trace; None if its value is not an array."""

@@ -248,7 +248,7 @@ def compared(old: ComparedPoint, new: ComparedPoint) -> tuple[list[str], list[st
     for program in dict.fromkeys([*old.pinned, *new.pinned]):
         if program in old.pinned and program in new.pinned:
             lines += differences.of_program(
-                program, old.pinned[program], new.pinned[program], names.get(lines_of(program))
+                program, old.pinned[program], new.pinned[program], names.get(lines_of(program, names))
             )
         elif program in new.pinned:
             why = f"; before: {there[program]}" if program in there else ""

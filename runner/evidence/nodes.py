@@ -13,6 +13,7 @@ from functools import lru_cache
 
 from runner.evidence.hlo import Location, Metadata
 from runner.experiment.imported import Imported, inside
+from runner.experiment.lines import regions
 from runner.experiment.model import Experiment, Flat, Loop, Section
 from runner.graph.term import Apply, Term, within
 from runner.language.operations import OPERATIONS
@@ -111,7 +112,8 @@ class Origins:
         self._scopes |= {name: StackScope(name) for name in gradients}
         names = Identifiers(experiment)
         self._arrays = {names[array.name]: array.name for array in experiment.arrays}
-        self._automatic = frozenset(experiment.automatic if section == "per_device" else ())
+        by_hand = {axis for region in regions(experiment.lines(section)) for axis in region.manual}
+        self._automatic = frozenset(experiment.automatic if section == "per_device" else ()) - by_hand
         self.of = lru_cache(maxsize=None)(self._of)
 
     def leave(self, axes: Iterable[str]) -> bool:

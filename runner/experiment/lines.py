@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 from runner.graph.model import Region
 from runner.graph.source import Checkpoint, FunctionCall, Line, Origin, Start
-from runner.graph.term import Name, substituted
+from runner.graph.term import Name, Term, substituted
 from runner.language.syntax import Expression
 
 __all__ = [
@@ -38,7 +38,9 @@ __all__ = [
     "inside",
     "lines",
     "paths",
+    "regions",
     "rejoined",
+    "renamed",
     "results",
     "units",
     "with_inside",
@@ -363,7 +365,25 @@ def _loop(loop: Loop[Statement], names: Mapping[str, Name]) -> Loop[Flat]:
     )
 
 
-def _renamed(expression: Expression, names: Mapping[str, Name]) -> Expression:
+def renamed(loop: Loop[Flat], line: Line, known: Mapping[str, Term]) -> Loop[Flat]:
+    """The loop at another `line`, with terms in the place of names that it reads from around it."""
+    within = {*loop.given, loop.index, *(name for statement in loop.body for name in statement.defines)}
+    own = {name: term for name, term in known.items() if name not in within}
+    return replace(
+        loop,
+        line=line,
+        carry=tuple((name, _renamed(first, known)) for name, first in loop.carry),
+        over=tuple((name, _renamed(whole, known)) for name, whole in loop.over),
+        body=tuple(
+            renamed(inner, inner.line, own)
+            if isinstance(inner, Loop)
+            else replace(inner, expression=_renamed(inner.expression, own))
+            for inner in loop.body
+        ),
+    )
+
+
+def _renamed(expression: Expression, names: Mapping[str, Term]) -> Expression:
     term = substituted(expression.term, names.get)
     return expression if term is expression.term else replace(expression, term=term)
 
@@ -371,6 +391,15 @@ def _renamed(expression: Expression, names: Mapping[str, Name]) -> Expression:
 def _name(name: str, names: Mapping[str, Name]) -> str:
     head, dot, carried = name.partition(".")
     return f"{names[head].name}{dot}{carried}" if head in names else name
+
+
+def regions(statements: Iterable[Flat]) -> Iterator[Region]:
+    """The `shard_map`s of the user's own in some lines and in the lines inside them."""
+    for statement in statements:
+        if isinstance(statement, Loop):
+            if statement.region is not None:
+                yield statement.region
+            yield from regions(statement.body)
 
 
 def expressions(statements: Iterable[Flat]) -> Iterator[tuple[Line, Expression]]:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypeGuard
 
+from runner.experiment.lines import regions, renamed
 from runner.experiment.model import Experiment, Flat, Line, Loop, Node
 from runner.graph.model import Region
 from runner.graph.term import (
@@ -71,12 +72,14 @@ class NamedValue:
 
 @dataclass(frozen=True)
 class NamedCode:
-    """The named code as an `experiment` without outputs, and its `values` in the order in which they are computed.
+    """The named code `of` an experiment's `per_device`, as an `experiment` without outputs.
 
-    `results` gives for each output of the original its name in the named code, `stepped` the `jax.lax.fori_loop`s whose
-    steps the trace runs one by one, `whole` the loops whose steps it does not show.
+    `values` are in the order in which they are computed, `results` gives for each output of the original its name in
+    the named code, `stepped` the `jax.lax.fori_loop`s whose steps the trace runs one by one, `whole` the loops whose
+    steps it does not show.
     """
 
+    of: Experiment
     experiment: Experiment
     values: tuple[NamedValue, ...]
     results: Mapping[str, str]
@@ -86,27 +89,21 @@ class NamedCode:
 
 def named(experiment: Experiment) -> NamedCode:
     """The per-device code of `experiment` with its loops unrolled and a name for each collective and its operand."""
-    try:
-        meaning: dict[str, Term] = {}
-        naming = _Naming(experiment, unroll=True)
-        naming.run(experiment.lines("per_device"), meaning, "")
-    except _TooMany:
-        meaning = {}
-        naming = _Naming(experiment, unroll=False)
-        naming.run(experiment.lines("per_device"), meaning, "")
-    gradients = {name: experiment.outputs[name] for name in (experiment.grad.names if experiment.grad else ())}
-    code = replace(experiment, per_device=tuple(naming.statements), outputs=gradients, programs=(experiment.traced,))
-    results = {name: name_of(meaning[name]) or name if name in meaning else name for name in experiment.outputs}
-    return NamedCode(code, tuple(naming.values), results, tuple(dict.fromkeys(naming.stepped)), tuple(naming.whole))
+    if not any(regions(experiment.lines("per_device"))):
+        return _named(experiment, shown=True)
+    # A `shard_map` inside has axes that are left to the compiler around it: there all devices have the same block.
+    arrays = tuple(replace(array, layout=experiment.block(array.layout)) for array in experiment.arrays)
+    return _named(replace(experiment, arrays=arrays, constraints={}, automatic=(), check_vma=False), shown=True)
 
 
-def regional(experiment: Experiment) -> Experiment:
-    """The `graph` of an experiment, which contains `shard_map`s of the user's own, as per-device code.
+def inside(experiment: Experiment) -> NamedCode:
+    """The code inside of the user's own `shard_map`s that the `graph` of `experiment` calls.
 
-    Every device begins with the whole arrays; within a `shard_map` it has its shards, as it does there.
+    Every device begins with the whole arrays; within a `shard_map` it has its shards, as it does there. Outside of them
+    nothing is shown: values are whole, and the compiler shards them.
     """
     whole = tuple(replace(array, layout=replace(array.layout, spec=Spec())) for array in experiment.arrays)
-    return replace(
+    lines = replace(
         experiment,
         arrays=whole,
         graph=(),
@@ -118,6 +115,23 @@ def regional(experiment: Experiment) -> Experiment:
         check_vma=False,
         sections=("per_device",),
     )
+    return _named(lines, shown=False)
+
+
+def _named(experiment: Experiment, *, shown: bool) -> NamedCode:
+    try:
+        meaning: dict[str, Term] = {}
+        naming = _Naming(experiment, unroll=True, shown=shown)
+        naming.run(experiment.lines("per_device"), meaning, "")
+    except _TooMany:
+        meaning = {}
+        naming = _Naming(experiment, unroll=False, shown=shown)
+        naming.run(experiment.lines("per_device"), meaning, "")
+    gradients = {name: experiment.outputs[name] for name in (experiment.grad.names if experiment.grad else ())}
+    code = replace(experiment, per_device=tuple(naming.statements), outputs=gradients, programs=(experiment.traced,))
+    results = {name: name_of(meaning[name]) or name if name in meaning else name for name in experiment.outputs}
+    stepped = tuple(dict.fromkeys(naming.stepped))
+    return NamedCode(experiment, code, tuple(naming.values), results, stepped, tuple(naming.whole))
 
 
 def too_large(elements: int) -> str:
@@ -134,12 +148,11 @@ Meaning = Mapping[str, Term]
 
 
 class _Naming:
-    def __init__(self, experiment: Experiment, *, unroll: bool) -> None:
+    def __init__(self, experiment: Experiment, *, unroll: bool, shown: bool) -> None:
         self._mesh = experiment.mesh
         self._numbers = {*experiment.dims, *CONSTANTS}
         self._unroll = unroll
-        # Around the user's own `shard_map`s values are whole, and the compiler shards them.
-        self._shown = not any(map(_divides, experiment.lines("per_device")))
+        self._shown = shown
         self._taken = {*experiment.dims, *(array.name for array in experiment.arrays)}
         self._taken |= {name for statement in experiment.lines("per_device") for name in _all_names(statement)}
         self.statements: list[Flat] = []
@@ -156,13 +169,22 @@ class _Naming:
                 meaning[statement.name] = Name(node)
             elif statement.region is not None:
                 self._region(statement, statement.region, meaning, shown)
-            elif self._unroll or _divides(statement):
+            elif self._unroll or any(regions((statement,))):
                 self._steps(statement, meaning, shown)
             else:
-                self.statements.append(statement)
-                self.whole.append(statement.name)
-                results = [f"{statement.name}.{name}" for name in statement.results]
-                self.values += [NamedValue(name, name, f"after {statement.steps} steps") for name in results]
+                self._whole(statement, meaning, shown, None if prefix else statement.name)
+
+    def _whole(self, loop: Loop[Flat], meaning: dict[str, Term], shown: str, node: str | None) -> None:
+        """Take a loop as it is, and name its results."""
+        node = node or self._free(shown)
+        self.statements.append(renamed(loop, Line(node), meaning))
+        if self._shown:
+            self.whole.append(shown)
+        for name in loop.results:
+            meaning[f"{loop.name}.{name}"] = Name(f"{node}.{name}")
+            if self._shown:
+                says = f"after {loop.steps} steps"
+                self.values.append(NamedValue(f"{shown}.{name}", f"{node}.{name}", says))
 
     def _steps(self, loop: Loop[Flat], meaning: dict[str, Term], shown: str) -> None:
         if not loop.unroll:
@@ -292,11 +314,6 @@ class _Parts:
             before = operand.name
         axes = (part.value for part in within(arguments["axis_name"]) if isinstance(part, Const))
         return call, operation, tuple(map(str, axes)), before
-
-
-def _divides(statement: Flat) -> bool:
-    """Whether a statement is or contains a `shard_map` of the user's own."""
-    return isinstance(statement, Loop) and (statement.region is not None or any(map(_divides, statement.body)))
 
 
 def _joined(shard: Term, spec: Spec) -> Term:

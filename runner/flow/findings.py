@@ -22,6 +22,7 @@ from runner.executions import Count, Range
 from runner.experiment import extent, memory, naming, unread
 from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment
+from runner.experiment.naming import NamedCode
 from runner.experiment.program import Program
 from runner.faults import invalid
 from runner.flow.dimensions import Names
@@ -159,23 +160,21 @@ class Findings:
         event = finished.result if isinstance(finished.result, Traced) else None
         in_order = range(self._experiment.mesh.size) if event is None else event.device_ids
         process_of = {} if event is None else event.process_of
-        taken = trace.take(
-            context, program, self._lines_traced(context), self._held, reason, list(in_order), run, process_of
-        )
+        taken = trace.take(context, program, self._named(context), self._held, reason, list(in_order), run, process_of)
         # That a program is left out has a warning of its own, with the reason.
         if taken.taken_from is None and program not in self._record.not_supported:
             self._record.warnings.append(f"there is no trace: {taken.reason}")
         return taken
 
-    def _lines_traced(self, context: Context) -> Experiment | None:
-        """The experiment whose `per_device` a trace shows, as far as it has an oracle; None without derived lines."""
+    def _named(self, context: Context) -> NamedCode | None:
+        """The code that a trace shows, as far as it has an oracle; None without derived lines."""
         if self._experiment.traced is Program.AUTO:
-            return naming.regional(context.experiment.written or context.experiment)
+            return naming.inside(context.experiment.written or context.experiment)
         if self._experiment.traced is not Program.DERIVED:
-            return context.experiment.alone("per_device")
-        if self._derived is None or context.experiment.reads_gradients:
-            return self._derived
-        return self._derived.forward
+            return naming.named(context.experiment.alone("per_device"))
+        if self._derived is None:
+            return None
+        return naming.named(self._derived if context.experiment.reads_gradients else self._derived.forward)
 
     def _tell_operands(self) -> None:
         """Replace the specs of the arrays by the devices' actual parts, where a program ran on the mesh."""

@@ -74,13 +74,16 @@ _Types: TypeAlias = Mapping[str, Typed]
 
 
 def lines(experiment: Experiment, derived: Experiment | None, types: Types) -> dict[str, list[RecordedLine]]:
-    """The lines of `graph`, of `per_device` and of the derived program, where there are any."""
+    """The lines of `graph`, of `per_device`, of the derived program and of functions that have references."""
     arrays = {array.name: array.name for array in experiment.arrays}
     sections: dict[str, Sequence[Flat]] = {section: experiment.lines(section) for section in SECTIONS}
     if derived is not None:
         sections["derived"] = derived.lines("per_device")
     # A derived line has the name of the line that it is derived from.
     frames = {**experiment.frames, "derived": experiment.frames["graph"]}
+    if experiment.written is not None:
+        sections["written"] = experiment.written.lines("graph")
+        frames["written"] = experiment.written.frames["graph"]
     return {
         name: [
             replace(line, frame=frames[name].get(line.line))

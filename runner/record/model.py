@@ -210,7 +210,7 @@ class Trace:
       own `shard_map`s, and else `derived`; `interpreter` if no program reported the values, with the `reason`; null if
       there is no trace, with the `reason`.
     - `same_outputs`: whether the traced code's outputs equal those of the program, bit by bit; null if that did not
-      run.
+      run, and for `auto`.
     - `steps_one_by_one`: the loops of `jax.lax.fori_loop` whose steps were traced one by one.
     - `left_out`: what the trace omits, and why.
     - `dims`: the sizes of the verification, if the trace was taken there.
@@ -338,7 +338,8 @@ class Record:
     - `mesh`, `target`: null if the run ended before they were known.
     - `not_supported`: the programs that were omitted, each with the reason.
     - `modes`: what each program leaves to the compiler, for a run of all programs.
-    - `lines`: the lines of `graph`, `per_device` and `derived`, as far as the experiment has them.
+    - `lines`: the lines of `graph`, `per_device` and `derived`, as far as the experiment has them; `written`: those of
+      `graph` with the user's functions themselves in the place of their references, if these have a `shard_map`.
     - `paths`: the paths of leaves of trees, by the names of their arrays and outputs: `params_q` is `params/q`.
     - `logical`: the specs that are written with logical axis names, by their keys: `arrays.w1.spec`.
     - `config_folders`: the folders that `--config-dir` and `hydra.searchpath` added; `config_hash`: the SHA-256 of the

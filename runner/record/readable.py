@@ -5,7 +5,7 @@ For readers. Code that looks up lines, such as the drawing of the graph, takes t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,9 +21,12 @@ from runner.why.least import joined, parts
 Names = Mapping[str, str]
 
 
-def lines_of(program: str) -> str:
-    """Return the section of a record whose lines a program was written from."""
-    return "derived" if Program(program) is Program.DERIVED else Program(program).section
+def lines_of(program: str, sections: Container[str]) -> str:
+    """Return which of the recorded `sections` has the lines that a program runs."""
+    known = Program(program)
+    if known.whole and "written" in sections:
+        return "written"
+    return "derived" if known is Program.DERIVED else known.section
 
 
 def names_of(record: Record) -> dict[str, Names]:
@@ -40,7 +43,7 @@ def readable(record: Record) -> Record:
     if not record.paths and not any(names.values()):
         return record
     programs = {
-        name: readable_program(program, names.get(lines_of(name), record.paths))
+        name: readable_program(program, names.get(lines_of(name, names), record.paths))
         if isinstance(program, CompiledProgram)
         else program
         for name, program in record.programs.items()

@@ -297,12 +297,12 @@ def _prepare_trace(experiment: Experiment, types: InferredTypes, data: Path) -> 
     from runner.worker.trace import TraceProgram, prepare
 
     if experiment.traced is Program.AUTO:
-        return prepare(naming.regional(experiment.written or experiment), data)
+        return prepare(naming.inside(experiment.written or experiment), data)
     if experiment.traced is not Program.DERIVED:
-        return prepare(experiment.alone("per_device"), data)
+        return prepare(naming.named(experiment.alone("per_device")), data)
     if types.derived is None:
         return TraceProgram(refused=f"derived cannot be written: {types.not_derived}")
-    return prepare(types.derived, data)
+    return prepare(naming.named(types.derived), data)
 
 
 def _profile(program: Program, execution: Execution, folder: Path, arrays: Path) -> Profiled:

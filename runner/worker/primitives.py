@@ -1198,10 +1198,11 @@ def _scattered_over(application: Application) -> Term:
 @reads("all_to_all")
 def _exchanged(application: Application) -> Term:
     params = application.params
-    over = axes_of(_axis_names(params))
-    named = {"axis_index_groups": _groups(params.get("axis_index_groups")), "tiled": params["tiled"]}
+    over, split, joined = axes_of(_axis_names(params)), params["split_axis"], params["concat_axis"]
+    # Without `tiled`, JAX adds the dimension that is joined and removes the one that is split, around the primitive.
+    named = {"axis_index_groups": _groups(params.get("axis_index_groups")), "tiled": params["tiled"] or split != joined}
     given = tuple((name, constant(value)) for name, value in named.items() if value)
-    return Apply("all_to_all", (application.x, over, Const(params["split_axis"]), Const(params["concat_axis"])), given)
+    return Apply("all_to_all", (application.x, over, Const(split), Const(joined)), given)
 
 
 @reads("ragged_all_to_all")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from runner.experiment import naming
-from runner.experiment.model import Experiment
+from runner.experiment.naming import NamedCode
 from runner.faults import InvalidExperiment
 from runner.layout import Typed
 from runner.link import handover
@@ -54,11 +54,11 @@ def _stacked(value: Any, position_of: Mapping[Any, int]) -> np.ndarray:
     return np.concatenate([np.asarray(shard.data) for shard in shards])
 
 
-def prepare(experiment: Experiment, folder: Path) -> TraceProgram:
+def prepare(traced: NamedCode, folder: Path) -> TraceProgram:
     """Write the tracing program; `folder` is where `load` looks."""
+    experiment = traced.of
     if (reason := limits.not_here(experiment)) is not None:
         return TraceProgram(refused=reason)
-    traced = naming.named(experiment)
     try:
         types, _ = per_device(traced.experiment, {})
     except InvalidExperiment as error:

@@ -54,7 +54,9 @@ def _timelines(record: Record) -> Iterator[Inside]:
     programs_of: dict[tuple[timeline.Bar, ...], list[str]] = {}
     for name, program in record.compiled.items():
         if program.estimate is not None and program.collectives is not None:
-            bars = timeline.bars(program.estimate, program.collectives, record.lines.get(lines_of(name), ()))
+            bars = timeline.bars(
+                program.estimate, program.collectives, record.lines.get(lines_of(name, record.lines), ())
+            )
             programs_of.setdefault(tuple(bars), []).append(name)
     drawn: list[Inside] = []
     for number, (bars, programs) in enumerate(programs_of.items()):

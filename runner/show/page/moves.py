@@ -47,16 +47,16 @@ def _graphs(record: Record) -> Iterator[Inside]:
     captions: dict[tuple[str, ...], str] = {}
     large: dict[int, list[str]] = {}
     for name, program in record.compiled.items():
-        lines = record.lines.get(lines_of(name))
+        lines = record.lines.get(lines_of(name, record.lines))
         if not Program(name).on_mesh or program.collectives is None or not lines:
             continue
         if len(lines) > _LINES:
             large.setdefault(len(lines), []).append(name)
             continue
         shown = graph.draw(lines, record.arrays, outputs, program.collectives)
-        alike = (lines_of(name), *shown.words)
+        alike = (lines_of(name, record.lines), *shown.words)
         groups.setdefault(alike, []).append(name)
-        drawn[alike], captions[alike] = shown, _caption(lines_of(name), program.collectives)
+        drawn[alike], captions[alike] = shown, _caption(lines_of(name, record.lines), program.collectives)
     if large:
         sizes = "; ".join(f"{listed(names)}: {count}" for count, names in large.items())
         yield tag(
@@ -78,7 +78,11 @@ def _graphs(record: Record) -> Iterator[Inside]:
 
 
 def _caption(name: str, moved: list[Collective]) -> str:
-    lines = {"graph": "the lines of graph, of whole arrays", "per_device": "the lines of per_device, on each device"}
+    lines = {
+        "graph": "the lines of graph, of whole arrays",
+        "per_device": "the lines of per_device, on each device",
+        "written": "the lines of the functions themselves, in the place of their references",
+    }
     how = lines.get(name, "the lines that were derived from graph, on each device")
     return f"{how}; {len(moved) or 'no'} collective{'' if len(moved) == 1 else 's'}"
 

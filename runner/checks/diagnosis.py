@@ -121,6 +121,8 @@ def _mend(context: Context, trial: Trial, refused: Refused | None, seconds: floa
         [replace(edit, rank=edit.rank + _INDICES * (edit.line in counting)) for edit in group] for group, _ in proposed
     )
     putting_back = [edit for edit in putting_back if edit.line not in counting or edit.kind != "collective"]
+    changed += edits.in_all_copies(changed)
+    putting_back += edits.in_all_copies(putting_back)
     # The first edits are few; they are tried however long the others take.
     for edit in (*sorted(changed, key=_rank), *sorted(putting_back, key=_rank)):
         if time.perf_counter() - start > seconds:
@@ -145,8 +147,10 @@ def _proposed(edits: Iterator[Edit], until: float) -> tuple[list[Edit], bool]:
 
 def _stands(experiment: Experiment, trial: Trial, refused: Refused, edit: Edit) -> bool:
     """Whether the edited file is a valid experiment whose sections agree and whose types JAX accepts."""
+    revised: Experiment | None = experiment
     try:
-        revised = experiment.with_line("per_device", edit.key, edit.text)
+        for key, text in ((edit.key, edit.text), *edit.others):
+            revised = None if revised is None else revised.with_line("per_device", key, text)
     except InvalidExperiment:
         return False
     return revised is not None and trial.agrees(revised) and refused(revised) is None

@@ -42,11 +42,17 @@ def invalid(key: Key, message: str) -> InvalidExperiment:
 
 
 def key_text(key: Key) -> str:
-    """Format a key as users write it: `arrays.A.spec[1]`."""
+    """Format a key as users write it: `arrays.A.spec[1]`; of a line with many names, the first ones."""
     text = ""
     for part in key:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+        names = part.split(", ") if isinstance(part, str) else []
+        shown = f"{', '.join(names[:_NAMES])}, …" if len(names) > _NAMES + 1 else part
+        text += f"[{shown}]" if isinstance(part, int) else f".{shown}" if text else str(shown)
     return text
+
+
+_NAMES = 3
+"""The number of names of a line that a key shows."""
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str:

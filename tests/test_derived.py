@@ -194,6 +194,26 @@ def test_a_slice_of_a_sharded_dimension_is_scattered() -> None:
     }
 
 
+LOOKED_UP_IN_ROWS = """
+mesh: {axes: [data, model], shape: [2, 2]}
+arrays:
+  a: {shape: [8, 4], spec: [data]}
+  b: {shape: [8], dtype: int32, init: "integers(0, 4)", spec: [data]}
+  c: {shape: [8], spec: [data]}
+graph:
+  lp: a - log(reshape(sum(exp(a), axis=1), (8, 1)))
+  i: reshape(b, (8, 1, 1))
+  t: lp.at[reshape(arange(8), (8, 1)), reshape(i[:, :, 0], (8, 1))].get(mode='fill', fill_value=inf - inf)
+  r: exp(squeeze(t, 1) - c)
+  y: sum(r, axis=0) / 8.0 - 0.01 * sum(sum(exp(lp) * lp, axis=1), axis=0)
+outputs: {y: []}
+"""
+
+
+def test_a_plan_made_with_another_rule_of_an_operation_is_left_out() -> None:
+    assert harness.types(LOOKED_UP_IN_ROWS, program="derived").derived is not None
+
+
 def test_every_second_element_is_read_without_communication() -> None:
     lines = _lines("arrays: {v: {shape: [16], spec: [x]}}\ngraph: {out: 'v[1:16:2]'}\noutputs: {out: [x]}")
     assert lines == {"out": "v[1::2]"}

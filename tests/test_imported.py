@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,11 @@ from runner.flow import run as flow
 from runner.graph.source import Frame
 from runner.link.workers import Workers
 from runner.programs.names import Identifiers
-from runner.record.model import Record
+from runner.record.model import Mode, Record
 from runner.record.readable import readable
 from runner.show import report
 from runner.show.page import run as page
+from runner.why.least import Gap
 from tests import harness, imported
 
 FILE = imported.FOLDER / "transformer.py"
@@ -184,6 +186,24 @@ def test_a_report_names_the_users_place_and_text(ran: tuple[Record, Path]) -> No
 
 
 # Which line it is.
+
+
+def test_a_comparison_of_what_programs_send_names_the_users_lines(ran: tuple[Record, Path]) -> None:
+    record = ran[0]
+    first, *_ = (each.line for each in record.lines["graph"] if str(each.frame) == place(Q))
+    gap = Gap(program="derived", times=2.0, lines={first: [8, 4], f"{first} and out": [2, 4], "x": [3, 5]})
+    mode = Mode(
+        program="constraint",
+        view="global",
+        placed_by="constraints",
+        communicated_by=None,
+        bytes_sent=13,
+        gap=gap,
+        lines=3,
+    )
+    (readable_mode,) = readable(replace(record, modes=[mode])).modes or []
+    assert readable_mode.gap is not None
+    assert readable_mode.gap.lines == {place(Q): [8, 4], f"{place(Q)} and out": [2, 4], "x": [3, 5]}
 
 
 def experiment() -> Experiment:

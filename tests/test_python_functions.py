@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from runner.config.sources import Sources
+from runner.experiment import unread
 from runner.experiment.imported import read_imported
 from runner.experiment.reader import read
 from runner.faults import InvalidExperiment, key_text
@@ -18,6 +19,7 @@ from runner.flow import run as flow
 from runner.layout import Spec
 from runner.link.workers import Workers
 from runner.record.model import Record
+from runner.show import exchange
 from runner.worker import functions, types
 from runner.worker import imported as calling
 from tests import harness
@@ -268,6 +270,11 @@ def test_functions_of_the_experiment_call_python_with_trees_and_static_arguments
     assert 'return jax.tree.leaves(mine.shifted(x * 2, {"down": w_down, "up": w_up}, 2))' in text
 
 
+def test_a_call_that_nothing_reads_has_one_warning(folder: Path) -> None:
+    config = LINE | {"graph": {"y": "mine.scaled(x)", "u": "mine.loss_of_one(x, x[0])"}}
+    assert unread.warnings(read(traced(folder, config))) == ["nothing reads 'u' of graph: the compiler removes it"]
+
+
 def test_device_code_is_called_in_repeats_of_repeats(folder: Path, tmp_path: Path) -> None:
     inner = {
         "repeat": 2,
@@ -296,9 +303,10 @@ def test_device_code_is_called_in_repeats_of_repeats(folder: Path, tmp_path: Pat
     line = 'return jax.lax.ppermute(block, "data", [(0, 1), (1, 0)]) @ w["up"]'
     assert record.trace
     place = at(line).partition(" ")[0]
-    permutes = [node.expression for node in record.trace.nodes if node.collective]
+    permutes = [exchange.titled(node) for node in record.trace.nodes if node.collective]
     assert len(permutes) == 4
-    assert all(f"  # {place} return jax.lax.ppermute" in expression for expression in permutes)
+    assert all(title.startswith(f"{place} return jax.lax.ppermute") for title, _ in permutes)
+    assert all(expression.startswith("ppermute(") for _, expression in permutes)
 
 
 # Constraints of values inside of a function.

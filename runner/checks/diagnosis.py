@@ -129,6 +129,8 @@ def _mend(context: Context, trial: Trial, refused: Refused | None, seconds: floa
         [replace(edit, rank=edit.rank + _INDICES * (edit.line in counting)) for edit in group] for group, _ in proposed
     )
     putting_back = [edit for edit in putting_back if edit.line not in counting or edit.kind != "collective"]
+    changed += edits.in_all_copies(changed)
+    putting_back += edits.in_all_copies(putting_back)
     # The first edits are few; they are tried however long the others take.
     for edit in (*sorted(changed, key=_rank), *sorted(putting_back, key=_rank)):
         if time.perf_counter() - start > seconds:
@@ -164,8 +166,10 @@ def _proposed(edits: Iterator[Edit], until: float) -> tuple[list[Edit], bool]:
 def _refusal(trial: Trial, refused: Refused, edit: Edit) -> str | None:
     """Why JAX's types refuse the edited file, None if they accept it; "" if it does not compute the graph either."""
     suspect = trial.suspect
+    revised: Experiment | None = suspect.experiment
     try:
-        revised = suspect.experiment.with_line(suspect.section, edit.key, edit.text)
+        for key, text in ((edit.key, edit.text), *edit.others):
+            revised = None if revised is None else revised.with_line(suspect.section, key, text)
     except InvalidExperiment:
         return ""
     return "" if revised is None or not trial.agrees(revised) else refused(revised)

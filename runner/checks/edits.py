@@ -8,6 +8,7 @@ A program is broken with edits (`runner/cli/mutate.py`) and, as most edits undo 
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -23,6 +24,9 @@ from runner.language.parts import called
 from runner.language.printing import text
 from runner.language.syntax import Expression
 
+Position: TypeAlias = tuple[int, ...]
+"""The position of a statement in a section: its number, then its number within the enclosing statement, and so on."""
+
 
 @dataclass(frozen=True)
 class Edit:
@@ -32,7 +36,9 @@ class Edit:
     - `written`: returns the single lines of the edited section; `first`: the first of them that changes.
     - `kind`: the kind of edit; `before`, `after`: the part and its replacement.
     - `mend`: the message if the edit mends the program; `rank`: the lower, the likelier is the mistake.
-    - `key`, `text`: the key of the line in the file, and its new text.
+    - `key`, `text`: the key of the line in the file, and its new text; `others`: those of the other lines of the file
+      that change, where a line of Python was traced several times.
+    - `edited`: the statements that change, with their positions.
     """
 
     line: str
@@ -46,6 +52,8 @@ class Edit:
     key: Key = ()
     text: str | int = ""
     frame: Frame | None = None
+    others: tuple[tuple[Key, str | int], ...] = ()
+    edited: tuple[tuple[Position, Node | Loop[Statement]], ...] = field(default=(), repr=False, compare=False)
 
     @cached_property
     def statements(self) -> tuple[Flat, ...]:
@@ -69,10 +77,6 @@ class Before:
     term: Term
     frame: Frame | None = None
     whole: Term | None = None
-
-
-Position: TypeAlias = tuple[int, ...]
-"""The position of a statement in a section: its number, then its number within the enclosing statement, and so on."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +160,7 @@ class Edits:
         return Edit(
             site.name, *self._with(edited), kind, site.text(old), site.text(new), mend,
             rank + 0.25 * (len(site.path) > 1), key=node.line.written(self.section)[0],
-            text=text(inscribed.in_file(node, term)), frame=site.frame,
+            text=text(inscribed.in_file(node, term)), frame=site.frame, edited=tuple(edited),
         )  # fmt: skip
 
     def stepped(self, position: Position, loop: Loop[Statement], by: int) -> Edit:
@@ -171,6 +175,25 @@ class Edits:
             name, *self._with(edited), "loop", f"{loop.steps} steps", after, mend, 1.0,
             key=(*loop.line.written(self.section)[0], "repeat"), text=steps, frame=frame,
         )  # fmt: skip
+
+    def in_all_copies(self, edits: Iterable[Edit]) -> Iterator[Edit]:
+        """The edits of Python lines that were traced several times, in a loop of Python or a helper: made in each copy.
+
+        Copies differ in the numbers at the ends of their names.
+        """
+        copies: dict[tuple[object, ...], list[Edit]] = {}
+        for edit in edits:
+            if edit.frame is not None and edit.edited:
+                copies.setdefault((edit.frame, edit.kind, *map(_unnumbered, (edit.before, edit.after))), []).append(
+                    edit
+                )
+        for same in copies.values():
+            places = [position for edit in same for position, _ in edit.edited]
+            if len(same) < 2 or len({*places}) < len(places):
+                continue
+            written, first = self._with([each for edit in same for each in edit.edited])
+            others = tuple((edit.key, edit.text) for edit in same[1:])
+            yield replace(same[0], written=written, first=first, others=others, rank=same[0].rank + 0.1)
 
     def _with(
         self, edited: Sequence[tuple[Position, Node | Loop[Statement]]]
@@ -241,6 +264,11 @@ class _SiteReader:
             path, node.expression.term, dict(around.before), around.index, str(frame or named), places, frame,
             around.given,
         )  # fmt: skip
+
+
+def _unnumbered(shown: str) -> str:
+    """A text without the numbers that distinguish the names of values of one line, `h_2` and `h_3`."""
+    return re.sub(r"(?<=[A-Za-z])_\d+\b", "", shown)
 
 
 def _loops(statements: Iterable[Statement], position: Position) -> Iterator[tuple[Position, Loop[Statement]]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from runner.checks.edits import Edit, Edits, EditSite, is_collective, is_reduced, is_reduction, named_by
 from runner.graph.model import literal
@@ -82,6 +83,7 @@ def _of_term(part: _Part) -> Iterator[Edit]:
             for by in (1, -1):
                 new = operator(name, left, plus(right, by))
                 yield part.edit(new, "edge", f"{shown} has the wrong edge: with {part.text(new)}", 6)
+            yield from _of_device(part, name, left, right)
         case Apply(operation=name, operands=(left, right), spelled="operator"):
             yield from _of_operator(part, OPERATIONS[name], left, right)
             yield from _inside_instead(part, OPERATIONS[name], left, right)
@@ -93,6 +95,20 @@ def _of_term(part: _Part) -> Iterator[Edit]:
             yield part.edit(x, "dimension", f"{shown} is transposed once too often: without it,", 5)
         case _:
             return
+
+
+def _of_device(part: _Part, comparison: str, left: Term, right: Term) -> Iterator[Edit]:
+    """A comparison of a device's index with that of another device: `axis_index('x') == 0`."""
+    for side, other in ((left, right), (right, left)):
+        index, number = named_by(side, part.site), literal(other) if isinstance(other, Const) else None
+        row = OPERATIONS.get(index.operation) if isinstance(index, Apply) else None
+        if not isinstance(index, Apply) or row is None or row.over is None or row.over.does != "index":
+            continue
+        for device in range(part.edits.experiment.mesh.axis_size(literal(index.operands[0]))):
+            # Its neighbours are edges.
+            if isinstance(number, int) and abs(device - number) > 1:
+                new = operator(comparison, *((left, Const(device)) if side is left else (Const(device), right)))
+                yield part.edit(new, "edge", f"{part.shown} is the wrong device: with {part.text(new)}", 6)
 
 
 def _of_collective(part: _Part, call: Apply, operation: Operation, over: OverAxes) -> Iterator[Edit]:
@@ -148,6 +164,27 @@ def _other_ways(part: _Part, call: Apply) -> Iterator[Edit]:
                 turned = Group(tuple(replace(pair, items=pair.items[::-1]) for pair in pairs))
                 meaning = f"{shown} sends the wrong way: with every pair (source, destination) turned round"
                 yield part.edit(with_argument(call, at, turned), "direction", meaning, 4)
+                for others, meaning in _other_pairs(part, call, literal(value)):
+                    items = tuple(replace(pairs[0], items=(Const(a), Const(b))) for a, b in others)
+                    new = with_argument(call, at, replace(value, items=items))
+                    yield part.edit(new, "direction", meaning, 6)
+
+
+def _other_pairs(part: _Part, call: Apply, now: Any) -> Iterator[tuple[list[tuple[int, int]], str]]:
+    """The pairs of a permutation along a ring that shifts by another number, and with or without the ends joined."""
+    axes = place_of(call, "axis_name")
+    size = part.edits.experiment.mesh.axis_size(literal(argument(call, axes))) if axes is not None else 0
+    given = {tuple(pair) for pair in now}
+    for shift in range(1, size):
+        ring = [(source, (source + shift) % size) for source in range(size)]
+        by = shift if shift <= size // 2 else shift - size
+        chain = [(source, source + by) for source in range(size) if 0 <= source + by < size]
+        for pairs, ends in ((ring, "with the ends joined"), (chain, "without joining the ends")):
+            if {*pairs} == given:
+                continue
+            among = given <= {*pairs} or {*pairs} <= given
+            what = f"{part.shown} joins the ends wrongly" if among else f"{part.shown} shifts by the wrong number"
+            yield pairs, f"{what}: by {by}, {ends},"
 
 
 def _exchanged(part: _Part, call: Apply, operation: Operation) -> Iterator[Edit]:

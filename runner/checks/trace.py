@@ -19,6 +19,7 @@ from runner.experiment.naming import NamedCode
 from runner.experiment.program import Program
 from runner.link.target import ProgramRun
 from runner.record.model import (
+    PLACED,
     FirstDifference,
     Trace,
     TracedCollective,
@@ -172,7 +173,7 @@ class _Comparison:
     def _expression(self, value: naming.NamedValue) -> str:
         """The expression of a line, and its place in the user's file if it was read from one."""
         frame = self._frames.get(value.line)
-        return value.expression if frame is None else f"{value.expression}  # {frame}"
+        return value.expression if frame is None else f"{value.expression}{PLACED}{frame}"
 
     def _origins(self, value: naming.NamedValue) -> TracedOrigins | None:
         """The devices between which a collective moves values; None for other lines, and if too many to draw."""

@@ -171,9 +171,15 @@ class TracedOrigins:
     blocks: list[list[TracedBlock]]
 
 
+PLACED = "  # "
+"""Separates the expression of a traced line from its place in the user's file."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class TracedNode(TracedValue):
     """A line of the trace, with its value on each device.
+
+    - `expression`: with the place of the line in the user's file behind it, if it has one.
 
     - `before`: the operand of its `collective`; `origins`: for a collective that is drawn, which devices' values it
       gives to which.

@@ -11,7 +11,7 @@ from typing import Any
 from runner import dtypes
 from runner.language.operations import OPERATIONS
 from runner.printable import escape
-from runner.record.model import TracedBlock, TracedDevice, TracedNode, TracedValue
+from runner.record.model import PLACED, TracedBlock, TracedDevice, TracedNode, TracedValue
 from runner.sharding import ring
 from runner.show.colours import colours, ink
 from runner.show.console import wrapped
@@ -114,7 +114,14 @@ def read(node: TracedNode, devices: Sequence[TracedDevice], axes: Sequence[str])
     sent = _sent(node, before, collective.operation)
     over = OPERATIONS[collective.operation].over if collective.operation in OPERATIONS else None
     kept = "output" if over is not None and over.does == "ragged" else "zeros"
-    return Exchange(node.name, node.expression, tuple(collective.axes), node.origins.combined, tuple(rows), sent, kept)
+    title, expression = titled(node)
+    return Exchange(title, expression, tuple(collective.axes), node.origins.combined, tuple(rows), sent, kept)
+
+
+def titled(node: TracedNode) -> tuple[str, str]:
+    """The title of a line, which is its place in the user's file if it has one, and its expression."""
+    expression, _, place = node.expression.partition(PLACED)
+    return place or node.name, expression
 
 
 def _sent(node: TracedNode, before: TracedValue, operation: str) -> int | None:

@@ -74,7 +74,8 @@ def _title(trace: Trace) -> str:
 
 def _node(node: TracedNode, printer: _Printer, first: bool) -> tuple[str, str]:
     """Describe a node, and its value on every device."""
-    head = f"{node.name} = {node.expression}"
+    title, expression = exchange.titled(node)
+    head = f"{title} = {expression}" if title == node.name else f"{title}\n{expression}"
     if node.agrees is False:
         head += f"\nDIFFERS from the SPMD interpreter's by at most {node.max_abs_error:.3g}"
         head += ": the first value that does" if first else ""

@@ -986,7 +986,7 @@ class _FunctionReader:
         lines = {name for section in (BOTH, *SECTIONS) for name, _ in all_names(self.definition[section], (section,))}
         known = {*lines, *self.arrays, *self.trees, *self.paths}
         for name in self._mapping("constraints").keys() - self.constrained.keys():
-            if not isinstance(name, str) or name in known or "." in name or "," in name:
+            if name in known or "." in name or "," in name:
                 continue
             within = sorted(path for path in self.inside if name in path.split("/"))
             paths = {path for path in self.paths.values() if "/" in path}

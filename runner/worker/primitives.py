@@ -350,9 +350,10 @@ def _bitcast(application: Application) -> Term:
     return _as_bits(bits, f"uint{widths[1]}", application.result)
 
 
-_BITS = {name: np.dtype(name).itemsize * 8 for name in ("int8", "int16", "int32", "uint8", "uint16", "uint32")}
-_BITS |= {"int64": 64, "uint64": 64, "bfloat16": 16, "float16": 16, "float32": 32, "float64": 64}
-_BITS |= dict.fromkeys(("float8_e4m3fn", "float8_e5m2"), 8)
+_BITS = {
+    "int8": 8, "uint8": 8, "float8_e4m3fn": 8, "float8_e5m2": 8, "int16": 16, "uint16": 16, "bfloat16": 16,
+    "float16": 16, "int32": 32, "uint32": 32, "float32": 32, "int64": 64, "uint64": 64, "float64": 64,
+}  # fmt: skip
 """The number of bits of each dtype whose bits can be read."""
 
 

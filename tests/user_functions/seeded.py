@@ -325,3 +325,204 @@ def differences(x):
     n = lax.axis_size("ring")
     last = lax.ppermute(x[-1:], "ring", [((i + 1) % n, i) for i in range(n)])  # planted: the other way
     return x - jnp.concatenate([last, x[:-1]])
+
+
+# Attention, statistics, halos, steps, losses, experts and pipelines.
+
+
+def attention_whole(x, wq, wk, wv, wo):
+    q, k, v = x @ wq, x @ wk, x @ wv
+    s = jax.nn.softmax(q @ k.T / 8**0.5)
+    return (s @ v) @ wo
+
+
+def scale_missing(x, wq, wk, wv, wo):
+    k, v = lax.all_gather(x @ wk, "data", tiled=True), lax.all_gather(x @ wv, "data", tiled=True)
+    q = x @ wq
+    s = jax.nn.softmax(q @ k.T)  # planted: not divided
+    return (s @ v) @ wo
+
+
+def keys_not_gathered(x, wq, wk, wv, wo):
+    q = x @ wq
+    k = x @ wk  # planted: the keys of other shards
+    v = x @ wv
+    s = jax.nn.softmax(q @ k.T / 8**0.5)
+    return (s @ v) @ wo
+
+
+def swapped_values(x, wq, wk, wv, wo):
+    k = lax.all_gather(x @ wk, "data", tiled=True)
+    v = lax.all_gather(x @ wk, "data", tiled=True)  # planted: wk for wv
+    s = jax.nn.softmax((x @ wq) @ k.T / 8**0.5)
+    return (s @ v) @ wo
+
+
+def batch_norm_whole(x, g):
+    m = x.mean(0)
+    v = ((x - m) ** 2).mean(0)
+    return (x - m) * lax.rsqrt(v + 1e-5) * g
+
+
+def batch_norm_sum(x, g):
+    m = lax.psum(x.mean(0), "data")  # planted: psum for pmean
+    v = lax.pmean(((x - m) ** 2).mean(0), "data")
+    return (x - m) * lax.rsqrt(v + 1e-5) * g
+
+
+def batch_norm_axis(x, g):
+    m = lax.pmean(x.mean(0), "data")
+    v = lax.pmean(((x - m) ** 2).mean(0), "model")  # planted: over model
+    return (x - m) * lax.rsqrt(v + 1e-5) * g
+
+
+def wrong_block_whole(x, w):
+    return x @ w
+
+
+def wrong_slice(x, w):
+    whole = lax.all_gather(x, "data", tiled=True)
+    n = x.shape[0]
+    mine = lax.dynamic_slice_in_dim(whole, lax.axis_index("model") * n, n)  # planted: the other axis
+    return mine @ w
+
+
+def neighbour_slice(x, w):
+    whole = lax.all_gather(x, "data", tiled=True)
+    n = x.shape[0]
+    mine = lax.dynamic_slice_in_dim(whole, lax.axis_index("data") * n + 1, n)  # planted: one row on
+    return mine @ w
+
+
+def dropout_whole(x, seed):
+    key = jax.random.key(seed[0])
+    keep = jnp.concatenate([jax.random.bernoulli(jax.random.fold_in(key, i), 0.5, (4, 8)) for i in range(2)])
+    return jnp.where(keep, x / 0.5, 0.0)
+
+
+def dropout_key(x, seed):
+    key = jax.random.key(seed[0])
+    key = jax.random.fold_in(key, lax.axis_index("model"))  # planted: another axis
+    return jnp.where(jax.random.bernoulli(key, 0.5, x.shape), x / 0.5, 0.0)
+
+
+def dropout_scale(x, seed):
+    key = jax.random.fold_in(jax.random.key(seed[0]), lax.axis_index("data"))
+    return jnp.where(jax.random.bernoulli(key, 0.5, x.shape), x, 0.0)  # planted: not divided
+
+
+def stencil_whole(x):
+    left = jnp.concatenate([jnp.zeros((1, 8)), x[:-1]])
+    right = jnp.concatenate([x[1:], jnp.zeros((1, 8))])
+    return x - 0.25 * (left + right)
+
+
+def stencil_wrap(x):
+    n = 4
+    left = lax.ppermute(x[-1:], "ring", [(j, (j + 1) % n) for j in range(n)])  # planted: the ends wrap round
+    right = lax.ppermute(x[:1], "ring", [(j, j - 1) for j in range(1, n)])
+    return x - 0.25 * (jnp.concatenate([left, x[:-1]]) + jnp.concatenate([x[1:], right]))
+
+
+def stencil_first_row(x):
+    n = 4
+    left = lax.ppermute(x[:1], "ring", [(j, j + 1) for j in range(n - 1)])  # planted: the first row, not the last
+    right = lax.ppermute(x[:1], "ring", [(j, j - 1) for j in range(1, n)])
+    return x - 0.25 * (jnp.concatenate([left, x[:-1]]) + jnp.concatenate([x[1:], right]))
+
+
+def momentum_whole(w, m, x):
+    g = jax.grad(lambda w: jnp.mean(jnp.tanh(x @ w) ** 2))(w)
+    m = 0.9 * m + g
+    return w - 0.1 * m
+
+
+def momentum_summed(w, m, x):
+    g = jax.grad(lambda w: jnp.mean(jnp.tanh(x @ w) ** 2))(lax.pcast(w, "data", to="varying"))
+    m = 0.9 * m + lax.psum(g, "data")  # planted: psum for pmean
+    return w - 0.1 * m
+
+
+def momentum_stale(w, m, x):
+    g = lax.pmean(jax.grad(lambda w: jnp.mean(jnp.tanh(x @ w) ** 2))(lax.pcast(w, "data", to="varying")), "data")
+    n = 0.9 * m + g  # noqa: F841
+    return w - 0.1 * m  # planted: the old momentum
+
+
+def norm_clip_whole(g):
+    n = jnp.sqrt(jnp.sum(g**2))
+    return g * jnp.minimum(1.0, 1.0 / n)
+
+
+def clip_local(g):
+    n = jnp.sqrt(lax.psum(jnp.sum(g**2), "model"))  # planted: not over data
+    return g * jnp.minimum(1.0, 1.0 / n)
+
+
+def clip_root_first(g):
+    n = lax.psum(jnp.sqrt(jnp.sum(g**2)), ("data", "model"))  # planted: the sum of roots
+    return g * jnp.minimum(1.0, 1.0 / n)
+
+
+def xent_whole(h, w, y):
+    logits = h @ w
+    return jax.nn.logsumexp(logits, -1) - jnp.take_along_axis(logits, y[:, None], 1)[:, 0]
+
+
+def xent_edge(h, w, y):
+    logits = h @ w
+    n = logits.shape[1]
+    top = lax.pmax(logits.max(-1), "model")
+    total = jnp.sum(jnp.exp(logits - top[:, None]), -1)
+    total = lax.psum(total, "model")
+    local = y - lax.axis_index("model") * n
+    mine = (local >= 0) & (local <= n)  # planted: <= for <
+    label = jnp.where(mine, jnp.take_along_axis(logits, jnp.clip(local, 0, n - 1)[:, None], 1)[:, 0], 0.0)
+    return jnp.log(total) + top - lax.psum(label, "model")
+
+
+def xent_top(h, w, y):
+    logits = h @ w
+    n = logits.shape[1]
+    top = lax.pmax(logits.max(-1), "model")
+    total = lax.psum(jnp.sum(jnp.exp(logits - top[:, None]), -1), "model")
+    local = y - lax.axis_index("model") * n
+    mine = (local >= 0) & (local < n)
+    label = jnp.where(mine, jnp.take_along_axis(logits, jnp.clip(local, 0, n - 1)[:, None], 1)[:, 0], 0.0)
+    return jnp.log(total) - lax.psum(label, "model")  # planted: the maximum is not added
+
+
+def moe_whole(x, w, ids):
+    return jnp.einsum("td,tdf->tf", x, w[ids])
+
+
+def moe_expert(x, w, ids):
+    n = w.shape[0]
+    local = ids - lax.axis_index("data") * n  # planted: experts lie over model
+    mine = (local >= 0) & (local < n)
+    y = jnp.einsum("td,tdf->tf", x, w[jnp.clip(local, 0, n - 1)])
+    return lax.psum(jnp.where(mine[:, None], y, 0.0), "model")
+
+
+def pipeline_whole(x, w):
+    for i in range(4):
+        x = jnp.tanh(x @ w[i])
+    return x
+
+
+def pipeline_perm(x, w):
+    n, i = 4, lax.axis_index("ring")
+    h = lax.pcast(x, "ring", to="varying")
+    for _ in range(n):
+        y = jnp.tanh(h @ w[0])
+        h = lax.ppermute(y, "ring", [(j, (j + 2) % n) for j in range(n)])  # planted: two on
+    return lax.psum(jnp.where(i == 0, h, 0.0), "ring")
+
+
+def pipeline_last(x, w):
+    n, i = 4, lax.axis_index("ring")
+    h = lax.pcast(x, "ring", to="varying")
+    for _ in range(n):
+        y = jnp.tanh(h @ w[0])
+        h = lax.ppermute(y, "ring", [(j, (j + 1) % n) for j in range(n)])
+    return lax.psum(jnp.where(i == n - 1, h, 0.0), "ring")  # planted: the result is on the first

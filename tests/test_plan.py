@@ -108,6 +108,22 @@ def test_a_memory_limit_shards_the_weights_of_a_divisible_batch_too() -> None:
     assert found.best.held == 8 * 8 * 4 + 8 * 8 * 4 / 4 + 2 * (8 * 64 * 4) / 4 <= 2000
 
 
+def test_values_in_between_need_memory() -> None:
+    """Of h and gelu(h) a device has a quarter each; for the backward pass it keeps them, and the tanh inside."""
+    found, training = planned(mlp(64, {"model": 4})), planned(mlp(1024, {"model": 4}, loss=True))
+    assert found.best.needed == found.best.held + 2 * (64 * 64 * 4 / 4)
+    assert training.best.needed > training.best.held + 3 * (1024 * 64 * 4 / 4)
+
+
+def test_a_memory_limit_holds_for_values_in_between() -> None:
+    """With weights by columns and rows h is sharded; with whole ones its rows are, since y's are."""
+    free = mlp(64, {"model": 4}, loss=True)
+    needed = planned(free).best.needed
+    limited = planned(free | {"plan": {"memory": needed - 1}})
+    assert limited.best.needed < needed
+    assert limited.best.cost > limited.unlimited == pytest.approx(planned(free).best.cost)
+
+
 def test_a_product_is_computed_in_the_layout_of_its_line() -> None:
     """As compiled by JAX 0.10.2: x is gathered, where y by rows and an all-to-all would send a quarter."""
     arrays = {"x": (["B", "D"], ["model", None]), "w": (["D", "F"], [])}
@@ -429,6 +445,16 @@ def test_a_repeat_ends_as_it_begins_and_costs_as_often_as_it_runs() -> None:
     assert found.best.sent == 5 * 2 * 3 / 4 * (3 * 8 * 4)
 
 
+@pytest.mark.parametrize(("batch", "sent"), [(4, 2 * 3 / 4 * (4 * 32 * 4)), (16, 0.0)])
+def test_a_product_of_whole_operands_is_divided_if_its_result_is_small(batch: int, sent: float) -> None:
+    """As XLA compiles it: it gathers w rather than sum a larger y, so that w may as well be whole."""
+    arrays = {"x": (["B", "D"], []), "w": (["D", "F"], "auto")}
+    config = experiment({"model": 4}, {"B": batch, "D": 8, "F": 32}, arrays, {"y": "x @ w"}, {"y": []})
+    found = planned(config)
+    assert found.best.sent == sent
+    assert layouts(found) == {"w": ["model", None] if sent else [None, None]}
+
+
 def test_the_gradient_of_a_product_is_computed_in_the_layout_of_its_weight() -> None:
     """As compiled for CPUs by JAX 0.10.2: the cotangent of h is gathered, not the gradient sent all-to-all."""
     arrays = {"x": (["B", "D"], []), "w1": (["D", "F"], ["model", None]), "w2": (["F", "D"], ["model", None])}
@@ -501,6 +527,9 @@ def test_the_plan_with_a_gradient_equals_the_compiled_program(tmp_path: Path) ->
     assert done.returncode == 0, done.stdout + done.stderr
     (only,) = json.loads((tmp_path / "run" / "plan.json").read_text(encoding="utf-8"))["tried"]
     assert only["candidate"]["sent"] == only["programs"][0]["bytes_sent"]
+    # Arrays and outputs are less than a fifth of this.
+    needed = min(program["memory_bytes"] for program in only["programs"])
+    assert only["candidate"]["needed"] == pytest.approx(needed, rel=0.15)
 
 
 MODEL = """

@@ -576,6 +576,54 @@ def test_the_leaves_of_a_tree_are_laid_out_too(tree: Any, specs: Any, tmp_path: 
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
+NAMED = """
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+
+def init(n):
+    return {"up": jnp.ones((n, 4 * n)) / 7, "down": jnp.ones((4 * n, n)) / 9}
+
+
+def loss(params, x):
+    with jax.named_scope("mlp"):
+        hidden = checkpoint_name(jnp.tanh(x @ params["up"]), "hidden")
+        return jnp.mean((hidden @ params["down"]) ** 2)
+
+
+def step(params, x):
+    value, gradient = jax.value_and_grad(loss)(params, x)
+    return value, jax.tree.map(lambda w, g: w - 0.1 * g, params, gradient)
+"""
+
+
+def test_a_value_inside_of_a_users_step_and_its_weights_are_laid_out(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(NAMED, encoding="utf-8")
+    config = {
+        "name": "step",
+        "mesh": {"axes": ["model"], "shape": [4]},
+        "imports": {"model": "../../model.py"},
+        "arrays": {"params": {"tree": "model.init(8)"}, "x": {"shape": [3, 8]}},
+        "specs": {"{params,new}/*": "auto"},
+        "graph": {"value, new": "model.step(params, x)"},
+        "constraints": {"value/mlp/hidden": "auto"},
+        "outputs": {"value": []},
+        "plan": {"candidates": 0},
+        "program": "constraint",
+    }
+    done = _command(tmp_path, config)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads((tmp_path / "run" / "plan.json").read_text(encoding="utf-8"))["plan"]["best"]
+    # Three rows cannot be sharded: weights by columns and by rows, and one all-reduce forward.
+    assert found["layouts"]["constraints.value/mlp/hidden"] == [None, "model"]
+    again = ("--config-dir", str(tmp_path / "run/conf"), "+experiment=plan", f"hydra.run.dir={tmp_path / 'again'}")
+    ran = run_command(*again)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    record = json.loads((tmp_path / "again" / "result.json").read_text(encoding="utf-8"))
+    assert record["programs"]["constraint"]["bytes_sent"] == found["sent"]
+
+
 ONE = {"model": 1}
 REFUSED = {
     "nothing is to be found": (

@@ -244,7 +244,8 @@ def _of_graph(lines: Any) -> Any:
 def main(arguments: Sequence[str]) -> None:
     """Print a line of JSON for each case; `--llama`: the step of a layer alone; `--seconds 600`: as many as that takes.
 
-    `--target v5e_2x2`: cases compiled for hardware that is not here; `--scale 16`: larger ones; `--only backward`: cases whose name has this.
+    `--target v5e_2x2`: cases compiled for absent hardware; `--scale 16`: larger ones; `--only backward`: cases
+    whose name has this.
     In the end, by kinds of graphs: the cases, their median and largest regret, the mean of Kendall's tau.
     """
     if "--llama" not in arguments:

@@ -76,7 +76,7 @@ def _plan(configuration: Configuration, job: Job, workers: Workers) -> Status:
         planning = replace(planning, request=replace(planning.request, candidates=0))
     ranked = flow.ranked(planning, folder, lambda: configuration.sources, overrides, workers)
     for lowered in ranked.lowered:
-        _show_lowered(lowered, planning)
+        _show_lowered(lowered)
     if ranked.lowered:
         planning = ranked.planning
         _show_plan(planning)
@@ -105,10 +105,10 @@ def _plan(configuration: Configuration, job: Job, workers: Workers) -> Status:
     return "failed" if status == "passed" and ranked.least_memory is not None else status
 
 
-def _show_lowered(lowered: Lowered, planning: Planning) -> None:
+def _show_lowered(lowered: Lowered) -> None:
     print(
-        f"as compiled a device needs {bytes_text(lowered.needed)}, {bytes_text(round(lowered.held))} of it arrays and "
-        f"outputs: planned again, where these are at most {bytes_text(round(lowered.limit))}\n"
+        f"as compiled a device needs {bytes_text(lowered.needed)}, in the plan's model "
+        f"{bytes_text(round(lowered.planned))}: planned again, with this at most {bytes_text(round(lowered.limit))}\n"
     )
 
 
@@ -187,14 +187,16 @@ def _show_plan(planning: Planning) -> None:
     print_table(Table(("key", "layout", "next best", "since"), rows))
     cost = amount(plan.best.cost, least)
     print(
-        f"\nleast {least}: {cost}; a device sends {bytes_text(round(plan.best.sent))}, and holds "
-        f"{bytes_text(round(plan.best.held))} of arrays and outputs"
+        f"\nleast {least}: {cost}; a device sends {bytes_text(round(plan.best.sent))}, holds "
+        f"{bytes_text(round(plan.best.held))} of arrays and outputs, and needs {bytes_text(round(plan.best.needed))}"
     )
     print(f"{_optimality(planning)} ({plan.solver}, {plan.variables} variables)")
     if plan.memory is not None:
         more = plan.best.cost - plan.unlimited
         costs = f"costs {amount(more, least)}" if more > 1e-6 * plan.unlimited else "costs nothing"
         print(f"the limit of {bytes_text(round(plan.memory))} {costs}")
+        if plan.best.needed > plan.memory:
+            print("by the model no layouts that were looked at are within the limit: these need the least")
     for axes in plan.axes:
         print(f"  {axes.kind} over {listed(axes.axes)}: {bytes_text(round(axes.bytes))} in {axes.count}")
     for sentence in plan.parallelism:

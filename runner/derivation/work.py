@@ -32,6 +32,19 @@ def work_of(call: Call) -> Work:
     return Work(2.0 * math.prod(sizes.values()), arrays[0].dtype)
 
 
+def between(call: Call) -> float:
+    """The bytes of the value between two products of one operation, as of attention's weights; 0 for other operations.
+
+    Both products have as many multiply-adds; each element of the value takes part in one for each of the result's last
+    dimension.
+    """
+    row = OPERATIONS.get(call.name)
+    if row is None or row.multiply_adds is None or call.typed is None:
+        return 0.0
+    width = 4 if row.in_float32 else itemsize(call.typed.dtype)
+    return work_of(call).flops / 4 / call.typed.shape[-1] * width
+
+
 def traffic_of(call: Call, rule: Rule, in_memory: Collection[str]) -> Traffic:
     """What an operation computes and moves; a product reads and writes memory, others read operands `in_memory`."""
     work = work_of(call)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +22,8 @@ from runner.experiment.reader import read
 from runner.experiment.written import BOTH, all_names
 from runner.faults import InvalidExperiment, Key, invalid, key_text
 from runner.flow import functions
-from runner.layout import Parts
+from runner.graph.model import walk
+from runner.layout import Parts, Typed
 from runner.link.order import kind
 from runner.link.target import value_types_of
 from runner.link.workers import Workers
@@ -71,6 +73,17 @@ class Planning:
         paths = self.experiment.imports.paths
         named = {key: key.partition(".")[2].removesuffix(".spec") for key in self.plan.best.layouts}
         return {key: paths[name] for key, name in named.items() if name in paths}
+
+    @property
+    def values(self) -> dict[str, Typed]:
+        """The types of the values that have a name, by the paths of their lines."""
+        named = (
+            (equation.source.line.path, self.types.get(value.number))
+            for equation in walk(self.graph.computed("graph"))
+            for value in equation.results
+            if value.name
+        )
+        return {path: typed for path, typed in named if isinstance(typed, Typed)}
 
     def again(self, memory: float) -> Planning:
         """Return a plan that holds at most `memory` bytes per device. Raises `NoPlan`."""
@@ -206,8 +219,25 @@ def filled(planning: Planning, candidate: Candidate) -> dict[str, Any]:
         # A line in a function has no name that a constraint could use.
         if name in lines and name not in sections["outputs"]:
             sections["constraints"].setdefault(name, spec.json())
+    sizes = _verified_sizes(planning, candidate)
     # The first pattern that matches a path counts.
-    return {**definition, **sections, "arrays": arrays, "specs": paths | patterns, "plan": defaults}
+    return {
+        **definition, **sections, "arrays": arrays, "specs": paths | patterns, "verify_dims": sizes, "plan": defaults
+    }  # fmt: skip
+
+
+def _verified_sizes(planning: Planning, candidate: Candidate) -> dict[str, int]:
+    """Return `verify_dims`, with sizes raised to multiples that a candidate's layouts divide."""
+    experiment, sizes = planning.experiment, planning.experiment.verify_dims
+    shapes = {name: value.shape for name, value in planning.values.items()}
+    shapes |= {array.name: array.shape for array in experiment.arrays}
+    parts = dict.fromkeys(sizes, 1)
+    for key, spec in (*candidate.layouts.items(), *candidate.constraints.items()):
+        for size, axes in zip(shapes.get(key.removesuffix(".spec").rpartition(".")[2], ()), spec, strict=False):
+            for name in sizes:
+                if experiment.dims.get(name) == size:
+                    parts[name] = math.lcm(parts[name], experiment.mesh.axis_size(axes))
+    return {name: math.ceil(size / parts[name]) * parts[name] for name, size in sizes.items()}
 
 
 def anywhere(definition: Mapping[str, Any], sources: Callable[[], Sources]) -> dict[str, Any]:

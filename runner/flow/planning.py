@@ -16,8 +16,7 @@ from runner.faults import Key, invalid, key_text
 from runner.flow import functions
 from runner.flow.layouts import Planning, filled, typed
 from runner.flow.run import run
-from runner.graph.model import walk
-from runner.layout import Spec, Typed
+from runner.layout import Spec
 from runner.link.workers import Workers
 from runner.planning.plan import Candidate, NoPlan, Wanted, plan
 from runner.record.model import CompiledProgram, Record, Status
@@ -67,11 +66,11 @@ class Tried:
 class Lowered:
     """The reason to plan again: a candidate needs more memory as compiled than the limit.
 
-    - `needed`: its bytes as compiled; `held`: its arrays and outputs; `limit`: their limit in the next plan.
+    - `needed`: its bytes as compiled; `planned`: those in the plan's model; `limit`: theirs in the next plan.
     """
 
     needed: int
-    held: float
+    planned: float
     limit: float
 
 
@@ -96,14 +95,7 @@ def too_large(planning: Planning) -> str | None:
     experiment = planning.graph
     if experiment.target.topology is not None:
         return None
-    typed_values = (
-        (equation.source.line.path, planning.types.get(value.number))
-        for equation in walk(experiment.computed("graph"))
-        for value in equation.results
-        if value.name
-    )
-    shapes = {path: value for path, value in typed_values if isinstance(value, Typed)}
-    seconds = effort.effort(experiment, {"graph": shapes}).seconds
+    seconds = effort.effort(experiment, {"graph": planning.values}).seconds
     if seconds <= experiment.timeout:
         return None
     return (
@@ -117,7 +109,7 @@ def ranked(
 ) -> Ranked:
     """Compile, verify and rank the best candidates and the competitors by the compiled programs.
 
-    If the best candidate exceeds the memory limit, plan again with a limit reduced by the excess, a few times.
+    If the best candidate exceeds the memory limit, plan again with a limit lowered by the ratio, a few times.
     """
     request, lowered = planning.request, list[Lowered]()
     rivals = list(competitors(planning, folder, sources, workers)) if request.candidates else []
@@ -138,7 +130,7 @@ def ranked(
         if over is None or len(lowered) == _ROUNDS:
             break
         smaller = _smaller(planning, over.limit)
-        if smaller is None:
+        if any(dict(attempt.candidate.layouts) == dict(smaller.plan.best.layouts) for attempt in tried):
             break
         planning = smaller
         lowered.append(replace(over, limit=planning.plan.memory or over.limit))
@@ -164,17 +156,19 @@ def _over(tried: Sequence[Tried], planning: Planning) -> Lowered | None:
     ]
     if not needed:
         return None
-    limit = best.held - (min(needed) - request.memory)
-    return Lowered(needed=min(needed), held=best.held, limit=max(limit, 1.0))
+    # What the compiler needs in another plan is taken to be in the same ratio to the model's.
+    limit = best.needed * request.memory / min(needed)
+    return Lowered(needed=min(needed), planned=best.needed, limit=max(limit, 1.0))
 
 
-def _smaller(planning: Planning, limit: float) -> Planning | None:
-    """Return the plan within a lower limit, or the one that holds the least; None if no plan holds less than this."""
+def _smaller(planning: Planning, limit: float) -> Planning:
+    """Return the plan within a lower limit, or that which needs the least."""
     try:
         return planning.again(limit)
     except NoPlan as error:
-        held = planning.plan.best.held
-        return planning.again(error.least) if error.least is not None and error.least < held * (1 - 1e-6) else None
+        if error.least is None:
+            raise
+        return planning.again(error.least)
 
 
 def _is_within(program: Compiled, request: PlanRequest) -> bool:
@@ -245,11 +239,11 @@ def competitors(
     for number, file in enumerate(planning.request.competitors):
         key = ("plan", "competitors", number)
         layouts, constraints = _by_hand(planning, home / file, file, key)
-        bare = Candidate(layouts=layouts, constraints=constraints, cost=0.0, sent=0.0, held=0.0)
+        bare = Candidate(layouts=layouts, constraints=constraints, cost=0.0, sent=0.0, held=0.0, needed=0.0)
         definition = functions.traced(filled(planning, bare), folder / f"trees_{number}", sources, workers)
         graph, types = typed(read(definition), folder, sources, workers)
         costs = plan(graph, types, Wanted(planning.request.least, (), None, planning.request.seconds)).best
-        yield file, replace(bare, cost=costs.cost, sent=costs.sent, held=costs.held)
+        yield file, replace(bare, cost=costs.cost, sent=costs.sent, held=costs.held, needed=costs.needed)
 
 
 def _by_hand(planning: Planning, path: Path, file: str, key: Key) -> tuple[dict[str, Spec], dict[str, Spec]]:

@@ -17,7 +17,7 @@ import numpy as np
 from runner.language.operations import OPERATIONS
 from runner.planning.model import Layable, RuledOperation
 from runner.planning.network import Choice, Costs
-from runner.planning.tables import Tables
+from runner.planning.tables import Tables, by_tensor
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Memory:
         self._tables, self._layable = tables, tables.layable
         self._steps = _Schedule(tables.layable)
         self._shared: dict[Hashable, Costs] = {}
-        self._weights: dict[int, Mapping[tuple[int, ...], Costs]] = {}
+        self._means: dict[tuple[int, ...], Mapping[tuple[int, ...], Costs]] = {}
 
     def needed(self, choice: Choice) -> float:
         """The most bytes that a device needs at a time."""
@@ -47,16 +47,30 @@ class Memory:
         """The step at which a device needs most."""
         return int(self._profile(choice).argmax())
 
-    def at(self, step: int) -> Mapping[tuple[int, ...], Costs]:
-        """The bytes at a step, for each choice of a variable, or of two."""
-        if step not in self._weights:
-            weights: dict[tuple[int, ...], Costs] = {}
+    @cached_property
+    def least(self) -> float:
+        """The least bytes that arrays and outputs take."""
+        alone = self._tables.network.alone
+        return sum(
+            float(costs[np.isfinite(alone[at])].min()) for at, costs in by_tensor(self._tables).items() if costs.size
+        )
+
+    def mean(self, steps: tuple[int, ...]) -> Mapping[tuple[int, ...], Costs]:
+        """The mean bytes at some steps, for each choice of a variable, or of two in the order of their numbers."""
+        if steps not in self._means:
+            means: dict[tuple[int, ...], Costs] = {}
+            shared: dict[tuple[int, float], Costs] = {}
             for buffer in self._buffers:
-                if buffer.first <= step <= buffer.last:
-                    known = weights.get(buffer.variables)
-                    weights[buffer.variables] = buffer.costs if known is None else known + buffer.costs
-            self._weights[step] = weights
-        return self._weights[step]
+                share = sum(buffer.first <= step <= buffer.last for step in steps) / len(steps)
+                if not share:
+                    continue
+                key = id(buffer.costs), share
+                if key not in shared:
+                    shared[key] = share * buffer.costs
+                known = means.get(buffer.variables)
+                means[buffer.variables] = shared[key] if known is None else known + shared[key]
+            self._means[steps] = means
+        return self._means[steps]
 
     def _profile(self, choice: Choice) -> Costs:
         changes = np.zeros(self._steps.last + 2)
@@ -68,7 +82,7 @@ class Memory:
 
     @cached_property
     def _buffers(self) -> tuple[_Buffer, ...]:
-        return tuple([*self._held(), *self._between(), *self._copied(), *self._differentiated()])
+        return (*self._held(), *self._between(), *self._copied(), *self._differentiated())
 
     def _held(self) -> Iterator[_Buffer]:
         """Yield arrays and outputs, which stay in memory."""
@@ -86,6 +100,11 @@ class Memory:
                 many = tensors[at].steps if last > steps.turn >= first else 1
                 yield _Buffer((at,), self._of_tensor(at, many), first, last)
         for number, operation in enumerate(self._layable.operations):
+            row = OPERATIONS.get(operation.called)
+            if operation.differentiated and row is not None and row.key in _EXPONENTIAL:
+                for at in (operand.tensor for operand in operation.operands if tensors[operand.tensor].differentiated):
+                    costs = self._of_tensor(at, operation.steps)
+                    yield _Buffer((at,), costs, steps.forward(number), steps.backward(number))
             if not operation.inside:
                 continue
             variable = self._tables.variable(number)
@@ -93,7 +112,7 @@ class Memory:
             forward, back = steps.forward(number), steps.backward(number)
             yield _Buffer((variable,), 2 * shares, forward, forward)
             if operation.differentiated:
-                yield _Buffer((variable,), shares * operation.steps, forward + 1, back)
+                yield _Buffer((variable,), 2 * shares * operation.steps, forward + 1, back)
                 yield _Buffer((variable,), 2 * shares, back, back)
 
     def _copied(self) -> Iterator[_Buffer]:
@@ -213,6 +232,13 @@ class _Schedule:
         for at, step in self.made.items():
             until[at] = max(until.get(at, step), until.get(passed.get(at, -1), step), step)
         return until
+
+
+_EXPONENTIAL = frozenset({
+    "exp", "expm1", "tanh", "sigmoid", "silu", "gelu", "elu", "selu", "softplus", "mish", "log_sigmoid", "softmax",
+    "log_softmax", "logsumexp", "erf",
+})  # fmt: skip
+"""Operations with an exponential inside, which XLA keeps for the backward pass rather than computing it again."""
 
 
 def _is_linear(operation: RuledOperation) -> bool:

@@ -39,17 +39,17 @@ class Passed:
 
 
 class Messages:
-    """The messages between a network's tables, kept as a warm start for networks that differ only in `alone`."""
+    """The messages between a network's tables, kept as a warm start for networks with the same pairs."""
 
     def __init__(self, pairs: Mapping[tuple[int, int], Costs], sizes: Sequence[int]) -> None:
         self._before: list[list[int]] = [[] for _ in sizes]
         self._after: list[list[int]] = [[] for _ in sizes]
         self._costs: dict[tuple[int, int], Costs] = {}
+        """The costs of the present network's pairs, in both directions."""
         self._messages: dict[tuple[int, int], Costs] = {}
-        for (a, b), costs in pairs.items():
+        for a, b in pairs:
             self._after[a].append(b)
             self._before[b].append(a)
-            self._costs[a, b], self._costs[b, a] = costs, costs.T
             self._messages[a, b], self._messages[b, a] = np.zeros(sizes[b]), np.zeros(sizes[a])
         chains = (max(len(after), len(before), 1) for after, before in zip(self._after, self._before, strict=True))
         self._share = [1.0 / many for many in chains]
@@ -63,6 +63,8 @@ class Messages:
 
     def passed(self, network: Network, sweeps: int, until: float) -> Passed:
         """Pass messages until the gap is closed, `sweeps` are done, or the clock reaches `until`."""
+        for (a, b), costs in network.pairs.items():
+            self._costs[a, b], self._costs[b, a] = costs, costs.T
         choice = greedy(network)
         cost, bound = network.cost(choice), trivial_bound(network)
         lower = [np.full(len(costs), -np.inf) for costs in network.alone]

@@ -58,6 +58,7 @@ class RuledOperation:
     - `work`: the flops of its products; `stored`: whether its result is written to memory.
     - `results`: the numbers of its tensors; `steps`: how often it runs.
     - `differentiated`: whether the backward pass runs through it.
+    - `inside`: the bytes of a value between its products, such as an attention's weights, on all devices together.
     """
 
     called: str
@@ -70,6 +71,7 @@ class RuledOperation:
     work: Work = field(default_factory=Work)
     stored: bool = False
     differentiated: bool = False
+    inside: float = 0.0
 
 
 Passing: TypeAlias = Literal["as it is", "slice", "stack"]
@@ -95,6 +97,8 @@ class Layable:
     - `named`: the tensors of the graph's lines, by the names that `constraints` may use.
     - `paths`: the paths of the leaves of trees, by the names of their arrays and outputs; `frames`: the lines of the
       user's Python, by the paths of the graph's lines.
+    - `forward`: the number of operations before the first one that reads a gradient; None if none does.
+    - `gradients`: the operations that read the gradient of an array, by the number of the array's tensor.
     - `notes`: what is unknown, and therefore taken as whole or free of cost.
     """
 
@@ -106,6 +110,8 @@ class Layable:
     values: dict[int, tuple[int, ...] | None] = field(default_factory=dict[int, tuple[int, ...] | None])
     paths: Mapping[str, str] = field(default_factory=dict[str, str])
     frames: dict[str, Frame] = field(default_factory=dict[str, Frame])
+    forward: int | None = None
+    gradients: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
     notes: list[str] = field(default_factory=list[str])
 
     def label(self, tensor: int) -> str:

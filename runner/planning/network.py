@@ -39,19 +39,36 @@ class Network:
         """The number of entries of all pairs together."""
         return sum(costs.size for costs in self.pairs.values())
 
-    def plus(self, extra: Mapping[int, Costs]) -> Network:
-        """The network with extra costs for the choices of some variables."""
-        alone = list(self.alone)
-        for at, costs in extra.items():
-            alone[at] = alone[at] + costs
-        return replace(self, alone=tuple(alone))
+    @property
+    def largest(self) -> float:
+        """The largest cost of a pair."""
+        return max(
+            (float(costs.max()) for costs in {id(each): each for each in self.pairs.values()}.values()), default=0.0
+        )
+
+    def plus(self, extra: Mapping[tuple[int, ...], Costs], factor: float = 1.0) -> Network:
+        """The network with extra costs, times a factor, for the choices of some variables and pairs that it has."""
+        alone, pairs = list(self.alone), dict(self.pairs)
+        # Pairs that share a table keep sharing it.
+        shared: dict[tuple[int, int], Costs] = {}
+        for variables, costs in extra.items():
+            if len(variables) == 1:
+                (at,) = variables
+                alone[at] = alone[at] + factor * costs
+            else:
+                a, b = variables
+                key = id(pairs[a, b]), id(costs)
+                if key not in shared:
+                    shared[key] = pairs[a, b] + factor * costs
+                pairs[a, b] = shared[key]
+        return replace(self, alone=tuple(alone), pairs=pairs)
 
 
 def fixed(network: Network, variable: int, number: int) -> Network:
     """The network in which a variable has only one choice."""
     only = np.full(len(network.alone[variable]), np.inf)
     only[number] = 0.0
-    return network.plus({variable: only})
+    return network.plus({(variable,): only})
 
 
 def restricted(network: Network, kept: Sequence[Numbers]) -> Network:

@@ -14,23 +14,26 @@ from runner.experiment.auto import Least
 from runner.experiment.model import Experiment
 from runner.layout import Parts, Spec
 from runner.planning.front import front, undominated
-from runner.planning.network import Choice, Costs, Network
+from runner.planning.memory import Memory
+from runner.planning.network import Choice, Network
 from runner.planning.parallelism import parallelism
 from runner.planning.reading import layable
 from runner.planning.solving import SECONDS, Solution, Solver
-from runner.planning.tables import Tables, by_tensor, held
+from runner.planning.tables import Tables, held
 from runner.words import listed
 
 _ROUNDS = 24
 """The most prices per byte of memory that are tried."""
+
+_IDLE = 6
+"""The number of higher prices after which no choice that needs less is expected."""
 
 
 @dataclass(frozen=True)
 class Wanted:
     """The objective of a plan.
 
-    - `least`: the cost to minimise; `memory`: the bytes that a device may hold of arrays and outputs, None for no
-      limit.
+    - `least`: the cost to minimise; `memory`: the bytes that a device may need, None for no limit.
     - `free`: the keys of the layouts to choose; `seconds`: the time limit of the search.
     - `beside`: further costs; with them the plan has a front of plans that no other one beats in all.
     """
@@ -85,7 +88,7 @@ class Candidate:
     """Layouts by key, and their costs.
 
     - `constraints`: the layouts of lines, by name; `sent`: the bytes that a device sends; `held`: the bytes that it
-      holds of arrays and outputs.
+      holds of arrays and outputs; `needed`: the most bytes that it needs at a time, values in between included.
     - `costs`: on a front, each of the costs that are to be small.
     """
 
@@ -94,6 +97,7 @@ class Candidate:
     cost: float
     sent: float
     held: float
+    needed: float
     costs: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
@@ -162,12 +166,12 @@ def plan(experiment: Experiment, types: Parts, wanted: Wanted) -> LayoutPlan:
     graph = layable(experiment, types, wanted.free)
     divided = any(each.divided for each in every.values())
     tables = Tables(experiment.mesh, graph, prices, divided=divided)
-    network = tables.network
+    network, memory = tables.network, Memory(tables)
     solver = Solver(network.pairs, [len(costs) for costs in network.alone])
     # Reserve time for the search, however long the tables took.
     until = max(began + wanted.seconds, time.perf_counter() + wanted.seconds / 3)
-    solution, priced, unlimited = _within(solver, network, by_tensor(tables), wanted.memory, until)
-    alternatives, others = _others(tables, network, solver, priced, solution.choice, wanted)
+    solution, priced, unlimited = _within(solver, network, memory, wanted.memory, until)
+    alternatives, others = _others(tables, memory, solver, priced, solution.choice, wanted)
     points: list[Candidate] = []
     if wanted.beside:
         beside = {
@@ -177,13 +181,13 @@ def plan(experiment: Experiment, types: Parts, wanted: Wanted) -> LayoutPlan:
         choices = undominated(list(beside.values()), [solution.choice, *front(list(beside.values()), wanted.seconds)])
         for choice in choices:
             costs = {least: of_least.cost(choice) for least, of_least in beside.items()}
-            points.append(replace(_candidate(tables, choice), costs=costs))
+            points.append(replace(_candidate(tables, memory, choice), costs=costs))
     unknown = [*graph.notes, *tables.notes]
     for each in every.values():
         unknown += each.unknown if isinstance(each, EstimatedSeconds) else ()
     return LayoutPlan(
         least=wanted.least,
-        best=_candidate(tables, solution.choice),
+        best=_candidate(tables, memory, solution.choice),
         bound=solution.bound,
         proved=solution.proved,
         solver=solution.solver,
@@ -206,12 +210,14 @@ def plan(experiment: Experiment, types: Parts, wanted: Wanted) -> LayoutPlan:
 
 
 def _within(
-    solver: Solver, network: Network, held_bytes: Mapping[int, Costs], limit: float | None, until: float
+    solver: Solver, network: Network, memory: Memory, limit: float | None, until: float
 ) -> tuple[Solution, Network, float]:
     """The best choice within the memory limit, the network with memory priced in, and the cost without the limit.
 
-    The price per byte is found by bisection. The cheapest choice at a price is the best of those that hold no more than
-    it does; its cost, less what the limit costs at this price, is a lower bound. Raises `NoPlan`.
+    The price per byte is found by bisection. The cheapest choice at a price is the best of those that need no more than
+    it does; its cost, less what the limit costs at this price, is a lower bound. What is needed at the steps at which
+    choices needed most has the same price at each of them. If no choice within the limit is met, that which needs least
+    is taken. Raises `NoPlan` if arrays and outputs exceed the limit already.
     """
 
     def solved(priced: Network, share: float) -> Solution:
@@ -221,38 +227,40 @@ def _within(
 
     solution = solved(network, 1.0 if limit is None else 0.5)
     unlimited = solution.cost
-
-    def holds(choice: Choice) -> float:
-        return sum(float(costs[choice[at]]) for at, costs in held_bytes.items())
-
-    if limit is None or holds(solution.choice) <= limit:
+    if limit is None or memory.needed(solution.choice) <= limit:
         return solution, network, unlimited
-    least = sum(float(costs[np.isfinite(network.alone[at])].min(initial=np.inf)) for at, costs in held_bytes.items())
-    if least > limit:
-        message = f"no layout fits: arrays and outputs take {round(least)} bytes of a device at least"
-        raise NoPlan(message, least)
-    low, high, price = 0.0, None, max(abs(solution.cost), 1e-12) / limit
+    if memory.least > limit:
+        message = f"no layout fits: arrays and outputs take {round(memory.least)} bytes of a device at least"
+        raise NoPlan(message, memory.least)
+    low, high, price = 0.0, None, max(abs(solution.cost), 1e-3 * network.largest, 1e-12) / limit
     best: tuple[Solution, Network] | None = None
-    bound = solution.bound
+    smallest, idle = (memory.needed(solution.choice), solution, network), 0
+    bound, steps = solution.bound, [memory.peak(solution.choice)]
     for _ in range(_ROUNDS):
-        priced = network.plus({at: price * costs for at, costs in held_bytes.items()})
+        priced = network.plus(memory.mean(tuple(steps)), price)
         cheapest = solved(priced, 0.25)
         bound = max(bound, cheapest.bound - price * limit)
-        if holds(cheapest.choice) <= limit:
-            high, cost = price, network.cost(cheapest.choice)
-            if best is None or cost < best[0].cost:
-                best = replace(cheapest, cost=cost), priced
+        needed, peak = memory.needed(cheapest.choice), memory.peak(cheapest.choice)
+        cheapest = replace(cheapest, cost=network.cost(cheapest.choice))
+        idle += 1
+        if needed < smallest[0]:
+            smallest, idle = (needed, cheapest, priced), 0
+        if needed <= limit:
+            high = price
+            if best is None or cheapest.cost < best[0].cost:
+                best = cheapest, priced
             if _more(best[0].cost, bound) == 0.0:
                 break
         else:
             low = price
-        if best is not None and time.perf_counter() > until:
+            if peak not in steps:
+                steps.append(peak)
+        if time.perf_counter() > until or (high is None and idle == _IDLE):
             break
         price = price * 16 if high is None else (low + high) / 2
     if best is None:
-        # No price that was tried reaches the limit: take the cheapest of the choices that hold the least.
-        smallest = network.plus({at: np.where(costs > costs.min(), np.inf, 0.0) for at, costs in held_bytes.items()})
-        best = solved(smallest, 1.0), smallest
+        _, least, priced = smallest
+        return replace(least, bound=min(solution.bound, least.cost)), priced, unlimited
     return replace(best[0], bound=min(bound, best[0].cost)), best[1], unlimited
 
 
@@ -260,10 +268,11 @@ def _within(
 
 
 def _others(
-    tables: Tables, network: Network, solver: Solver, priced: Network, chosen: Choice, wanted: Wanted
+    tables: Tables, memory: Memory, solver: Solver, priced: Network, chosen: Choice, wanted: Wanted
 ) -> tuple[list[Alternative], list[Candidate]]:
     """The next best layout of each key, and the cheapest plans with these, the best first."""
-    free, lying = tables.layable.free, tables.lying
+    free, lying, network = tables.layable.free, tables.lying, tables.network
+    limit = None if wanted.memory is None else max(wanted.memory, memory.needed(chosen))
     beside = solver.beside(priced, chosen, set(free.values()))
     seconds: dict[str, tuple[float, int]] = {}
     for key, at in free.items():
@@ -290,10 +299,10 @@ def _others(
         else:
             more = _more(network.cost(second), network.cost(chosen))
             since = _since(tables, chosen, second)
-            if wanted.memory is not None and held(tables, second) > wanted.memory:
-                since = "the next best one holds more than the limit"
+            if limit is not None and memory.needed(second) > limit:
+                since = "the next best one needs more than the limit"
             else:
-                candidate = _candidate(tables, second)
+                candidate = _candidate(tables, memory, second)
                 candidates.setdefault(tuple(candidate.layouts.values()), candidate)
         alternatives.append(Alternative(key=key, spec=spec, next=following, more=more, since=since))
     return alternatives, sorted(candidates.values(), key=lambda candidate: candidate.cost)
@@ -331,7 +340,7 @@ def _by_what(tables: Tables, choice: Choice) -> dict[tuple[str, str], float]:
 # A choice in words and numbers.
 
 
-def _candidate(tables: Tables, choice: Choice) -> Candidate:
+def _candidate(tables: Tables, memory: Memory, choice: Choice) -> Candidate:
     lying, layable_ = tables.lying, tables.layable
     constraints = {
         name: lying[at].spec(choice[at])
@@ -344,6 +353,7 @@ def _candidate(tables: Tables, choice: Choice) -> Candidate:
         cost=tables.network.cost(choice),
         sent=sum(each.sending.sent * each.times for each in tables.sendings(choice)),
         held=held(tables, choice),
+        needed=memory.needed(choice),
     )
 
 

@@ -14,7 +14,7 @@ from runner.derivation.facts import leaves
 from runner.derivation.ruling import Ruled, Rulings
 from runner.derivation.scopes import Names
 from runner.derivation.values import DeviceValue
-from runner.derivation.work import work_of
+from runner.derivation.work import between, work_of
 from runner.derivation.writer import below
 from runner.experiment.model import Experiment
 from runner.graph.model import Equation, Graph, Operand, Ref, Repeat
@@ -53,6 +53,8 @@ class _LayableReader:
         self._names = Names(experiment, types)
         self._rulings = Rulings()
         self._tensors = self.layable.values
+        self._gradients: dict[int, int] = {}
+        """The tensors of the arrays whose gradients are values, by the numbers of these."""
         self._bounds: dict[int, int | None] = {}
         """The exclusive bounds on integers, by the number of the tensor."""
 
@@ -74,7 +76,8 @@ class _LayableReader:
             self._tensors[numbers[array.name]] = (seen,)
         for name in experiment.grad.names if experiment.grad else ():
             # A gradient has the layout of its array, unless `outputs` gives another.
-            at = arrays[name.partition(".")[2]]
+            at = of = arrays[name.partition(".")[2]]
+            self.layable.gradients[of] = []
             if name in experiment.implied:
                 self.layable.tensors[at].copies += 1
             else:
@@ -82,6 +85,7 @@ class _LayableReader:
                 self.layable.tensors[at].copies = 1
             if name in numbers:
                 self._tensors[numbers[name]] = (at,)
+                self._gradients[numbers[name]] = of
         self._run(graph, 1, inside=False)
         for name, spec in experiment.results.items():
             tensors = self._tensors.get(graph.names[name])
@@ -195,6 +199,8 @@ class _LayableReader:
         read: dict[str, _Tensors] = {}
         for place, part in leaves(statics, equation):
             tensors = read[place] = self._read(part)
+            if isinstance(part, Ref) and part.number in self._gradients:
+                self._reads_gradient(self._gradients[part.number])
             typed = names.type_of(part)
             if typed is None or not tensors:
                 values[place] = DeviceValue(Name(place), None, Spec())
@@ -205,6 +211,12 @@ class _LayableReader:
                 )
         ruled = self._rulings.of(names, equation, values, free=False, alone=False)
         return self._operation(equation, ruled, read, steps)
+
+    def _reads_gradient(self, array: int) -> None:
+        """Note that the next operation reads the gradient of an array."""
+        layable = self.layable
+        layable.forward = len(layable.operations) if layable.forward is None else layable.forward
+        layable.gradients[array].append(len(layable.operations))
 
     def _element(self, several: tuple[int, ...], at: Operand) -> _Tensors:
         """The tensor of `parts[1]`; None if the index is not static."""
@@ -241,6 +253,7 @@ class _LayableReader:
                 steps,
                 work,
                 bool(work.flops),
+                inside=between(call),
             )
         )
         return results or None

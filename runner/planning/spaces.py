@@ -226,9 +226,10 @@ class _Completion:
 
 def _shortest(direct: Costs) -> Costs:
     """The costs of the cheapest paths between all pairs, from the costs of single steps."""
-    cost = direct.copy()
+    cost, joined = direct.copy(), np.empty_like(direct)
     for through in range(len(cost)):
-        np.minimum(cost, cost[:, through, None] + cost[None, through, :], out=cost)
+        np.add(cost[:, through, None], cost[None, through, :], out=joined)
+        np.minimum(cost, joined, out=cost)
     return cost
 
 

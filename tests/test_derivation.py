@@ -79,6 +79,7 @@ EXPRESSIONS = {
     "diagonal": "einsum('ii->i', a @ b)",
     "tensordot": "tensordot(t, a, axes=[[1, 2], [0, 1]])",
     "tensordot of single dimensions": "tensordot(t, a, axes=(1, 0))",
+    "dynamic_slice of all": "dynamic_slice_in_dim(a, k[0], 8, axis=0) + a",
     "dynamic_slice at a place that is read": "dynamic_slice(a, (k[0] % 4, 0), shape(b[:4, :4]))",
     "dot_general": "dot_general(t, a, (((2, 1), (1, 0)), ((), ())))",
     "dot_general of a batch": "dot_general(t, t, (((2,), (2,)), ((0, 1), (0, 1))))",

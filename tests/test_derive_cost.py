@@ -65,9 +65,9 @@ def test_time_sends_more_bytes_where_the_product_would_take_longer_and_says_so()
     assert lines == {"C": f"all_gather({product}, 'x', axis=0, tiled=True, to='invarying')"}
     assert sent == (3 / 4 + 3) * 8192 * 2048 * 2
     assert notes == [
-        "'C' takes the least time, not the fewest bytes: 2.09 ms for 126 MB and 2.75e+11 flops; "
-        "not 3.51 ms for 101 MB and 1.1e+12 flops",
-        "the layouts are chosen for the whole graph: a device sends 126 MB, line by line 201 MB",
+        "'C' takes the least time, not the fewest bytes: 2.09 ms with 126 MB and 2.75e+11 flops on each device; "
+        "with 101 MB and 1.1e+12 flops it would be 3.51 ms",
+        "the layouts are chosen for the whole graph: 2.09 ms, line by line 2.84 ms",
         "chosen by the estimated time on TPU v5p, here 2.09 ms",
     ]
 

@@ -120,6 +120,7 @@ ONCE_WRONG = {
     "one that a label sums": "einsum('bi,bj->ij', F[:1], F)",
     "eigenvectors of what is not finite": "eigh(F[:, :4] / (F[0, 0] - F[0, 0]))[1]",
     "singular values of which some are not": "svd(stack([F, F / (F[0, 0] - F[0, 0])]))[1]",
+    "frequencies of no samples": "F[:1, :1] * rfftfreq(0, 0.5) + sum(fftfreq(0))",
     "rows that there are not": "lu_pivots_to_permutation(astype(abs(F[0, :4]) * 9, 'int32'), 8)",
     "complex numbers that SciPy does not take": "expit(F + 2j) + logit(F + 2j)",
 }

@@ -42,7 +42,7 @@ def _expanded(config: DictConfig) -> DictConfig:
         return config
     if (twice := files.chosen_twice(content)) is not None:
         raise ConfigCompositionException(f"two options of {twice}")
-    kept = OmegaConf.masked_copy(config, [key for key in config if key not in options])
+    kept = OmegaConf.masked_copy(config, [str(key) for key in config if key not in options])
     kept["defaults"] = [*defaults, *({f"override /{group}": option} for group, option in options.items())]
     return kept
 

@@ -200,11 +200,14 @@ class Expressions:
         if sent(choice) > sent(fewest) * _CLOSE and seconds(fewest) > seconds(choice) * _CLOSE:
             flops = work_of(ruled.call).flops
             mine, other = (
-                f"{time_text(seconds(way))} for {bytes_text(round(sent(way)))}"
-                + (f" and {flops / way.shards:.3g} flops" if flops else "")
+                f"{bytes_text(round(sent(way)))}" + (f" and {_counted(flops / way.shards)} flops" if flops else "")
                 for way in (choice, fewest)
             )
-            self.names.note(f"'{self.names.line}' takes the least time, not the fewest bytes: {mine}; not {other}")
+            took, longer = (time_text(seconds(way)) for way in (choice, fewest))
+            self.names.note(
+                f"'{self.names.line}' takes the least time, not the fewest bytes: {took} with {mine} on each device; "
+                f"with {other} it would be {longer}"
+            )
 
     def _spread_out(self, term: Term, axes: Collection[str]) -> Term:
         """Cast an array with a gradient to varying over `axes`, once before the loop around it.
@@ -272,3 +275,7 @@ class Expressions:
                 axes = axes[:-1]
             spec.append(axes)
         return Spec(spec)
+
+
+def _counted(flops: float) -> str:
+    return f"{flops:,.0f}" if flops < 1e6 else f"{flops:.3g}"

@@ -289,7 +289,10 @@ def _dynamic(call: Call) -> tuple[list[Taken], list[int]]:
 def _as_dynamic(site: Site, takes: list[Taken], whole: int | None) -> Term:
     given = site.argument("slice_sizes")
     if given is None:
-        return site.rewritten() if whole is None else site.x
+        _, axis = _starts(site.call, len(takes))
+        # A slice of the size of its dimension is the operand: its start is clamped to 0.
+        all_of_it = axis is not None and takes[axis].count is None and site.over(axis)
+        return site.x if all_of_it or whole is not None else site.rewritten()
     sizes = given.items if isinstance(given, Group) else map(Const, site.call.static("slice_sizes"))
     local = [divided(site.part("", size), site.parts((d,))) for d, size in enumerate(sizes)]
     if whole is None:

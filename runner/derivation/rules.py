@@ -443,7 +443,9 @@ def _completed(
         sendings.append(collective(prices, mesh, "reduce-scatter", axes, held / rounds))
         held, entries[dimension] = held / n, (*entries[dimension], *axes)
     gone = {axis for _, axes in scattered for axis in axes}
-    rest = {kind: tuple(a for a in mesh.axes if a in axes and a not in gone) for kind, axes in over.items()}
+    rest: dict[Reduction, tuple[str, ...]] = {
+        kind: tuple(a for a in mesh.axes if a in axes and a not in gone) for kind, axes in over.items()
+    }
     for axes in rest.values():
         if mesh.axis_size(axes) > 1:
             sendings.append(collective(prices, mesh, "all-reduce", axes, held / rounds))

@@ -154,17 +154,31 @@ def derived(experiment: Experiment, judge: Judge) -> tuple[Experiment, Derivatio
     notes: list[str] = []
     if other is not None:
         if not isinstance(best, str):
-            mine, theirs = (bytes_text(round(each.cost(BYTES))) for each in (other, best))
-            notes.append(f"the layouts are chosen for the whole graph: a device sends {mine}, line by line {theirs}")
+            notes.append(_of_whole_graph(other, best, prices))
         best = other
     assert not isinstance(best, str)
     if isinstance(prices, EstimatedSeconds):
-        took = time_text(best.cost(prices))
+        took = f"{time_text(best.cost(prices))}{_backward(experiment)}"
         notes.append(f"chosen by the estimated time on {prices.name}, here {took}")
         notes += [f"taken as free: {each}" for each in prices.unknown]
     summary = best.derived.summary(shardy)
     summary = replace(summary, notes=[*summary.notes, *notes], notation=notation.lines(experiment, shardy))
     return best.written, summary, best.floats
+
+
+def _of_whole_graph(mine: _Accepted, line_by_line: _Accepted, prices: Prices) -> str:
+    """The note that says what layouts for the whole graph save, in what is to be small."""
+    own, other = (
+        time_text(each.cost(prices)) if isinstance(prices, EstimatedSeconds) else bytes_text(round(each.cost(prices)))
+        for each in (mine, line_by_line)
+    )
+    sends = "" if isinstance(prices, EstimatedSeconds) else "a device sends "
+    backward = _backward(mine.written)
+    return f"the layouts are chosen for the whole graph: {sends}{own}, line by line {other}{backward}"
+
+
+def _backward(experiment: Experiment) -> str:
+    return "" if experiment.grad is None else ", with the backward pass"
 
 
 @dataclass(frozen=True)

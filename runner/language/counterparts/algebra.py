@@ -413,6 +413,16 @@ def fouriers(function: Callable[..., Any], default: tuple[int, ...] | None = Non
     return transform
 
 
+def fftfreq(n: int, d: float = 1.0) -> Any:
+    """`jnp.fft.fftfreq`; NumPy divides by zero for `n` = 0."""
+    return np.fft.fftfreq(n, d) if n else np.zeros(0)
+
+
+def rfftfreq(n: int, d: float = 1.0) -> Any:
+    """`jnp.fft.rfftfreq`; for `n` = 0 it is 0 / 0, for which NumPy raises."""
+    return np.fft.rfftfreq(n, d) if n else np.full(1, np.nan)
+
+
 def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:
     """`jnp.vander`, in the dtype of `x`."""
     x = array(x)

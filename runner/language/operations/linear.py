@@ -112,8 +112,8 @@ ROWS = (
     array("ifftn", _transforms, algebra.fouriers(np.fft.ifftn), jax="jnp.fft.ifftn"),
     array("rfftn", _transforms, algebra.fouriers(np.fft.rfftn), jax="jnp.fft.rfftn"),
     array("irfftn", _transforms, algebra.fouriers(np.fft.irfftn), jax="jnp.fft.irfftn"),
-    array("fftfreq", "n, d=1.0", np.fft.fftfreq, jax="jnp.fft.fftfreq"),
-    array("rfftfreq", "n, d=1.0", np.fft.rfftfreq, jax="jnp.fft.rfftfreq"),
+    array("fftfreq", "n, d=1.0", algebra.fftfreq, jax="jnp.fft.fftfreq"),
+    array("rfftfreq", "n, d=1.0", algebra.rfftfreq, jax="jnp.fft.rfftfreq"),
     array("fftshift", "x, axes=None", shaping.moved(np.fft.fftshift), jax="jnp.fft.fftshift"),
     array("ifftshift", "x, axes=None", shaping.moved(np.fft.ifftshift), jax="jnp.fft.ifftshift"),
     # Windows: `padding` is "SAME", "SAME_LOWER", "VALID", or a pair for each dimension.

@@ -687,7 +687,7 @@ class _Body:
         """The mesh of a `shard_map`, which is that of the experiment."""
         own, mesh = params["mesh"], self.reader.devices
         if mesh is None:
-            raise self._cannot(f"a shard_map inside of a shard_map is not read: {REFERENCE}")
+            raise self._cannot(f"a shard_map inside a shard_map cannot be read: {REFERENCE}")
         given = Mesh(tuple(own.axis_names), tuple(own.axis_sizes))
         if given.sizes != mesh.sizes or given.axes != mesh.axes:
             raise self._cannot(
@@ -697,7 +697,7 @@ class _Body:
         left = [axis for axis in mesh.axes if axis not in params["newly_manual_axes"]]
         if left:
             raise self._cannot(
-                f"its shard_map leaves {quoted(left)} to the compiler (axis_names), which is not read: {REFERENCE}"
+                f"its shard_map leaves {quoted(left)} to the compiler (axis_names), which cannot be read: {REFERENCE}"
             )
         return mesh
 
@@ -798,10 +798,10 @@ _HAS_BODY = {*_BODIES, "scan", "cond", "while", "shard_map"}
 _DRAWS = ("random_bits", "random_split", "random_fold_in")
 
 _OPAQUE = {
-    "pallas_call": f"a Pallas kernel{{name}} is not read: {REFERENCE}",
-    "pure_callback": f"a callback{{name}} of Python is not read: {REFERENCE}",
-    "io_callback": f"a callback{{name}} of Python is not read: {REFERENCE}",
-    "ffi_call": f"foreign code{{name}} is not read: {REFERENCE}",
+    "pallas_call": f"a Pallas kernel{{name}} cannot be read: {REFERENCE}",
+    "pure_callback": f"a Python callback{{name}} cannot be read: {REFERENCE}",
+    "io_callback": f"a Python callback{{name}} cannot be read: {REFERENCE}",
+    "ffi_call": f"foreign code{{name}} cannot be read: {REFERENCE}",
 }
 """The primitives that cannot be read, with a remedy for each."""
 

@@ -194,8 +194,8 @@ def nested(x: Any) -> Any:
     [
         (doubled(Mesh(("x",), (4,))), "its shard_map is over the mesh x=4, and the experiment has the mesh x=2 × y=2"),
         (doubled(Mesh(("y", "x"), (2, 2))), "over the mesh y=2 × x=2, and the experiment has the mesh x=2 × y=2"),
-        (doubled(MESH, axis_names={"x"}), "its shard_map leaves 'y' to the compiler (axis_names), which cannot be read"),
-        (nested, "its shard_map leaves 'y' to the compiler (axis_names), which cannot be read"),
+        (doubled(MESH, axis_names={"x"}), "leaves 'y' to the compiler (axis_names), which cannot be read"),
+        (nested, "leaves 'y' to the compiler (axis_names), which cannot be read"),
     ],
 )
 def test_a_shard_map_that_cannot_be_read_is_one_message(function: Callable[..., Any], message: str) -> None:

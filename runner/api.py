@@ -295,7 +295,9 @@ def _begin(folder: Path) -> None:
 
     others = manifest.delete(folder) if manifest.read(folder) is not None else []
     if others:
-        raise FileExistsError(f"{folder} is the folder of a run, and has {others[0]}, which no run wrote as it is now")
+        raise FileExistsError(
+            f"{folder} is the folder of a run, and has {others[0]}, which no run wrote, or which changed since"
+        )
     try:
         manifest.begin(folder, "run")
     except manifest.Occupied as occupied:

@@ -237,8 +237,8 @@ def test_a_comparison_of_sections_that_takes_too_long_is_skipped_with_a_reason(t
 def test_a_section_without_a_program_is_not_reported_as_missing(tmp_path):
     found, said, _ = compiled_only(tmp_path, "program=auto")
     reason = (
-        "there are graph and per_device, but per_device is not read: auto is of graph alone, "
-        "whose layouts per_device may not be for"
+        "there are graph and per_device, but per_device is not read: auto is written from graph alone, "
+        "whose layouts may not be those of per_device"
     )
     assert found["checks"]["sections"] == {"status": "not_run", "reason": reason}
     assert f"sections was not run: {reason}\n" in said

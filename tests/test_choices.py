@@ -263,7 +263,7 @@ grad: {of: l, wrt: [w]}
 
 UNEVEN = {
     "over the axis": ("cond(c[0, 0] > 0, lambda: psum(c, 'x'), lambda: c)", "never reach this psum"),
-    "a permute over another": ("cond(c[0, 0] > 0, lambda: ppermute(c, 'y', shift=1), lambda: c)", "reach this ppermute"),
+    "a permute over another": ("cond(c[0, 0] > 0, lambda: ppermute(c, 'y', shift=1), lambda: c)", "this ppermute"),
     "an index": ("cond(axis_index('x') == 0, lambda: all_gather(c, 'x')[0], lambda: c)", "reach this all_gather"),
     "what a loop carries": ("cond(loop.t > 0, lambda: psum(c, 'x'), lambda: c)", "along 'x'"),
     "what another choice gives": (

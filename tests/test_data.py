@@ -189,11 +189,11 @@ def test_a_file_without_an_array_of_the_size_is_a_fault(tmp_path: Path) -> None:
     (tmp_path / "text.npy").write_text("1 2 3")
     np.save(tmp_path / "short.npy", np.zeros(3))
     assert fault("load('none.npy')", folder=tmp_path) == f"there is no file '{tmp_path.resolve() / 'none.npy'}'"
-    assert fault("load('empty.npy')", folder=tmp_path) == "load takes a .npy file, and this is none"
-    assert fault("load('text.npy')", folder=tmp_path) == "load takes a .npy file, and this is none"
+    assert fault("load('empty.npy')", folder=tmp_path) == "load takes a .npy file, and this is not one"
+    assert fault("load('text.npy')", folder=tmp_path) == "load takes a .npy file, and this is not one"
     assert fault("load('many.npz')", folder=tmp_path).startswith("load takes one array, in a .npy file")
     assert fault("load('short.npy')", folder=tmp_path).startswith("it makes 3 values, but 'A' has shape [4, 4]")
-    none = "load takes a .npy file, and this is none: a folder, a pipe or a device"
+    none = "load takes a .npy file, not a folder, a pipe or a device"
     assert fault("load('.')", folder=tmp_path) == none
 
 
@@ -203,7 +203,7 @@ FAULTS = {
     "linspace(0, 1, 5)": "it makes 5 values, but 'A' has shape [4, 4]",
     "arnage(16)": "no function 'arnage' in an init; did you mean 'arange'?",
     "tanh(ones())": "no function 'tanh' in an init; there are arange, linspace, zeros, ones, full, eye, normal, uni",
-    "L": "no dim or function 'L'; an init is made of dims and of arange, linspace, zeros, ones, full, eye, normal, uniform, integers, load",
+    "L": "no dim or function 'L'; an init is made of dims and of arange, linspace, zeros, ones, full, eye, normal, uni",
     "B": "no dim or function 'B'",
     "normal(1, 2, 3)": "normal(): too many positional arguments; it takes (loc=0, scale=1)",
     "full()": "full(): missing a required argument: 'fill_value'; it takes (fill_value)",

@@ -100,8 +100,12 @@ NOT_RUN = not_run()
 
 
 def excused(line: str) -> str | None:
-    """Return why a command is not run, from the entry with which it begins."""
-    return next((why for beginning, why in NOT_RUN.items() if line.startswith(beginning)), None)
+    """Return why a command is not run, from the entry with whose words it begins."""
+    for beginning, why in NOT_RUN.items():
+        end = "" if beginning[-1] in " /" else r"(?!\S)"
+        if re.match(re.escape(beginning) + end, line):
+            return why
+    return None
 
 
 RUN = [each for each in COMMANDS if excused(each.line) is None]
@@ -112,7 +116,7 @@ RUNS = {"outputs/mine/2026-11-21_01-30-43-685693": "8", "outputs/mine/2026-11-22
 SWEEP = "outputs/case3_allreduce/2026-01-31_12-00-00-000000"
 
 
-_OF_ITS_OWN = ("target.processes", "target=v", "topology", "hydra/launcher", "runner measure", "runner.measure")
+_OF_ITS_OWN = ("target.processes", "target=v", "topology", "hydra/launcher", "runner measure", "benchmarks.")
 """The commands that start processes which a fork of the server cannot start, or need libtpu exclusively."""
 
 

@@ -676,7 +676,7 @@ GOOD = LEAST_SQUARES % LAYOUTS["data parallel"]
         ),
         (
             {"graph": {"loss": "argmax(x @ w)"}, "per_device": {}},
-            "grad.of: 'loss' of graph is int32; a gradient is of a floating number",
+            "grad.of: 'loss' of graph is int32; a gradient is of a floating-point number",
         ),
         (
             {"graph": {"grad": "x @ w", "loss": "sum(grad)"}, "per_device": {}},

@@ -597,8 +597,8 @@ def applied(x: Any) -> Any:
 
 NAMED = "name a reference for it, or for a function with jit that calls it"
 REFUSED = {
-    doubled: f"a callback '<lambda>' of Python is not read: {NAMED}",
-    kernel: f"a Pallas kernel 'doubling' is not read: {NAMED}",
+    doubled: f"a Python callback '<lambda>' cannot be read: {NAMED}",
+    kernel: f"a Pallas kernel 'doubling' cannot be read: {NAMED}",
     searching: "a while_loop of which no constant says how many steps it takes at most: let its condition say so, as "
     "in `(i < 100) & (error > 1e-6)`, or name a reference for a function with jit that has it inside",
     of_another_key: "a random key of 'rbg': XLA's compiler draws its numbers, differently for each platform and "

@@ -245,14 +245,14 @@ REFUSED = {
     "an array whose parts are no blocks": (
         changed("spec: [[y, x], z]", "spec: [[x, y], z]"),
         "5:29  arrays.a.spec[0]\n"
-        "  dimension 0 is split over 'x', which is automatic, before 'y', over which per_device is manual: a block of "
-        "shard_map is in one piece, so manual axes come first: [y, x]",
+        "  dimension 0 is sharded over 'x', which is automatic, before 'y', over which per_device is manual: a block "
+        "of shard_map is in one piece, so manual axes come first: [y, x]",
     ),
     "an output whose parts are no blocks": (
         changed("q: [[y, x], null]", "q: [[z, y, x], null]"),
         "30:7  outputs.q[0]\n"
-        "  dimension 0 is split over 'z', which is automatic, before 'y', over which per_device is manual: a block of "
-        "shard_map is in one piece, so manual axes come first: [y, z, x]",
+        "  dimension 0 is sharded over 'z', which is automatic, before 'y', over which per_device is manual: a block "
+        "of shard_map is in one piece, so manual axes come first: [y, z, x]",
     ),
 }
 

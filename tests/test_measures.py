@@ -198,10 +198,10 @@ def test_conditions(text: str, points: list[int]) -> None:
     ("text", "message"),
     [
         ("bytes_snt < 1", "no column 'bytes_snt'; did you mean 'bytes_sent'?"),
-        ("__import__('os')", "is no comparison"),
+        ("__import__('os')", "is not a comparison"),
         ("bytes_sent < open('x')", "is neither a column nor a number nor a text"),
         ("bytes_sent in [1]", "a comparison is one of"),
-        ("bytes_sent <", "is no condition"),
+        ("bytes_sent <", "is not a condition"),
     ],
 )
 def test_invalid_conditions_are_refused(text: str, message: str) -> None:

@@ -610,6 +610,11 @@ def test_a_cell_without_a_value_says_why() -> None:
     assert row.startswith("1 a auto ✓ passed")
 
 
+def test_the_technical_words_of_the_verdicts_are_explained_once() -> None:
+    text = Page(run.page(evidence.record(), _folder(evidence.record()))).text
+    assert text.count("notices: the smallest error of an output that would fail") == 1
+
+
 def test_a_sweep_shows_its_command_and_the_one_that_resumes_it(tmp_path: Path) -> None:
     content = {"arguments": ["-m", "+experiment=case", "mesh=a,b", "arrays.A.spec=[x,null]"], "from": str(tmp_path)}
     home = tmp_path / "out"
@@ -617,7 +622,7 @@ def test_a_sweep_shows_its_command_and_the_one_that_resumes_it(tmp_path: Path) -
     (home / "sweep.json").write_text(json.dumps(content))
     text = Page(of_sweep(home, 4)).text
     assert "python -m runner -m +experiment=case mesh=a,b 'arrays.A.spec=[x,null]'" in text
-    assert "What is missing or did not pass runs with python -m runner resume=out" in text
+    assert "Points that did not pass run again with python -m runner resume=out" in text
 
 
 def test_dots_have_the_names_of_their_points_and_no_name_covers_another() -> None:

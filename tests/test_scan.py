@@ -190,7 +190,7 @@ FAULTS = {
     "a policy without its names": (
         ("checkpoint: dots_saveable", "checkpoint: save_only_these_names"),
         "e.yaml:9:17  functions.layer(h, w).checkpoint\n"
-        "  'save_only_these_names' is of names: write {save_only_these_names: [NAME]}",
+        "  'save_only_these_names' takes names: write {save_only_these_names: [NAME]}",
     ),
     "a name that nothing has": (
         ("{save_only_these_names: [product]}", "{save_only_these_names: [produkt]}"),

@@ -206,7 +206,7 @@ def test_a_repeated_point_does_not_delete_foreign_files(left: str) -> None:
         clear(point)
     named = point / {"no manifest": manifest.FILE, "link": manifest.FILE}.get(left, left)
     assert str(error.value) == (
-        f"{point}\n  this point is to be run again, and no run wrote {named}, or not as it is now: move it"
+        f"{point}\n  this point is run again, and no run wrote {named}, or it changed since: move it"
     )
     assert sorted(path.name for path in point.iterdir()) == before
 
@@ -261,12 +261,12 @@ def test_load_takes_files_of_numbers_and_reads_no_pickle() -> None:
     np.save("objects.npy", np.array([Calls()], dtype=object), allow_pickle=True)
     os.mkfifo("pipe.npy")
     written({"words.npy": "root:x:0:0"})
-    none = "load takes a .npy file, and this is none"
+    none = "load takes a .npy file, and this is not one"
     for name, says in (
         ("objects.npy", "NumPy refuses it: Object arrays cannot be loaded when allow_pickle=False"),
         ("words.npy", none),
-        ("pipe.npy", f"{none}: a folder, a pipe or a device"),
-        ("/dev/zero", f"{none}: a folder, a pipe or a device"),
+        ("pipe.npy", "load takes a .npy file, not a folder, a pipe or a device"),
+        ("/dev/zero", "load takes a .npy file, not a folder, a pipe or a device"),
     ):
         plain = compose("case3_allreduce", conf_folder(), [f"arrays.A.init=\"load('{name}')\""]).plain
         with pytest.raises(InvalidExperiment) as error:

@@ -367,7 +367,7 @@ def moved(experiment: Experiment, arrays: Arrays, seed: int) -> Arrays:
 
 
 _MANY = 4
-"""A common factor of this many elements is no coincidence."""
+"""The fewest elements whose common factor is reported; fewer may share one by chance."""
 
 
 def _factor(context: Context, name: str) -> str | None:

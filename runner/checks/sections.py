@@ -57,9 +57,10 @@ def lacking(experiment: Experiment) -> str | None:
         return None
     if len(experiment.sections) < 2:
         return f"there is only {listed(experiment.sections)}"
+    are = "is" if len(experiment.programs) == 1 else "are"
     return (
-        f"there are graph and per_device, but per_device is not read: {listed(experiment.programs)} "
-        f"{'is' if len(experiment.programs) == 1 else 'are'} of graph alone, whose layouts per_device may not be for"
+        f"there are graph and per_device, but per_device is not read: {listed(experiment.programs)} {are} written from "
+        "graph alone, whose layouts may not be those of per_device"
     )
 
 

@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = subcommands.parser("compare")
     parser.add_argument("a", metavar="A", type=Path)
     parser.add_argument(
-        "b", metavar="B", type=Path, nargs="*", default=[], help="left out: A's two series of JAX are compared"
+        "b", metavar="B", type=Path, nargs="*", default=[], help="without it A's two series of JAX are compared"
     )
     parser.add_argument("--series", nargs="+", metavar="S", help="of goldens, one for A and one for B: 'jax 0.10'")
     options = parser.parse_args(list(arguments))

@@ -45,8 +45,8 @@ def main(arguments: Sequence[str]) -> int:
         "--status", metavar="S[,S]", help="with one of these, or a sweep with such a point: failed,error"
     )
     parser.add_argument("--with", metavar="OVERRIDE", action="append", default=[], dest="overrides", help="dims.J=8")
-    parser.add_argument("--older", metavar="AGE", help="that began longer ago: 30m, 12h, 7d, 2w")
-    parser.add_argument("--newer", metavar="AGE", help="that began less long ago")
+    parser.add_argument("--older", metavar="AGE", help="that began at least so long ago: 30m, 12h, 7d, 2w")
+    parser.add_argument("--newer", metavar="AGE", help="that began at most so long ago")
     parser.add_argument("--delete", action="store_true", help="delete them, after asking")
     parser.add_argument("--yes", action="store_true", help="delete without asking")
     parser.add_argument("--json", action="store_true", help="a line of JSON for each")
@@ -189,4 +189,4 @@ def _why(entry: ShelfEntry, strangers: Sequence[Path]) -> str:
         return f"{where} has no {manifest.FILE}, so nothing says what a run wrote there; remove it yourself"
     named = ", ".join(shown(path) for path in strangers[:_NAMED])
     more = f" and {len(strangers) - _NAMED} more" if len(strangers) > _NAMED else ""
-    return f"no run wrote {named}{more}, or not as it is now"
+    return f"no run wrote {named}{more}, or it changed since"

@@ -68,7 +68,7 @@ SUBCOMMANDS = {
     "runs": Subcommand(
         "list, filter and delete runs and sweeps",
         "List the runs and sweeps in a folder, the oldest first; with --delete, delete what is listed. "
-        "A folder stays in which there is anything that no run wrote, as its manifest.json says.",
+        "A folder with files that its manifest.json does not list stays.",
         "--experiment 'case*' --status failed --newer 7d",
         "0 done, 1 something was not deleted, 2 bad input",
     ),

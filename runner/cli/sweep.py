@@ -254,7 +254,7 @@ def clear(folder: Path) -> None:
     others = manifest.delete(folder)
     if others:
         raise InvalidConfiguration(
-            f"{folder}\n  this point is to be run again, and no run wrote {others[0]}, or not as it is now: move it"
+            f"{folder}\n  this point is run again, and no run wrote {others[0]}, or it changed since: move it"
         )
 
 

@@ -21,7 +21,7 @@ def read_checkpoint(value: Any, key: Key) -> Checkpoint | None:
         return Checkpoint() if value else None
     if isinstance(value, str):
         if value in BY_NAMES:
-            raise invalid(key, f"'{value}' is of names: write {{{value}: [NAME]}}")
+            raise invalid(key, f"'{value}' takes names: write {{{value}: [NAME]}}")
         if value not in POLICIES:
             raise invalid(key, f"no policy '{value}'{nearest(value, (*POLICIES, *BY_NAMES)) or f'; {_FORM}'}")
         return Checkpoint(value)

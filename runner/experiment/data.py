@@ -246,9 +246,9 @@ def _unloadable(file: Path) -> str | None:
         if not file.exists():
             return None
         if not file.is_file():
-            return "load takes a .npy file, and this is none: a folder, a pipe or a device"
+            return "load takes a .npy file, not a folder, a pipe or a device"
         with open(file, "rb") as begin:
-            return None if begin.read(len(_MAGIC)) == _MAGIC else "load takes a .npy file, and this is none"
+            return None if begin.read(len(_MAGIC)) == _MAGIC else "load takes a .npy file, and this is not one"
     except OSError:
         # NumPy reports it.
         return None

@@ -139,7 +139,7 @@ class Tables:
         """Yield notes on what is left out to keep the tables small enough."""
         for unit in self.units:
             if len(unit) > 1:
-                yield f"{', '.join(unit)} split together: there are too many layouts to choose for each alone"
+                yield f"{', '.join(unit)} are used together: there are too many layouts to choose for each alone"
         if not self._shared:
             yield "a value that several operations read is resharded for each: there are too many layouts to share one"
 

@@ -171,9 +171,9 @@ def _programs(record: Record) -> None:
         say(line)
     if undecided:
         say()
-    if room() is not None and (legend := _legend(record)):
+    if room() is not None and (explained := legend(record)):
         # Readers of a file or a page have docs/language.md at hand.
-        say(f"{legend}\n", "dim")
+        say(f"{explained}\n", "dim")
     if record.target and record.target.topology:
         from runner.show import absent
 
@@ -190,7 +190,7 @@ _LEGEND = {
 """The meaning of each technical word in the table of programs."""
 
 
-def _legend(record: Record) -> str:
+def legend(record: Record) -> str:
     """Return a line that explains the technical words of the table."""
     there = {"notices": True} if any(_compared(each.checks) for each in record.programs.values()) else {}
     names = {name for each in record.programs.values() for name, _ in each.checks.named()}

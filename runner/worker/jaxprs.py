@@ -833,10 +833,10 @@ _HAS_BODY = {*_BODIES, "scan", "cond", "while", "shard_map"}
 _DRAWS = ("random_bits", "random_split", "random_fold_in")
 
 _OPAQUE = {
-    "pallas_call": f"a Pallas kernel{{name}} is not read: {REFERENCE}",
-    "pure_callback": f"a callback{{name}} of Python is not read: {REFERENCE}",
-    "io_callback": f"a callback{{name}} of Python is not read: {REFERENCE}",
-    "ffi_call": f"foreign code{{name}} is not read: {REFERENCE}",
+    "pallas_call": f"a Pallas kernel{{name}} cannot be read: {REFERENCE}",
+    "pure_callback": f"a Python callback{{name}} cannot be read: {REFERENCE}",
+    "io_callback": f"a Python callback{{name}} cannot be read: {REFERENCE}",
+    "ffi_call": f"foreign code{{name}} cannot be read: {REFERENCE}",
 }
 """The primitives that cannot be read, with a remedy for each."""
 

@@ -315,7 +315,7 @@ def _differentiable(experiment: Experiment, section: Section, types: Mapping[str
         message = f"'{of}' of {section} is {typed.dtype}{list(typed.shape)}; a gradient is of one number: take its sum"
         raise invalid(("grad", "of"), message)
     if typed.dtype not in dtypes.NAMES or dtypes.dtype(typed.dtype).kind != "float":
-        raise invalid(("grad", "of"), f"'{of}' of {section} is {typed.dtype}; a gradient is of a floating number")
+        raise invalid(("grad", "of"), f"'{of}' of {section} is {typed.dtype}; a gradient is of a floating-point number")
 
 
 def _refused_lines(experiment: Experiment, floats: Floats) -> str | None:

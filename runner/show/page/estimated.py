@@ -71,9 +71,9 @@ def _timelines(record: Record) -> Iterator[Inside]:
 
 
 _TIMELINE = (
-    "Lines in the order of the schedule, each as long as its estimate; a loop's lines stand once, with the time of all "
-    "steps. A collective begins with the lines that the schedule computes meanwhile, or stands alone where its values "
-    "are ready."
+    "Lines in the order of the schedule, each as long as its estimate; a loop's lines appear once, with the time of "
+    "all steps. A collective begins with the lines that the schedule computes meanwhile, or alone, once its values are "
+    "ready."
 )
 
 

@@ -30,7 +30,10 @@ def parts(record: Record) -> Iterator[Part]:
         yield Part("graph", "Graph", drawn)
 
 
-_LEAD = "Values flow down. A collective stands on the edge whose value it moves, with what a device sends for it."
+_LEAD = (
+    "Values flow down. A collective is drawn on the edge whose value it moves, or in the line whose result it "
+    "completes, with what a device sends for it."
+)
 
 _KEY = (
     ("written", "as written: a line asks for it"),

@@ -36,7 +36,8 @@ def part(folder: Path) -> Part | None:
     inside: list[Inside] = [tag("p", lead, class_="lead")]
     if plan.get("parallelism"):
         inside.append(tag("ul", [tag("li", sentence) for sentence in plan["parallelism"]]))
-    inside.append(table("Planned layouts", Table(("layout", "", "next best", "since"), list(_layouts(plan, labels)))))
+    head = ("key", "layout", "next best", "since")
+    inside.append(table("Planned layouts", Table(head, list(_layouts(plan, labels)))))
     if plan.get("front"):
         inside.append(_front(plan["front"], labels))
     if whole.get("tried"):

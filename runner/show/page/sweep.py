@@ -76,7 +76,7 @@ def _head(name: str, sweep: MeasuredSweep, commands: Sequence[Command]) -> list[
         [
             [
                 tag("pre", tag("code", command.begun), class_="command"),
-                tag("p", "What is missing or did not pass runs with ", tag("code", command.resumed), class_="told"),
+                tag("p", "Points that did not pass run again with ", tag("code", command.resumed), class_="told"),
             ]
             for command in commands
         ],

@@ -22,7 +22,8 @@ def part(record: Record) -> Part:
         inside.append(callout("passed", "Refused, as expect.invalid has it", tag("pre", message)))
     inside += [callout(status, head, _lines(lines)) for status, head, lines in report.failures(record)]
     if record.programs:
-        inside.append(_programs(record))
+        explained = report.legend(record)
+        inside += [_programs(record), tag("p", explained, class_="told") if explained else None]
     sections = record.checks.sections
     if sections is not None:
         status = tag(

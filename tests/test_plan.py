@@ -116,12 +116,11 @@ def test_values_in_between_need_memory() -> None:
 
 
 def test_a_memory_limit_holds_for_values_in_between() -> None:
-    """With weights by columns and rows h is sharded; with whole ones its rows are, since y's are."""
-    free = mlp(64, {"model": 4}, loss=True)
-    needed = planned(free).best.needed
-    limited = planned(free | {"plan": {"memory": needed - 1}})
-    assert limited.best.needed < needed
-    assert limited.best.cost > limited.unlimited == pytest.approx(planned(free).best.cost)
+    free = mlp(8, {"model": 4}, x=[]) | {"outputs": {"y": ["model", None]}}
+    whole = planned(free)
+    limited = planned(free | {"plan": {"memory": whole.best.held}})
+    assert limited.best.needed <= whole.best.held < whole.best.needed
+    assert limited.best.cost > limited.unlimited == pytest.approx(whole.best.cost)
 
 
 def test_a_product_is_computed_in_the_layout_of_its_line() -> None:

@@ -116,18 +116,21 @@ class Memory:
                 yield _Buffer((variable,), 2 * shares, back, back)
 
     def _copied(self) -> Iterator[_Buffer]:
-        """Yield the copies of operands that are gathered for a product."""
+        """Yield the copies of operands that are gathered for an operation, and results before they are completed."""
         for number, operation in enumerate(self._layable.operations):
-            for place, operand in enumerate(operation.operands):
-                if not operand.stored or operand.place is None:
-                    continue
-                forward, back = self._steps.forward(number), self._steps.backward(number)
-                keeps = operation.differentiated and operation.steps == 1
-                pair = operand.tensor, self._tables.variable(number)
-                costs = self._gathered(number, place)
+            forward, back = self._steps.forward(number), self._steps.backward(number)
+            keeps = operation.differentiated and operation.steps == 1 and not _is_linear(operation)
+            for place in range(len(operation.operands)):
+                pair, costs = self._pair(number, place), self._gathered(number, place)
                 yield _Buffer(pair, costs, forward, back if keeps else forward)
                 if operation.differentiated and not keeps:
                     yield _Buffer(pair, costs, back, back)
+            for place, result in enumerate(operation.results):
+                if result in self._steps.stored or self._layable.tensors[result].copies:
+                    pair, costs = (result, self._tables.variable(number)), self._partial(number, place)
+                    yield _Buffer(pair, costs, forward, forward)
+                    if operation.differentiated:
+                        yield _Buffer(pair, costs, back, back)
 
     def _differentiated(self) -> Iterator[_Buffer]:
         """Yield the cotangents and gradients of the backward pass."""
@@ -147,7 +150,7 @@ class Memory:
                 if tensor.copies and operand.tensor in steps.gradients:
                     first, _ = gradients.get(operand.tensor, (back, back))
                     gradients[operand.tensor] = min(first, back), steps.gradients[operand.tensor]
-                if operand.stored and operand.place is not None:
+                if operation.work.flops:
                     # A partial gradient is as large as the operand that the product reads.
                     yield _Buffer(self._pair(number, place), self._gathered(number, place), back, back)
         for at, (first, last) in gradients.items():
@@ -161,6 +164,15 @@ class Memory:
         key = id(lying), many
         if key not in self._shared:
             self._shared[key] = many * lying.space.held[lying.own]
+        return self._shared[key]
+
+    def _partial(self, number: int, place: int) -> Costs:
+        """The bytes of a result before it is completed, for each of its choices and each way; 0 if it is no larger."""
+        lying, ways = self._tables.lying[self._layable.operations[number].results[place]], self._tables.ways
+        key = id(lying), id(ways[number]), "result", place
+        if key not in self._shared:
+            partial = lying.space.held[[way.partial[place] for way in ways[number]]]
+            self._shared[key] = np.where(partial > lying.space.held[lying.own][:, None], partial, 0.0)
         return self._shared[key]
 
     def _gathered(self, number: int, place: int) -> Costs:

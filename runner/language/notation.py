@@ -80,7 +80,7 @@ def tensordot(operands: Sequence[Any]) -> Labels | None:
 def dot_general(operands: Sequence[Any]) -> Labels | None:
     """`dot_general(x, y, (contracting, batch))`, each a pair for `x` and `y`; the result begins with the batch."""
     ranks = _two(operands)
-    pairs = [operand for operand in operands if is_sequence(operand)]
+    pairs = [operand for operand in operands if is_sequence(operand) and not hasattr(operand, "shape")]
     if ranks is None or len(pairs) != 2:
         return None
     summed, batch = (

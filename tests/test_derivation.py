@@ -91,6 +91,7 @@ EXPRESSIONS = {
     "outer": "outer(v, w)",
     "vecdot": "vecdot(a, c)",
     "vdot": "vdot(v, v)",
+    "vdot of matrices": "vdot(a, c)",
     "vecmat": "vecmat(v, a)",
     "matvec named": "matvec(a, w)",
     "sum": "sum(t, axis=1)",

@@ -114,8 +114,11 @@ def inner(operands: Sequence[Any]) -> Labels | None:
 
 
 def vdot(operands: Sequence[Any]) -> Labels | None:
-    """`vdot(x, y)` of two vectors; None for other ranks, which it flattens."""
-    return (["k", "k"], "") if _two(operands) == (1, 1) else None
+    """`vdot(x, y)` of two arrays of one shape: sums over all dimensions; None for others, which it flattens."""
+    shapes = [tuple(operand.shape) for operand in operands if hasattr(operand, "shape")]
+    if len(shapes) != 2 or shapes[0] != shapes[1] or not 0 < len(shapes[0]) <= len(_SUMMED):
+        return None
+    return ([_SUMMED[: len(shapes[0])]] * 2, "")
 
 
 def vecdot(operands: Sequence[Any]) -> Labels | None:

@@ -91,6 +91,7 @@ EXPRESSIONS = {
     "outer": "outer(v, w)",
     "vecdot": "vecdot(a, c)",
     "vdot": "vdot(v, v)",
+    "vdot of matrices": "vdot(a, c)",
     "vecmat": "vecmat(v, a)",
     "matvec named": "matvec(a, w)",
     "sum": "sum(t, axis=1)",
@@ -229,7 +230,7 @@ EXPRESSIONS = {
 
 OF_WHOLE_OPERANDS = [
     "PRNGKey", "bits", "block_diag", "broadcast_arrays", "broadcast_in_dim", "choice", "convolve", "correlate",
-    "cumulative_sum", "diag", "diag_indices", "empty", "exponential", "fft2", "fftfreq", "fftn", "fold_in", "gumbel",
+    "diag", "diag_indices", "empty", "exponential", "fft2", "fftfreq", "fftn", "fold_in", "gumbel",
     "ifft2", "ifftn", "irfft2", "irfftn", "isin", "key", "key_data", "laplace", "linspace", "logspace", "lu",
     "lu_pivots_to_permutation", "normal", "rademacher", "randint", "rfft2", "rfftfreq", "rfftn", "rot90", "split_key",
     "svd", "tril_indices", "triu_indices", "truncated_normal", "uniform", "unravel_index", "wrap_key_data",

@@ -72,6 +72,12 @@ def test_time_sends_more_bytes_where_the_product_would_take_longer_and_says_so()
     ]
 
 
+def test_a_dot_general_sends_what_the_product_sends() -> None:
+    general = PRODUCT.replace("A @ B", "'dot_general(A, B, (((1,), (0,)), ((), ())))'")
+    assert general != PRODUCT
+    assert _derived(general)[2] == _derived(PRODUCT)[2]
+
+
 def test_the_time_of_a_permutation_is_that_of_its_pairs() -> None:
     text = """
 mesh: {axes: [x], shape: [4]}

@@ -128,7 +128,7 @@ PRIVATE = {
     "runner/cli/composing.py": {"hydra._internal.callbacks"},
     "runner/config/options.py": {"hydra._internal.core_plugins", "hydra._internal.sources_registry"},
 }
-"""The private names of Hydra that are used; its sweeper is a base class, too."""
+"""The private names of Hydra that are used; its sweeper and its source of files are base classes, too."""
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))

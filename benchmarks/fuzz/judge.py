@@ -22,7 +22,6 @@ import numpy as np
 from runner import codec
 from runner.config.sources import Sources
 from runner.experiment import data
-from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.experiment.reader import read
 from runner.flow import run
@@ -92,15 +91,17 @@ def judge(
         "error": record.error,
         "found": _found(record),
         "ran": {name: program.status for name, program in record.programs.items()},
-        "sent": _sent(record, read(config)),
+        "sent": _sent(record, config),
         "not_supported": record.not_supported,
         "types": worker.nodes,
         "sources": sources,
     }
 
 
-def _sent(record: Record, experiment: Experiment) -> dict[str, int]:
-    sent: dict[str, int] = {}
+def _sent(record: Record, config: dict[str, Any]) -> dict[str, int]:
+    if record.status == "invalid":
+        return {}
+    experiment, sent = read(config), dict[str, int]()
     for name, program in record.programs.items():
         if not isinstance(program, CompiledProgram) or program.bytes_sent is None or name == Program.VMAP:
             continue

@@ -80,7 +80,7 @@ def tensordot(operands: Sequence[Any]) -> Labels | None:
 def dot_general(operands: Sequence[Any]) -> Labels | None:
     """`dot_general(x, y, (contracting, batch))`, each a pair for `x` and `y`; the result begins with the batch."""
     ranks = _two(operands)
-    pairs = [operand for operand in operands if is_sequence(operand)]
+    pairs = [operand for operand in operands if is_sequence(operand) and not hasattr(operand, "shape")]
     if ranks is None or len(pairs) != 2:
         return None
     summed, batch = (
@@ -114,8 +114,11 @@ def inner(operands: Sequence[Any]) -> Labels | None:
 
 
 def vdot(operands: Sequence[Any]) -> Labels | None:
-    """`vdot(x, y)` of two vectors; None for other ranks, which it flattens."""
-    return (["k", "k"], "") if _two(operands) == (1, 1) else None
+    """`vdot(x, y)` of two arrays of one shape: sums over all dimensions; None for others, which it flattens."""
+    shapes = [tuple(operand.shape) for operand in operands if hasattr(operand, "shape")]
+    if len(shapes) != 2 or shapes[0] != shapes[1] or not 0 < len(shapes[0]) <= len(_SUMMED):
+        return None
+    return ([_SUMMED[: len(shapes[0])]] * 2, "")
 
 
 def vecdot(operands: Sequence[Any]) -> Labels | None:

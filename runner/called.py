@@ -182,7 +182,8 @@ def experiment(
     """
     if not callable(function):
         raise ValueError(f"{function!r} is not a function")
-    if hasattr(operands, "shape") or not isinstance(operands, Sequence) or isinstance(operands, str):
+    given = cast("object", operands)
+    if hasattr(given, "shape") or not isinstance(given, Sequence) or isinstance(given, str):
         raise ValueError(
             f"the operands are a tuple, runner.check({_name(function)}, (x, w)), not {_described(operands)}"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import tempfile
 from collections.abc import Callable, Mapping
@@ -169,6 +170,7 @@ def run(text: Text, folder: Path, **changes: Any) -> Outcome:
 
 _TREES = tempfile.TemporaryDirectory()
 """The folder for the leaves of trees."""
+atexit.register(_TREES.cleanup)
 
 
 def shipped(name: str, folder: Path) -> tuple[Experiment, Mapping[str, str]]:

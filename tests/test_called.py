@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -285,7 +285,7 @@ def test_an_argument_that_cannot_be_pickled_raises(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match=r"^the operands are a tuple, runner.check\(pooled, \(x, w\)\), not a ndarray$"
     ):
-        api.check(pooled, X, mesh={"x": 2})
+        api.check(pooled, cast("Any", X), mesh={"x": 2})
     with pytest.raises(ValueError, match="3 is not a function"):
         check(tmp_path / "none", 3, X, in_specs=P())
 

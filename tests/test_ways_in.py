@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from runner.cli import command, subcommands
+from runner.cli.arguments import parsed
 from runner.cli.subcommands import SUBCOMMANDS, chosen
 from runner.version import __version__
 from tests.command import ROOT
@@ -241,3 +242,9 @@ def test_an_interrupt_prints_one_word(monkeypatch: pytest.MonkeyPatch, capsys: p
 def test_the_words_of_other_commands_are_understood(typed: str, meant: str) -> None:
     module, arguments = chosen(typed.split())
     assert " ".join([module, *arguments]) == meant
+
+
+def test_a_key_with_dashes_is_answered_with_the_override(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parsed(["case3_allreduce", "--program=auto"])
+    assert "unrecognized arguments: --program=auto; a key has no dashes: program=auto\n" in capsys.readouterr().err

@@ -119,7 +119,7 @@ def reasons(record: Record) -> list[str]:
 def _unrepeated(reason: str, names: str, programs_of_part: Mapping[str, str]) -> str:
     """Return the reason of a derived line without the operation that needs it, if other programs have that reason."""
     call, *rest = reason.split("; ")
-    if names != Program.DERIVED or not rest or not all(part in programs_of_part for part in rest):
+    if names != str(Program.DERIVED) or not rest or not all(part in programs_of_part for part in rest):
         return reason
     return f"{call}, for the reason given for {programs_of_part[rest[0]]}"
 

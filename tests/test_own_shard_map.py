@@ -251,6 +251,25 @@ def test_lines_of_a_region_have_the_places_of_the_device_code() -> None:
     assert lines.frames[gathered].text == 'up = lax.all_gather(up, "x", axis=0, tiled=True)'
 
 
+@jax.jit
+def kernel(x: Any) -> Any:
+    return x @ x.T
+
+
+def test_an_array_that_a_reference_captures_is_an_operand_of_the_shard_map() -> None:
+    table = jnp.ones((2, 2))
+    lines = jaxprs.read(
+        over(lambda x: 2 * kernel(x), in_specs=P("x"), out_specs=P("x")),
+        {"x": array(4, 4)},
+        mesh=MESH,
+        references={"kernel": lambda _: table + 0},
+    )
+    (region,) = (line for line in lines.lines.values() if isinstance(line, dict))
+    (captured,) = lines.arrays
+    assert region["over"][captured] == captured
+    assert region["shard_map"]["in_specs"][-1] == []
+
+
 def doubled(mesh: Mesh) -> Callable[..., Any]:
     return jax.shard_map(lambda x: 2 * x, mesh=abstract_mesh(mesh), in_specs=P("x"), out_specs=P("x"))
 

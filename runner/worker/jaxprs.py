@@ -23,7 +23,7 @@ import numpy as np
 from runner.derivation.terms import built, constant
 from runner.experiment.extent import STEPS
 from runner.graph.source import Frame
-from runner.graph.term import Apply, Const, Group, Name, Term
+from runner.graph.term import Apply, Const, Group, Name, Term, within
 from runner.language.operations import CONSTANTS, OPERATIONS
 from runner.language.parts import at_index, axes_of
 from runner.language.printing import text
@@ -202,6 +202,8 @@ class _Reader:
     differentiated: bool = False
     called: set[str] = field(default_factory=set[str])
     """The names of the functions called inside, if there are references."""
+    inside: set[str] = field(default_factory=set[str])
+    """The captured arrays that a `shard_map` reads; its lines see its operands alone."""
     marked: dict[str, str] = field(default_factory=dict[str, str])
     """The paths of marked values, by the names of their lines."""
 
@@ -225,7 +227,9 @@ class _Reader:
         """The term of a captured array."""
         if id(value) not in self.captured:
             self.captured[id(value)] = value, self._captured(value)
-        return self.captured[id(value)][1]
+        term = self.captured[id(value)][1]
+        self.inside.update(part.name for part in within(term) if isinstance(part, Name) and part.name in self.arrays)
+        return term
 
     def _captured(self, value: Any) -> Term:
         if jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
@@ -682,10 +686,13 @@ class _Body:
             ends.extend(inside.run(jaxpr, wanted))
             return ()
 
-        around = self.reader.manual
-        self.reader.manual = around | {*manual}
+        around, captured = self.reader.manual, self.reader.inside
+        self.reader.manual, self.reader.inside = around | {*manual}, set()
         _on_devices(device, (), None if around else self.reader.mesh, manual, check_vma=params["check_vma"])
-        self.reader.manual = around
+        for array in sorted(self.reader.inside):
+            over[array] = Name(array)
+            in_specs.append(())
+        self.reader.manual, self.reader.inside = around, captured | self.reader.inside
         stack: dict[str, str] = {}
         results: list[Term] = []
         out_specs: list[Any] = []

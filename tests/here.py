@@ -42,7 +42,7 @@ def configurable() -> Iterator[None]:
 
     def update(name: str, value: Any) -> None:
         if name not in _OF_THE_PROCESS:
-            before.setdefault(name, getattr(jax.config, name))
+            before.setdefault(name, jax.config.values[name])
             genuine(name, value)
 
     try:

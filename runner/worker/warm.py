@@ -52,8 +52,8 @@ def _own() -> Mapping[str, Any]:
 
     Programs set others, and so do the arguments of `runner.check`.
     """
-    own = {name: value for name, value in _config.values.items() if name not in SETTINGS_OF_A_PROCESS}
-    return own | SETTINGS_OF_THE_RUN
+    values: Mapping[str, Any] = _config.values
+    return {**{name: values[name] for name in values if name not in SETTINGS_OF_A_PROCESS}, **SETTINGS_OF_THE_RUN}
 
 
 def simulate(devices: int) -> None:

@@ -24,7 +24,9 @@ def script(folder: Path, *arguments: str) -> dict[str, Any]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     line = [sys.executable, str(ROOT / "tests" / "copies.py"), str(folder), *arguments]
     done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False, timeout=300)
-    assert (done.returncode, done.stderr) == (0, "")
+    # A slow machine also has lines of progress there.
+    wrong = [line for line in done.stderr.splitlines() if not line.endswith(" s")]
+    assert (done.returncode, wrong) == (0, [])
     first, _, last = done.stdout.partition("\n")
     assert first == "not flushed"
     return json.loads(last)

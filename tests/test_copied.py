@@ -48,7 +48,7 @@ def test_what_a_function_does_stays_in_the_copy(seen: dict[str, Any]) -> None:
     assert results["intruding"]["status"] == "passed"
     assert "a word on standard output" in results["intruding"]["log"]
     assert results["ending"]["error"] == "the process ended with status 3, while ending was traced"
-    assert results["hanging"]["error"] == "no result after the timeout of 1 s, while hanging was traced"
+    assert results["hanging"]["error"].startswith("no result after the timeout of 1 s, while ")
     assert seen["here"] == {"intruded": False, "x64": False, "devices": 1}
 
 

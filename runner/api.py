@@ -229,7 +229,7 @@ def check(
     operands: Sequence[Any],
     *,
     mesh: Mapping[str, int] | Any = None,
-    in_specs: Sequence[Any] | None = None,
+    in_specs: Any = None,
     out_specs: Any = None,
     reference: Callable[..., Any] | None = None,
     program: str | Sequence[str] = "auto",
@@ -242,8 +242,8 @@ def check(
     - `function`: a JAX function, jitted or not, from a module, a script or a notebook. It runs in another process.
     - `operands`: its positional arguments: arrays, pytrees of arrays, or any other objects, which are passed unchanged.
     - `mesh`: a mapping `{"data": 2, "model": 2}`, a `Mesh` or an `AbstractMesh`; None: the mesh of these shardings.
-    - `in_specs`: for each operand, a `PartitionSpec` or a prefix tree of them; None: the `in_shardings` of a jitted
-      function, or else the operands' own shardings.
+    - `in_specs`: for each operand a `PartitionSpec` or a prefix tree of them, or one for all; None: the
+      `in_shardings` of a jitted function, or else the operands' own shardings.
     - `out_specs`: the same for the result; None, for all or for a leaf: the compiler chooses.
     - `reference`: a function that computes the same, for a `function` whose operations cannot be read, such as a kernel
       or a `shard_map`.

@@ -350,18 +350,18 @@ def _in_shardings(jax: Any, function: Any, arrays: tuple[Any, ...]) -> list[Any]
     static = {number % len(arrays) for number in info.static_argnums if arrays}
     traced = tuple(array for number, array in enumerate(arrays) if number not in static)
     kinds = (jax.sharding.Sharding, jax.sharding.PartitionSpec, type(None))
+
+    def is_given(part: object) -> bool:
+        return isinstance(part, kinds)
+
     try:
-        given = jax.tree.broadcast(
-            jax.tree.unflatten(info.in_shardings_treedef, info.in_shardings_leaves),
-            traced,
-            is_leaf=lambda each: isinstance(each, kinds),
-        )
+        prefix = jax.tree.unflatten(info.in_shardings_treedef, info.in_shardings_leaves)
+        whole = jax.tree.broadcast(prefix, traced, is_leaf=is_given)
     except ValueError:
         # They do not fit the operands: JAX says so when the function is traced.
         return []
-    return [
-        each if isinstance(each, kinds) else None for each in jax.tree.leaves(given, is_leaf=lambda each: each is None)
-    ]
+    # A leaf without one has an object of JAX's own.
+    return [part if is_given(part) else None for part in jax.tree.leaves(whole, is_leaf=is_given)]
 
 
 def _axes(mesh: Any, shardings: Sequence[Any]) -> dict[str, int]:

@@ -95,7 +95,8 @@ class _Copy:
         self._code: int | None = None
 
     def kill(self) -> None:
-        if self._ended() is None:
+        """End it at once, if it still runs."""
+        if self.poll() is None:
             os.kill(self.pid, signal.SIGKILL)
 
     def wait(self, timeout: float | None = None) -> int:
@@ -103,7 +104,7 @@ class _Copy:
         if timeout is None:
             self._reap(0)
         deadline = time.monotonic() + (timeout or 0.0)
-        while (code := self._ended()) is None:
+        while (code := self.poll()) is None:
             if time.monotonic() > deadline:
                 raise subprocess.TimeoutExpired("a copy of this process", timeout or 0.0)
             time.sleep(_LOOK)
@@ -114,7 +115,8 @@ class _Copy:
         self.stdin.close()
         self.stdout.close()
 
-    def _ended(self) -> int | None:
+    def poll(self) -> int | None:
+        """The exit status; None if it still runs."""
         self._reap(os.WNOHANG)
         return self._code
 

@@ -7,6 +7,7 @@ platform, libtpu's environment) is another kind of job, which another process do
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Mapping
@@ -22,11 +23,6 @@ from runner.worker import calls, processes, shared, versions
 
 _config: Any = cast("Any", jax.config)
 
-_OWN: Mapping[str, Any] = {
-    name: value for name, value in _config.values.items() if name not in SETTINGS_OF_A_PROCESS
-} | SETTINGS_OF_THE_RUN
-"""JAX's settings with which each job begins: those of the user's environment. Programs, and their files, set others."""
-
 _simulated: int | None = None
 """The number of devices that the backends of this process simulate, if it has any."""
 
@@ -34,7 +30,7 @@ _simulated: int | None = None
 def prepare(experiment: Experiment) -> None:
     """Configure JAX for a job, before lowering the graph asks for a device."""
     now = _config.values
-    for name, value in _OWN.items():
+    for name, value in _own().items():
         if now[name] != value:
             calls.configure(name, value)
     calls.configure("jax_enable_x64", experiment.x64)
@@ -48,6 +44,16 @@ def prepare(experiment: Experiment) -> None:
         simulate(experiment.target.devices_each if experiment.on_mesh else 1)
     else:
         processes.connect()
+
+
+@functools.cache
+def _own() -> Mapping[str, Any]:
+    """JAX's settings with which each job begins, as they are before the first: those of the user's environment.
+
+    Programs set others, and so do the arguments of `runner.check`.
+    """
+    values: Mapping[str, Any] = _config.values
+    return {**{name: values[name] for name in values if name not in SETTINGS_OF_A_PROCESS}, **SETTINGS_OF_THE_RUN}
 
 
 def simulate(devices: int) -> None:

@@ -222,7 +222,7 @@ def test_categorical(seed, where):
 def test_a_draw_from_narrow_logits_takes_what_jaxs_does_or_one_as_near(seed):
     logits = np.array([[0.25, -1.0, 2.0], [0.0, 0.125, -0.75]], ml_dtypes.float8_e4m3fn)
     own = threefry.categorical(
-        threefry.key(seed), rounded(logits, "float8_e4m3fn", NEAREST), shape=(50, 2), drawn="float8_e4m3fn"
+        threefry.key(seed), rounded(logits, "float8_e4m3fn", NEAREST), shape=(50, 2), own_dtype="float8_e4m3fn"
     )
     theirs = jax.jit(lambda key: jax.random.categorical(key, logits, shape=(50, 2)))(jax.random.PRNGKey(seed))
     assert np.mean(own == theirs) > 0.95

@@ -82,7 +82,7 @@ def _mode(mode: Mode, names: Mapping[str, Names]) -> Mode:
     """Return a mode whose gap has readers' names; lines with the same name are one, and are left out if equal."""
     if mode.gap is None:
         return mode
-    known = {**names.get(lines_of(mode.gap.program), {}), **names.get(lines_of(mode.program), {})}
+    known = {**names.get(lines_of(mode.gap.program, names), {}), **names.get(lines_of(mode.program, names), {})}
     lines: dict[str, list[int]] = {}
     for line, (mine, theirs) in mode.gap.lines.items():
         name = joined(dict.fromkeys(known.get(part, part) for part in parts(line)))

@@ -52,7 +52,7 @@ def check(
     if not compared:
         reason = "; ".join(f"{name} of {listed(programs)}" for name, programs in left_out.items())
         if not reason:
-            return NotRun(reason="no oracle computes an output of theirs")
+            return NotRun(reason="no oracle computes any of their outputs")
         return LeftOut(reason=f"{reason}: known to be wrong (expect.wrong)", left_out=left_out)
     return AgreementVerdict(
         status="failed" if apart else "passed",

@@ -196,7 +196,7 @@ def _show_plan(planning: Planning) -> None:
         costs = f"costs {amount(more, least)}" if more > 1e-6 * plan.unlimited else "costs nothing"
         print(f"the limit of {bytes_text(round(plan.memory))} {costs}")
         if plan.best.needed > plan.memory:
-            print("by the model no layouts that were looked at are within the limit: these need the least")
+            print("of the layouts that were tried, none is within the limit in the model; these need the least")
     for axes in plan.axes:
         print(f"  {axes.kind} over {listed(axes.axes)}: {bytes_text(round(axes.bytes))} in {axes.count}")
     for sentence in plan.parallelism:

@@ -600,7 +600,7 @@ class _SectionReader:
             # The function is read without a call, so the number of slices is unknown.
             return 1
         if name not in scope.lengths:
-            message = "how many slices it has is not known without arrays; say it: map(f, xs, length=N)"
+            message = "the number of slices is unknown without arrays; give it: map(f, xs, length=N)"
             raise place.fault(message, array)
         return scope.lengths[name]
 

@@ -289,7 +289,7 @@ def _of_one(line: _Queue, worker: Worker | Together, ticket: _Ticket) -> Generat
             case Died():
                 return _End(event.error, running, reported=True)
             case Called():
-                raise AssertionError("a process says before its first job what it is called")
+                raise AssertionError("a process gives its name before its first job")
             case Started():
                 running, doing = event.step, f"{event.step} was being done"
             case Finished():

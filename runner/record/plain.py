@@ -34,7 +34,7 @@ def parse(text: str) -> Any:
     except NotJson:
         raise
     except RecursionError:
-        raise NotJson("not JSON that can be read: it is nested too deeply") from None
+        raise NotJson("not valid JSON: it is nested too deeply") from None
     except ValueError as error:
         raise NotJson(f"not JSON: {error}") from None
 
@@ -46,11 +46,11 @@ def _refused(name: str) -> Any:
 def _float(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
-        raise NotJson(f"not JSON that can be read: {text:.20} is beyond float64")
+        raise NotJson(f"not valid JSON: {text:.20} is beyond float64")
     return number
 
 
 def _integer(text: str) -> int:
     if len(text) > _DIGITS:
-        raise NotJson(f"not JSON that can be read: an integer of {len(text)} digits")
+        raise NotJson(f"not valid JSON: an integer of {len(text)} digits")
     return int(text)

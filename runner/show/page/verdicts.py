@@ -19,7 +19,7 @@ def part(record: Record) -> Part:
     if record.error:
         inside.append(callout("failed", "The run ended here", tag("pre", record.error)))
     if (message := record.refused) is not None:
-        inside.append(callout("passed", "Refused, as expect.invalid has it", tag("pre", message)))
+        inside.append(callout("passed", "Refused, as expect.invalid expects", tag("pre", message)))
     inside += [callout(status, head, _lines(lines)) for status, head, lines in report.failures(record)]
     if record.programs:
         explained = report.legend(record)

@@ -29,7 +29,7 @@ def run_command(*arguments: str, folder: Path = ROOT) -> Done:
 def run_whole(*arguments: str, folder: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run the command in a new process, with `environment` variables added to this one's.
 
-    It compiles with XLA's defaults, as users do, also where the session's other processes compile quickly.
+    It compiles as users do, also where the session's other processes leave LLVM's optimization out.
     """
     inherited = {name: value for name, value in os.environ.items() if name not in here.QUICK}
     return subprocess.run(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sys
 from collections import deque
 from collections.abc import Iterator
@@ -28,22 +27,13 @@ _OF_THE_PROCESS = ("jax_platforms", "jax_num_cpu_devices")
 UNOPTIMIZED = "jax_disable_most_optimizations"
 """JAX's setting that switches LLVM's optimization off."""
 
-_LEGACY_EMITTERS = "--xla_cpu_use_fusion_emitters=false"
-
 QUICK = {UNOPTIMIZED.upper(): "1"}
-"""The environment variables with which processes compile quickly on CPUs: XLA partitions and schedules as without them.
-
-Without LLVM's optimization, the fusion emitters take two thirds of a compilation. JAX 0.10 can do without them; in 0.12
-there are no others, and a process that names the flag ends.
-"""
-if jax.__version_info__ < (0, 11):
-    # xdist's processes inherit the flags of the first.
-    _flags = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if flag != _LEGACY_EMITTERS]
-    QUICK["XLA_FLAGS"] = " ".join([*_flags, _LEGACY_EMITTERS])
+"""The environment variables with which other processes compile like this one: XLA partitions, fuses and schedules in
+either case."""
 
 OPTIMIZED = True
-"""Whether LLVM optimizes what is compiled here, which takes a third to half of a compilation; `conftest.py` says which
-sessions leave it out."""
+"""Whether LLVM optimizes what is compiled, a third to half of a compilation; `conftest.py` says which sessions
+leave it out."""
 
 
 @contextlib.contextmanager

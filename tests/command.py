@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests import here
 from tests.server import Done, command
 
 ROOT = Path(__file__).parent.parent
@@ -26,7 +27,11 @@ def run_command(*arguments: str, folder: Path = ROOT) -> Done:
 
 
 def run_whole(*arguments: str, folder: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run the command in a new process, with `environment` variables added to this one's."""
+    """Run the command in a new process, with `environment` variables added to this one's.
+
+    It compiles as users do, also where the session's other processes leave LLVM's optimization out.
+    """
+    inherited = {name: value for name, value in os.environ.items() if name not in here.QUICK}
     return subprocess.run(
         [sys.executable, "-W", "error", "-m", "runner", *arguments],
         cwd=folder,
@@ -34,7 +39,7 @@ def run_whole(*arguments: str, folder: Path = ROOT, **environment: str) -> subpr
         text=True,
         timeout=600,
         check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        env={**inherited, "PYTHONPATH": str(ROOT), **environment},
     )
 
 

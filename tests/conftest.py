@@ -1,6 +1,7 @@
 """Nine simulated CPU devices, for the mesh of Cannon: JAX reads the number once, before its first backend exists."""
 
 import gc
+import os
 import sys
 from collections import Counter
 from pathlib import Path
@@ -13,6 +14,8 @@ from tests import here
 from tests.server import TIMED
 
 jax.config.update("jax_num_cpu_devices", 9)
+# xdist's processes inherit the setting as a variable; `tests/here.py` alone says when their own JAX has it.
+jax.config.update(here.UNOPTIMIZED, False)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -25,9 +28,10 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.dist = "loadgroup"
     if hasattr(config, "workerinput"):
         config.option.loadgroup = True
-    # Sessions with the `whole` tests, and every command line, compile with the users' settings.
+    # Sessions with the `whole` tests compile with XLA's defaults, and `run_whole` does so in all sessions.
     here.OPTIMIZED = config.option.markexpr != "not whole"
-    if config.option.markexpr == "not whole":
+    if not here.OPTIMIZED:
+        os.environ.update(here.QUICK)
         config.pluginmanager.register(_Sampled())
 
 

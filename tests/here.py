@@ -24,11 +24,16 @@ from runner.worker import calls, shared, warm
 from runner.worker import job as jobs
 
 _OF_THE_PROCESS = ("jax_platforms", "jax_num_cpu_devices")
-_UNOPTIMIZED = "jax_disable_most_optimizations"
+UNOPTIMIZED = "jax_disable_most_optimizations"
+"""JAX's setting that switches LLVM's optimization off."""
+
+QUICK = {UNOPTIMIZED.upper(): "1"}
+"""The environment variables with which other processes compile like this one: XLA partitions, fuses and schedules in
+either case."""
 
 OPTIMIZED = True
-"""Whether LLVM optimizes what is compiled. XLA partitions, fuses and schedules in either case, and LLVM's work on that
-takes a third of the time; `conftest.py` says which sessions leave it out."""
+"""Whether LLVM optimizes what is compiled, a third to half of a compilation; `conftest.py` says which sessions
+leave it out."""
 
 
 @contextlib.contextmanager
@@ -51,10 +56,10 @@ def configurable() -> Iterator[None]:
             mock.patch.object(calls, "configure", update),
             mock.patch.object(warm, "simulate"),
         ):
-            genuine(_UNOPTIMIZED, not OPTIMIZED)
+            genuine(UNOPTIMIZED, not OPTIMIZED)
             yield
     finally:
-        genuine(_UNOPTIMIZED, False)
+        genuine(UNOPTIMIZED, False)
         sys.dont_write_bytecode = bytecode
         for name, value in before.items():
             genuine(name, value)

@@ -28,7 +28,6 @@ arrays: {A: {shape: [4, 8], spec: [x, y]}}
 graph: {C: A + 1}
 outputs: {C: [x, y]}
 program: auto
-timeout: 15
 """
 
 WORKER = """
@@ -77,7 +76,7 @@ def folder(tmp_path: Path) -> Path:
 
 def write(folder: Path, name: str, mesh: str = "x2_y2", **more: str) -> None:
     text = GOOD.replace("NAME", name).replace("MESH", mesh)
-    for key, value in more.items():
+    for key, value in {"timeout": "15", **more}.items():
         text += f"{key}: {value}\n"
     (folder / "conf" / "experiment" / f"{name}.yaml").write_text(text)
 
@@ -110,14 +109,14 @@ BAD = ("crash", "hang", "invalid", "kill")
 def test_a_failure_costs_only_its_point_and_resume_runs_only_failures(folder: Path) -> None:
     names = sorted([*BAD, *(f"good{k:02}" for k in range(16))])
     for name in names:
-        write(folder, name, **({"nosuch": "1"} if name == "invalid" else {}))
+        write(folder, name, **{"invalid": {"nosuch": "1"}, "hang": {"timeout": "2"}}.get(name, {}))
     done = sweep(folder, "-m", "--config-dir", "conf", f"+experiment={','.join(names)}", "hydra.sweep.dir=out")
     assert done.returncode == 3, done.stdout + done.stderr
     assert "20 points: 16 passed, 1 invalid, 3 error; out\n" in done.stdout
     found = {name: recorded(folder / "out" / str(point)) for point, name in enumerate(names)}
     assert {name for name in names if found[name]["status"] != "passed"} == set(BAD)
     assert "no key 'nosuch'" in found["invalid"]["error"]
-    for name, how in (("crash", "SIGABRT"), ("kill", "SIGKILL"), ("hang", "no result after the timeout of 15 s")):
+    for name, how in (("crash", "SIGABRT"), ("kill", "SIGKILL"), ("hang", "no result after the timeout of 2 s")):
         assert how in found[name]["error"]
     flat = rows(folder / "out")
     assert [row["status"] for row in flat if row["experiment"].startswith("good")] == ["passed"] * 16
@@ -128,7 +127,8 @@ def test_a_failure_costs_only_its_point_and_resume_runs_only_failures(folder: Pa
 
     before = written(folder, names)
     (folder / "served.txt").unlink()
-    write(folder, "invalid")
+    for name in ("invalid", "hang"):
+        write(folder, name)
     again = sweep(folder, "resume=out")
     assert again.returncode == 0, again.stdout + again.stderr
     assert "20 points: 20 passed; out\n" in again.stdout

@@ -115,6 +115,8 @@ WAYS = {
     "file elsewhere": mine(defaults="defaults: [{override /mesh: ../elsewhere/theirs}]\n")
     | {"elsewhere/theirs.yaml": f"{HEAD}hydra: {{callbacks: {CALLS}}}\n"},
     "escaped key": mine(f'"\\x68ydra": {{callbacks: {CALLS}}}\n'),
+    "file without a group": mine(defaults="defaults: [theirs]\n")
+    | {"experiment/theirs.yaml": f"{HEAD}hydra: {{callbacks: {CALLS}}}\n"},
 }
 
 
@@ -126,6 +128,11 @@ def test_every_way_to_set_them_in_a_file_is_refused_with_its_place(way: str) -> 
     assert ".yaml:" in message.splitlines()[0]
     assert "hydra.callbacks" in message.splitlines()[0]
     assert message.splitlines()[1:] == [f"  {ONLY}"]
+
+
+def test_a_merge_key_is_refused_too() -> None:
+    written(mine(f"<<: {{hydra: {{callbacks: {CALLS}}}}}\n"))
+    assert refused() == f"experiment/mine.yaml  hydra.callbacks\n  {ONLY}"
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ def composed(overrides: Sequence[str], folder: Path | None = None) -> Generator[
     from hydra import compose, initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
 
-    from runner.config import composition, trust
+    from runner.config import composition, options, trust
 
     register()
     own = conf_folder().resolve()
@@ -101,8 +101,9 @@ def composed(overrides: Sequence[str], folder: Path | None = None) -> Generator[
     with initialize_config_dir(str(own), job_name="runner", version_base="1.3"):
         try:
             trust.check_folders([] if folder is None else [folder])
-            config = compose("config", overrides=[*added, *overrides], return_hydra_config=True)
-            trust.check(config, GlobalHydra.instance().config_loader(), [*added, *overrides])
+            with options.reading() as read:
+                config = compose("config", overrides=[*added, *overrides], return_hydra_config=True)
+            trust.check(config, GlobalHydra.instance().config_loader(), [*added, *overrides], read)
         except Exception as error:
             folders = [own] if folder is None else [own, folder.resolve()]
             raise InvalidConfiguration(composition.report(error, folders, overrides)) from error
@@ -121,7 +122,7 @@ def beforehand(
     from hydra.core.global_hydra import GlobalHydra
     from hydra.types import RunMode
 
-    from runner.config import trust
+    from runner.config import options, trust
 
     typed = list(overrides)
     if folder is not None:
@@ -132,8 +133,11 @@ def beforehand(
     with initialize_config_dir(str((home or conf_folder()).resolve()), job_name="runner", version_base="1.3"):
         loader = GlobalHydra.instance().config_loader()
         trust.check_folders([] if folder is None else [folder])
-        config = loader.load_configuration(name or "config", typed, RunMode.MULTIRUN, validate_sweep_overrides=False)
-        trust.check(config, loader, typed)
+        with options.reading() as read:
+            config = loader.load_configuration(
+                name or "config", typed, RunMode.MULTIRUN, validate_sweep_overrides=False
+            )
+        trust.check(config, loader, typed, read)
         trust.check_choices(config, loader, typed)
         yield config
 

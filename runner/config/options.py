@@ -7,6 +7,11 @@ defaults list holds for it: the command line, sweeps, and experiments that build
 
 from __future__ import annotations
 
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, cast
 
 from hydra._internal.core_plugins import file_config_source
@@ -17,7 +22,32 @@ from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig, OmegaConf
 
 from runner.config import files
-from runner.untyped import is_list
+from runner.untyped import is_dict, is_list
+
+
+@dataclass
+class Reading:
+    """The files that Hydra has read for a configuration: their folders, and their names there without `.yaml`.
+
+    - `reaching`: those that may set Hydra's own settings: by a key, a package, or an entry of the defaults list.
+    """
+
+    files: set[tuple[Path, str]] = field(default_factory=set[tuple[Path, str]])
+    reaching: set[tuple[Path, str]] = field(default_factory=set[tuple[Path, str]])
+
+
+_reading: ContextVar[Reading | None] = ContextVar("_reading", default=None)
+
+
+@contextmanager
+def reading() -> Generator[Reading]:
+    """Record the files that Hydra reads inside the context."""
+    record = Reading()
+    token = _reading.set(record)
+    try:
+        yield record
+    finally:
+        _reading.reset(token)
 
 
 class FileConfigSource(file_config_source.FileConfigSource):
@@ -29,9 +59,39 @@ class FileConfigSource(file_config_source.FileConfigSource):
         Raises `ConfigCompositionException` for a group with two options; `config/composition.py` says which and where.
         """
         result = super().load_config(config_path)
+        if (record := _reading.get()) is not None:
+            file = Path(self.path).resolve(), config_path
+            record.files.add(file)
+            if _reaches_hydra(config_path, result):
+                record.reaching.add(file)
         if result.header.get("package") == "_global_" and isinstance(result.config, DictConfig):
             result.config = _expanded(result.config)
         return result
+
+
+def _reaches_hydra(config_path: str, result: ConfigResult) -> bool:
+    """Whether a file may set Hydra's settings: all ways to do so name them, as Hydra reads the file.
+
+    An interpolation in the defaults list may name anything.
+    """
+    if not isinstance(result.config, DictConfig):
+        return True
+    defaults: Any = OmegaConf.to_container(OmegaConf.masked_copy(result.config, ["defaults"]), resolve=False)
+    listed = list(_texts(defaults.get("defaults"))) if "defaults" in result.config else []
+    names = [config_path, *map(str, result.header.values()), *map(str, result.config), *listed]
+    return any("hydra" in name for name in names) or any("${" in text for text in listed)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if is_dict(value):
+        for name, inner in value.items():
+            yield str(name)
+            yield from _texts(inner)
+    elif is_list(value):
+        for inner in value:
+            yield from _texts(inner)
+    else:
+        yield str(value)
 
 
 def _expanded(config: DictConfig) -> DictConfig:

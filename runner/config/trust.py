@@ -2,7 +2,8 @@
 
 Hydra acts on its settings: callbacks, launchers and loggers name code to call, and folders are written to. An
 experiment is data, so its files may set only the settings in `MAY_SET`, whether by a key, a default or a package. This
-is checked by effect: all other settings must equal those of the same command line without any experiment.
+is checked by effect: all other settings must equal those of the same command line without any experiment. Composing
+these takes as long as the run's own configuration, so it is left out where no file names Hydra's settings at all.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from hydra.errors import ConfigCompositionException
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 
-from runner.config import files
+from runner.config import files, options
 from runner.config.folders import conf_folder
 from runner.config.layers import layers
 from runner.config.quoting import of_hydra
@@ -43,6 +44,9 @@ _OUR_SWEEPER = "hydra_plugins.shardproof_sweeper.ShardproofSweeper"
 
 _ALLOWED = "an experiment sets hydra.sweeper.params and hydra.verbose; the command line sets what else Hydra has"
 
+_OF_HYDRA = ("hydra", "schema")
+"""The providers of configurations in Python: Hydra's own, and the runner's schema."""
+
 _KEY = re.compile(r"[+~]{0,2}\w[\w./-]*")
 """A key of an experiment, as the parameters of a sweep name it."""
 
@@ -51,21 +55,37 @@ class Untrusted(ConfigCompositionException):
     """A file sets what only the command line may; the message says where, what, and what files may set."""
 
 
-def check(config: DictConfig, loader: ConfigLoader, typed: Sequence[str]) -> None:
+def check(config: DictConfig, loader: ConfigLoader, typed: Sequence[str], read: options.Reading) -> None:
     """Raise `Untrusted` where a file set a Hydra setting that it may not; `typed` are all overrides.
 
-    Also raises for a file that hides one of Hydra's own configurations or the runner's.
+    `read` are the files that Hydra read for this configuration. Also raises for a file that hides one of Hydra's own
+    configurations or the runner's.
     """
     folders = [Path(s.path) for s in config.hydra.runtime.config_sources if s.schema == "file" and s.path]
     check_folders(folders)
     settings = _plain(config)
     own = [override for override in typed if of_hydra(override)]
-    due = _due(loader, config.hydra.job.config_name, own, folders)
     _refuse_sweeper(settings["sweeper"], own, config, folders)
     by_owner = {"hydra": [o for o in typed if _is_hydras(o)], "task": [o for o in typed if not _is_hydras(o)]}
-    key = _first_difference(_compared(settings), _compared(due)) or _first_difference(settings["overrides"], by_owner)
+    key: tuple[str, ...] | None = None
+    if _may_reach_hydra(config, typed, read):
+        due = _due(loader, config.hydra.job.config_name, own, folders)
+        key = _first_difference(_compared(settings), _compared(due))
+    key = key or _first_difference(settings["overrides"], by_owner)
     if key is not None:
         raise Untrusted(_located(("hydra", *key), _ALLOWED, config, folders))
+
+
+def _may_reach_hydra(config: DictConfig, typed: Sequence[str], read: options.Reading) -> bool:
+    """Whether a file beside the primary configuration may have set Hydra's settings, as far as their texts say."""
+    primary, own = str(config.hydra.job.config_name), conf_folder().resolve()
+    foreign = [s for s in config.hydra.runtime.config_sources if s.schema != "file" and s.provider not in _OF_HYDRA]
+    # The runner's own options of Hydra's groups are chosen by the primary configuration or the command line.
+    reaching = [name for home, name in read.reaching if not (home == own and name.startswith("hydra/"))]
+    # A package that is typed, experiment@hydra.job=NAME, puts a file there whatever the file says.
+    put = any("hydra" in override for override in typed if not of_hydra(override))
+    known = any(name == primary for _, name in read.files)
+    return not known or any(name != primary for name in reaching) or bool(foreign) or put
 
 
 def check_folders(folders: Sequence[Path]) -> None:
@@ -85,8 +105,9 @@ def check_folders(folders: Sequence[Path]) -> None:
 
 def of_point(loader: ConfigLoader, config: DictConfig, overrides: Sequence[str]) -> DictConfig:
     """Compose and check one point of the sweep `config`. Raises `Untrusted` and Hydra's own exceptions."""
-    whole = loader.load_sweep_config(config, list(overrides))
-    check(whole, loader, [*config.hydra.overrides.hydra, *overrides])
+    with options.reading() as read:
+        whole = loader.load_sweep_config(config, list(overrides))
+    check(whole, loader, [*config.hydra.overrides.hydra, *overrides], read)
     return whole
 
 
@@ -109,8 +130,9 @@ def check_choices(config: DictConfig, loader: ConfigLoader, typed: Sequence[str]
             chosen = [each[0] for each in choices]
             chosen[which] = choice
             points = [f"{o.get_key_element()}={value}" for o, value in zip(swept, chosen, strict=True)]
-            whole = loader.load_configuration(config.hydra.job.config_name, [*fixed, *points], RunMode.RUN)
-            check(whole, loader, [*fixed, *points])
+            with options.reading() as read:
+                whole = loader.load_configuration(config.hydra.job.config_name, [*fixed, *points], RunMode.RUN)
+            check(whole, loader, [*fixed, *points], read)
 
 
 def of_file(content: Mapping[str, Any]) -> Fault | None:

@@ -46,7 +46,7 @@ def configurable() -> Iterator[None]:
     bytecode = sys.dont_write_bytecode
 
     def update(name: str, value: Any) -> None:
-        if name not in (*_OF_THE_PROCESS, _UNOPTIMIZED):
+        if name not in (*_OF_THE_PROCESS, UNOPTIMIZED):
             before.setdefault(name, jax.config.values[name])
             genuine(name, value)
 

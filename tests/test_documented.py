@@ -223,6 +223,9 @@ def test_every_block_of_yaml_is_a_part_of_an_experiment_or_says_why_not() -> Non
         if block.lstrip("\n").startswith(tuple(FRAGMENTS)):
             continue
         content = files.load(block)
+        options = files.options(content)
+        assert all((ROOT / "conf" / group / f"{option}.yaml").is_file() for group, option in options.items()), block
+        content = {key: value for key, value in content.items() if key not in options}
         assert [misfit.fault.message for misfit in shape.misfits(content)] == [], (page, block)
         # Calls of imported functions are read after these are traced.
         for section in () if "imports" in content else ("functions", "both", "graph", "per_device"):

@@ -217,6 +217,7 @@ DIFFERENT = {
     "cummin": ("cummin(A)", INSIDE),
     "cumprod": ("cumprod(a, axis=1)", INSIDE),
     "cumsum": ("cumsum(a, axis=0)", INSIDE),
+    "cumulative_sum": ("cumulative_sum(A, axis=1)", INSIDE),
     "flip": ("flip(a, axis=0)", INSIDE),
     "fliplr": ("fliplr(A)", INSIDE),
     "flipud": ("flipud(A)", INSIDE),

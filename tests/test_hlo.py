@@ -669,7 +669,7 @@ def test_a_loop_whose_body_is_missing_is_reported(experiment):
     assert module.entries == []
     assert module.missing == [
         "while.1 calls lost, which the module does not have",
-        "r stands in body, which nothing calls",
+        "r is in body, which nothing calls",
     ]
 
 
@@ -796,7 +796,7 @@ def test_a_module_of_one_all_reduce_is_read(experiment):
                 ADD + "%alone (p: f32[2]) -> f32[2] {\n  %p = f32[2] parameter(0)\n"
                 f"  ROOT %q = f32[2] all-reduce(%p), {OVER_X}\n}}\n\n",
             ),
-            "q stands in alone, which nothing calls",
+            "q is in alone, which nothing calls",
         ),
     ],
 )

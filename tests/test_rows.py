@@ -36,7 +36,7 @@ CONTRACTIONS = {
     "dot_general": [((3, 4), (4, 5), [[1], [0]], [[], []]), ((2, 3, 4), (4, 2, 6), [[2], [0]], [[0], [1]]),
                     ((2, 3), (5,), [[], []], [[], []])],
     "inner": [((4,), (4,)), ((3, 4), (4,)), ((3, 4), (5, 4)), ((2, 3, 4), (5, 4))],
-    "vdot": [((4,), (4,))],
+    "vdot": [((4,), (4,)), ((2, 2), (2, 2))],
     "vecdot": [((4,), (4,)), ((2, 3, 4), (2, 3, 4))],
     "matvec": [((3, 4), (4,)), ((2, 3, 4), (2, 4))],
     "vecmat": [((4,), (4, 3)), ((2, 4), (2, 4, 3))],
@@ -89,7 +89,7 @@ def test_a_contraction_in_einsum_notation_equals_the_operation(name: str, call: 
     np.testing.assert_allclose(np.einsum(f"{','.join(inputs)}->{output}", *arrays), computed(name, operands))
 
 
-@pytest.mark.parametrize(("name", "call"), [("vdot", ((2, 2), (2, 2))), ("matmul", ((2,), 3)), ("dot", (3, (2,)))])
+@pytest.mark.parametrize(("name", "call"), [("vdot", ((2, 2), (4,))), ("matmul", ((2,), 3)), ("dot", (3, (2,)))])
 def test_a_contraction_is_none_for_unsupported_operands(name: str, call: Any) -> None:
     row = OPERATIONS[name]
     assert row.contraction is not None

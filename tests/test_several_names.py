@@ -124,5 +124,5 @@ def test_the_command_line_changes_one_of_several_names(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfiguration) as error:
         compose("mine", tmp_path, ["arrays.b.spec=[y]"])
     assert str(error.value).endswith(
-        "arrays.b\n  'b' stands in 'a, b, c'; to change it alone, give it a line of its own: b: {}"
+        "arrays.b\n  'b' is in 'a, b, c'; to change it alone, give it a line of its own: b: {}"
     )

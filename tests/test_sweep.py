@@ -58,7 +58,7 @@ worker.main()
 COMMAND = """
 import sys
 from runner.link import process
-process.Worker.__init__.__defaults__ = ((sys.executable, "worker.py"), ())
+process.Worker.__init__.__defaults__ = ((sys.executable, "worker.py"), (), process.spawned)
 sys.argv = ["runner", *sys.argv[1:]]
 from runner.__main__ import main
 main()

@@ -13,6 +13,7 @@ import yaml
 from jax.experimental import pallas
 
 from runner.layout import Layout, Mesh, Spec
+from runner.reference.arithmetic import Arithmetic
 from runner.reference.interpreter import interpret
 from runner.worker import calls, jaxprs
 from runner.worker.versions import abstract_mesh
@@ -460,8 +461,11 @@ def held(read: jaxprs.FunctionLines, given: dict[str, np.ndarray], called: Calla
         "outputs": {result: [] for result in results},
     }
     text = yaml.safe_dump(config, sort_keys=False, width=10**6)
-    values = interpret(harness.experiment(text, program="auto"), "graph", arrays, keep=results).values
-    types = harness.types(text, program="auto").outputs
+    inferred = harness.types(text, program="auto")
+    types, floats = inferred.outputs, inferred.floats["graph"]
+    values = interpret(
+        harness.experiment(text, program="auto"), "graph", arrays, keep=results, arithmetic=Arithmetic(floats)
+    ).values
     with here.configurable():
         wanted = jax.tree.leaves(jax.jit(called)(*map(jnp.asarray, given.values())))
     assert len(wanted) == len(read.results)

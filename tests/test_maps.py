@@ -76,7 +76,7 @@ BAD = {
     "map(tanh, xs)": "what is mapped is a function of the experiment's own, or a lambda",
     "map(ones, xs)": "what is mapped is a function of the experiment's own, or a lambda",
     "map(lambda a, b: a, xs)": "what is mapped takes a slice",
-    "map(one, xs * 2)": "say it: map(f, xs, length=N)",
+    "map(one, xs * 2)": "give it: map(f, xs, length=N)",
     "map(one, xs * 2, length=sum(w))": "a size is made of integers, dims",
     "map(block, xs)": "missing a required argument: 'w'",
     "map(one, nothing)": "no array, dim or earlier name 'nothing'",

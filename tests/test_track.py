@@ -7,6 +7,8 @@ import importlib.util
 import json
 import os
 import struct
+import subprocess
+import sys
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -211,10 +213,11 @@ def test_mlflow_has_a_failed_run_with_parameters_metrics_and_verdict(tmp_path: P
 @pytest.mark.filterwarnings("ignore")
 def test_wandb_has_an_offline_run_with_config_and_summary(tmp_path: Path) -> None:
     needed("wandb", "wandb")
-    from runner.track.wandb import WandB
-
     protos: Any = importlib.import_module("wandb.proto.wandb_internal_pb2")
-    WandB("offline", None, str(tmp_path)).log(FAILED)
+    # wandb's service writes the file, to its end at the latest when the process that started it ends.
+    log = "import sys; from runner.track.wandb import WandB; from tests.test_track import FAILED\n"
+    log += "WandB('offline', None, sys.argv[1]).log(FAILED)"
+    subprocess.run([sys.executable, "-c", log, str(tmp_path)], cwd=ROOT, check=True, timeout=120)
     (file,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
     data, at = file.read_bytes(), 7
     config: dict[str, Any] = {}

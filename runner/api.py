@@ -113,7 +113,7 @@ def compose(
     folder = conf_folder() if config_dir is None else Path(config_dir)
     if isinstance(experiment, Path) or experiment.endswith((".yaml", ".yml")):
         if config_dir is not None:
-            raise InvalidConfiguration("config_dir belongs to a name; a path says by itself where the experiment is")
+            raise InvalidConfiguration("config_dir is for an experiment's name; a path needs none")
         try:
             folder, experiment = located(Path(experiment))
         except InvalidName as error:

@@ -242,7 +242,7 @@ def _specs(specs: Any, count: int) -> tuple[Any, ...]:
             f"{n} {what}{'' if n == 1 else 's'}" for n, what in ((len(given), "spec"), (count, "operand"))
         )
         message = f"in_specs has {entries}, and the function is called with {operands}; give one for each"
-        raise ValueError(message + ", and None for one that lies whole on every device")
+        raise ValueError(message + ", and None for one that is replicated")
     return given
 
 

@@ -88,7 +88,7 @@ def test_the_package_is_typed() -> None:
         ("nosuch.yaml", None, "nosuch.yaml: there is no such file"),
         ("here.yaml", None, "here.yaml:1:1\n  the file is empty"),
         ("here.yml", None, "here.yml: the file of an experiment ends in .yaml: rename it"),
-        ("here.yaml", ".", "config_dir belongs to a name; a path says by itself where the experiment is"),
+        ("here.yaml", ".", "config_dir is for an experiment's name; a path needs none"),
         ("mine", "nosuch", "nosuch has no folder 'experiment', in which NAME.yaml would be"),
     ],
 )

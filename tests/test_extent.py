@@ -55,7 +55,7 @@ def test_exponential_calls_are_counted_before_they_are_written_out(expression: s
 def test_calls_of_a_section_are_counted_together() -> None:
     lines = "".join(f"  y{i}: f0(A)\n" for i in range(30))
     text = f"{chain(8, 'f{0}(x) + f{0}(x)').partition('graph')[0]}graph:\n{lines}  C: sum(y0)\n"
-    message = "its calls come to 512 lines, and graph to more than 10,000, which are the most"
+    message = "its calls come to 512 lines, and graph to more than 10,000, the most allowed"
     assert fault(text) == f"graph.y19: {message}"
 
 

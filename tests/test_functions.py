@@ -292,7 +292,7 @@ FAULTS = {
     ),
     "another number of results": (
         ("n: rms(h, whole(g, 'y'))", "n, m, k: pair(h, h)"),
-        "e.yaml:8:15  functions.pair(a, b)\n  it gives 2 values, and 3 names stand before the call\n"
+        "e.yaml:8:15  functions.pair(a, b)\n  it gives 2 values, and 3 names are before the call\n"
         "    (a * b, a + b)\n    ^^^^^^^^^^^^^^\n  called in both.n, m, k (e.yaml:16:12)",
     ),
     "a name twice": (("n: rms(", "n, n: rms("), "e.yaml:16:9  both.n, n\n  'n' appears twice"),

@@ -648,7 +648,7 @@ REFUSED = {
     ),
     "the least of nothing": (
         mlp(8, {"model": 4}, plan={"least": "flops"}),
-        "a plan has no least 'flops'; there are bytes, time, memory",
+        "a plan cannot minimize 'flops'; there are bytes, time, memory",
     ),
 }
 

@@ -549,7 +549,7 @@ def test_a_known_wrong_output_is_an_xfail(told: Project) -> None:
     told.tell(programs={**FOUND, "vmap": checked("known", "C is wrong")}, status="known")
     said = told.pytest("--experiments", "my_conf", "-rx", status=0)
     assert "31 passed, 1 xfailed" in said
-    assert "XFAIL my_conf/experiment/mine.yaml::vmap::value - failed, as expect.wrong knows; C is wrong" in said
+    assert "XFAIL my_conf/experiment/mine.yaml::vmap::value - failed, as expect.wrong says; C is wrong" in said
 
 
 def test_a_check_that_the_record_lacks_fails(told: Project) -> None:

@@ -263,12 +263,12 @@ def test_known_failures_and_programs_left_out_of_agreement_are_reported(
     other = {"agreement": {"status": "not_run", "reason": "C of auto", "left_out": left_out}}
     programs = {"auto": passed(status="known", checks={"value": KNOWN}), "vmap": passed(checks=other)}
     assert told(capsys, record(status="known", programs=programs)).splitlines()[-5:] == [
-        "auto: value failed, as expect.wrong knows",
+        "auto: value failed, as expect.wrong says",
         "  vmap and the oracle agree, auto alone is wrong: the compiler",
         "  C differs from graph's oracle at 9 of 64 elements, on device 2; "
         "largest error 3, allowed 2.0e-06 + 1.0e-06·|reference|",
         "agreement does not compare the outputs in expect.wrong: C of auto",
-        "known: 1 of 2 programs passed, 1 is wrong as expect.wrong knows; /runs/mine/0/result.json",
+        "known: 1 of 2 programs passed, 1 is wrong as expect.wrong says; /runs/mine/0/result.json",
     ]
 
 
@@ -279,7 +279,7 @@ def test_known_failures_are_distinguished_from_others(capsys: pytest.CaptureFixt
     assert out.splitlines()[-4:] == [
         "auto: value failed",
         "  C differs from graph's oracle at 9 of 64 elements, on device 2; "
-        "largest error 3, allowed 2.0e-06 + 1.0e-06·|reference|, as expect.wrong knows",
+        "largest error 3, allowed 2.0e-06 + 1.0e-06·|reference|, as expect.wrong says",
         "  D: it is right with jax 0.13.0",
         "failed: 0 of 1 programs passed; /runs/mine/0/result.json",
     ]

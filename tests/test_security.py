@@ -141,7 +141,7 @@ def test_a_merge_key_is_refused_too() -> None:
 )
 def test_a_config_folder_replaces_nothing_that_is_defined_in_python(name: str, owner: str) -> None:
     written(mine() | {name: CALLS})
-    assert refused() == f"{name}:1:1\n  this file would stand in the place of {owner} own {name}; rename it"
+    assert refused() == f"{name}:1:1\n  this file would replace {owner} own {name}; rename it"
 
 
 def test_a_config_yaml_of_a_folder_is_not_read() -> None:

@@ -79,7 +79,7 @@ def _expanded(text: str) -> tuple[int, int, str] | None:
         if isinstance(event, yaml.AliasEvent):
             nodes = anchored.get(event.anchor, 1)
             if nodes is None:
-                return line, column, f"'*{event.anchor}' stands inside of what it names: it would never end"
+                return line, column, f"'*{event.anchor}' is inside the value that it names, which would have no end"
         elif isinstance(event, yaml.CollectionEndEvent):
             anchor, nodes = open_.pop()
             if anchor:

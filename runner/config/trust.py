@@ -98,9 +98,7 @@ def check_folders(folders: Sequence[Path]) -> None:
             name = file.relative_to(folder).as_posix()
             if store.get_type(name) == ObjectType.CONFIG:
                 owner = "Hydra's" if name.startswith("hydra/") else "the runner's"
-                raise Untrusted(
-                    f"{shown(file)}:1:1\n  this file would stand in the place of {owner} own {name}; rename it"
-                )
+                raise Untrusted(f"{shown(file)}:1:1\n  this file would replace {owner} own {name}; rename it")
 
 
 def of_point(loader: ConfigLoader, config: DictConfig, overrides: Sequence[str]) -> DictConfig:
@@ -160,7 +158,7 @@ def _of_parameters(parameters: Any) -> str | None:
     if parameters is None:
         return None
     if not is_dict(parameters):
-        return f"'hydra.sweeper.params' is a mapping of keys to what each is to be, not {described(parameters)}"
+        return f"'hydra.sweeper.params' is a mapping of keys to their values, not {described(parameters)}"
     for name in parameters:
         if not isinstance(name, str) or not _KEY.fullmatch(name) or of_hydra(name):
             return f"a sweep's parameters are keys of experiments, and {name!r} is none"

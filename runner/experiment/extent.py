@@ -55,7 +55,7 @@ def check_calls(lines: Sequence[WrittenLine], section: Section, counts: Mapping[
         count = 1 + sum(counts[name] for name in _called(line.value, section, counts))
         together += count
         if together > LINES:
-            message = f"its calls come to {count:,} lines, and {section} to more than {LINES:,}, which are the most"
+            message = f"its calls come to {count:,} lines, and {section} to more than {LINES:,}, the most allowed"
             raise invalid(line.key, message)
 
 

@@ -133,7 +133,7 @@ _SPECS = Form("mapping", of=replace(SPEC, optional=True))
 AUTO = "auto"
 """The value of a spec that the planner chooses."""
 _LAYOUT = _any(SPEC.refusal, SPEC, Form("text", choices=(AUTO,)))
-_LEAST_OF = Form("text", "a plan has no least '{value}'", choices=LEAST)
+_LEAST_OF = Form("text", "a plan cannot minimize '{value}'", choices=LEAST)
 _RULE = Form(
     "list",
     "{value!r} is not a rule; it is a logical name and mesh axes, such as [embed, x]",
@@ -250,7 +250,7 @@ FORMS: Mapping[str, Form] = {
     "spec": _LAYOUT,
     "specs": Form("mapping", of=replace(_LAYOUT, optional=True)),
     "least": replace(
-        _one_or_more(_LEAST_OF, f"a plan has no least {{value!r}}; there are {', '.join(LEAST)}"), optional=True
+        _one_or_more(_LEAST_OF, f"a plan cannot minimize {{value!r}}; there are {', '.join(LEAST)}"), optional=True
     ),
     "cost-of-derived": Form("text", "derived has no cost {value!r}", choices=COSTS),
     "hardware-by-name": _any(

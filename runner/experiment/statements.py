@@ -329,7 +329,7 @@ class _SectionReader:
         else:
             assert isinstance(term, Group)
             if len(term.items) != len(made.results):
-                message = f"it gives {len(term.items)} values, and {len(made.results)} names stand before the call"
+                message = f"it gives {len(term.items)} values, and {len(made.results)} names are before the call"
                 raise there.fault(message, term)
             gives: list[Node] = []
             for i, (name, part) in enumerate(zip(made.results, term.items, strict=True)):

@@ -191,7 +191,7 @@ class ValueVerdict(Verdict):
         for name, output in self.compared.items():
             if output.status not in ("failed", "known"):
                 continue
-            known = ", as expect.wrong knows" if output.status == "known" != self.status else ""
+            known = ", as expect.wrong says" if output.status == "known" != self.status else ""
             if output.wrong:
                 lines.append(
                     f"{name} differs from {_ORACLES[output.oracle]} at {output.wrong} of {output.of} elements, "

@@ -378,7 +378,7 @@ def _verdict(record: Record, folder: Path) -> None:
     counted = [*failed, *([f"{passed} of {len(programs)} programs {done}"] if programs else [])]
     known = sum(program.status == "known" for program in programs.values())
     count = f": {', '.join(counted)}" if counted else ""
-    count += f", {known} {'is' if known == 1 else 'are'} wrong as expect.wrong knows" if known else ""
+    count += f", {known} {'is' if known == 1 else 'are'} wrong as expect.wrong says" if known else ""
     page = f" and its {PAGE}" if (folder / PAGE).is_file() else ""
     say(f"{record.status}{count}; {shown(folder / 'result.json')}{page}", look(record.status).style)
     if len(programs) > 1:

@@ -53,7 +53,7 @@ class Look:
 
 LOOKS = {
     "passed": Look("✓", "good"),
-    "known": Look("≈", "warn", fault="failed, as expect.wrong knows"),
+    "known": Look("≈", "warn", fault="failed, as expect.wrong says"),
     "weak": Look("!", "warn", bold=True, fault="is weak"),
     "failed": Look("✗", "bad", bold=True, fault="failed"),
     "invalid": Look("⊘", "warn", bold=True),

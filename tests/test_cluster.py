@@ -500,6 +500,9 @@ def asking_for_another_key(end: socket.socket) -> None:
     Wire(end, 5.0).prove(b"another key, quite as long", 5.0, asks_first=True)
 
 
+UNREAD = "process 0 asked process 1 of 2 for what cannot be read"
+
+
 @pytest.mark.usefixtures("keyed")
 @pytest.mark.parametrize(
     ("says", "message"),
@@ -507,9 +510,9 @@ def asking_for_another_key(end: socket.socket) -> None:
         (nothing, "process 1 of 2 cannot reach process 0 at {} within 1 s: "),
         (saying(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "process 1 of 2 cannot reach process 0 at {} within 1 s: "),
         (asking_for_another_key, "process 1 of 2 and the process at {} do not have the same SHARDPROOF_KEY"),
-        (bidding({}), "process 0 asked process 1 of 2 for what cannot be read: it has no 'do'"),
-        (bidding({"do": "job"}), "process 0 asked process 1 of 2 for what cannot be read: job: a job with its definition"),
-        (bidding({"do": "end"}), "process 0 asked process 1 of 2 for what cannot be read: status: the exit status of all"),
+        (bidding({}), f"{UNREAD}: it has no 'do'"),
+        (bidding({"do": "job"}), f"{UNREAD}: job: a job with its definition"),
+        (bidding({"do": "end"}), f"{UNREAD}: status: the exit status of all"),
         (bidding([]), "process 1 of 2 has lost process 0"),
     ],
 )  # fmt: skip

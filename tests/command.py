@@ -18,7 +18,7 @@ REFUSED = [n for n in EXPERIMENTS if "\n  invalid: " in (ROOT / "conf" / "experi
 """The experiments that expect a refusal: none of their programs runs."""
 LARGE = [n for n in EXPERIMENTS if (n.startswith("collective_") and "matmul" in n) or n == "matrix_layouts"]
 """The notebook's matmuls at 16384×1024×2048 (`benchmarks/large.py` runs them as they are), and MinText's matrix."""
-SMALLER = ("++dims.M=512", "++dims.K=64", "++dims.N=128")
+SMALLER = ("++dims.M=1024", "++dims.K=64", "++dims.N=128")
 
 
 def run_command(*arguments: str, folder: Path = ROOT) -> Done:

@@ -1,11 +1,11 @@
-"""A value of unknown type in; whether it is a list, a tuple or a mapping of anything out.
+"""A value of unknown type in; whether it is a list, a tuple or a mapping of anything, and what is in it, out.
 
 Unlike `isinstance`, these narrow for a type checker to containers of `Any` rather than of unknown entries.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeGuard
 
 
@@ -32,3 +32,16 @@ def is_dict(value: object) -> TypeGuard[dict[Any, Any]]:
 def is_mapping(value: object) -> TypeGuard[Mapping[Any, Any]]:
     """Whether a value is a mapping of any kind."""
     return isinstance(value, Mapping)
+
+
+def leaves(value: object) -> Iterator[Any]:
+    """All values in nested lists and mappings, and the keys of the mappings, as texts."""
+    if is_mapping(value):
+        for key, inner in value.items():
+            yield str(key)
+            yield from leaves(inner)
+    elif is_list(value):
+        for inner in value:
+            yield from leaves(inner)
+    else:
+        yield value

@@ -502,6 +502,14 @@ def _command(folder: Path, config: Mapping[str, Any], *arguments: str, module: s
     return command(folder, *given_, module=module, limit=600)
 
 
+def _run_again(folder: Path) -> Any:
+    """Run the plan that `_command` left, which must pass, and return its record."""
+    home, again = folder / "run" / "conf", folder / "again"
+    ran = run_command("--config-dir", str(home), "+experiment=plan", f"hydra.run.dir={again}")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return json.loads((again / "result.json").read_text(encoding="utf-8"))
+
+
 def test_the_command_leaves_an_experiment_that_runs_and_sends_what_was_planned(tmp_path: Path) -> None:
     done = _command(tmp_path, mlp(3, {"model": 4}, x=[], plan={"candidates": 2}))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -512,11 +520,7 @@ def test_the_command_leaves_an_experiment_that_runs_and_sends_what_was_planned(t
     best = written["tried"][0]
     assert best["candidate"]["sent"] == best["programs"][0]["bytes_sent"] == 144
     assert {program["status"] for program in best["programs"]} == {"passed"}
-    ran = run_command(
-        "--config-dir", str(tmp_path / "run/conf"), "+experiment=plan", f"hydra.run.dir={tmp_path / 'again'}"
-    )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    record = json.loads((tmp_path / "again" / "result.json").read_text(encoding="utf-8"))
+    record = _run_again(tmp_path)
     assert record["status"] == "passed"
     assert record["programs"]["auto"]["bytes_sent"] == 144
 
@@ -569,10 +573,7 @@ def test_the_leaves_of_a_tree_are_laid_out_too(tree: Any, specs: Any, tmp_path: 
     assert written["specs"]["params/layer/down"] == ["model", None]
     assert "auto" not in json.dumps(written["specs"])
     assert written["imports"] == {"model": str(tmp_path / "model.py")}
-    ran = run_command(
-        "--config-dir", str(tmp_path / "run/conf"), "+experiment=plan", f"hydra.run.dir={tmp_path / 'again'}"
-    )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
+    _run_again(tmp_path)
 
 
 NAMED = """
@@ -616,10 +617,7 @@ def test_a_value_inside_of_a_users_step_and_its_weights_are_laid_out(tmp_path: P
     found = json.loads((tmp_path / "run" / "plan.json").read_text(encoding="utf-8"))["plan"]["best"]
     # Three rows cannot be sharded: weights by columns and by rows, and one all-reduce forward.
     assert found["layouts"]["constraints.value/mlp/hidden"] == [None, "model"]
-    again = ("--config-dir", str(tmp_path / "run/conf"), "+experiment=plan", f"hydra.run.dir={tmp_path / 'again'}")
-    ran = run_command(*again)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    record = json.loads((tmp_path / "again" / "result.json").read_text(encoding="utf-8"))
+    record = _run_again(tmp_path)
     assert record["programs"]["constraint"]["bytes_sent"] == found["sent"]
 
 

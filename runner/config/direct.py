@@ -24,8 +24,6 @@ from runner.untyped import is_dict, is_list
 _CHOICES: Mapping[str, Any] = {"target": "cpu", "rules": None, "hardware": None, "mesh": None}
 """The options of config groups that `conf/config.yaml` chooses."""
 
-_TARGET = "target/cpu.yaml"
-
 
 def composed(content: Any, file: Path) -> Configuration | None:
     """The configuration of the experiment in `file`, whose content is given; None if only Hydra can compose it.

@@ -7,7 +7,7 @@ defaults list holds for it: the command line, sweeps, and experiments that build
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig, OmegaConf
 
 from runner.config import files
-from runner.untyped import is_dict, is_list
+from runner.untyped import is_list, leaves
 
 
 @dataclass
@@ -77,21 +77,9 @@ def _reaches_hydra(config_path: str, result: ConfigResult) -> bool:
     if not isinstance(result.config, DictConfig):
         return True
     defaults: Any = OmegaConf.to_container(OmegaConf.masked_copy(result.config, ["defaults"]), resolve=False)
-    listed = list(_texts(defaults.get("defaults"))) if "defaults" in result.config else []
+    listed = [str(leaf) for leaf in leaves(defaults.get("defaults", []))]
     names = [config_path, *map(str, result.header.values()), *map(str, result.config), *listed]
     return any("hydra" in name for name in names) or any("${" in text for text in listed)
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if is_dict(value):
-        for name, inner in value.items():
-            yield str(name)
-            yield from _texts(inner)
-    elif is_list(value):
-        for inner in value:
-            yield from _texts(inner)
-    else:
-        yield str(value)
 
 
 def _expanded(config: DictConfig) -> DictConfig:

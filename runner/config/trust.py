@@ -82,10 +82,10 @@ def _may_reach_hydra(config: DictConfig, typed: Sequence[str], read: options.Rea
     foreign = [s for s in config.hydra.runtime.config_sources if s.schema != "file" and s.provider not in _OF_HYDRA]
     # The runner's own options of Hydra's groups are chosen by the primary configuration or the command line.
     reaching = [name for home, name in read.reaching if not (home == own and name.startswith("hydra/"))]
-    # A package that is typed, experiment@hydra.job=NAME, puts a file there whatever the file says.
-    put = any("hydra" in override for override in typed if not of_hydra(override))
+    # `of_hydra` knows a typed package, mesh@hydra.job=NAME; what else names Hydra is compared by its effect.
+    named = any("hydra" in override for override in typed if not of_hydra(override))
     known = any(name == primary for _, name in read.files)
-    return not known or any(name != primary for name in reaching) or bool(foreign) or put
+    return not known or any(name != primary for name in reaching) or bool(foreign) or named
 
 
 def check_folders(folders: Sequence[Path]) -> None:

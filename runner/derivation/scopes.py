@@ -185,8 +185,7 @@ class Names:
         read = {self.graph.names[grad.of]} if grad is not None else set[int]()
         for equation in reversed(self.graph.equations):
             if read.intersection(value.number for value in equation.results):
-                inner = [each for body in equation.bodies for each in walk(body)]
-                read.update(number for each in (equation, *inner) for number in each.reads)
+                read.update(number for each in _with_inner(equation) for number in each.reads)
                 read.update(number for body in equation.bodies for number in body.outputs)
         return frozenset(read)
 
@@ -197,8 +196,7 @@ class Names:
         after = {value.number for value in self.graph.inputs if grad is not None and value.name in grad.names}
         for equation in self.graph.equations if after else ():
             if after.intersection(equation.reads):
-                inner = (each for body in equation.bodies for each in walk(body))
-                after.update(value.number for each in (equation, *inner) for value in each.results)
+                after.update(value.number for each in _with_inner(equation) for value in each.results)
         return frozenset(after)
 
     @cached_property
@@ -297,6 +295,12 @@ def _names(graph: Graph) -> Iterator[str]:
             yield from (value.name for body in equation.bodies for value in body.inputs)
         else:
             yield from (value.name for value in equation.results)
+
+
+def _with_inner(equation: Equation) -> Iterator[Equation]:
+    yield equation
+    for body in equation.bodies:
+        yield from walk(body)
 
 
 def _stops(equation: Equation) -> bool:

@@ -15,7 +15,7 @@ from runner.experiment.patterns import fits, flattened
 from runner.experiment.written import spread
 from runner.faults import Key, invalid
 from runner.invocation import invocation
-from runner.untyped import is_list, is_mapping
+from runner.untyped import is_list, is_mapping, leaves
 
 Least: TypeAlias = Literal["bytes", "time", "memory"]
 """The quantity to minimize: the bytes that a device sends, the time of a run, or the bytes that a device holds."""
@@ -76,7 +76,8 @@ def shapes(config: Mapping[str, Any], *, alike: bool) -> list[list[int]]:
     else:
         message = "the number of devices for mesh.shape=auto is not known: set target.devices=8, or choose a target"
         raise invalid(("mesh", "shape"), message)
-    named = set(_WORDS.findall(" ".join(_texts({key: value for key, value in whole.items() if key != "mesh"}))))
+    given = leaves({key: value for key, value in whole.items() if key != "mesh"})
+    named = set(_WORDS.findall(" ".join(text for text in given if isinstance(text, str))))
     free = [at for at, axis in enumerate(axes) if alike and axis not in named]
     factorisations = [
         sizes
@@ -91,19 +92,6 @@ _WORDS = re.compile(r"\w+")
 
 def _numbers(devices: Any) -> list[Any]:
     return [number for each in devices for number in _numbers(each)] if is_list(devices) else [devices]
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """All texts of a configuration, keys included."""
-    if isinstance(value, str):
-        yield value
-    elif is_mapping(value):
-        for key, inner in value.items():
-            yield str(key)
-            yield from _texts(inner)
-    elif is_list(value):
-        for inner in value:
-            yield from _texts(inner)
 
 
 def keys(config: Mapping[str, Any]) -> Iterator[Key]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 
@@ -167,22 +168,21 @@ class Memory:
         return self._shared[key]
 
     def _partial(self, number: int, place: int) -> Costs:
-        """The bytes of a result before it is completed, for each of its choices and each way; 0 if it is no larger."""
-        lying, ways = self._tables.lying[self._layable.operations[number].results[place]], self._tables.ways
-        key = id(lying), id(ways[number]), "result", place
-        if key not in self._shared:
-            partial = lying.space.held[[way.partial[place] for way in ways[number]]]
-            self._shared[key] = np.where(partial > lying.space.held[lying.own][:, None], partial, 0.0)
-        return self._shared[key]
+        """The bytes of a result before it is completed."""
+        return self._larger(number, self._layable.operations[number].results[place], "partial", place)
 
     def _gathered(self, number: int, place: int) -> Costs:
-        """The bytes of an operand's copy, for each choice of the operand and each way; 0 if it is no larger."""
-        lying, ways = self._tables.lying[self._layable.operations[number].operands[place].tensor], self._tables.ways
-        key = id(lying), id(ways[number]), place
+        """The bytes of an operand's copy."""
+        return self._larger(number, self._layable.operations[number].operands[place].tensor, "needed", place)
+
+    def _larger(self, number: int, tensor: int, of: Literal["partial", "needed"], place: int) -> Costs:
+        """The bytes of a tensor in the layout `of` each way, for each of the tensor's choices; 0 if it is no larger."""
+        lying, ways = self._tables.lying[tensor], self._tables.ways[number]
+        key = id(lying), id(ways), of, place
         if key not in self._shared:
             held = lying.space.held
-            needed = held[[way.needed[place] for way in ways[number]]]
-            self._shared[key] = np.where(needed > held[lying.own][:, None], needed, 0.0)
+            other = held[[getattr(way, of)[place] for way in ways]]
+            self._shared[key] = np.where(other > held[lying.own][:, None], other, 0.0)
         return self._shared[key]
 
 

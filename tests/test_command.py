@@ -74,6 +74,15 @@ WARNINGS = {
         "program vmap is left out: per_device.total: ppermute(mine, ('x', 'y'), perm=[(0, 0), (4, 1), (1, 2), (5, 3), "
         "(2, 4), (6, 5), (3, 6), (7, 7)]): jax.vmap has no ppermute over several axes"
     ],
+    # The function's own lines, which no program may change.
+    "llama_step": [
+        "program explicit is left out: graph.loss, new_embed, new_layers_attention_k, …: JAX's sharding types ask for "
+        "a change inside of llama.step, which no program can make. llama.py:91 x, _ = jax.lax.scan(layer, "
+        'params["embed"][tokens], params[…: JAX refuses it: A single NamedSharding spec specification can map every '
+        "mesh axis to at most one positional dimension, but P('data', None, 'data') has duplicate entries for `data`",
+        "program vmap is left out: llama.step_of_shard takes the derivative of a collective, which is another one "
+        "under jax.vmap",
+    ],
 }
 
 
@@ -90,12 +99,17 @@ def test_every_experiment_passes_in_every_program_that_it_supports(all_runs: dic
 
 def pass_everywhere(runs: dict[str, Path], names: Collection[str]) -> None:
     assert sorted(runs) == sorted(names)
-    for name, folder in runs.items():
-        found = recorded(folder)
-        assert found["status"] == "passed", name
-        assert [warning.split(" (JAX ")[0] for warning in found["warnings"]] == WARNINGS.get(name, []), name
-        assert bool(found["programs"]) != (name in REFUSED), name
-        for program, result in found["programs"].items():
+    records = {name: recorded(folder) for name, folder in runs.items()}
+    warnings = {
+        name: [warning.split(" (JAX ")[0] for warning in record["warnings"]] for name, record in records.items()
+    }
+    assert {name: lines for name, lines in warnings.items() if lines} == {
+        name: lines for name, lines in WARNINGS.items() if name in names
+    }
+    for name, record in records.items():
+        assert record["status"] == "passed", name
+        assert bool(record["programs"]) != (name in REFUSED), name
+        for program, result in record["programs"].items():
             statuses = {check: verdict["status"] for check, verdict in result["checks"].items()}
             assert statuses["value"] == "passed", (name, program)
             assert statuses["replicas"] == "passed", (name, program)

@@ -77,9 +77,11 @@ class Factors(Walk):
         while left and right:
             a, b = left[0], right[0]
             if a != b and self.sizes[a] == self.sizes[b]:
-                self.split[a] = [b]
-                if a in self.whole:
-                    self.whole.add(b)
+                # The older one stands for both: the other way about, a chain grows by each operation.
+                old, new = min(a, b), max(a, b)
+                self.split[new] = [old]
+                if new in self.whole:
+                    self.whole.add(old)
             elif a != b:
                 big, small = (a, b) if self.sizes[a] > self.sizes[b] else (b, a)
                 if self.sizes[big] % self.sizes[small]:
@@ -255,6 +257,9 @@ DIFFERENT = {
     "ones_like": ("ones_like(A)", MADE_OF_NOTHING),
 }
 """The operations for which some calls have other factors than Shardy's: one such call, and why."""
+
+if jax.__version_info__ >= (0, 12):
+    DIFFERENT["dynamic_update_index_in_dim"] = ("dynamic_update_index_in_dim(a, w, i, 0)", INSIDE)
 
 DIAGONAL = "einsum('ii->i', S)"
 """A repeated letter is replicated; Shardy shards one of the two dimensions, and gathers the other."""

@@ -124,6 +124,9 @@ class _Inserted:
             for operation in [*self._plan.operations, *(self._unmoved if reducing else ())]
             if operation.line in lines and (operation.gradient == compiled.gradient or len(compiled.nodes) > 1)
         ]
+        if not any(operation.line in lines for operation in self._plan.operations):
+            # XLA may name an operation that it fused after the argument that it moves: what reads that needs it.
+            there = [operation for operation in self._plan.operations if _reads(operation, lines)]
         source = set(compiled.between.source) if compiled.between else set[str]()
         reading = [operation for operation in there if any(value.of in source for value in operation.operands)]
         # The partitioner may extract a device's part of a value by a sum to which the other devices add zeros.
@@ -172,6 +175,10 @@ class _Inserted:
 
 def _asking(planned: PlannedCollective) -> str:
     return f" ({planned.asked_by} asks for it)" if planned.asked_by else ""
+
+
+def _reads(operation: PlannedOperation, values: Sequence[str]) -> bool:
+    return any(value.of in values for value in operation.operands)
 
 
 def _ruleless(operation: PlannedOperation, lines: Sequence[str]) -> bool:

@@ -6,13 +6,16 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from runner.experiment.patterns import folded
 from runner.layout import Layout
 from runner.show.colours import colours
 from runner.untyped import is_dict, is_sequence
 from runner.words import bytes_text, devices_text
+
+if TYPE_CHECKING:
+    from runner.record.model import Pictures
 
 Range = tuple[int, int]
 
@@ -261,6 +264,11 @@ class MeshPicture:
 
 
 Picture = ArrayPicture | MeshPicture
+
+
+def read(drawn: Pictures) -> tuple[MeshPicture, list[ArrayPicture]]:
+    """Read the pictures of a record."""
+    return MeshPicture.from_json(drawn.mesh), [ArrayPicture.from_json(picture) for picture in drawn.arrays]
 
 
 def from_layout(

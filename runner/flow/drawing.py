@@ -12,7 +12,7 @@ from runner.flow.dimensions import Names
 from runner.link.target import ProgramRun
 from runner.record import files
 from runner.record.folders import PICTURES
-from runner.record.model import Pictures, Record
+from runner.record.model import Record, Shard
 from runner.record.readable import readable
 from runner.show import pictures
 
@@ -71,8 +71,7 @@ def draw(context: Context, runs: list[ProgramRun], folder: Path, record: Record,
                     platform=platform,
                 )
             )
-    merged = pictures.merge(drawn)
-    record.pictures = Pictures(mesh=mesh.to_json(), arrays=[picture.to_json() for picture in merged])
+    record.pictures = pictures.recorded(mesh, pictures.merge(drawn))
     shown = readable(record)
     for file, picture in _PICTURES.items():
         if (text := picture(shown)) is not None:
@@ -93,7 +92,7 @@ def _output_picture(
         dtype=output.dtype,
         dims=dims,
         spec="a layout without a PartitionSpec" if output.spec is None else str(output.spec.padded(len(output.shape))),
-        shards=tuple(pictures.Shard(ranges, tuple(devices)) for ranges, devices in holders.items()),
+        shards=tuple(Shard(ranges, tuple(devices)) for ranges, devices in holders.items()),
         itemsize=dtypes.dtype(output.dtype).itemsize,
         platform=platform,
         programs=(run.program,),

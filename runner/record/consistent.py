@@ -105,13 +105,13 @@ def require_pictures(pictures: Pictures) -> None:
     """Raise `Misfit` for pictures that cannot be drawn."""
     mesh = pictures.mesh
     if len(mesh.axes) != len(mesh.shape) or min(mesh.shape, default=1) < 1:
-        raise Misfit(f"pictures.mesh has {len(mesh.axes)} axes and the sizes {mesh.shape!r:.60}")
+        raise Misfit(f"pictures.mesh has {len(mesh.axes)} axes and the sizes {list(mesh.shape)!r:.60}")
     if math.prod(mesh.shape) != len(mesh.device_ids):
         raise Misfit(f"pictures.mesh has {len(mesh.device_ids)} devices at {math.prod(mesh.shape)} places")
     for number, array in enumerate(pictures.arrays):
         at = f"pictures.arrays[{number}]"
         if len(array.dims) != len(array.shape):
-            raise Misfit(f"{at} has {len(array.dims)} dims and the shape {array.shape!r:.60}")
+            raise Misfit(f"{at} has {len(array.dims)} dims and the shape {list(array.shape)!r:.60}")
         if not array.shards or not all(shard.devices for shard in array.shards):
             raise Misfit(f"{at} has a shard that no device has, or none")
         for k, shard in enumerate(array.shards):

@@ -163,6 +163,10 @@ class Mesh:
         """The size of one axis, or the product of the sizes of several."""
         return math.prod(self.sizes[name] for name in ((axes,) if isinstance(axes, str) else axes))
 
+    def divides(self, shape: Sequence[int], spec: Iterable[Sequence[str]]) -> bool:
+        """Whether a spec with an entry for every dimension of `shape` divides each evenly."""
+        return all(size % self.axis_size(axes) == 0 for size, axes in zip(shape, spec, strict=True))
+
     def groups(self, axes: str | Sequence[str]) -> list[list[int]]:
         """The row-major positions that communicate over `axes`: one list per group, in order of `axis_index`."""
         names = (axes,) if isinstance(axes, str) else tuple(axes)

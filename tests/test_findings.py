@@ -16,7 +16,7 @@ from runner.link import handover
 from runner.link.events import Compilation, Devices, Finished, OutputTold, Ran, Types
 from runner.link.steps import Step
 from runner.record import record
-from runner.record.model import Held, ProgramRecord
+from runner.record.model import Held, ProgramRecord, Shard
 from runner.record.verdicts import Checks, DecidingLine, Undecided
 from tests.evidence import timing
 from tests.harness import experiment, run
@@ -113,7 +113,7 @@ def test_shards_on_too_many_devices_are_not_listed(tmp_path: Path, devices: int,
     assert (len(shards) == devices) if listed else shards is None
     # The picture still has them, by index range.
     (_, output) = told.pictures.arrays
-    assert output["shards"] == [{"ranges": [[0, 4], [0, 2]], "devices": list(range(devices))}]
+    assert output.shards == (Shard(((0, 4), (0, 2)), tuple(range(devices))),)
 
 
 def test_a_run_with_only_known_failures_is_known(tmp_path: Path) -> None:

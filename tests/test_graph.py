@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from runner.experiment import graphs
-from runner.experiment.model import Experiment
+from runner.experiment import data, graphs
+from runner.experiment.model import Experiment, Node
 from runner.graph.model import Branches, CalledFunction, Equation, Graph, Repeat, literal, walk
+from runner.graph.term import Apply, Const, Name
 from runner.reference import interpret
 from tests import harness
 
@@ -114,3 +116,43 @@ def test_a_literal_is_read_from_an_operand() -> None:
     zeros = next(equation for equation in walk(whole(read())) if equation.operation == "zeros")
     assert [literal(operand) for operand in zeros.arguments] == [(2,), "float32"]
     assert literal(of(whole(read()), "add").operands[0]) is None
+
+
+LINE = """
+program: shard_map
+arrays:
+  A: {shape: [4, 4], init: arange(16), spec: [null, x]}
+  B: {shape: [4, 4], init: "arange(16, 32)", spec: [x, null]}
+graph: {C: A @ B}
+per_device: {C: "psum(A @ B, 'x')"}
+outputs: {C: []}
+"""
+"""The worked example of docs/design.md."""
+
+
+def test_a_line_is_followed_from_the_file_to_the_verdict(tmp_path: Path) -> None:
+    experiment = harness.experiment(LINE)
+    (node,) = experiment.per_device
+    assert isinstance(node, Node)
+    assert str(node.line) == "C"
+    assert node.line.origin.key == ("per_device", "C")
+    product = Apply("matmul", (Name("A", at=(5, 6)), Name("B", at=(9, 10))), spelled="operator", at=(5, 10))
+    assert node.expression.term == Apply("psum", (product, Const("x", at=(12, 15))), at=(0, 16))
+    graph = graphs.graph(experiment.per_device, ["A", "B"])
+    assert str(graph) == "%2 = matmul(%0, %1)\n%3 C = psum(%2, 'x')"
+    columns = [(each.source.start, each.source.end, each.source.whole) for each in graph.equations]
+    assert columns == [(5, 10, False), (0, 16, True)]
+    named = harness.experiment(LINE, per_device={"partial": "A @ B", "C": "psum(partial, 'x')"})
+    values = interpret(named, "per_device", data.make(named, tmp_path)).values
+    partial = [id(value) for value in values["partial"]]
+    assert partial == [partial[0], partial[0], partial[2], partial[2]]
+    assert len(set(partial)) == 2
+    assert len({id(value) for value in values["C"]}) == 1
+    outcome = harness.run(LINE, tmp_path)
+    written = outcome.sources["shard_map"]
+    assert 'with jax.named_scope("C"):\n            C = jax.lax.psum(A @ B, "x")\n' in written
+    (collective,) = outcome.record.compiled["shard_map"].collectives or ()
+    assert (collective.kind, collective.nodes, collective.axes) == ("all-reduce", ["C"], ["x"])
+    assert not collective.inserted
+    assert collective.bytes_out == 64
+    assert outcome.checks["shard_map"].value.status == "passed"

@@ -18,9 +18,11 @@ from hypothesis import strategies as st
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from rich.console import Console
 
+from runner import codec
 from runner.layout import Layout, Mesh, Spec
+from runner.record.model import Pictures, Shard
 from runner.show import colours, console, figures, pictures, sheet, svg
-from runner.show.pictures import ArrayPicture, MeshPicture, Shard
+from runner.show.pictures import ArrayPicture, MeshPicture
 from runner.words import devices_text
 
 
@@ -360,9 +362,9 @@ def test_plain_text_keeps_to_its_width(case, width):
 def test_a_picture_is_the_same_after_json(case):
     mesh, shape, spec = case
     picture = picture_of(mesh, shape, spec, role="output", programs=("auto",))
-    assert ArrayPicture.from_json(json.loads(json.dumps(picture.to_json()))) == picture
     drawn = mesh_picture(mesh)
-    assert MeshPicture.from_json(json.loads(json.dumps(drawn.to_json()))) == drawn
+    written = codec.plain(pictures.recorded(drawn, [picture]))
+    assert pictures.read(codec.build(Pictures, json.loads(json.dumps(written)))) == (drawn, [picture])
 
 
 def test_512_devices_fit_in_80_columns_and_the_text_says_what_is_left_out():

@@ -420,7 +420,7 @@ def drawn(names: str) -> dict[str, Any]:
     ]  # fmt: skip
     shown = pictures.MeshPicture(mesh.axes, mesh.shape, tuple(range(4)), "cpu")
     return record(
-        pictures={"mesh": shown.to_json(), "arrays": [picture.to_json() for picture in arrays]},
+        pictures=codec.plain(pictures.recorded(shown, arrays)),
         programs={"auto": holding([1], [0.5])},
     )
 

@@ -203,7 +203,7 @@ def resolved(config: DictConfig, provenance: Provenance) -> Configuration:
     try:
         given: Any = OmegaConf.to_container(config, resolve=True)
     except OmegaConfBaseException as error:
-        raise InvalidConfiguration(composition.in_task(error, provenance.sources)) from None
+        raise InvalidConfiguration(composition.of_config(error, provenance.sources)) from None
     return checked(given, provenance)
 
 

@@ -65,12 +65,7 @@ def report(error: Exception, folders: Sequence[Path], overrides: Sequence[str]) 
         if message is None:
             raise error
         return message
-    return _of_defaults(error, sources) or _of_config(error, sources)
-
-
-def in_task(error: Exception, sources: Sources) -> str:
-    """The message for an interpolation that could not be resolved."""
-    return _of_config(error, sources)
+    return _of_defaults(error, sources) or of_config(error, sources)
 
 
 def _of_choices(content: dict[str, Any]) -> Fault | None:
@@ -340,7 +335,7 @@ def _where(option: str, group: str, sources: Sources) -> str:
     return "configuration"
 
 
-def _of_config(error: Exception, sources: Sources) -> str:
+def of_config(error: Exception, sources: Sources) -> str:
     """Return the message for an unknown key, a value of the wrong type, or an interpolation of a missing key."""
     from omegaconf.errors import OmegaConfBaseException
 

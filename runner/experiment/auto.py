@@ -42,10 +42,6 @@ class PlanRequest:
     competitors: tuple[str, ...] = ()
 
 
-MOST_SHAPES = 64
-"""How many shapes of a mesh are planned, those with the most similar sizes first."""
-
-
 def shape_is_open(config: Mapping[str, Any]) -> bool:
     """Whether the planner must choose the shape of the mesh."""
     mesh = config.get("mesh")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from runner import dtypes
 from runner.experiment.model import Array, Experiment
-from runner.experiment.plain import literal_shape, located, size_text
+from runner.experiment.plain import located, rectangular, size_text
 from runner.faults import Fault, InvalidExperiment, invalid, nearest
 from runner.graph.term import Apply, Const, Group, Name, Term, calls, children, mapped, within
 from runner.language import bounds
@@ -86,7 +86,7 @@ def source(array: Array, sizes: dict[str, int], folder: Path) -> ArraySource:
     key = ("arrays", array.name, "init")
     dtype = dtypes.dtype(array.dtype).source
     if not isinstance(array.init, Expression):
-        shape = literal_shape(array.init, key)
+        shape = rectangular(array.init, key)
         if not shape:
             return ArraySource(f"np.full({array.shape}, {_literal(array.init)}, dtype={dtype})")
         if shape != array.shape:

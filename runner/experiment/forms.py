@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, TypeAlias
 
 from runner import dtypes
@@ -386,6 +386,25 @@ def check(value: object, key: Key, form: Form | None = None, name: str = "") -> 
     fault = _misfit(value, key, form or at(key), name)
     if fault is not None and fault.message:
         raise InvalidExperiment(fault)
+
+
+AS_WRITTEN = {"as written": True}
+"""The metadata of a field that is a key of the file by its name and has its value."""
+
+
+def as_written(kind: type[Any], config: Mapping[str, Any], key: Key = ()) -> dict[str, Any]:
+    """The fields of the dataclass `kind` that are `AS_WRITTEN`, from the mapping `config` at `key`.
+
+    Raises `InvalidExperiment` for a value that does not fit its form.
+    """
+    values: dict[str, Any] = {}
+    for each in fields(kind):
+        if "as written" in each.metadata:
+            values[each.name] = config[each.name]
+            declared = shape.at((*key, each.name))
+            if declared is not None and declared.form is not None:
+                check(config[each.name], (*key, each.name))
+    return values
 
 
 def yaml_hint(value: object) -> str:

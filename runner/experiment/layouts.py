@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from runner.config import schema
-from runner.experiment.forms import AXIS_TYPES, DEVICE, check, choices, yaml_hint
+from runner.experiment.forms import AXIS_TYPES, DEVICE, as_written, check, choices, yaml_hint
 from runner.experiment.model import Array, Experiment
 from runner.experiment.plain import counted, parsed, read_size, rectangular, size_text
 from runner.experiment.rules import Logical, Specs
@@ -145,7 +145,7 @@ def read_array(name: str, config: Mapping[str, Any], specs: Specs, dims: Mapping
     for i, size in enumerate(shape):
         if size < 1:
             raise invalid((*key, "shape", i), f"dimension {i} of '{name}' has size {size}; a size is at least 1")
-    check(config["dtype"], (*key, "dtype"))
+    written = as_written(Array, config, key)
     letters = tuple(entry if isinstance(entry, str) else None for entry in config["shape"])
     of_spec = (*key, "spec")
     spec = specs.read(config["spec"], of_spec)
@@ -154,7 +154,7 @@ def read_array(name: str, config: Mapping[str, Any], specs: Specs, dims: Mapping
     if isinstance(init, str):
         # NumPy's spelling: `canonical` would give `normal` JAX's arguments.
         init = parsed(init, (*key, "init"))
-    return Array(name, Layout(specs.mesh, shape, spec), letters, config["dtype"], init)
+    return Array(name, Layout(specs.mesh, shape, spec), letters, init=init, **written)
 
 
 def fits(

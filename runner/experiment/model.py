@@ -10,6 +10,7 @@ from typing import Any
 
 from runner import dtypes
 from runner.experiment import checkpoints, definition, expect, graphs, imported
+from runner.experiment.forms import AS_WRITTEN
 from runner.experiment.hardware import Derive, Hardware
 from runner.experiment.imported import Imports
 from runner.experiment.lines import (
@@ -57,7 +58,7 @@ class Array:
     name: str
     layout: Layout
     dims: tuple[str | None, ...]
-    dtype: str
+    dtype: str = field(metadata=AS_WRITTEN)
     init: Expression | Any
 
     @property
@@ -118,8 +119,8 @@ class Experiment:
     """
 
     name: str
-    summary: str
-    source: str
+    summary: str = field(metadata=AS_WRITTEN)
+    source: str = field(metadata=AS_WRITTEN)
     mesh: Mesh
     target: Target
     dims: Mapping[str, int]
@@ -130,12 +131,12 @@ class Experiment:
     outputs: Mapping[str, Spec]
     values: Mapping[str, Any]
     programs: tuple[Program, ...]
-    seed: int
-    precision: str
-    check_vma: bool
-    trace: bool
-    profile: bool
-    timeout: float
+    seed: int = field(metadata=AS_WRITTEN)
+    precision: str = field(metadata=AS_WRITTEN)
+    check_vma: bool = field(metadata=AS_WRITTEN)
+    trace: bool = field(metadata=AS_WRITTEN)
+    profile: bool = field(metadata=AS_WRITTEN)
+    timeout: float = field(metadata=AS_WRITTEN)
     tested: tuple[str, ...]
     """The targets on which `pytest` runs the experiment: options of the config group `target`."""
     definition: Mapping[str, Any] = field(repr=False)
@@ -164,7 +165,7 @@ class Experiment:
     """For each output that `per_device` only approximates, the allowed error relative to its root mean square."""
     weak: frozenset[str] = frozenset()
     """The outputs whose `value` check may be too blunt to notice a mistake of 10 %."""
-    explain: bool = False
+    explain: bool = field(default=False, metadata=AS_WRITTEN)
     """Whether the terminal shows the reason for each collective."""
     show: Show = "auto"
     """The arrays and outputs to draw: a word, or names."""

@@ -153,7 +153,7 @@ def read_show(show: object, names: Iterable[str]) -> str | tuple[str, ...]:
 
 
 def rectangular(value: Any, key: Key) -> tuple[int, ...]:
-    """The shape of a nested list of numbers."""
+    """The shape of a number or nested list of numbers. Raises `InvalidExperiment` if it is ragged."""
     if not is_list(value):
         if not isinstance(value, bool | int | float):
             raise invalid(key, f"{value!r} is not a number")
@@ -163,11 +163,6 @@ def rectangular(value: Any, key: Key) -> tuple[int, ...]:
         if shape != shapes[0]:
             raise invalid((*key, i), f"the rows have different shapes: {list(shapes[0])} and {list(shape)}")
     return (len(value), *(shapes[0] if shapes else ()))
-
-
-def literal_shape(value: Any, key: Key) -> tuple[int, ...]:
-    """The shape of a number or nested list of numbers. Raises `InvalidExperiment` if it is ragged."""
-    return rectangular(value, key)
 
 
 def size_text(shape: tuple[int, ...]) -> str:

@@ -12,7 +12,7 @@ from runner.config import schema
 from runner.config.folders import misnamed
 from runner.experiment import auto, divergence, expect, extent, hardware, topology
 from runner.experiment.checkpoints import check_names
-from runner.experiment.forms import PLATFORMS, check, choices
+from runner.experiment.forms import PLATFORMS, as_written, check, choices
 from runner.experiment.functions import read_functions
 from runner.experiment.imported import constrained, frames, read_imported
 from runner.experiment.layouts import check_blocks, read_array, read_manual, read_mesh, read_specs
@@ -61,9 +61,6 @@ from runner.untyped import is_list
 
 _SIMULATED = 4096
 """The largest number of simulated CPU devices: JAX creates these in seconds; ten thousand take half a minute."""
-
-_AS_THEY_ARE = ("summary", "source", "seed", "precision", "check_vma", "trace", "profile", "explain", "timeout")
-"""The keys whose values are used unchanged."""
 
 
 def read(config: Mapping[str, Any]) -> Experiment:
@@ -174,13 +171,11 @@ def read(config: Mapping[str, Any]) -> Experiment:
         imports=imports,
         definition=config,
         reader=read,
-        **{key: config[key] for key in _AS_THEY_ARE},
+        **as_written(Experiment, config),
     )
     for expected in experiment.expected.values():
         check_inside(("expect", "layouts"), expected.layouts, statements["graph"], imports)
     check_blocks(experiment)
-    for key in ("precision", "seed", "timeout"):
-        check(config[key], (key,))
     auto.read_plan(config)
     if experiment.trace and sections["per_device"] and not experiment.per_device:
         message = f"trace=true shows per_device, which program={experiment.programs[0]} does not run"

@@ -1,8 +1,9 @@
-"""Takes what the programs of a run did; draws the pictures of its arrays."""
+"""Takes what the programs of a run did; puts the pictures of its arrays into the record, and draws its files."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import importlib
+from collections.abc import Callable
 from pathlib import Path
 
 from runner import dtypes
@@ -10,9 +11,15 @@ from runner.checks.context import Context
 from runner.flow.dimensions import Names
 from runner.link.target import ProgramRun
 from runner.record import files
-from runner.record.model import Pictures, Record
-from runner.show import exchange, figures, pictures, svg, trace
-from runner.show.console import PLAIN
+from runner.record.folders import PICTURES
+from runner.record.model import Record, Shard
+from runner.record.readable import readable
+from runner.show import pictures
+
+_PICTURES: dict[str, Callable[[Record], str | None]] = {
+    file: importlib.import_module(f"runner.show.{module}").picture for file, module in PICTURES.items()
+}
+"""What draws each picture of a run of its record; None: there is nothing to draw."""
 
 
 def draw(context: Context, runs: list[ProgramRun], folder: Path, record: Record, named: Names) -> None:
@@ -64,17 +71,11 @@ def draw(context: Context, runs: list[ProgramRun], folder: Path, record: Record,
                     platform=platform,
                 )
             )
-    merged = pictures.merge(drawn)
-    if record.trace is not None:
-        moved = trace.exchanges(record.trace, experiment.mesh.axes)
-        if moved:
-            title = f"{experiment.name}: what the collectives do"
-            files.write_text(folder / "collectives.svg", exchange.draw(moved, platform, title, experiment.summary))
-    record.pictures = Pictures(mesh=mesh.to_json(), arrays=[picture.to_json() for picture in merged])
-    title = f"{experiment.name}: {experiment.summary}\n\n" if experiment.summary else f"{experiment.name}\n\n"
-    shown = [replace(picture, name=record.paths.get(picture.name, picture.name)) for picture in merged]
-    files.write_text(folder / "shardings.txt", title + figures.text(mesh, shown, PLAIN))
-    files.write_text(folder / "shardings.svg", svg.draw(mesh, shown, experiment.name, experiment.summary))
+    record.pictures = pictures.recorded(mesh, pictures.merge(drawn))
+    shown = readable(record)
+    for file, picture in _PICTURES.items():
+        if (text := picture(shown)) is not None:
+            files.write_text(folder / file, text)
 
 
 def _output_picture(
@@ -91,7 +92,7 @@ def _output_picture(
         dtype=output.dtype,
         dims=dims,
         spec="a layout without a PartitionSpec" if output.spec is None else str(output.spec.padded(len(output.shape))),
-        shards=tuple(pictures.Shard(ranges, tuple(devices)) for ranges, devices in holders.items()),
+        shards=tuple(Shard(ranges, tuple(devices)) for ranges, devices in holders.items()),
         itemsize=dtypes.dtype(output.dtype).itemsize,
         platform=platform,
         programs=(run.program,),

@@ -64,13 +64,6 @@ class Network:
         return replace(self, alone=tuple(alone), pairs=pairs)
 
 
-def fixed(network: Network, variable: int, number: int) -> Network:
-    """The network in which a variable has only one choice."""
-    only = np.full(len(network.alone[variable]), np.inf)
-    only[number] = 0.0
-    return network.plus({(variable,): only})
-
-
 def restricted(network: Network, kept: Sequence[Numbers]) -> Network:
     """The network in which each variable has only the choices in `kept`."""
     alone = tuple(costs[mine] for costs, mine in zip(network.alone, kept, strict=True))

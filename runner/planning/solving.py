@@ -282,8 +282,3 @@ def _closest(network: Network, passed: Passed, best: Solution, above: float, lar
         else:
             high = middle
     return closest
-
-
-def solved(network: Network, seconds: float = SECONDS) -> Solution:
-    """The best choice of one network."""
-    return Solver(network.pairs, [len(costs) for costs in network.alone], seconds).solved(network)

@@ -59,7 +59,7 @@ def plain_layouts(mesh: Mesh, shape: tuple[int, ...], units: Units | None = None
             tuple(axis for unit, at in zip(units, places, strict=True) if at == d for axis in unit)
             for d in range(len(shape))
         )
-        if divides(mesh, shape, spec):
+        if mesh.divides(shape, spec):
             layouts.append(spec)
     return tuple(layouts)
 
@@ -67,11 +67,6 @@ def plain_layouts(mesh: Mesh, shape: tuple[int, ...], units: Units | None = None
 def split_axes(mesh: Mesh) -> Units:
     """The mesh axes of size above 1, each in a group of its own."""
     return tuple((axis,) for axis in mesh.axes if mesh.sizes[axis] > 1)
-
-
-def divides(mesh: Mesh, shape: tuple[int, ...], spec: Spec) -> bool:
-    """Whether a spec divides every dimension evenly."""
-    return all(size % mesh.axis_size(axes) == 0 for size, axes in zip(shape, spec, strict=True))
 
 
 @functools.lru_cache(maxsize=256)

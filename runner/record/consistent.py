@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, Literal
+from dataclasses import fields, is_dataclass
+from typing import Any
 
 from runner import codec, dtypes
 from runner.codec import Misfit
@@ -101,51 +101,17 @@ def _has_shape(values: Any, shape: Sequence[int]) -> bool:
     return is_list(values) and len(values) == shape[0] and all(_has_shape(row, shape[1:]) for row in values)
 
 
-# The pictures, which the record holds as plain data.
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Mesh:
-    axes: list[str]
-    shape: list[int]
-    device_ids: list[int]
-    platform: str
-    topology: str = ""
-    processes: list[list[int]] = field(default_factory=list[list[int]])
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Shard:
-    ranges: list[tuple[int, int]]
-    devices: list[int]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Array:
-    name: str
-    role: Literal["array", "output"]
-    shape: list[int]
-    dtype: str
-    dims: list[str | None]
-    spec: str
-    shards: list[_Shard]
-    itemsize: int
-    platform: str
-    programs: list[str]
-
-
 def require_pictures(pictures: Pictures) -> None:
     """Raise `Misfit` for pictures that cannot be drawn."""
-    mesh = codec.build_at(_Mesh, pictures.mesh, "pictures.mesh")
+    mesh = pictures.mesh
     if len(mesh.axes) != len(mesh.shape) or min(mesh.shape, default=1) < 1:
-        raise Misfit(f"pictures.mesh has {len(mesh.axes)} axes and the sizes {mesh.shape!r:.60}")
+        raise Misfit(f"pictures.mesh has {len(mesh.axes)} axes and the sizes {list(mesh.shape)!r:.60}")
     if math.prod(mesh.shape) != len(mesh.device_ids):
         raise Misfit(f"pictures.mesh has {len(mesh.device_ids)} devices at {math.prod(mesh.shape)} places")
-    for number, picture in enumerate(pictures.arrays):
+    for number, array in enumerate(pictures.arrays):
         at = f"pictures.arrays[{number}]"
-        array = codec.build_at(_Array, picture, at)
         if len(array.dims) != len(array.shape):
-            raise Misfit(f"{at} has {len(array.dims)} dims and the shape {array.shape!r:.60}")
+            raise Misfit(f"{at} has {len(array.dims)} dims and the shape {list(array.shape)!r:.60}")
         if not array.shards or not all(shard.devices for shard in array.shards):
             raise Misfit(f"{at} has a shard that no device has, or none")
         for k, shard in enumerate(array.shards):

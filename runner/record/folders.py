@@ -16,6 +16,9 @@ PAGE = "report.html"
 PLAN = "plan.json"
 """The file with the layouts that the planner found in a run."""
 
+PICTURES = {"shardings.svg": "svg", "shardings.txt": "figures", "collectives.svg": "trace"}
+"""The pictures of a run by their files: of each the module of `runner.show` whose `picture` draws it of the record."""
+
 
 def runs(folder: Path) -> list[Path]:
     """Return the run folders in a folder, or the folder itself if it is one; not those inside another run folder."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from runner.record.files import write_text
-from runner.record.folders import RECORD, natural
+from runner.record.folders import PICTURES, RECORD, natural
 from runner.untyped import is_dict
 
 FILE = "manifest.json"
@@ -38,7 +38,7 @@ class Occupied(Exception):
 
 
 _NAMES = re.compile(
-    r"result\.json|runner\.log|worker\.log|shardings\.(txt|svg)|collectives\.svg|report\.html|report\.vl\.json"
+    "|".join(map(re.escape, PICTURES)) + r"|result\.json|runner\.log|worker\.log|report\.html|report\.vl\.json"
     r"|called\.(py|pkl)|trees(_verification)?/[^/]+\.npy"
     r"|mutants\.json|plan\.json|(program|trace)_\w+\.py|(stablehlo|hlo)_\w+\.txt|plan_\w+\.json"
     r"|results\.(csv|jsonl)|sweep\.json|multirun\.yaml|optimization_results\.yaml"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from runner.codec import ALWAYS, Numbers, named
 from runner.estimate.model import Estimate
@@ -309,12 +309,56 @@ class Mode:
     lines: int
 
 
+@dataclass(frozen=True)
+class Shard:
+    """One half-open index range per dimension, and the ids of all devices that hold it."""
+
+    ranges: tuple[tuple[int, int], ...]
+    devices: tuple[int, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The number of elements along each dimension."""
+        return tuple(stop - start for start, stop in self.ranges)
+
+
+@dataclass(frozen=True)
+class PicturedArray:
+    """An array, or an output with the layout that it has in `programs`."""
+
+    name: str
+    role: Literal["array", "output"]
+    shape: tuple[int, ...]
+    dtype: str
+    dims: tuple[str | None, ...]
+    spec: str
+    shards: tuple[Shard, ...]
+    itemsize: int
+    platform: str
+    programs: tuple[str, ...] = field(default=(), metadata=ALWAYS)
+
+
+@dataclass(frozen=True)
+class PicturedMesh:
+    """The mesh: `device_ids` are row-major, the last axis fastest; `topology` is that of absent devices.
+
+    `processes` has for each of several the ids of its devices.
+    """
+
+    axes: tuple[str, ...]
+    shape: tuple[int, ...]
+    device_ids: tuple[int, ...]
+    platform: str
+    topology: str = field(default="", metadata=ALWAYS)
+    processes: tuple[tuple[int, ...], ...] = ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pictures:
     """The pictures as plain data, from which `runner.show` can draw them again."""
 
-    mesh: dict[str, Any]
-    arrays: list[dict[str, Any]]
+    mesh: PicturedMesh
+    arrays: list[PicturedArray]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -136,7 +136,7 @@ def _value(verdict: Any, names: Names) -> Any:
 
 def _pictures(pictures: Pictures, names: Names) -> Pictures:
     return replace(
-        pictures, arrays=[{**array, "name": names.get(array["name"], array["name"])} for array in pictures.arrays]
+        pictures, arrays=[replace(array, name=names.get(array.name, array.name)) for array in pictures.arrays]
     )
 
 

@@ -51,14 +51,10 @@ def candidates(equation: Equation, operands: Sequence[Any], mesh: Mesh, promised
     moves = {
         tuple(moved.items()): moved
         for moved in resharded(arrays)
-        if moved and all(_divides(mesh, spec, arrays[i].shape) for i, spec in moved.items())
+        if moved and all(mesh.divides(arrays[i].shape, spec) for i, spec in moved.items())
     }
     for moved in sorted(moves.values(), key=cost):
         yield Repair(operands=moved)
-
-
-def _divides(mesh: Mesh, spec: Spec, shape: tuple[int, ...]) -> bool:
-    return all(n % mesh.axis_size(axes) == 0 for n, axes in zip(shape, spec, strict=True))
 
 
 def resharded(arrays: Mapping[int, OperandLayout]) -> Iterator[dict[int, Spec]]:

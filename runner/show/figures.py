@@ -7,21 +7,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from runner.experiment.showing import MESH, Show, names
-from runner.show.console import wrapped
-from runner.show.pictures import ArrayPicture, MeshPicture, Picture, alike, figure_colours, merge
+from runner.show.console import PLAIN, wrapped
+from runner.show.pictures import ArrayPicture, MeshPicture, Picture, alike, figure_colours, merge, read
 from runner.show.table import Line
 from runner.show.terminal import beside, block
 
 if TYPE_CHECKING:
-    from runner.record.model import Pictures
+    from runner.record.model import Record
 
 MOST = 48
 """The most lines of pictures that are shown by default."""
-
-
-def read(drawn: Pictures) -> tuple[MeshPicture, list[ArrayPicture]]:
-    """Read the pictures of a record."""
-    return MeshPicture.from_json(drawn.mesh), [ArrayPicture.from_json(picture) for picture in drawn.arrays]
 
 
 def shown(
@@ -57,6 +52,14 @@ def text(mesh: MeshPicture, arrays: Sequence[ArrayPicture], width: int) -> str:
     """Draw each distinct layout once, as text of at most `width` columns that ends in a newline."""
     lines = ["".join(part for part, _ in line).rstrip() for line in drawn(mesh, [mesh, *alike(arrays)], width)]
     return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def picture(record: Record) -> str | None:
+    """Draw `shardings.txt`: the mesh, and each distinct layout of the arrays and outputs; None if there are none."""
+    if record.pictures is None:
+        return None
+    title = f"{record.experiment}: {record.summary}" if record.summary else record.experiment
+    return f"{title}\n\n{text(*read(record.pictures), PLAIN)}"
 
 
 def drawn(mesh: MeshPicture, pictures: Sequence[Picture], width: int) -> list[Line]:

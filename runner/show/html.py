@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from runner.printable import escape
 from runner.record.model import Record, Trace
-from runner.show import collectives, figures, modes, report, svg, trace
+from runner.show import collectives, modes, report, svg, trace
 from runner.show.page.markup import Inside, grid, joined, tag
 from runner.show.status import HUES, look
 from runner.show.table import StatusCell, Table, status_cell
@@ -35,9 +35,7 @@ def fragment(record: Record) -> str:
         text = escape(_trace(record.trace, record.mesh.axes))
         parts.append(f"<details><summary>trace</summary><pre>{text}</pre></details>")
     parts += [f"<p>warning: {escape(warning)}</p>" for warning in record.warnings]
-    if record.pictures:
-        mesh, arrays = figures.read(record.pictures)
-        parts.append(svg.draw(mesh, arrays, record.experiment or "", record.summary))
+    parts.append(svg.picture(record) or "")
     # Pictures and tables may be wider than a cell of a notebook.
     return '<div style="overflow-x: auto">' + "".join(parts) + "</div>"
 

@@ -4,30 +4,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from runner.experiment.patterns import folded
 from runner.layout import Layout
+from runner.record.model import PicturedArray, PicturedMesh, Pictures, Shard
 from runner.show.colours import colours
-from runner.untyped import is_dict, is_sequence
 from runner.words import bytes_text, devices_text
 
 Range = tuple[int, int]
-
-
-@dataclass(frozen=True)
-class Shard:
-    """One half-open index range per dimension, and the ids of all devices that hold it."""
-
-    ranges: tuple[Range, ...]
-    devices: tuple[int, ...]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The number of elements along each dimension."""
-        return tuple(stop - start for start, stop in self.ranges)
 
 
 @dataclass(frozen=True)
@@ -56,19 +43,9 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class ArrayPicture:
-    """The data of one array's or output's picture; `programs` are those whose output has this layout."""
+class ArrayPicture(PicturedArray):
+    """The picture of an array or of an output."""
 
-    name: str
-    role: Literal["array", "output"]
-    shape: tuple[int, ...]
-    dtype: str
-    dims: tuple[str | None, ...]
-    spec: str
-    shards: tuple[Shard, ...]
-    itemsize: int
-    platform: str
-    programs: tuple[str, ...] = ()
     captions: tuple[str, ...] = ()
     """The programs of each output among several arrays with one layout; `name` has all their names."""
 
@@ -161,46 +138,14 @@ class ArrayPicture:
             return f"a full copy on each of {counts[0]} devices"
         return f"{counts[0]} copies of each shard"
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data that `from_json` reads."""
-        return {key: value for key, value in _plain(asdict(self)).items() if key != "captions"}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> ArrayPicture:
-        """Read what `to_json` wrote; fields that a later version added are ignored."""
-        return cls(
-            name=data["name"],
-            role=data["role"],
-            shape=tuple(data["shape"]),
-            dtype=data["dtype"],
-            dims=tuple(data["dims"]),
-            spec=data["spec"],
-            shards=tuple(
-                Shard(tuple((start, stop) for start, stop in s["ranges"]), tuple(s["devices"])) for s in data["shards"]
-            ),
-            itemsize=data["itemsize"],
-            platform=data["platform"],
-            programs=tuple(data["programs"]),
-        )
-
 
 _TOLD = 4
 """The most processes of which the heading of a mesh lists the devices."""
 
 
 @dataclass(frozen=True)
-class MeshPicture:
-    """The mesh: `device_ids` are row-major, the last axis fastest; `topology` is that of absent devices.
-
-    `processes` has for each of several the ids of its devices.
-    """
-
-    axes: tuple[str, ...]
-    shape: tuple[int, ...]
-    device_ids: tuple[int, ...]
-    platform: str
-    topology: str = ""
-    processes: tuple[tuple[int, ...], ...] = ()
+class MeshPicture(PicturedMesh):
+    """The picture of a mesh."""
 
     name = "mesh"
     unit = "devices"
@@ -247,20 +192,19 @@ class MeshPicture:
             *(f"process {n}: {devices_text(ids, self.platform)}" for n, ids in enumerate(processes)),
         )
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data that `from_json` reads."""
-        plain = _plain(asdict(self))
-        return plain if self.processes else {key: value for key, value in plain.items() if key != "processes"}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> MeshPicture:
-        """Read what `to_json` wrote; fields that a later version added are ignored."""
-        ids, topology = tuple(data["device_ids"]), data.get("topology", "")
-        processes = tuple(tuple(devices) for devices in data.get("processes", ()))
-        return cls(tuple(data["axes"]), tuple(data["shape"]), ids, data["platform"], topology, processes)
-
 
 Picture = ArrayPicture | MeshPicture
+
+
+def recorded(mesh: MeshPicture, arrays: Iterable[ArrayPicture]) -> Pictures:
+    """Return the pictures as a record has them; captions are made when they are drawn."""
+    plain = [PicturedArray(**{key: value for key, value in vars(each).items() if key != "captions"}) for each in arrays]
+    return Pictures(mesh=PicturedMesh(**vars(mesh)), arrays=plain)
+
+
+def read(drawn: Pictures) -> tuple[MeshPicture, list[ArrayPicture]]:
+    """Read the pictures of a record."""
+    return MeshPicture(**vars(drawn.mesh)), [ArrayPicture(**vars(picture)) for picture in drawn.arrays]
 
 
 def from_layout(
@@ -357,9 +301,3 @@ def _place(axes: Sequence[str], place: Sequence[int]) -> str:
 
 def _short(name: str) -> str:
     return name if len(name) <= 12 else name[:11] + "…"
-
-
-def _plain(value: Any) -> Any:
-    if is_dict(value):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if is_sequence(value) else value

@@ -106,9 +106,9 @@ def run(record: Record, folder: Path, *, brief: bool, show: Show = "auto", compl
 
 
 def _pictures(drawn: Pictures, wanted: Show, *, complete: bool) -> None:
-    from runner.show import figures
+    from runner.show import figures, pictures
 
-    mesh, arrays = figures.read(drawn)
+    mesh, arrays = pictures.read(drawn)
     show_lines(figures.shown(mesh, arrays, wanted, room() or PLAIN, None if complete else figures.MOST))
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from runner.record.model import Pictures
 from runner.show import figures, svg
 from runner.show.console import PLAIN
-from runner.show.pictures import ArrayPicture, MeshPicture, merge
+from runner.show.pictures import ArrayPicture, MeshPicture, merge, read
 from runner.words import devices_text
 
 MOST = 64
@@ -24,7 +24,7 @@ def files(names: Mapping[int, str | None], pictures: Mapping[int, Pictures]) -> 
     """
     if not pictures:
         return None
-    pictured, left = of_points({number: figures.read(drawn) for number, drawn in pictures.items()})
+    pictured, left = of_points({number: read(drawn) for number, drawn in pictures.items()})
     title = ", ".join(dict.fromkeys(str(names[number]) for number in pictures))
     summary = f"The layouts of {len(pictures)} point{'s' if len(pictures) > 1 else ''}."
     summary += f" {left} more layouts are in the points' own folders." if left else ""

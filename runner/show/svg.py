@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from runner.printable import escape
+from runner.record.model import Record
 from runner.show.colours import ink, mean
 from runner.show.pictures import (
     ArrayPicture,
@@ -19,6 +20,7 @@ from runner.show.pictures import (
     alike,
     clip,
     figure_colours,
+    read,
 )
 from runner.show.shapes import (
     DARK,
@@ -42,6 +44,13 @@ _LINES = 512
 _CELLS = 1024
 _SLICES = 16
 _STRIPES = 16
+
+
+def picture(record: Record) -> str | None:
+    """Draw `shardings.svg`: the mesh, and each distinct layout of the arrays and outputs; None if there are none."""
+    if record.pictures is None:
+        return None
+    return draw(*read(record.pictures), record.experiment or "", record.summary)
 
 
 def draw(mesh: MeshPicture, arrays: Sequence[ArrayPicture], title: str, summary: str = "") -> str:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from runner.record.model import Trace, TracedDevice, TracedNode, TracedValue
+from runner.record.model import Record, Trace, TracedDevice, TracedNode, TracedValue
 from runner.show import exchange, values
 from runner.show.console import PLAIN, wrapped
 from runner.show.exchange import Exchange
@@ -25,6 +25,15 @@ def exchanges(trace: Trace, axes: Sequence[str]) -> list[Exchange]:
     """Return the collectives of a trace that can be drawn."""
     all_exchanges = (exchange.read(node, trace.devices, axes) for node in trace.nodes)
     return [each for each in all_exchanges if each is not None]
+
+
+def picture(record: Record) -> str | None:
+    """Draw `collectives.svg`: what each collective of the trace moves; None if nothing was traced or can be drawn."""
+    if record.trace is None or record.mesh is None or record.target is None:
+        return None
+    moved = exchanges(record.trace, record.mesh.axes)
+    title = f"{record.experiment}: what the collectives do"
+    return exchange.draw(moved, record.target.platform, title, record.summary) if moved else None
 
 
 def lines(trace: Trace, axes: Sequence[str], platform: str, room: int | None = None) -> list[Line]:

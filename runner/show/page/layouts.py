@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from runner.record.model import Pictures, Record
-from runner.show import figures, logical, svg, trees
+from runner.show import logical, svg, trees
 from runner.show.page import drawing
 from runner.show.page.frame import Part
 from runner.show.page.markup import Inside, Markup, table, tag
-from runner.show.pictures import ArrayPicture, MeshPicture, Picture, alike, figure_colours, merge
+from runner.show.pictures import ArrayPicture, MeshPicture, Picture, alike, figure_colours, merge, read
 
 _CHOSEN = 128
 """The most devices that get a button each."""
@@ -24,7 +24,7 @@ def parts(record: Record) -> Iterator[Part]:
     """Return the sections; none if the record has no pictures."""
     if record.pictures is None:
         return
-    mesh, arrays = figures.read(record.pictures)
+    mesh, arrays = read(record.pictures)
     every = alike(arrays)
     paint = figure_colours(mesh, every)
     yield Part("mesh", "Mesh", [_mesh(mesh, paint), _chooser(mesh, paint)])
@@ -43,7 +43,7 @@ def parts(record: Record) -> Iterator[Part]:
 
 def names(drawn: Pictures) -> dict[str, str]:
     """Return each output's layout in words if all programs agree on it, otherwise `several layouts`."""
-    _, arrays = figures.read(drawn)
+    _, arrays = read(drawn)
     spec_of: dict[str, str] = {}
     for picture in merge(arrays):
         if picture.role == "output":

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from runner.record.files import write_text
-from runner.record.folders import PAGE
+from runner.record.folders import PAGE, PICTURES
 from runner.record.model import Record
 from runner.record.readable import readable
 from runner.show import values
@@ -161,7 +161,7 @@ def _about(record: Record, folder: Path, way: str) -> Part:
     return Part("about", "About", table("What it ran with, and its files", Table(("what", ""), rows), kind="about"))
 
 
-_FILES = ("result.json", "runner.log", "worker.log", "shardings.svg", "shardings.txt", "collectives.svg")
+_FILES = ("result.json", "runner.log", "worker.log", *PICTURES)
 _OF_PROGRAMS = ("program_*.py", "stablehlo_*.txt", "hlo_*.txt", "plan_*.json")
 
 

@@ -40,7 +40,10 @@ WHOLE: dict[str, str] = {}
 
 
 def rule_for(*names: str, write: Write = as_written, otherwise: Iterable[Way] = ()) -> Callable[[Ruled], Ruled]:
-    """Register a rule for operations; `otherwise` are the ways to run calls that it does not cover."""
+    """Register a rule for operations; `otherwise` are the ways to run calls that it does not cover.
+
+    What operations of one rule differ in is an argument of the rule: `rule_for("max")(partial(reduced, kind="max"))`.
+    """
 
     def register(rule: Ruled) -> Ruled:
         for name in names:

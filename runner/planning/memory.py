@@ -102,7 +102,7 @@ class Memory:
                 yield _Buffer((at,), self._of_tensor(at, many), first, last)
         for number, operation in enumerate(self._layable.operations):
             row = OPERATIONS.get(operation.called)
-            if operation.differentiated and row is not None and row.key in _EXPONENTIAL:
+            if operation.differentiated and row is not None and row.exponential:
                 for at in (operand.tensor for operand in operation.operands if tensors[operand.tensor].differentiated):
                     table = self._of_tensor(at, operation.steps)
                     yield _Buffer((at,), table, steps.forward(number), steps.backward(number))
@@ -244,13 +244,6 @@ class _Schedule:
         for at, step in self.made.items():
             until[at] = max(until.get(at, step), until.get(passed.get(at, -1), step), step)
         return until
-
-
-_EXPONENTIAL = frozenset({
-    "exp", "expm1", "tanh", "sigmoid", "silu", "gelu", "elu", "selu", "softplus", "mish", "log_sigmoid", "softmax",
-    "log_softmax", "logsumexp", "erf",
-})  # fmt: skip
-"""Operations with an exponential inside, which XLA keeps for the backward pass rather than computing it again."""
 
 
 def _is_linear(operation: RuledOperation) -> bool:

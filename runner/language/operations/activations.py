@@ -12,7 +12,8 @@ from runner.language.operations.row import Known, Operation, array
 
 def activation(name: str, counterpart: Callable[..., Any], arguments: str = "x", **known: Unpack[Known]) -> Operation:
     """A row for an elementwise function of `jax.nn`."""
-    return array(name, arguments, counterpart, f"jax.nn.{name}", elementwise=True, **known)
+    known["elementwise"] = True
+    return array(name, arguments, counterpart, f"jax.nn.{name}", **known)
 
 
 def _attention(shapes: Mapping[str, tuple[int, ...]]) -> int | None:

@@ -41,7 +41,7 @@ FLOOR |= dict.fromkeys(COMMANDS, len(FLOORS) - 1)
 
 
 def room(module: str) -> str:
-    """Return the room of a module: `checks` for `runner.checks.value`."""
+    """Return the room of a module: `checks` for `runner.checks.kinds.value`."""
     return module.split(".")[1] if "." in module else module
 
 

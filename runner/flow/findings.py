@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from runner import dtypes, executions
-from runner.checks import blame, diagnosis, known, oracles, pinned, registry, sections
+from runner.checks import blame, diagnosis, known, oracles, registry
 from runner.checks.context import Context
 from runner.checks.kind import Case, Needs
+from runner.checks.kinds import pinned, sections
 from runner.derivation import derive
 from runner.estimate.model import Estimate
 from runner.evidence import planes

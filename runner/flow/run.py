@@ -356,7 +356,7 @@ def _leave_page(record: Record, folder: Path) -> None:
 
 def _hold_to_refusal(expected: str, ending: _Ending | None, record: Record) -> None:
     """Judge an experiment that is expected to be refused: then a refusal passes."""
-    from runner.checks import refused
+    from runner.checks.kinds import refused
     from runner.record import record as records
     from runner.record.verdicts import FileChecks
 

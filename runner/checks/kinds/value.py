@@ -271,6 +271,8 @@ def _known(
 KINDS = (
     CheckKind(
         "value", ValueVerdict | NotRun, Needs.VALUES, lambda case: check(case.context, case.run),
-        excused=_excused, of_mutants=True,
+        order=20, excused=_excused, of_mutants=True,
+        says="every device's shard equals the oracle of the section from which the program is written, within "
+        "[a measured tolerance](record.md#the-tolerance)",
     ),
 )  # fmt: skip

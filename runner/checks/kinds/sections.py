@@ -240,4 +240,11 @@ def _beside(context: Context, name: str, position: int) -> Alternatives | None:
     return Alternatives(np.asarray(low), np.asarray(high), alternatives=tuple(alternatives))
 
 
-KINDS = (CheckKind("sections", SectionsVerdict | NotRun, Needs.FILE, of_mutants=True),)
+KINDS = (
+    CheckKind(
+        "sections", SectionsVerdict | NotRun, Needs.FILE, order=0, of_mutants=True,
+        says="`graph` and `per_device` are equal in float64: one check of the experiment, not of a program. With "
+        "programs of `graph` only (`program=auto`), `per_device` is not read and the check is not run, so layouts can "
+        "be swept for which `per_device` was not written",
+    ),
+)  # fmt: skip

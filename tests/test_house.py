@@ -150,6 +150,30 @@ def test_uses_of_id_are_noticed(text: str, uses: set[str]) -> None:
     assert set(uses_of_id(symtable.symtable(text, "text", "exec"), "the module")) == uses
 
 
+VAGUE = {"found", "told", "said", "begun", "having", "those"}
+KEYS = {"runner/checks/communication.py": {"found"}, "runner/record/verdicts.py": {"found"}}
+"""Keys of `result.json`, which keep their names."""
+
+
+def bound(tree: ast.Module) -> Iterator[str]:
+    """Yield the names that a module gives to variables, parameters, fields, functions and classes."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name) | ast.Attribute(attr=name, ctx=ast.Store()):
+                yield name
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name
+            case _:
+                pass
+
+
+def test_names_are_nouns() -> None:
+    for file in FILES:
+        names = set(bound(ast.parse(file.read_text(encoding="utf-8"))))
+        vague = {name for name in names if VAGUE & set(name.lower().strip("_").split("_"))}
+        assert vague == KEYS.get(str(file.relative_to(ROOT)), set()), file
+
+
 def test_every_room_says_what_goes_in_and_what_comes_out() -> None:
     for folder in {file.parent for file in FILES} - {ROOT / "runner"}:
         said = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))

@@ -184,7 +184,7 @@ class ArrayPicture:
         )
 
 
-_TOLD = 4
+_LISTED = 4
 """The most processes of which the heading of a mesh lists the devices."""
 
 
@@ -238,7 +238,7 @@ class MeshPicture:
     def lines(self) -> tuple[str, ...]:
         """The heading: axes; number of devices; the devices of each process, if there are several."""
         count, among = len(self.device_ids), len(self.processes)
-        processes = self.processes if among <= _TOLD else ()
+        processes = self.processes if among <= _LISTED else ()
         return (
             ", ".join(f"{axis}={n}" for axis, n in zip(self.axes, self.shape, strict=True)),
             f"{count} {self.platform.upper()} device{'s' if count != 1 else ''}"

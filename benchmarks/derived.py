@@ -27,8 +27,9 @@ import yaml
 from benchmarks.fuzz import cases
 from benchmarks.fuzz.search import template
 from benchmarks.fuzz.shrink import Config, Types, pruned, shrink
-from runner.checks import derivation, oracles
+from runner.checks import oracles
 from runner.checks.context import Context
+from runner.checks.kinds import derivation
 from runner.experiment import data
 from runner.experiment.program import Program
 from runner.experiment.reader import read

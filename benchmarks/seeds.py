@@ -21,7 +21,8 @@ from typing import Any
 import jax
 
 from runner import codec
-from runner.checks import agreement, oracles, replicas, sections, value
+from runner.checks import oracles
+from runner.checks.kinds import agreement, replicas, sections, value
 from runner.experiment import data
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program

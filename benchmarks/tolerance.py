@@ -21,7 +21,8 @@ import jax
 from omegaconf import OmegaConf
 from seeds import execute, written
 
-from runner.checks import oracles, sections, value
+from runner.checks import oracles
+from runner.checks.kinds import sections, value
 from runner.config.schema import ExperimentConfig
 from runner.experiment import data
 from runner.experiment.model import Experiment

@@ -69,11 +69,13 @@ def _register(kind, flatten, unflatten):
 
     def flatten_with_keys(tree):
         children, rest = flatten(tree)
-        names = {id(value): name for name, value in getattr(tree, "__dict__", {}).items()}
-        return [
-            (jax.tree_util.GetAttrKey(names[id(child)]) if id(child) in names else jax.tree_util.SequenceKey(i), child)
-            for i, child in enumerate(children)
-        ], rest
+        attributes = getattr(tree, "__dict__", {})
+        names = [next((name for name in attributes if attributes[name] is child), None) for child in children]
+        keys = [
+            jax.tree_util.SequenceKey(at) if name is None else jax.tree_util.GetAttrKey(name)
+            for at, name in enumerate(names)
+        ]
+        return list(zip(keys, children)), rest
 
     jax.tree_util.register_pytree_with_keys(kind, flatten_with_keys, unflatten, flatten)
 

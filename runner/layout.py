@@ -7,7 +7,7 @@ import math
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     import numpy as np
@@ -255,3 +255,18 @@ class Layout:
     def replicated_over(self) -> tuple[str, ...]:
         """The mesh axes along which every device holds the same shard."""
         return tuple(axis for axis in self.mesh.axes if axis not in self.spec.axes)
+
+
+def first_holders(*values: Sequence[Any]) -> list[int]:
+    """Return for each device the first device that holds the same objects: one of each of `values`.
+
+    Each of `values` has one entry per device. Devices that hold equal shards share one object, which is what tells a
+    copy, since arrays cannot be hashed and comparing their elements would take as long as the work that copies save.
+    """
+    first: dict[tuple[int, ...], int] = {}
+    return [first.setdefault(tuple(map(id, held)), at) for at, held in enumerate(zip(*values, strict=True))]
+
+
+def distinct(values: Sequence[Any]) -> list[Any]:
+    """Return the objects that devices hold, each once. `values` has one entry per device."""
+    return [value for at, (value, first) in enumerate(zip(values, first_holders(values), strict=True)) if at == first]

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from runner import codec, executions
-from runner.checks.layout import LayoutVerdict
-from runner.checks.replicas import ReplicasVerdict
+from runner.checks.kinds.layout import LayoutVerdict
+from runner.checks.kinds.replicas import ReplicasVerdict
 from runner.evidence.model import Between, Collective
 from runner.layout import Spec
 from runner.link.events import Compilation, Cost, Devices, Memory, Ran, RunTimes, Timing

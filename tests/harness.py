@@ -49,7 +49,7 @@ class Telling(Here):
 
     types: events.Types | None = None
 
-    def emit(self, event: events.Said) -> None:
+    def emit(self, event: events.WorkerEvent) -> None:
         super().emit(event)
         if isinstance(event, events.Types):
             self.types = event

@@ -18,7 +18,7 @@ from unittest import mock
 
 import jax
 
-from runner.link.events import Said, encoded, heard
+from runner.link.events import WorkerEvent, encoded, heard
 from runner.link.process import Worker
 from runner.worker import calls, shared, warm
 from runner.worker import job as jobs
@@ -85,11 +85,11 @@ class Here(Worker):
         with configurable():
             jobs.run(json.loads(job), self.emit)
 
-    def emit(self, event: Said) -> None:
+    def emit(self, event: WorkerEvent) -> None:
         """Receive an event of the worker."""
         self._lines.append(encoded(event))
 
-    def next(self, timeout: float) -> Said | None:
+    def next(self, timeout: float) -> WorkerEvent | None:
         return heard(self._lines.popleft()) if self._lines else None
 
     def ended(self, name: str = "the process") -> str:

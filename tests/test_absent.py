@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
-from runner.checks import layout
 from runner.checks.context import Context
-from runner.checks.layout import LayoutVerdict
+from runner.checks.kinds import layout
+from runner.checks.kinds.layout import LayoutVerdict
 from runner.experiment import effort, topology
 from runner.experiment.program import Program
 from runner.faults import InvalidExperiment

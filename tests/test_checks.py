@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.checks import agreement, blame, layout, oracles, pinned, replicas, sections, value
+from runner.checks import blame, oracles
 from runner.checks.context import Context
-from runner.checks.layout import LayoutVerdict
-from runner.checks.replicas import ReplicasVerdict
+from runner.checks.kinds import agreement, layout, pinned, replicas, sections, value
+from runner.checks.kinds.layout import LayoutVerdict
+from runner.checks.kinds.replicas import ReplicasVerdict
 from runner.experiment import data
 from runner.experiment.program import Program
 from runner.faults import InvalidExperiment

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from runner.checks.pinned import PinnedVerdict
+from runner.checks.kinds.pinned import PinnedVerdict
 from runner.cli import compare
 from runner.layout import Spec
 from runner.link.events import Cost, Devices

@@ -13,7 +13,8 @@ import random
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,8 @@ from runner.derivation import combining, draws, indexing, lookups, matrices, red
 from runner.derivation.calls import Argument, Call
 from runner.derivation.derive import Hints, Typing, derive
 from runner.derivation.operations import WAYS, WHOLE
-from runner.derivation.rules import followed
+from runner.derivation.registry import Way
+from runner.derivation.rules import Rule, followed
 from runner.derivation.terms import Part, built, constant
 from runner.estimate.prices import BYTES
 from runner.experiment import data
@@ -373,17 +375,25 @@ def test_a_template_is_filled_with_terms_and_names_of_operations() -> None:
     assert all(part.at is None for part in within(built("sum({x}, axis={d})", x=Name("x"), d=0)))
 
 
-MUTANTS = {
-    "a sum that nobody completes": ("sum(t, axis=1)", reductions, "KINDS", {**reductions.KINDS, "sum": "max"}),
+def lacking(rule: Rule | None) -> Rule | None:
+    """Return a rule whose result lacks its last dimension."""
+    return rule and replace(rule, result=rule.result[:-1])
+
+
+MUTANTS: dict[str, tuple[str, Any, str, Any]] = {
+    "a sum that nobody completes": ("sum(t, axis=1)", WAYS, "sum", (Way(partial(reductions.reduced, kind="max")),)),
     "blocks before of the wrong sign": (
-        "cumsum(a, axis=0)", sliding, "_SCANS", {"cumsum": ("sum", "0", "{mine} - {before}")},
+        "cumsum(a, axis=0)", WAYS, "cumsum", (Way(sliding.scan, sliding.scanned("sum", "0", "{mine} - {before}")),),
     ),
-    "a factor that is summed over taken for a batch": ("inv(b[:, :4] + 9 * eye(4)) @ b", matrices, "LOST", {"inv": 1}),
+    "a factor that is summed over taken for a batch": (
+        "inv(b[:, :4] + 9 * eye(4)) @ b", WAYS, "inv", (Way(lambda call: lacking(matrices.stacked(call))),),
+    ),
     "windows without their neighbours": (
         "conv(T, reshape(W, (2, 4, 4)), (1,), 'SAME')", windows, "edges", lambda _site, term, *_: term,
     ),
     "segments completed by their largest": (
-        "segment_sum(B, J, num_segments=4)", lookups, "_SEGMENTS", {"segment_sum": "max"},
+        "segment_sum(B, J, num_segments=4)", WAYS, "segment_sum",
+        (Way(partial(lookups.segments, kind="max"), WAYS["segment_sum"][0].write),),
     ),
     "a start that is forgotten": (
         "dynamic_slice(a, (i, 0), (2, 4))", indexing, "_clamped", lambda *_: Const(0),
@@ -396,16 +406,16 @@ MUTANTS = {
     ),
     "noise of another distribution": ("categorical(key(0), A)", draws, "_noise", lambda site, *_: site.x),
 }  # fmt: skip
-"""Wrong rules: an expression that needs the rule, and the replaced and replacing parts."""
+"""Wrong rules: an expression that needs the rule, and the replaced and replacing ways or functions."""
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_a_wrong_rule_is_noticed(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    expression, module, name, wrong = MUTANTS[mutant]
+    expression, owner, name, wrong = MUTANTS[mutant]
     case = Case(expression, "2 x 2") if expression in EVERY else Case(expression, "2 x 2", ARRAYS)
     layouts = list(case.few(40))
     for specs in layouts:
         case.check(specs, misled=False)
-    monkeypatch.setattr(module, name, wrong)
+    (monkeypatch.setitem if owner is WAYS else monkeypatch.setattr)(owner, name, wrong)
     with pytest.raises(AssertionError):
         deque((case.check(specs, misled=False) for specs in layouts), maxlen=0)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from runner.checks import derivation
+from runner.checks.kinds import derivation
 from runner.config.compose import Configuration, InvalidConfiguration, compose
 from runner.config.folders import conf_folder
 from runner.experiment.model import Experiment

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from runner.checks import derivation, oracles
+from runner.checks import oracles
 from runner.checks.context import Context
+from runner.checks.kinds import derivation
 from runner.cli.derive import text
 from runner.derivation import derive
 from runner.derivation.derive import section

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from benchmarks.derived_bytes import sent_by
-from runner.checks import derivation
+from runner.checks.kinds import derivation
 from runner.experiment.program import Program
 from runner.worker.types import infer
 from tests import harness

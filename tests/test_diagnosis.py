@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.checks import diagnosis, mends, oracles, sections, slips
+from runner.checks import diagnosis, mends, oracles, slips
 from runner.checks.context import Context
 from runner.checks.edits import Edits
+from runner.checks.kinds import sections
 from runner.experiment import data
 from runner.experiment.model import Experiment, expressions
 from runner.flow import revising

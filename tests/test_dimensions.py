@@ -5,9 +5,15 @@ from __future__ import annotations
 import tracemalloc
 from typing import Any
 
+import numpy as np
 import pytest
 
+from runner import dtypes
+from runner.experiment.model import Experiment
+from runner.experiment.reader import read
 from runner.flow import dimensions
+from runner.layout import Layout
+from runner.reference import interpret
 from tests.harness import experiment
 
 SQUARE = """
@@ -19,7 +25,20 @@ arrays:
 
 
 def names(text: str, **changes: Any) -> dimensions.Names:
-    return dimensions.names(experiment(text, **changes))
+    return named(experiment(text, **changes))
+
+
+def named(given: Experiment) -> dimensions.Names:
+    """Return the names of the outputs' dimensions; NumPy computes the shapes at the sizes of the file."""
+    zeros = {a.name: np.broadcast_to(dtypes.dtype(a.dtype).numpy.type(0), a.shape) for a in given.arrays}
+    section = "graph" if given.graph else "per_device"
+    values = interpret(given, section, zeros, keep=given.results).values
+    shapes = {f"grad.{array.name}": array.shape for array in given.arrays}
+    for name, spec in given.outputs.items():
+        if name in values:
+            shape = np.shape(values[name][0])
+            shapes[name] = shape if section == "graph" else Layout.of_shards(given.mesh, shape, spec).shape
+    return dimensions.names(dimensions.fitting(given), given.dims, shapes)
 
 
 @pytest.mark.parametrize(
@@ -48,14 +67,13 @@ def test_a_computed_dim_of_an_array_is_a_name_too() -> None:
 
 
 def test_without_a_graph_the_names_come_from_per_device() -> None:
-    found = names(SQUARE, per_device={"C": "psum(A @ B, 'x')"}, outputs={"C": []})
-    assert found == {"C": ("I", "K")}
+    assert names(SQUARE, per_device={"C": "psum(A @ B, 'x')"}, outputs={"C": []}) == {"C": ("I", "K")}
 
 
 def test_a_gradient_has_the_names_of_its_array() -> None:
     graph = {"loss": "sum(A @ B)"}
-    found = names(SQUARE, graph=graph, outputs={"loss": []}, grad={"of": "loss", "wrt": ["B"]})
-    assert found == {"loss": (), "grad.B": ("J", "K")}
+    of_gradient = names(SQUARE, graph=graph, outputs={"loss": []}, grad={"of": "loss", "wrt": ["B"]})
+    assert of_gradient == {"loss": (), "grad.B": ("J", "K")}
 
 
 def test_an_expression_that_holds_only_at_the_sizes_of_the_file_names_nothing() -> None:
@@ -63,13 +81,33 @@ def test_an_expression_that_holds_only_at_the_sizes_of_the_file_names_nothing() 
     assert names("arrays: {A: {shape: [4, 4], spec: []}}", graph={"C": "A * 2"}, outputs={"C": []}) == {}
 
 
+def test_a_size_that_only_equals_a_dim_has_no_name() -> None:
+    """The sizes at which the names are found are none of the file's."""
+    for size in dimensions._SIZES:
+        text = f"dims: {{I: {size}, J: 4}}\narrays: {{A: {{shape: [I, J], spec: []}}}}"
+        given = {"graph": {"C": f"zeros(({size},)) + A[0, 0]", "D": "A + 1"}, "outputs": {"C": [], "D": []}}
+        assert names(text, **given) == {"C": (None,), "D": ("I", "J")}
+
+
+def test_the_file_is_read_once_more_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[Any] = []
+    monkeypatch.setattr(dimensions, "read", lambda definition: [sizes.append(definition["dims"]), read(definition)][1])
+    text = "arrays: {A: {shape: [I, 3], spec: []}}"
+    given = {"graph": {"C": "A * 7.25"}, "outputs": {"C": []}}
+    assert names("dims: {I: 4}\n" + text, **given) == {"C": ("I", None)}
+    assert sizes == [{"I": 7}]
+    # Without dims there is nothing to find.
+    assert names(text.replace("I", "4"), **given) == {}
+    assert len(sizes) == 1
+
+
 def test_points_that_differ_only_in_layouts_share_the_names() -> None:
     given = {"graph": {"C": "A @ B"}, "constraints": {"C": ["x", None]}}
-    found = names(SQUARE, **given, outputs={"C": ["x", None]})
-    before = dimensions._named.cache_info()
+    there = names(SQUARE, **given, outputs={"C": ["x", None]})
+    before = dimensions._fitting.cache_info()
     other = SQUARE.replace("[null, x]", "[[x, y]]")
-    assert names(other, **given, outputs={"C": [None, "y"]}) == found == {"C": ("I", "K")}
-    assert dimensions._named.cache_info() == before._replace(hits=before.hits + 1)
+    assert names(other, **given, outputs={"C": [None, "y"]}) == there == {"C": ("I", "K")}
+    assert dimensions._fitting.cache_info() == before._replace(hits=before.hits + 1)
     assert names(SQUARE, graph={"C": "(A @ B).T"}, outputs={"C": []}) == {"C": ("K", "I")}
 
 

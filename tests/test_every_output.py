@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.checks import layout, pinned, replicas
-from runner.checks.layout import LayoutVerdict
-from runner.checks.replicas import ReplicasVerdict
+from runner.checks.kinds import layout, pinned, replicas
+from runner.checks.kinds.layout import LayoutVerdict
+from runner.checks.kinds.replicas import ReplicasVerdict
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.faults import InvalidExperiment

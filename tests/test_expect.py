@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from runner import codec
-from runner.checks import expectations
+from runner.checks.kinds import expectations
 from runner.evidence import warnings
 from runner.evidence.nodes import Origins
 from runner.experiment import expect

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from benchmarks.fuzz import cases
 from benchmarks.fuzz.child import answer
 from benchmarks.fuzz.search import Child, Search, finding
 from benchmarks.fuzz.shrink import shrink
-from runner.derivation import reductions
+from runner.derivation.operations import WAYS
+from runner.derivation.reductions import reduced
+from runner.derivation.registry import Way
 from runner.experiment.program import Program
 from runner.experiment.reader import read
 from runner.language import operations
@@ -102,7 +105,7 @@ def test_a_bug_in_a_writer_is_found_and_shrunk_to_its_line(tmp_path: Path, monke
 
 
 def test_a_bug_in_a_check_is_distinguished_from_its_findings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runner.checks.layout.check", lambda *_: 1 / 0)
+    monkeypatch.setattr("runner.checks.kinds.layout.check", lambda *_: 1 / 0)
     verdict = answer({"config": FOUR_LINES}, lambda *_, **__: None)
     found = finding(verdict)
     assert found is not None
@@ -219,7 +222,7 @@ def test_a_random_graph_is_derived_and_right(number: int) -> None:
 
 
 def test_a_graph_that_is_derived_wrongly_is_found_and_shrunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(reductions.KINDS, "sum", "max")
+    monkeypatch.setitem(WAYS, "sum", (Way(partial(reduced, kind="max")),))
     monkeypatch.setattr(derived, "drawn", lambda *_: cases.complete(FOUR_LINES))
     folder = derived.Folder(tmp_path, 0)
     folder.run(range(1))

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.checks import gradient, oracles
+from runner.checks import oracles
+from runner.checks.kinds import gradient
 from runner.experiment import data
 from runner.experiment.model import Gradient
 from runner.experiment.program import Program

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import symtable
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,7 +41,7 @@ FLOOR |= dict.fromkeys(COMMANDS, len(FLOORS) - 1)
 
 
 def room(module: str) -> str:
-    """Return the room of a module: `checks` for `runner.checks.value`."""
+    """Return the room of a module: `checks` for `runner.checks.kinds.value`."""
     return module.split(".")[1] if "." in module else module
 
 
@@ -115,6 +116,62 @@ def test_only_the_worker_imports_jax(file: Path) -> None:
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
 def test_only_the_language_parses_python(file: Path) -> None:
     assert "ast" not in imports(file) or "language" in file.relative_to(ROOT / "runner").parts
+
+
+def uses_of_id(table: symtable.SymbolTable, inside: str) -> Iterator[str]:
+    """Yield, for each scope that reads the built-in function `id`, the outermost function or class around it."""
+    if "id" in table.get_identifiers() and table.lookup("id").is_global():
+        yield inside
+    for scope in table.get_children():
+        yield from uses_of_id(scope, scope.get_name() if table.get_type() == "module" else inside)
+
+
+IDENTITIES = {"runner/layout.py": {"first_holders"}}
+"""Where objects are told apart by `id`: arrays, which cannot be hashed, and of which devices share one for a copy."""
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_what_tells_things_apart_is_no_address_in_memory(file: Path) -> None:
+    table = symtable.symtable(file.read_text(encoding="utf-8"), file.name, "exec")
+    assert set(uses_of_id(table, "the module")) == IDENTITIES.get(str(file.relative_to(ROOT)), set())
+
+
+@pytest.mark.parametrize(
+    ("text", "uses"),
+    [
+        ("def f(x):\n    return [id(each) for each in x]", {"f"}),
+        ("def f(x):\n    return map(id, x)", {"f"}),
+        ("key = id(f)", {"the module"}),
+        ("def f(id):\n    return id", set[str]()),
+        ("class A:\n    id: int", set[str]()),
+    ],
+)
+def test_uses_of_id_are_noticed(text: str, uses: set[str]) -> None:
+    assert set(uses_of_id(symtable.symtable(text, "text", "exec"), "the module")) == uses
+
+
+VAGUE = {"found", "told", "said", "begun", "having", "those"}
+KEYS = {"runner/checks/communication.py": {"found"}, "runner/record/verdicts.py": {"found"}}
+"""Keys of `result.json`, which keep their names."""
+
+
+def bound(tree: ast.Module) -> Iterator[str]:
+    """Yield the names that a module gives to variables, parameters, fields, functions and classes."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name) | ast.Attribute(attr=name, ctx=ast.Store()):
+                yield name
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name
+            case _:
+                pass
+
+
+def test_names_are_nouns() -> None:
+    for file in FILES:
+        names = set(bound(ast.parse(file.read_text(encoding="utf-8"))))
+        vague = {name for name in names if VAGUE & set(name.lower().strip("_").split("_"))}
+        assert vague == KEYS.get(str(file.relative_to(ROOT)), set()), file
 
 
 def test_every_room_says_what_goes_in_and_what_comes_out() -> None:

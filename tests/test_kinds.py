@@ -1,16 +1,17 @@
-"""A kind of check is defined in one file; flow, record, terminal, page and pytest need no other change."""
+"""A kind of check is one file; registry, flow, record, terminal, page and pytest need no other change."""
 
 from __future__ import annotations
 
-import importlib
 import json
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import runner
-from runner.checks import registry
+from runner.checks import kinds, registry
 from runner.experiment.program import Program
 from runner.record import record
 from runner.record.verdicts import Checks, NotRun
@@ -48,6 +49,8 @@ KINDS = (
         name="small",
         verdict=SmallVerdict | NotRun,
         needs=Needs.VALUES,
+        says="no value is above 100",
+        order=1000,
         check=check,
         applies=lambda _, program: program is not Program.CONSTRAINT,
     ),
@@ -63,11 +66,14 @@ EXPERIMENT: dict[str, Any] = {
 
 
 @pytest.fixture
-def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Return the registry with one more file."""
-    (tmp_path / "planted_small.py").write_text(FILE, encoding="utf-8")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(registry, "FILES", (*registry.FILES, importlib.import_module("planted_small")))
+def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Add one file to the folder of checks, and nothing else."""
+    (tmp_path / "small.py").write_text(FILE, encoding="utf-8")
+    monkeypatch.setattr(kinds, "__path__", [*kinds.__path__, str(tmp_path)])
+    registry.kinds.cache_clear()
+    yield
+    registry.kinds.cache_clear()
+    sys.modules.pop("runner.checks.kinds.small", None)
 
 
 def run(folder: Path, scale: int, **more: Any) -> Any:
@@ -96,6 +102,7 @@ def test_a_check_is_one_file(tmp_path: Path) -> None:
     text = page.page(record.read(tmp_path / "run"), tmp_path / "run")
     assert "<th>small</th>" in text.replace(' scope="col"', "")
     assert "auto: small failed" in text
+    assert "| `small` | no value is above 100 |\n" in registry.table()
 
 
 @pytest.mark.usefixtures("planted")
@@ -117,6 +124,13 @@ def test_an_unregistered_check_does_not_exist() -> None:
         Checks().small  # noqa: B018
 
 
-def test_every_file_that_has_kinds_is_in_the_registry() -> None:
-    files = {path.stem for path in (ROOT / "runner" / "checks").glob("*.py") if "\nKINDS = " in path.read_text()}
-    assert files == {file.__name__.rpartition(".")[2] for file in registry.FILES}
+def test_each_check_has_its_row_in_the_documentation() -> None:
+    text = (ROOT / "docs" / "language.md").read_text(encoding="utf-8")
+    assert registry.table() in text
+
+
+def test_every_kind_of_check_is_in_the_folder_and_has_a_place_of_its_own() -> None:
+    files = [path for path in (ROOT / "runner" / "checks").rglob("*.py") if "\nKINDS = " in path.read_text()]
+    assert {path.parent.name for path in files} == {"kinds"}
+    orders = {kind.order for kind in registry.kinds()}
+    assert len(orders) == len(files)

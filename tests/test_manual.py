@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runner.checks import diagnosis, value
+from runner.checks import diagnosis
 from runner.checks.edits import Edits
+from runner.checks.kinds import value
 from runner.experiment.data import make
 from runner.experiment.enumeration import identity
 from runner.experiment.program import Program

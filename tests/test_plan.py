@@ -23,7 +23,7 @@ from runner.experiment.reader import read
 from runner.faults import InvalidExperiment, key_text
 from runner.planning.elimination import TooLarge, eliminated, least_of_each
 from runner.planning.messages import Messages
-from runner.planning.network import Network
+from runner.planning.network import Network, Table
 from runner.planning.plan import LayoutPlan, NoPlan, Wanted, plan
 from runner.planning.program import programmed
 from runner.planning.reading import layable
@@ -303,7 +303,7 @@ def network(rng: np.random.Generator, variables: int, choices: int, edges: int) 
     alone = tuple(rng.random(choices) for _ in range(variables))
     every = list(itertools.combinations(range(variables), 2))
     taken = rng.choice(len(every), size=min(edges, len(every)), replace=False)
-    return Network(alone, {every[i]: rng.random((choices, choices)) for i in taken})
+    return Network(alone, {every[i]: Table(rng.random((choices, choices))) for i in taken})
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(2, 5), st.integers(2, 4), st.integers(1, 10))
@@ -343,7 +343,7 @@ def grid(rng: np.random.Generator, side: int, choices: int) -> Network:
     across = zip(numbers[:, :-1].flat, numbers[:, 1:].flat, strict=True)
     edges = [*across, *zip(numbers[:-1].flat, numbers[1:].flat, strict=True)]
     alone = tuple(rng.random(choices) for _ in numbers.flat)
-    return Network(alone, {(int(a), int(b)): rng.random((choices, choices)) for a, b in edges})
+    return Network(alone, {(int(a), int(b)): Table(rng.random((choices, choices))) for a, b in edges})
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from runner.checks import refused
+from runner.checks.kinds import refused
 from runner.experiment import expect
 from runner.faults import Fault, InvalidExperiment, key_text
 from runner.record.verdicts import RefusalVerdict

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.checks import diagnosis, sections
+from runner.checks import diagnosis
+from runner.checks.kinds import sections
 from runner.checks.mutants import mutants
 from runner.cli import mutate
 from runner.config.sources import Sources

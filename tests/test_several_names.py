@@ -67,7 +67,8 @@ def test_several_names_are_what_each_of_them_would_be(tmp_path: Path) -> None:
 
 
 def test_the_dimensions_of_their_results_have_names() -> None:
-    assert dimensions.names(harness.experiment(TEXT)) == {"p": ("I", "J"), "q": ("I", "J")}
+    fitting = dimensions.fitting(harness.experiment(TEXT))
+    assert fitting == {"p": ({"I"}, {"J"}), "q": ({"I"}, {"J"})}
 
 
 BAD = {

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import yaml
 
-from runner.checks import agreement, known, oracles, pinned, replicas, value
+from runner.checks import known, oracles
 from runner.checks.context import Context
+from runner.checks.kinds import agreement, pinned, replicas, value
 from runner.experiment import data
 from runner.experiment.expect import among
 from runner.experiment.program import Program

@@ -26,7 +26,7 @@ from runner.experiment.program import Program
 from runner.experiment.reader import read
 from runner.flow import run
 from runner.layout import Layout, Mesh, Spec
-from runner.link.events import Said, Started, Types
+from runner.link.events import Started, Types, WorkerEvent
 from runner.link.workers import Workers
 from runner.record import verdicts
 from runner.record.model import CompiledProgram, OutputRecord, Record
@@ -57,7 +57,7 @@ class Chosen(Here):
             job = json.dumps({**given, "steps": steps})
         super().submit(job)
 
-    def emit(self, event: Said) -> None:
+    def emit(self, event: WorkerEvent) -> None:
         if isinstance(event, Started):
             self._tell(event.step.program)
         if isinstance(event, Types):

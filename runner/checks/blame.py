@@ -9,9 +9,9 @@ from dataclasses import replace
 import numpy as np
 
 from runner import dtypes
-from runner.checks import value
 from runner.checks.compare import difference
 from runner.checks.context import Context
+from runner.checks.kinds import value
 from runner.experiment.program import Program
 from runner.link.target import ProgramRun
 from runner.record.verdicts import ValueOutput, ValueVerdict

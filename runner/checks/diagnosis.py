@@ -19,10 +19,11 @@ from typing import TypeAlias
 import numpy as np
 
 from runner import dtypes
-from runner.checks import departing, sections
+from runner.checks import departing
 from runner.checks.context import Context
 from runner.checks.departing import DeviceLines
 from runner.checks.edits import Edit, Edits, indices
+from runner.checks.kinds import sections
 from runner.checks.mends import inserting
 from runner.checks.slips import changing
 from runner.experiment.data import Arrays

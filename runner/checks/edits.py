@@ -278,10 +278,10 @@ def _loops(statements: Iterable[Statement], position: Position) -> Iterator[tupl
         yield from _loops(inside(statement), (*position, number))
 
 
-def _by_line(sites_found: Iterable[EditSite]) -> list[EditSite]:
+def _by_line(of_calls: Iterable[EditSite]) -> list[EditSite]:
     """Merge the sites of one line of a function, which has a site for each call."""
     sites: dict[object, EditSite] = {}
-    for site in sites_found:
+    for site in of_calls:
         line = (site.places[0][1].line.written("graph")[0], site.label, text(site.term))
         same = sites.get(line)
         sites[line] = site if same is None else replace(same, places=(*same.places, *site.places))

@@ -1,14 +1,14 @@
 """What a check declares about itself for the flow, records, the terminal, pages and pytest.
 
-Each module of this package with a check ends in its `KINDS` and is listed in `registry.py`. From that the check gets
-its column, its lines below the tables, its callout on the page, its pytest item and its part of the JSON Schema; no
-other code names it.
+Each file of `runner/checks/kinds/` ends in its `KINDS`, which is all that a new check needs: `registry.py` reads the
+folder. From that the check gets its column, its lines below the tables, its callout on the page, its pytest item, its
+part of the JSON Schema and its row in the documentation; no other code names it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -71,6 +71,8 @@ class CheckKind:
     """A kind of check.
 
     - `verdict`: the class of its verdict, or a union of classes.
+    - `says`: what it says if it passes, for the table in the documentation, in Markdown; "" for an expectation.
+    - `order`: its place in a report, the smallest first; of equal ones, in the order of the names of their files.
     - `applies`: whether it is made for a program of an experiment.
     - `excused`: the verdict where some outputs are known to be wrong (`expect.wrong`).
     - `of_mutants`: whether it can notice a mutant from the devices' values alone.
@@ -80,6 +82,8 @@ class CheckKind:
     name: str
     verdict: Any
     needs: Needs
+    says: str = field(kw_only=True)
+    order: int = field(kw_only=True)
     check: Callable[[Case], Verdict] = _of_file
     applies: Callable[[Experiment, Program], bool] = _always
     excused: Callable[[Context, Any, frozenset[str]], Verdict] | None = None

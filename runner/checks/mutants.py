@@ -14,11 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from runner import dtypes
-from runner.checks import oracles, registry, sections
+from runner.checks import oracles, registry
 from runner.checks.context import Context
 from runner.checks.diagnosis import MISFITS, Trial, most
 from runner.checks.edits import Edit, Edits
 from runner.checks.kind import Case
+from runner.checks.kinds import sections
 from runner.checks.slips import changing
 from runner.experiment.model import Experiment, Section
 from runner.experiment.program import Program

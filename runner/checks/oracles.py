@@ -14,7 +14,7 @@ from runner.experiment.model import Experiment, Flat, Section
 from runner.experiment.plain import located
 from runner.faults import InvalidExperiment, invalid
 from runner.language.syntax import fault_at
-from runner.layout import Typed
+from runner.layout import Typed, distinct
 from runner.reference import CollectiveMisfit, Oracle, PerDevice, Rounding, gradient, interpret, measure
 from runner.reference.arithmetic import Arithmetic, Floats
 from runner.reference.rounding import machine, of_float64
@@ -173,19 +173,19 @@ def doubts(context: Context) -> list[str]:
         oracle = next((o for o in (context.graph, context.per_device) if o is not None and name in o.values), None)
         if oracle is None:
             continue
-        distinct = [np.asarray(held) for held in {id(held): held for held in oracle.values[name]}.values()]
-        first = distinct[0].ravel()[:1]
-        size = sum(held.size for held in distinct)
+        arrays = [np.asarray(held) for held in distinct(oracle.values[name])]
+        first = arrays[0].ravel()[:1]
+        size = sum(held.size for held in arrays)
         if not size:
             continue
-        floating = distinct[0].dtype.kind in "fc"
-        if floating and all(np.isnan(held).all() for held in distinct):
+        floating = arrays[0].dtype.kind in "fc"
+        if floating and all(np.isnan(held).all() for held in arrays):
             reasons.append(f"the reference of '{name}' is NaN everywhere, which proves nothing")
-        elif floating and not any(np.isfinite(held).any() for held in distinct):
+        elif floating and not any(np.isfinite(held).any() for held in arrays):
             reasons.append(f"the reference of '{name}' is infinite everywhere, which proves nothing")
-        elif not any(held.any() for held in distinct):
+        elif not any(held.any() for held in arrays):
             reasons.append(f"the reference of '{name}' is all zero, which proves nothing")
-        elif size > 1 and all((held == first).all() for held in distinct):
+        elif size > 1 and all((held == first).all() for held in arrays):
             reasons.append(f"the reference of '{name}' has one value everywhere, which proves little")
     for section in ("graph", "per_device"):
         for name in _constants(context.experiment, section):

@@ -1,30 +1,23 @@
-"""The modules of this package that contain a check, and the kinds of checks in the order of a report."""
+"""The files of `runner/checks/kinds/` in; the kinds of checks, in the order of a report, out."""
 
 from __future__ import annotations
 
-from runner.checks import (
-    agreement,
-    derivation,
-    expectations,
-    gradient,
-    layout,
-    pinned,
-    refused,
-    replicas,
-    sections,
-    value,
-)
+import functools
+import importlib
+import pkgutil
+
+from runner.checks import kinds as folder
 from runner.checks.kind import CheckKind, Needs
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 
-FILES = (sections, refused, value, layout, replicas, agreement, gradient, pinned, derivation, expectations)
-"""The modules, in the order of their checks in a report."""
 
-
+@functools.cache
 def kinds() -> tuple[CheckKind, ...]:
-    """All kinds of checks."""
-    return tuple(kind for file in FILES for kind in file.KINDS)
+    """All kinds of checks, as their files declare them."""
+    names = sorted(f"{folder.__name__}.{file.name}" for file in pkgutil.iter_modules(folder.__path__))
+    declared = [kind for name in names for kind in importlib.import_module(name).KINDS]
+    return tuple(sorted(declared, key=lambda kind: kind.order))
 
 
 def applying(experiment: Experiment, program: Program) -> tuple[CheckKind, ...]:
@@ -35,3 +28,8 @@ def applying(experiment: Experiment, program: Program) -> tuple[CheckKind, ...]:
 def of_values() -> frozenset[str]:
     """The names of the checks that need the experiment's values, here or at `verify_dims`."""
     return frozenset(kind.name for kind in kinds() if kind.needs.values)
+
+
+def table() -> str:
+    """The rows of `docs/language.md` that say what each check says."""
+    return "".join(f"| `{kind.name}` | {kind.says} |\n" for kind in kinds() if kind.says)

@@ -74,7 +74,8 @@ def consulted(
     overrides: Sequence[str],
 ) -> Context:
     """Return the oracles of an experiment, without running its programs. Raises `InvalidExperiment`."""
-    from runner.checks import oracles, pinned
+    from runner.checks import oracles
+    from runner.checks.kinds import pinned
 
     data_folder = data.folder(experiment, sources)
     arrays = data.make(experiment, data_folder)

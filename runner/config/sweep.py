@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _GROUPS = ("experiment", "mesh", "target", "hardware", "rules")
 """The config groups whose options a sweep may range over."""
 
-_TOLD = 10**18
+_MANY = 10**18
 """From this number of points on, a message says "more than 10^18"."""
 
 MOST = "sweep.most"
@@ -40,12 +40,12 @@ def require_few(overrides: Sequence[Override], limit: int) -> None:
         raise InvalidConfiguration(f"command line: {empty}\n  this has no value, so that the sweep has no point")
     if count > limit:
         several = {text: number for text, number in counts.items() if number > 1}
-        product = f"{' × '.join(map(_counted, several.values()))} = " if len(several) > 1 and count < _TOLD else ""
+        product = f"{' × '.join(map(_counted, several.values()))} = " if len(several) > 1 and count < _MANY else ""
         raise too_many(" ".join(several), f"{product}{_counted(count)}", limit)
 
 
 def _counted(points: int) -> str:
-    return f"{points:,}" if points < _TOLD else "more than 10^18"
+    return f"{points:,}" if points < _MANY else "more than 10^18"
 
 
 def too_many(overrides: str, count: str, limit: int) -> InvalidConfiguration:

@@ -32,7 +32,7 @@ def _categorical(site: Site) -> Term:
     def noisy() -> Term:
         return built("{noise} + {x}", noise=_noise(site, "gumbel", site.call.type_of("logits")), x=site.x)
 
-    return written_best(site, "argmax", site.call.static("axis", -1), noisy)
+    return written_best(site, "max", site.call.static("axis", -1), noisy)
 
 
 @rule_for("categorical", write=_categorical)

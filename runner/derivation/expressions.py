@@ -107,10 +107,9 @@ class Expressions:
         parts, at = equation.operands
         with contextlib.suppress(NotStatic):
             index = names.statics.value(at)
-        typed, several = names.type_at(equation.results[0].number), names.equation(parts)
+        typed = names.type_at(equation.results[0].number)
         wanted = None if typed is None else self._wanted(equation, (typed,), goal)
-        alone = index == 0 and several is not None and several.operation == "top_k"
-        value = self.value(parts, wanted, alone=alone)
+        value = self.value(parts, wanted, alone=index == 0)
         if value.elements and isinstance(index, int):
             return value.elements[index]
         rest = {place: self.value(part) for place, part in leaves(names.statics, equation) if place != "x"}

@@ -6,6 +6,7 @@ Scatters by indices are the reverse: each device adds up its own data, for the s
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Literal
 
 from runner.derivation.calls import Argument, Call, is_number
@@ -146,11 +147,6 @@ def along_axis(call: Call) -> Rule | None:
     )
 
 
-_SEGMENTS: dict[str, Reduction] = {
-    "segment_sum": "sum", "segment_prod": "prod", "segment_max": "max", "segment_min": "min",
-}  # fmt: skip
-
-
 def _segments(site: Site) -> Term:
     rank, ids = len(site.call.array.shape), site.terms["segment_ids"]
     over, count = site.over(rank), site.rule.sizes[rank]
@@ -161,15 +157,20 @@ def _segments(site: Site) -> Term:
     return site.rewritten({"segment_ids": local, "num_segments": constant(count // site.mesh.axis_size(over))})
 
 
-@rule_for(*_SEGMENTS, write=_segments)
-def segments(call: Call) -> Rule | None:
+def segments(call: Call, kind: Reduction) -> Rule | None:
     """Rule: each device reduces its own data; ids in another block of segments are dropped."""
     shape, ids, count = call.array.shape, call.type_of("segment_ids").shape, call.static("num_segments")
     if len(ids) != 1 or shape[:1] != ids or 0 in shape or not isinstance(count, int) or not is_number(call.array):
         return None
     rank, rest = len(shape), tuple((d,) for d in range(1, len(shape)))
     operands = {"data": every(shape), "segment_ids": ((0,),)}
-    return Rule(operands, ((rank,), *rest), dict(enumerate((*shape, count))), {0: _SEGMENTS[call.name]})
+    return Rule(operands, ((rank,), *rest), dict(enumerate((*shape, count))), {0: kind})
+
+
+rule_for("segment_sum", write=_segments)(partial(segments, kind="sum"))
+rule_for("segment_prod", write=_segments)(partial(segments, kind="prod"))
+rule_for("segment_max", write=_segments)(partial(segments, kind="max"))
+rule_for("segment_min", write=_segments)(partial(segments, kind="min"))
 
 
 @rule_for("bincount")
@@ -181,12 +182,12 @@ def counted(call: Call) -> Rule | None:
     return Rule(parts, ((),), {0: call.type_of("x").shape[0]}, {0: "sum"})
 
 
-@rule_for("searchsorted", "digitize", "interp", "polyval")
-def searched(call: Call) -> Rule | None:
-    """Rule: elementwise, in a table that is whole on every device."""
-    place = "v" if call.name == "searchsorted" else "x"
+@rule_for("digitize", "interp", "polyval")
+def searched(call: Call, place: str = "x") -> Rule | None:
+    """Rule: elementwise in the argument `place`, with a table that is whole on every device."""
     shape = call.type_of(place).shape
     return Rule({place: every(shape)}, every(shape), dict(enumerate(shape)))
 
 
+rule_for("searchsorted")(partial(searched, place="v"))
 whole("isin", "unravel_index", because="each element of the result may depend on all of them")

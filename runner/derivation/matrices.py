@@ -9,24 +9,12 @@ from runner.derivation.site import Site
 from runner.derivation.terms import built
 from runner.graph.term import Term
 
-LOST = {"inv": 0, "cholesky": 0, "matrix_power": 0, "svdvals": 1, "eigvalsh": 1, "det": 2, "slogdet": 2}
-"""The number of a matrix's two dimensions that the result lacks."""
 
-
-@rule_for(*LOST)
+@rule_for("inv", "cholesky", "matrix_power", "svdvals", "eigvalsh", "det", "slogdet", "qr", "eigh")
 def stacked(call: Call) -> Rule | None:
-    """Rule: one operation for each matrix in a stack."""
-    return _stack(call, 2 - LOST[call.name])
-
-
-@rule_for("qr", "eigh")
-def factored(call: Call) -> Rule | None:
-    """Rule: both results are sharded as the stack; the first one of `eigh` lacks a dimension."""
-    return _stack(call, len(call.result.shape) - len(call.array.shape) + 2)
-
-
-def _stack(call: Call, kept: int) -> Rule | None:
+    """Rule: one operation for each matrix in a stack; the result may lack dimensions of the matrix."""
     shape = call.array.shape
+    kept = len(call.result.shape) - len(shape) + 2
     if len(shape) < 2:
         return None
     batch = every(shape[:-2])

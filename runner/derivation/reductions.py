@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
+from typing import Literal
 
 from runner.derivation.calls import Call, is_number, itemsize
 from runner.derivation.pointwise import aligned
@@ -12,13 +14,6 @@ from runner.derivation.rules import Reduction, Rule, Sent, every
 from runner.derivation.site import Site
 from runner.derivation.terms import built
 from runner.graph.term import Term
-
-KINDS: dict[str, Reduction] = {
-    "sum": "sum", "nansum": "sum", "count_nonzero": "sum", "mean": "mean", "max": "max",
-    "nanmax": "max", "min": "min", "nanmin": "min", "any": "any", "all": "all", "prod": "prod",
-    "nanprod": "prod",
-}  # fmt: skip
-"""The reduction over devices that completes each operation."""
 
 
 def along(call: Call) -> Rule | None:
@@ -46,10 +41,12 @@ def default_axis(call: Call) -> int | None:
     return next((parameters[name].default for name in ("axes", "axis") if name in parameters), None)
 
 
-@rule_for(*(name for name in KINDS if name != "mean"))
-def reduced(call: Call) -> Rule | None:
-    """Rule: `sum`, `max`, …: the dimensions of `axis` are reduced, the others stay."""
-    shape, kind = call.array.shape, KINDS[call.name]
+def reduced(call: Call, kind: Reduction) -> Rule | None:
+    """Rule: the dimensions of `axis` are reduced, the others stay.
+
+    `kind`: the reduction over devices that completes the result.
+    """
+    shape = call.array.shape
     if math.prod(shape) == 0:
         return None
     axes = call.axes(rank=len(shape))
@@ -70,7 +67,13 @@ def reduced(call: Call) -> Rule | None:
     )
 
 
-rule_for("mean", otherwise=[ALONG])(reduced)
+rule_for("sum", "nansum", "count_nonzero")(partial(reduced, kind="sum"))
+rule_for("mean", otherwise=[ALONG])(partial(reduced, kind="mean"))
+rule_for("max", "nanmax")(partial(reduced, kind="max"))
+rule_for("min", "nanmin")(partial(reduced, kind="min"))
+rule_for("any")(partial(reduced, kind="any"))
+rule_for("all")(partial(reduced, kind="all"))
+rule_for("prod", "nanprod")(partial(reduced, kind="prod"))
 rule_for(
     "sort", "argsort", "median", "ptp", "nanmean", "average", "diff", "fft", "ifft", "rfft", "irfft", "logmeanexp",
     "trapezoid", "glu", "quantile", "percentile", "fftshift", "ifftshift",
@@ -106,11 +109,16 @@ def best(call: Call, place: str, axis: int) -> Rule:
 
 
 def written_best(
-    site: Site, name: str, axis: int, element: Callable[[], Term] | None = None, size: int | None = None
+    site: Site,
+    kind: Literal["max", "min"],
+    axis: int,
+    element: Callable[[], Term] | None = None,
+    size: int | None = None,
 ) -> Term:
     """Write an argmax or argmin along `axis`: along a sharded one, the first position of the overall best.
 
-    `element`: makes the term that is compared instead of the operand; `size`: its size, if not that of the operand.
+    - `kind`: what is the best.
+    - `element`: makes the term that is compared instead of the operand; `size`: its size, if not that of the operand.
     """
     ((place, dimensions),) = site.rule.operands.items()
     axis %= len(dimensions)
@@ -119,13 +127,12 @@ def written_best(
         return site.rewritten()
     x = site.x if element is None else element()
     if not over:
-        return built("{f}({x}, axis={d})", f=name, x=x, d=axis)
+        return built(f"arg{kind}({{x}}, axis={{d}})", x=x, d=axis)
     site.ours("the choice among the blocks")
-    kind = {"argmax": "max", "argmin": "min"}[name]
     x, size = site.named("of", x), size or site.rule.sizes[axis]
     mine = site.define("mine", built("{f}({x}, axis={d})", f=kind, x=x, d=axis))
     best = site.define(kind, built("{f}(stop_gradient({m}), {over})", f=f"p{kind}", m=mine, over=over))
-    at = built("{f}({x}, axis={d}) + {start}", f=name, x=x, d=axis, start=site.start(over, size))
+    at = built(f"arg{kind}({{x}}, axis={{d}}) + {{start}}", x=x, d=axis, start=site.start(over, size))
     template = "where({m} == {best}, {at}, {size})"
     if not is_number(Call.type(site.call.arguments[place]), "float"):
         return built("pmin(" + template + ", {over})", m=mine, best=best, at=at, size=size, over=over)
@@ -135,15 +142,16 @@ def written_best(
     return built(template, m=mine, best=best, at=at, size=size, over=over)
 
 
-def _chosen(site: Site) -> Term:
+def _chosen(site: Site, kind: Literal["max", "min"]) -> Term:
     shape = site.call.array.shape
     axes = site.call.axes(rank=len(shape))
     if len(axes) == 1:
-        return written_best(site, site.call.name, axes[0])
-    return written_best(site, site.call.name, 0, lambda: built("ravel({x})", x=site.x), math.prod(shape))
+        return written_best(site, kind, axes[0])
+    return written_best(site, kind, 0, lambda: built("ravel({x})", x=site.x), math.prod(shape))
 
 
-@rule_for("argmax", "argmin", write=_chosen, otherwise=[ALONG])
+@rule_for("argmax", write=partial(_chosen, kind="max"), otherwise=[ALONG])
+@rule_for("argmin", write=partial(_chosen, kind="min"), otherwise=[ALONG])
 def chosen(call: Call) -> Rule | None:
     """Rule: `argmax` and `argmin` along one dimension, or of all elements, of which a device has rows."""
     shape, place = call.array.shape, call.operand.place

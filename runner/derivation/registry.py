@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from runner.derivation.calls import Call
 from runner.derivation.rules import Rule
@@ -17,6 +18,8 @@ from runner.graph.term import Term
 
 Ruled = Callable[[Call], Rule | None]
 Write = Callable[[Site], Term]
+
+_Rule = TypeVar("_Rule", bound=Ruled)
 
 
 def as_written(site: Site) -> Term:
@@ -39,10 +42,13 @@ WHOLE: dict[str, str] = {}
 """The operations that get whole operands, with the reason."""
 
 
-def rule_for(*names: str, write: Write = as_written, otherwise: Iterable[Way] = ()) -> Callable[[Ruled], Ruled]:
-    """Register a rule for operations; `otherwise` are the ways to run calls that it does not cover."""
+def rule_for(*names: str, write: Write = as_written, otherwise: Iterable[Way] = ()) -> Callable[[_Rule], _Rule]:
+    """Register a rule for operations; `otherwise` are the ways to run calls that it does not cover.
 
-    def register(rule: Ruled) -> Ruled:
+    What operations of one rule differ in is an argument of the rule: `rule_for("max")(partial(reduced, kind="max"))`.
+    """
+
+    def register(rule: _Rule) -> _Rule:
         for name in names:
             assert name not in WAYS, name
             WAYS[name] = (Way(rule, write), *otherwise)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from runner.derivation.calls import Call, is_number, itemsize
+from runner.derivation.reductions import default_axis
 from runner.derivation.registry import Way, rule_for
 from runner.derivation.rules import Rule, Sent, every
 from runner.derivation.site import Site
@@ -11,19 +14,22 @@ from runner.graph.term import Term
 
 
 def _axis(call: Call) -> int:
-    rank = len(call.array.shape)
-    named = {"hsplit": 1 if rank > 1 else 0, "vsplit": 0}
-    default = -1 if call.name == "top_k" else 0
-    return (named[call.name] if call.name in named else call.static("axis", default)) % rank
+    return call.static("axis", default_axis(call)) % len(call.array.shape)
 
 
-@rule_for("split", "array_split", "hsplit", "vsplit", "unstack")
-def pieces(call: Call) -> Rule | None:
-    """Rule: whole along the dimension that is split."""
-    shape, axis = call.array.shape, _axis(call)
+@rule_for("split", "array_split", "unstack")
+def pieces(call: Call, axis: int | None = None) -> Rule | None:
+    """Rule: whole along the dimension that is split: `axis`, or the last one before it, else the call's own."""
+    shape = call.array.shape
+    axis = _axis(call) if axis is None else min(axis, len(shape) - 1)
     dimensions = every(shape, but=[axis])
-    result = tuple(each for d, each in enumerate(dimensions) if d != axis or call.name != "unstack")
+    keeps = len(call.result.shape) == len(shape)
+    result = tuple(each for d, each in enumerate(dimensions) if d != axis or keeps)
     return Rule({call.operand.place: dimensions}, result, dict(enumerate(shape)))
+
+
+rule_for("vsplit")(partial(pieces, axis=0))
+rule_for("hsplit")(partial(pieces, axis=1))
 
 
 @rule_for("meshgrid")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from functools import partial
 
-from runner.derivation.calls import Call
+from runner.derivation.calls import Argument, Call
 from runner.derivation.pointwise import aligned
 from runner.derivation.registry import rule_for, whole
 from runner.derivation.rules import Dimensions, Rule, every, followed_by
@@ -145,22 +147,33 @@ def broadcast(call: Call) -> Rule | None:
     return Rule({call.operand.place: dimensions}, result, sizes, below=call.operand.below, counts=counts)
 
 
-_PILED = {"vstack": 0, "hstack": 1, "dstack": 2, "column_stack": 1}
-
-
-@rule_for("concatenate", "stack", "vstack", "hstack", "dstack", "column_stack", "append")
+@rule_for("concatenate", "stack")
 def joined(call: Call) -> Rule | None:
-    """Rule: whole along the joined dimension."""
-    parts = call.operand.parts or ()
-    if call.name == "append":
-        parts = (call.arguments["arr"], call.arguments["values"])
+    """Rule: whole along the joined dimension, that of `axis`."""
+    return _joined(call, call.operand.parts or (), call.static("axis", 0))
+
+
+@rule_for("append")
+def appended(call: Call) -> Rule | None:
+    """Rule: the same; without `axis` the arrays are joined flat."""
+    return _joined(call, (call.arguments["arr"], call.arguments["values"]), call.static("axis"))
+
+
+def piled(call: Call, axis: int) -> Rule | None:
+    """Rule: the same along `axis`; a result of fewer dimensions is joined along its last one."""
+    return _joined(call, call.operand.parts or (), min(axis, len(call.result.shape) - 1))
+
+
+rule_for("vstack")(partial(piled, axis=0))
+rule_for("hstack", "column_stack")(partial(piled, axis=1))
+rule_for("dstack")(partial(piled, axis=2))
+
+
+def _joined(call: Call, parts: Sequence[Argument], axis: int | None) -> Rule | None:
     ranks, rank = {len(Call.type(part).shape) for part in parts}, len(call.result.shape)
-    if len(ranks) != 1 or (call.name == "append" and not call.given("axis")):
+    if len(ranks) != 1 or axis is None:
         return None
-    axis: int | None = _PILED[call.name] if call.name in _PILED else call.static("axis", 0)
-    if axis is None:
-        return None
-    axis = 0 if call.name == "hstack" and rank == 1 else axis % rank
+    axis %= rank
     if ranks not in ({rank}, {rank - 1}):
         return None
     result = every(call.result.shape, but=[axis])

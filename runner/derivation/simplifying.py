@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from runner.derivation.calls import NotStatic
 from runner.derivation.scopes import Names
@@ -22,11 +22,8 @@ def simplified(names: Names, equation: Equation) -> Equation:
     """
     if equation.spelled == "operator":
         return _unchanged(names, equation) or equation
-    if equation.operation == "concatenate":
-        return _rolled(names, equation) or equation
-    if equation.operation in _CONVOLUTIONS:
-        return _of_unpadded(names, equation) or equation
-    return equation
+    simplify = _SIMPLER.get(equation.operation)
+    return equation if simplify is None else simplify(names, equation) or equation
 
 
 def absorbed(names: Names, equation: Equation) -> bool:
@@ -39,7 +36,7 @@ def absorbed(names: Names, equation: Equation) -> bool:
         return False
     readers = names.readers(value.number)
     return bool(readers) and all(
-        reader.operation in _CONVOLUTIONS
+        _SIMPLER.get(reader.operation) is _of_unpadded
         and reader.reads.count(value.number) == 1
         and _of_unpadded(names, reader, alone=False) is not None
         for reader in readers
@@ -59,9 +56,24 @@ def _unchanged(names: Names, equation: Equation) -> Equation | None:
     return None
 
 
-_CONVOLUTIONS = ("conv", "conv_general_dilated")
+Simplify = Callable[[Names, Equation], Equation | None]
+_Function = TypeVar("_Function", bound=Simplify)
+
+_SIMPLER: dict[str, Simplify] = {}
+"""The functions that simplify operations; one returns None for an equation that it cannot."""
 
 
+def _simplifies(*operations: str) -> Callable[[_Function], _Function]:
+    """Register a function that simplifies these operations."""
+
+    def register(simplify: _Function) -> _Function:
+        _SIMPLER.update(dict.fromkeys(operations, simplify))
+        return simplify
+
+    return register
+
+
+@_simplifies("conv", "conv_general_dilated")
 def _of_unpadded(names: Names, equation: Equation, *, alone: bool = True) -> Equation | None:
     """A convolution of a zero-padded array as one with padding of its own; None if it cannot be rewritten.
 
@@ -122,6 +134,7 @@ def _stays(names: Names, operand: Ref) -> bool:
     return names.equation(operand) is None and list(named.values()).count(named[operand.number]) == 1
 
 
+@_simplifies("concatenate")
 def _rolled(names: Names, equation: Equation) -> Equation | None:
     """The concatenation of an array's last and first part along a sharded dimension, as a `roll`; None otherwise."""
     axis = _argument(equation, "axis") or Const(0)

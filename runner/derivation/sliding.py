@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from runner.derivation.calls import Call, NotStatic, is_number, itemsize
@@ -22,13 +23,10 @@ def _part(x: Term, axis: int, lower: int | None, upper: int | None) -> Term:
     return indexed(x, [*[ALL] * axis, Slice(constant(lower), constant(upper), NOTHING)])
 
 
-_FLIPPED = {"fliplr": 1, "flipud": 0}
-
-
-def _axis(call: Call) -> int:
-    """The single dimension that an operation works along. Raises `NotStatic` if there is none."""
+def _axis(call: Call, axis: int | None = None) -> int:
+    """The single dimension that an operation works along, by default that of `axis`. Raises `NotStatic` if none."""
     shape = call.array.shape
-    axis = _FLIPPED[call.name] if call.name in _FLIPPED else call.static("axis", default_axis(call))
+    axis = call.static("axis", default_axis(call)) if axis is None else axis
     axis = 0 if axis is None and len(shape) == 1 else axis
     if not isinstance(axis, int) or not shape or 0 in shape:
         raise NotStatic
@@ -39,7 +37,7 @@ def _slid(write: Callable[[Site, int, tuple[str, ...]], Term]) -> Write:
     """Write the operation unchanged along a whole dimension, else by `write(site, axis, mesh axes)`."""
 
     def written(site: Site) -> Term:
-        axis = _axis(site.call)
+        ((axis,),) = (sent.over for sent in site.rule.inside)
         return write(site, axis, site.over(axis)) if site.over(axis) else site.rewritten()
 
     return written
@@ -57,20 +55,16 @@ def _others(call: Call) -> tuple[tuple[int, tuple[int, ...], int], ...]:
     return tuple((size, (d,), 0) for d, size in enumerate(call.array.shape) if d != _axis(call))
 
 
-_SCANS = {
-    "cumsum": ("sum", "0", "{mine} + {before}"),
-    "cumulative_sum": ("sum", "0", "{mine} + {before}"),
-    "cumprod": ("prod", "1", "{mine} * {before}"),
-    "cummax": ("max", "-inf", "maximum({mine}, {before})"),
-    "cummin": ("min", "inf", "minimum({mine}, {before})"),
-    "cumlogsumexp": ("logsumexp", "-inf", "logaddexp({mine}, {before})"),
-}
-"""For each scan the reduction of a block, its identity, and the template that adds the previous blocks."""
+def scanned(block: str, identity: str, joined: str) -> Write:
+    """Write a scan: the reduction of a block, its identity, and the template that adds the previous blocks."""
+
+    def write(site: Site, axis: int, over: tuple[str, ...]) -> Term:
+        return _scan(site, axis, over, block, identity, joined)
+
+    return _slid(write)
 
 
-@_slid
-def _scan(site: Site, axis: int, over: tuple[str, ...]) -> Term:
-    block, identity, joined = _SCANS[site.call.name]
+def _scan(site: Site, axis: int, over: tuple[str, ...], block: str, identity: str, joined: str) -> Term:
     site.ours("the total of the blocks before")
     n = site.mesh.axis_size(over)
     x = site.named("of", site.x)
@@ -84,10 +78,11 @@ def _scan(site: Site, axis: int, over: tuple[str, ...]) -> Term:
     return built(joined, mine=site.rewritten({site.call.operand.place: x}), before=before)
 
 
-@rule_for(*_SCANS, write=_scan, otherwise=[ALONG])
-def scan(call: Call) -> Rule | None:
-    """Rule: each device scans its block and adds the total of the blocks before it."""
-    kinds = ("float",) if _SCANS[call.name][1].endswith("inf") else ("float", "int", "complex")
+def scan(call: Call, kinds: Sequence[str] = ("float", "int", "complex")) -> Rule | None:
+    """Rule: each device scans its block and adds the total of the blocks before it.
+
+    `kinds`: the kinds of dtypes that can represent the identity.
+    """
     if call.given("include_initial") and call.static("include_initial"):
         return None
     if call.given("dtype") or call.array.dtype != call.result.dtype or not is_number(call.array, *kinds):
@@ -95,6 +90,16 @@ def scan(call: Call) -> Rule | None:
     call.static("reverse")
     sent = Sent("all-gather", (_axis(call),), _others(call), itemsize(call.array.dtype))
     return _sliding(call, sent, permuted=False)
+
+
+_scan_of_floats = partial(scan, kinds=("float",))
+rule_for("cumsum", "cumulative_sum", write=scanned("sum", "0", "{mine} + {before}"), otherwise=[ALONG])(scan)
+rule_for("cumprod", write=scanned("prod", "1", "{mine} * {before}"), otherwise=[ALONG])(scan)
+rule_for("cummax", write=scanned("max", "-inf", "maximum({mine}, {before})"), otherwise=[ALONG])(_scan_of_floats)
+rule_for("cummin", write=scanned("min", "inf", "minimum({mine}, {before})"), otherwise=[ALONG])(_scan_of_floats)
+rule_for("cumlogsumexp", write=scanned("logsumexp", "-inf", "logaddexp({mine}, {before})"), otherwise=[ALONG])(
+    _scan_of_floats
+)
 
 
 @_slid
@@ -133,12 +138,16 @@ def _flip(site: Site, axis: int, over: tuple[str, ...]) -> Term:
     return built("ppermute({x}, {over}, perm={pairs})", x=site.rewritten(), over=over, pairs=pairs)
 
 
-@rule_for("flip", "fliplr", "flipud", write=_flip, otherwise=[ALONG])
-def flip(call: Call) -> Rule | None:
-    """Rule: the blocks are sent in reverse order, each flipped."""
-    axis, shape = _axis(call), call.array.shape
+@rule_for("flip", write=_flip, otherwise=[ALONG])
+def flip(call: Call, axis: int | None = None) -> Rule | None:
+    """Rule: the blocks are sent in reverse order, each flipped along `axis`, by default the call's own."""
+    axis, shape = _axis(call, axis), call.array.shape
     held = tuple((size, (d,), 0) for d, size in enumerate(shape))
     return _sliding(call, Sent("permute", (axis,), held, itemsize(call.array.dtype)), permuted=True)
+
+
+rule_for("flipud", write=_flip, otherwise=[ALONG])(partial(flip, axis=0))
+rule_for("fliplr", write=_flip, otherwise=[ALONG])(partial(flip, axis=1))
 
 
 def edges(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 from runner.derivation.calls import Argument, Call, NotStatic, is_number
 from runner.derivation.registry import Way, rule_for
@@ -12,7 +13,6 @@ from runner.derivation.site import Site
 from runner.derivation.terms import ALL, built, indexed
 from runner.graph.model import Ref
 from runner.graph.term import NOTHING, Term
-from runner.language.operations import OPERATIONS
 from runner.programs.types import Typed
 
 
@@ -75,10 +75,6 @@ def _in_block(site: Site, item: Argument, d: int) -> Term:
     return built("where(({local} >= 0) & ({local} < {n}), {local}, {n})", local=local, n=n)
 
 
-_COMPLETED: dict[str, Reduction] = {"at[].add": "sum", "at[].subtract": "sum", "at[].max": "max", "at[].min": "min"}
-"""The updates that may be split among devices, with the reduction that completes them."""
-
-
 @dataclass(frozen=True)
 class _Indices:
     """The common shape of the arrays in an index.
@@ -114,11 +110,11 @@ class _Indices:
         return tuple((factor,) if size == n and factor in split else () for (factor, size), n in pairs)
 
 
-@rule_for(*(name for name, row in OPERATIONS.items() if row.method is not None), write=_write)
-def by_index(call: Call) -> Rule | None:
+@rule_for("at[].set", "at[].multiply", "at[].mul", "at[].divide", "at[].power", "at[].get", write=_write)
+def by_index(call: Call, kind: Reduction | None = None) -> Rule | None:
     """Rule: an update, or a `get`; values are sharded as the dimensions that the index takes whole.
 
-    If the update can be completed by a reduction, the indices may be split among devices.
+    `kind`: the reduction over devices that completes the update; with one, the indices may be split among devices.
     """
     shape, items = call.array.shape, _items(call)
     placed, reads = _placed(items), "values" not in call.arguments
@@ -130,7 +126,7 @@ def by_index(call: Call) -> Rule | None:
     # A clamped index belongs to one block, but each block would clamp it.
     clamped = bool(call.given("mode")) and call.static("mode") == "clip"
     counted = {factor for factor in indices.factors if factor < len(shape)} - {*(placed if clamped else ())}
-    completed = _COMPLETED.get(call.name) if is_number(call.array) else None
+    completed = kind if is_number(call.array) else None
     own = {factor for factor in indices.factors if factor >= len(shape)}
     own = own if (completed or reads) and all(map(_is_known, items)) else set[int]()
     split = frozenset({d for d in kept if items[d] is None} | counted | own)
@@ -162,6 +158,11 @@ def by_index(call: Call) -> Rule | None:
 
 
 READS = Way(by_index, _write)
+
+
+rule_for("at[].add", "at[].subtract", write=_write)(partial(by_index, kind="sum"))
+rule_for("at[].max", write=_write)(partial(by_index, kind="max"))
+rule_for("at[].min", write=_write)(partial(by_index, kind="min"))
 
 
 def _is_known(item: Argument | None) -> bool:

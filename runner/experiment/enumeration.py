@@ -95,7 +95,7 @@ def _entries(shape: Sequence[int], mesh: Mesh, left: tuple[str, ...]) -> Iterato
 
 _LAYOUTS = ("arrays", "outputs", "constraints")
 _SECTIONS = ("graph", "per_device", "functions")
-_SAID = ("name", "summary", "source", "show", "test")
+_DESCRIPTIVE = ("name", "summary", "source", "show", "test")
 """The keys that describe an experiment and do not affect what is computed."""
 
 
@@ -107,7 +107,7 @@ def identity(config: Mapping[str, Any]) -> str:
     interchangeable. Of all possible names of the axes, those that come first as text are used.
     """
     axes, sizes = config["mesh"]["axes"], config["mesh"]["shape"]
-    left = {key: value for key, value in config.items() if key not in (*_SAID, "mesh")}
+    left = {key: value for key, value in config.items() if key not in (*_DESCRIPTIVE, "mesh")}
     left["devices"] = config["mesh"].get("devices")
     types = config["mesh"].get("types") or [None] * len(axes)
     if _of_graph(config.get("program")):

@@ -1,8 +1,8 @@
 """An experiment in; the names of its outputs' dimensions, if these are dimensions of its arrays, out.
 
 Outputs do not name their dimensions. But if every dim has a distinct size, the shape of a result shows its dims: the
-experiment is read at such sizes, on one device, and NumPy computes the shapes. Since two dims may add up to a third,
-this is done at two sets of sizes; a dimension gets the only name that fits both.
+experiment is read once at such sizes, on one device, and NumPy computes the shapes. A dimension gets the only name that
+fits there and at the sizes of the file.
 """
 
 from __future__ import annotations
@@ -20,21 +20,38 @@ from runner.experiment.model import Experiment
 from runner.experiment.reader import read
 from runner.reference import interpret
 
-_SIZES = ((5, 7, 11, 13, 17, 19, 23, 29, 31, 37), (13, 11, 5, 7, 19, 17, 29, 31, 37, 23))
+_SIZES = (7, 13, 5, 19, 11, 29, 17, 37, 23, 31, 43)
+"""The sizes of the dims, in the order of the file: odd primes, so that none is the sum or the product of two others."""
 
 _MOST = 1_000_000
 """The largest number of elements of a value that is computed to find names."""
 
+Fitting = Mapping[str, tuple[frozenset[str], ...]]
+"""For each dimension of an output, the dims that have its size at `_SIZES`."""
+
 Names = Mapping[str, tuple[str | None, ...]]
 
 
-def names(experiment: Experiment) -> Names:
-    """The names of each output's dimensions, None for one without; outputs without any name are left out."""
-    gradients = {f"grad.{name}": experiment.array(name).dims for name in experiment.grad.wrt} if experiment.grad else {}
+def fitting(experiment: Experiment) -> Fitting:
+    """The names that may be those of each output's dimensions; outputs of which nothing is known are left out."""
+    arrays = {array.name: tuple(frozenset([dim] if dim else ()) for dim in array.dims) for array in experiment.arrays}
+    gradients = {f"grad.{name}": arrays[name] for name in experiment.grad.wrt} if experiment.grad else {}
     # A traced function has the sizes that it was traced at.
-    if experiment.imports.functions:
+    if experiment.imports.functions or not any(map(any, arrays.values())):
         return gradients
-    return {**_named(json.dumps(_without_layouts(experiment.definition))), **gradients}
+    return {**_fitting(json.dumps(_without_layouts(experiment.definition))), **gradients}
+
+
+def names(fitting: Fitting, dims: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]]) -> Names:
+    """The names of the dimensions of outputs with these `shapes`, None for one without.
+
+    `dims` are the sizes at which the outputs have these shapes. Outputs without any name are left out.
+    """
+    return {
+        name: tuple(_only({dim for dim in each if dims[dim] == size}) for each, size in zip(there, shape, strict=True))
+        for name, shape in shapes.items()
+        if len(there := fitting.get(name, ())) == len(shape)
+    }
 
 
 def _without_layouts(definition: Mapping[str, Any]) -> dict[str, Any]:
@@ -53,31 +70,21 @@ def _without_layouts(definition: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _only(names: set[str]) -> str | None:
+    return names.pop() if len(names) == 1 else None
+
+
 @functools.lru_cache(maxsize=256)
-def _named(definition: str) -> Names:
-    first, second = (_at(json.loads(definition), sizes) for sizes in _SIZES)
-    return {
-        name: tuple(_only(a & b) for a, b in zip(fitting, second[name], strict=True))
-        for name, fitting in first.items()
-        if name in second and len(fitting) == len(second[name])
-    }
-
-
-def _only(fitting: set[str]) -> str | None:
-    return fitting.pop() if len(fitting) == 1 else None
-
-
-def _at(definition: Mapping[str, Any], sizes: tuple[int, ...]) -> dict[str, list[set[str]]]:
-    """The names that fit each dimension of the outputs at some sizes; {} if these sizes are no valid experiment."""
-    free = [name for name, size in definition["dims"].items() if isinstance(size, int)]
-    if len(free) > len(sizes):
+def _fitting(text: str) -> Fitting:
+    """The names that fit at `_SIZES`; {} if the definition, JSON in `text`, is not valid there."""
+    definition: Mapping[str, Any] = json.loads(text)
+    sizes = _sizes(definition["dims"])
+    if sizes is None:
         return {}
     # The file did not choose these sizes: an error with them is not the user's.
     try:
-        smaller = read(at(definition, dims=dict(zip(free, sizes, strict=False))))
+        smaller = read(at(definition, dims=sizes))
         named = {dim for array in smaller.arrays for dim in array.dims if dim is not None}
-        if not named:
-            return {}
         # Arrays whose sizes are not dims keep them: a broadcast takes no memory.
         ones = {a.name: np.broadcast_to(dtypes.dtype(a.dtype).numpy.type(1), a.shape) for a in smaller.given}
         section = "graph" if smaller.graph else "per_device"
@@ -85,7 +92,23 @@ def _at(definition: Mapping[str, Any], sizes: tuple[int, ...]) -> dict[str, list
     except Exception:
         return {}
     return {
-        name: [{dim for dim in named if smaller.dims.get(dim) == size} for size in getattr(value[0], "shape", ())]
+        name: tuple(
+            frozenset(dim for dim in named if smaller.dims.get(dim) == size) for size in getattr(value[0], "shape", ())
+        )
         for name, value in values.items()
         if name in smaller.results
     }
+
+
+def _sizes(dims: Mapping[str, Any]) -> dict[str, int] | None:
+    """A size for each dim that the file gives as a number, none of them the file's own; None if there are too many."""
+    left: list[int] = [*_SIZES]
+    sizes: dict[str, int] = {}
+    for name, own in dims.items():
+        if isinstance(own, int):
+            size = next((size for size in left if size != own), None)
+            if size is None:
+                return None
+            left.remove(size)
+            sizes[name] = size
+    return sizes

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from runner import dtypes
 from runner.checks.context import Context
-from runner.flow.dimensions import Names
+from runner.flow import dimensions
+from runner.flow.dimensions import Fitting
 from runner.link.target import ProgramRun
 from runner.record import files
 from runner.record.folders import PICTURES
@@ -22,10 +23,10 @@ _PICTURES: dict[str, Callable[[Record], str | None]] = {
 """What draws each picture of a run of its record; None: there is nothing to draw."""
 
 
-def draw(context: Context, runs: list[ProgramRun], folder: Path, record: Record, named: Names) -> None:
+def draw(context: Context, runs: list[ProgramRun], folder: Path, record: Record, fitting: Fitting) -> None:
     """Draw the pictures, from the devices' values where a program ran and from the specs otherwise.
 
-    `named` has the names of the outputs' dimensions.
+    `fitting` has the names that may be those of the outputs' dimensions.
     """
     experiment = context.experiment
     assert record.target is not None
@@ -51,9 +52,10 @@ def draw(context: Context, runs: list[ProgramRun], folder: Path, record: Record,
         )
         for array in experiment.arrays
     ]
+    shapes = {name: shape for name, (shape, _) in context.outputs.items()}
+    named = dimensions.names(fitting, experiment.dims, shapes)
     for name, (shape, dtype) in context.outputs.items():
-        dims = named.get(name, ())
-        dims = dims if len(dims) == len(shape) else (None,) * len(shape)
+        dims = named.get(name, (None,) * len(shape))
         for run in on_mesh:
             # A gradient that lines replace is no output of their section's programs.
             if name in run.outputs:

@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from runner import dtypes, executions
-from runner.checks import blame, diagnosis, known, oracles, pinned, registry, sections
+from runner.checks import blame, diagnosis, known, oracles, registry
 from runner.checks.context import Context
 from runner.checks.kind import Case, Needs
+from runner.checks.kinds import pinned, sections
 from runner.derivation import derive
 from runner.estimate.model import Estimate
 from runner.evidence import planes
@@ -25,7 +26,7 @@ from runner.experiment.model import Experiment
 from runner.experiment.naming import NamedCode
 from runner.experiment.program import Program
 from runner.faults import invalid
-from runner.flow.dimensions import Names
+from runner.flow.dimensions import Fitting
 from runner.flow.drawing import draw
 from runner.flow.recording import lines, output_of, shards
 from runner.graph.source import SECTIONS
@@ -137,17 +138,17 @@ class Findings:
         self._record.not_supported[program] = reason
         self._record.warnings.append(f"program {program} is left out: {reason}")
 
-    def conclude(self, folder: Path, named: Names) -> None:
+    def conclude(self, folder: Path, fitting: Fitting) -> None:
         """Compare the programs with each other, report failures, and draw the pictures into the run folder.
 
-        `named` has the names of the outputs' dimensions.
+        `fitting` has the names that may be those of the outputs' dimensions.
         """
         if self._context is not None:
             if self._experiment.trace and self._arrays is not None:
                 self._record.trace = self._trace(self._context)
             self._tell_operands()
             self._judge(self._context, folder)
-            draw(self._context, self._runs, folder, self._record, named)
+            draw(self._context, self._runs, folder, self._record, fitting)
 
     def _trace(self, context: Context) -> Trace:
         from runner.checks import trace

@@ -254,7 +254,7 @@ class Running:
         with job.open, closing(job.events) as events:
             refused = revising.refusals(experiment, self.workers, job.data_folder)
             findings = Findings(experiment, arrays, record, refused)
-            named = dimensions.names(experiment)
+            fitting = dimensions.fitting(experiment)
             _log.info("%s: %s", experiment.name, "; ".join(map(str, job.steps)))
             for event in events:
                 match event:
@@ -279,7 +279,7 @@ class Running:
                         number = job.steps.index(event.step) + 1
                         self.progress.tell(f"{event.step} ({number} of {len(job.steps)})")
             with self._part(experiment, "judging the run"):
-                findings.conclude(job.folder, named)
+                findings.conclude(job.folder, fitting)
         if not experiment.chosen:
             record.modes = modes(record.programs, job.folder)
         record.explain = experiment.explain
@@ -356,7 +356,7 @@ def _leave_page(record: Record, folder: Path) -> None:
 
 def _hold_to_refusal(expected: str, ending: _Ending | None, record: Record) -> None:
     """Judge an experiment that is expected to be refused: then a refusal passes."""
-    from runner.checks import refused
+    from runner.checks.kinds import refused
     from runner.record import record as records
     from runner.record.verdicts import FileChecks
 

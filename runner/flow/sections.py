@@ -41,7 +41,7 @@ def hold(
 
     Raises `InvalidExperiment` for values that do not fit the collective that a line calls.
     """
-    from runner.checks import sections
+    from runner.checks.kinds import sections
 
     if (reason := sections.lacking(experiment)) is not None:
         return NotRun(reason=reason)
@@ -117,7 +117,8 @@ def _compared(
     sources: Callable[[], Sources],
     workers: Workers,
 ) -> SectionsVerdict:
-    from runner.checks import diagnosis, oracles, sections
+    from runner.checks import diagnosis, oracles
+    from runner.checks.kinds import sections
 
     arrays = data.make(experiment, data.folder(experiment, sources))
     gradients = None

@@ -31,7 +31,7 @@ from runner.version import __version__
 from runner.words import of_system
 
 if TYPE_CHECKING:
-    from runner.link.events import Called, Said
+    from runner.link.events import Called, WorkerEvent
 
 
 class Unmet(Exception):
@@ -304,7 +304,7 @@ class Remote:
         except OSError as error:
             hear(error)
 
-    def _event(self, answer: WorkerLine) -> Said:
+    def _event(self, answer: WorkerLine) -> WorkerEvent:
         """The event that its worker sent. Raises `Misfit`."""
         from runner.link.events import Done, heard
 

@@ -363,7 +363,7 @@ class Log:
 
 Event: TypeAlias = Invalid | FunctionsRead | ValuesTyped | Types | Started | Finished | Died | Log
 
-Said: TypeAlias = Event | Done | Called | Phase
+WorkerEvent: TypeAlias = Event | Done | Called | Phase
 """An event that a worker sends, or that its parent creates for it."""
 
 
@@ -374,12 +374,12 @@ _KINDS: dict[str, type[Any]] = {
 """The events that a worker sends by name; its parent learns of most ends in other ways."""
 
 
-def encoded(event: Said) -> str:
+def encoded(event: WorkerEvent) -> str:
     """Return an event as a line."""
     return json.dumps({"event": type(event).__name__.lower(), **codec.plain(event)})
 
 
-def heard(line: str) -> Said | None:
+def heard(line: str) -> WorkerEvent | None:
     """Return the event in a line; None if other code wrote the line, or the worker died while it wrote it."""
     try:
         message = json.loads(line)

@@ -15,7 +15,7 @@ from typing import Any
 from runner.codec import Misfit
 from runner.link import key, messages, scratch, together, wire
 from runner.link.cluster import Member, Unmet, introduced
-from runner.link.events import Done, Finished, Said, encoded
+from runner.link.events import Done, Finished, WorkerEvent, encoded
 from runner.link.messages import Bid
 from runner.link.process import Worker
 from runner.link.wire import Wire
@@ -109,7 +109,7 @@ class _Lent:
         data = self.data_folder(job["definition"])
         self.worker.submit(json.dumps({**job, "folder": str(here.path), "arrays": str(here.path), "data": str(data)}))
 
-    def _tell(self, worker: Worker, event: Said | Exception | None) -> None:
+    def _tell(self, worker: Worker, event: WorkerEvent | Exception | None) -> None:
         """Send process 0 an event of the worker, preceded by the values that it left."""
         if event is None:
             how = self.unreadable or worker.ended("").strip()

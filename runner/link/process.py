@@ -16,9 +16,9 @@ from typing import IO, TYPE_CHECKING, Protocol, TypeAlias
 from runner.link import scratch
 
 if TYPE_CHECKING:
-    from runner.link.events import Said
+    from runner.link.events import WorkerEvent
 
-Hear: TypeAlias = "Callable[[Said | Exception | None], None]"
+Hear: TypeAlias = "Callable[[WorkerEvent | Exception | None], None]"
 """Receives what a process sends: an event, an error in one, or its end."""
 
 COMMAND = (sys.executable, "-m", "runner.worker")
@@ -83,7 +83,7 @@ class Worker:
             self._stderr,
             {**os.environ, "TMPDIR": str(self._scratch.path)},
         )
-        self._events: queue.Queue[Said | Exception | None] = queue.Queue()
+        self._events: queue.Queue[WorkerEvent | Exception | None] = queue.Queue()
         self._hear: Hear = self._events.put
         self._strays: list[str] = []
         self._listener: threading.Thread | None = None
@@ -139,7 +139,7 @@ class Worker:
                 self._hear(event)
         self._hear(None)
 
-    def next(self, timeout: float) -> Said | None:
+    def next(self, timeout: float) -> WorkerEvent | None:
         """The next event; None if there are no more. Raises `TimeoutError` after `timeout` seconds.
 
         Raises `Misfit` for an invalid event.

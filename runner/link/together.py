@@ -19,7 +19,7 @@ from runner.link import process
 from runner.link.process import Hear, Worker
 
 if TYPE_CHECKING:
-    from runner.link.events import Finished, Ran, Said, ShardEntry
+    from runner.link.events import Finished, Ran, ShardEntry, WorkerEvent
     from runner.link.steps import Step
 
 
@@ -77,8 +77,8 @@ class Together:
     def __init__(self, count: int, start: Starter | None = None) -> None:
         """`start` starts them; by default on this machine."""
         start = start or _here(count)
-        self._heard: queue.Queue[tuple[int, Said | Exception | None]] = queue.Queue()
-        self._events: list[deque[Said]] = [deque() for _ in range(count)]
+        self._heard: queue.Queue[tuple[int, WorkerEvent | Exception | None]] = queue.Queue()
+        self._events: list[deque[WorkerEvent]] = [deque() for _ in range(count)]
         self._announced: Step | None = None
         self._how: str | None = None
         """How the first process to end ended, as text."""
@@ -102,7 +102,7 @@ class Together:
         for member in self._members:
             member.submit(job)
 
-    def next(self, timeout: float) -> Said | None:
+    def next(self, timeout: float) -> WorkerEvent | None:
         """The next event that all have sent, or None if there is none any more because one of them has ended.
 
         Raises `TimeoutError` if none of them sends anything for `timeout` seconds, and `Misfit`.
@@ -135,7 +135,7 @@ class Together:
         self.kill()
         return None
 
-    def _agreed(self) -> Said | None:
+    def _agreed(self) -> WorkerEvent | None:
         """The next event, if all processes have sent enough to know it."""
         from runner.link.events import Done, Finished, Started
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from runner.planning.network import Choice, Costs, Network
+from runner.planning.network import Choice, Costs, Network, Table
 from runner.planning.solving import Solver
 
 _POINTS = 12
@@ -73,16 +73,15 @@ def weighted(networks: Sequence[Network], weights: Sequence[float]) -> Network:
     def total(costs: Sequence[Costs]) -> Costs:
         return functools.reduce(np.add, [factor * each for factor, each in zip(factors, costs, strict=True)])
 
-    shared: dict[tuple[int, ...], Costs] = {}
-    pairs: dict[tuple[int, int], Costs] = {}
-    for pair in dict.fromkeys(pair for network in networks for pair in network.pairs):
-        tables = [network.pairs[pair] for network in networks]
-        key = tuple(map(id, tables))
-        if key not in shared:
-            shared[key] = total(tables)
-        pairs[pair] = shared[key]
+    shared: dict[tuple[Table, ...], Table] = {}
+    tables: dict[tuple[int, int], Table] = {}
+    for pair in dict.fromkeys(pair for network in networks for pair in network.tables):
+        summands = tuple(network.tables[pair] for network in networks)
+        if summands not in shared:
+            shared[summands] = Table(total([table.costs for table in summands]))
+        tables[pair] = shared[summands]
     alone = tuple(total(costs) for costs in zip(*(network.alone for network in networks), strict=True))
-    return Network(alone, pairs, networks[0].places)
+    return Network(alone, tables, networks[0].places)
 
 
 _TIE = 1e-9

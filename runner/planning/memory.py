@@ -17,7 +17,7 @@ import numpy as np
 
 from runner.language.operations import OPERATIONS
 from runner.planning.model import Layable, RuledOperation
-from runner.planning.network import Choice, Costs
+from runner.planning.network import Choice, Costs, Table
 from runner.planning.tables import Tables, by_tensor
 
 
@@ -26,7 +26,7 @@ class _Buffer:
     """The bytes of a buffer, for each choice of one variable or of two, and the first and the last step with it."""
 
     variables: tuple[int, ...]
-    costs: Costs
+    table: Table
     first: int
     last: int
 
@@ -37,8 +37,8 @@ class Memory:
     def __init__(self, tables: Tables) -> None:
         self._tables, self._layable = tables, tables.layable
         self._steps = _Schedule(tables.layable)
-        self._shared: dict[Hashable, Costs] = {}
-        self._means: dict[tuple[int, ...], Mapping[tuple[int, ...], Costs]] = {}
+        self._shared: dict[Hashable, Table] = {}
+        self._means: dict[tuple[int, ...], Mapping[tuple[int, ...], Table]] = {}
 
     def needed(self, choice: Choice) -> float:
         """The most bytes that a device needs at a time."""
@@ -56,27 +56,27 @@ class Memory:
             float(costs[np.isfinite(alone[at])].min()) for at, costs in by_tensor(self._tables).items() if costs.size
         )
 
-    def mean(self, steps: tuple[int, ...]) -> Mapping[tuple[int, ...], Costs]:
+    def mean(self, steps: tuple[int, ...]) -> Mapping[tuple[int, ...], Table]:
         """The mean bytes at some steps, for each choice of a variable, or of two in the order of their numbers."""
         if steps not in self._means:
-            means: dict[tuple[int, ...], Costs] = {}
-            shared: dict[tuple[int, float], Costs] = {}
+            means: dict[tuple[int, ...], Table] = {}
+            shared: dict[tuple[Table, float], Table] = {}
             for buffer in self._buffers:
                 share = sum(buffer.first <= step <= buffer.last for step in steps) / len(steps)
                 if not share:
                     continue
-                key = id(buffer.costs), share
+                key = buffer.table, share
                 if key not in shared:
-                    shared[key] = share * buffer.costs
+                    shared[key] = Table(share * buffer.table.costs)
                 known = means.get(buffer.variables)
-                means[buffer.variables] = shared[key] if known is None else known + shared[key]
+                means[buffer.variables] = shared[key] if known is None else Table(known.costs + shared[key].costs)
             self._means[steps] = means
         return self._means[steps]
 
     def _profile(self, choice: Choice) -> Costs:
         changes = np.zeros(self._steps.last + 2)
         for buffer in self._buffers:
-            size = float(buffer.costs[tuple(choice[at] for at in buffer.variables)])
+            size = float(buffer.table.costs[tuple(choice[at] for at in buffer.variables)])
             changes[buffer.first] += size
             changes[buffer.last + 1] -= size
         return np.cumsum(changes)[:-1]
@@ -102,19 +102,19 @@ class Memory:
                 yield _Buffer((at,), self._of_tensor(at, many), first, last)
         for number, operation in enumerate(self._layable.operations):
             row = OPERATIONS.get(operation.called)
-            if operation.differentiated and row is not None and row.key in _EXPONENTIAL:
+            if operation.differentiated and row is not None and row.exponential:
                 for at in (operand.tensor for operand in operation.operands if tensors[operand.tensor].differentiated):
-                    costs = self._of_tensor(at, operation.steps)
-                    yield _Buffer((at,), costs, steps.forward(number), steps.backward(number))
+                    table = self._of_tensor(at, operation.steps)
+                    yield _Buffer((at,), table, steps.forward(number), steps.backward(number))
             if not operation.inside:
                 continue
             variable = self._tables.variable(number)
             shares = np.array([operation.inside / way.shards for way in self._tables.ways[number]])
             forward, back = steps.forward(number), steps.backward(number)
-            yield _Buffer((variable,), 2 * shares, forward, forward)
+            yield _Buffer((variable,), Table(2 * shares), forward, forward)
             if operation.differentiated:
-                yield _Buffer((variable,), 2 * shares * operation.steps, forward + 1, back)
-                yield _Buffer((variable,), 2 * shares, back, back)
+                yield _Buffer((variable,), Table(2 * shares * operation.steps), forward + 1, back)
+                yield _Buffer((variable,), Table(2 * shares), back, back)
 
     def _copied(self) -> Iterator[_Buffer]:
         """Yield the copies of operands that are gathered for an operation, and results before they are completed."""
@@ -122,16 +122,16 @@ class Memory:
             forward, back = self._steps.forward(number), self._steps.backward(number)
             keeps = operation.differentiated and operation.steps == 1 and not _is_linear(operation)
             for place in range(len(operation.operands)):
-                pair, costs = self._pair(number, place), self._gathered(number, place)
-                yield _Buffer(pair, costs, forward, back if keeps else forward)
+                pair, table = self._pair(number, place), self._gathered(number, place)
+                yield _Buffer(pair, table, forward, back if keeps else forward)
                 if operation.differentiated and not keeps:
-                    yield _Buffer(pair, costs, back, back)
+                    yield _Buffer(pair, table, back, back)
             for place, result in enumerate(operation.results):
                 if result in self._steps.stored or self._layable.tensors[result].copies:
-                    pair, costs = (result, self._tables.variable(number)), self._partial(number, place)
-                    yield _Buffer(pair, costs, forward, forward)
+                    pair, table = (result, self._tables.variable(number)), self._partial(number, place)
+                    yield _Buffer(pair, table, forward, forward)
                     if operation.differentiated:
-                        yield _Buffer(pair, costs, back, back)
+                        yield _Buffer(pair, table, back, back)
 
     def _differentiated(self) -> Iterator[_Buffer]:
         """Yield the cotangents and gradients of the backward pass."""
@@ -160,29 +160,29 @@ class Memory:
     def _pair(self, number: int, place: int) -> tuple[int, int]:
         return self._layable.operations[number].operands[place].tensor, self._tables.variable(number)
 
-    def _of_tensor(self, at: int, many: int) -> Costs:
+    def _of_tensor(self, at: int, many: int) -> Table:
         lying = self._tables.lying[at]
-        key = id(lying), many
+        key = lying, many
         if key not in self._shared:
-            self._shared[key] = many * lying.space.held[lying.own]
+            self._shared[key] = Table(many * lying.space.held[lying.own])
         return self._shared[key]
 
-    def _partial(self, number: int, place: int) -> Costs:
+    def _partial(self, number: int, place: int) -> Table:
         """The bytes of a result before it is completed."""
         return self._larger(number, self._layable.operations[number].results[place], "partial", place)
 
-    def _gathered(self, number: int, place: int) -> Costs:
+    def _gathered(self, number: int, place: int) -> Table:
         """The bytes of an operand's copy."""
         return self._larger(number, self._layable.operations[number].operands[place].tensor, "needed", place)
 
-    def _larger(self, number: int, tensor: int, of: Literal["partial", "needed"], place: int) -> Costs:
+    def _larger(self, number: int, tensor: int, of: Literal["partial", "needed"], place: int) -> Table:
         """The bytes of a tensor in the layout `of` each way, for each of the tensor's choices; 0 if it is no larger."""
         lying, ways = self._tables.lying[tensor], self._tables.ways[number]
-        key = id(lying), id(ways), of, place
+        key = lying, self._tables.kinds[number], of, place
         if key not in self._shared:
             held = lying.space.held
             other = held[[getattr(way, of)[place] for way in ways]]
-            self._shared[key] = np.where(other > held[lying.own][:, None], other, 0.0)
+            self._shared[key] = Table(np.where(other > held[lying.own][:, None], other, 0.0))
         return self._shared[key]
 
 
@@ -244,13 +244,6 @@ class _Schedule:
         for at, step in self.made.items():
             until[at] = max(until.get(at, step), until.get(passed.get(at, -1), step), step)
         return until
-
-
-_EXPONENTIAL = frozenset({
-    "exp", "expm1", "tanh", "sigmoid", "silu", "gelu", "elu", "selu", "softplus", "mish", "log_sigmoid", "softmax",
-    "log_softmax", "logsumexp", "erf",
-})  # fmt: skip
-"""Operations with an exponential inside, which XLA keeps for the backward pass rather than computing it again."""
 
 
 def _is_linear(operation: RuledOperation) -> bool:

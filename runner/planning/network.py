@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
@@ -15,19 +16,31 @@ Choice: TypeAlias = tuple[int, ...]
 """The number of the chosen value of each variable."""
 
 
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Costs that several pairs of variables may share. A table equals only itself, so it can be a key."""
+
+    costs: Costs
+
+
 @dataclass(frozen=True)
 class Network:
     """Variables, their choices and the costs of these.
 
     - `alone`: the cost of each choice of each variable; infinite if it is excluded.
-    - `pairs`: the cost of each combination of choices of two variables, the smaller number first; all finite.
+    - `tables`: the cost of each combination of choices of two variables, the smaller number first; all finite.
     - `places`: for each variable a row per choice that says where it puts each mesh axis, or empty if unknown. Choices
       that differ in few axes are close to each other.
     """
 
     alone: tuple[Costs, ...]
-    pairs: Mapping[tuple[int, int], Costs]
+    tables: Mapping[tuple[int, int], Table]
     places: tuple[Numbers, ...] = ()
+
+    @cached_property
+    def pairs(self) -> Mapping[tuple[int, int], Costs]:
+        """The costs of each pair of variables."""
+        return {pair: table.costs for pair, table in self.tables.items()}
 
     def cost(self, choice: Choice) -> float:
         """The total cost of a choice."""
@@ -42,26 +55,24 @@ class Network:
     @property
     def largest(self) -> float:
         """The largest cost of a pair."""
-        return max(
-            (float(costs.max()) for costs in {id(each): each for each in self.pairs.values()}.values()), default=0.0
-        )
+        return max((float(table.costs.max()) for table in dict.fromkeys(self.tables.values())), default=0.0)
 
-    def plus(self, extra: Mapping[tuple[int, ...], Costs], factor: float = 1.0) -> Network:
+    def plus(self, extra: Mapping[tuple[int, ...], Table], factor: float = 1.0) -> Network:
         """The network with extra costs, times a factor, for the choices of some variables and pairs that it has."""
-        alone, pairs = list(self.alone), dict(self.pairs)
+        alone, tables = list(self.alone), dict(self.tables)
         # Pairs that share a table keep sharing it.
-        shared: dict[tuple[int, int], Costs] = {}
-        for variables, costs in extra.items():
+        shared: dict[tuple[Table, Table], Table] = {}
+        for variables, more in extra.items():
             if len(variables) == 1:
                 (at,) = variables
-                alone[at] = alone[at] + factor * costs
+                alone[at] = alone[at] + factor * more.costs
             else:
                 a, b = variables
-                key = id(pairs[a, b]), id(costs)
+                key = tables[a, b], more
                 if key not in shared:
-                    shared[key] = pairs[a, b] + factor * costs
-                pairs[a, b] = shared[key]
-        return replace(self, alone=tuple(alone), pairs=pairs)
+                    shared[key] = Table(tables[a, b].costs + factor * more.costs)
+                tables[a, b] = shared[key]
+        return replace(self, alone=tuple(alone), tables=tables)
 
 
 def restricted(network: Network, kept: Sequence[Numbers]) -> Network:
@@ -69,18 +80,18 @@ def restricted(network: Network, kept: Sequence[Numbers]) -> Network:
     alone = tuple(costs[mine] for costs, mine in zip(network.alone, kept, strict=True))
     whole = [len(mine) == len(costs) for costs, mine in zip(network.alone, kept, strict=True)]
     # Pairs that share a table keep sharing it if they keep the same choices.
-    shared: dict[tuple[int, bytes, bytes], Costs] = {}
-    pairs: dict[tuple[int, int], Costs] = {}
-    for (a, b), costs in network.pairs.items():
+    shared: dict[tuple[Table, bytes, bytes], Table] = {}
+    tables: dict[tuple[int, int], Table] = {}
+    for (a, b), table in network.tables.items():
         if whole[a] and whole[b]:
-            pairs[a, b] = costs
+            tables[a, b] = table
             continue
-        key = id(costs), kept[a].tobytes(), kept[b].tobytes()
+        key = table, kept[a].tobytes(), kept[b].tobytes()
         if key not in shared:
-            shared[key] = costs[np.ix_(kept[a], kept[b])]
-        pairs[a, b] = shared[key]
+            shared[key] = Table(table.costs[np.ix_(kept[a], kept[b])])
+        tables[a, b] = shared[key]
     places = tuple(rows[mine] for rows, mine in zip(network.places, kept, strict=True)) if network.places else ()
-    return Network(alone, pairs, places)
+    return Network(alone, tables, places)
 
 
 def greedy(network: Network) -> Choice:

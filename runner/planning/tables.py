@@ -25,15 +25,16 @@ from runner.derivation.rules import SCATTERED, Assignment, Dimensions, Rule, lay
 from runner.estimate.prices import Prices, Sending
 from runner.layout import Mesh, Spec
 from runner.planning.model import Layable, Operand, RuledOperation, Tensor, Transfer
-from runner.planning.network import Choice, Costs, Network, Numbers
+from runner.planning.network import Choice, Costs, Network, Numbers, Table
 from runner.planning.spaces import Indices, Space, Spaces, Units, plain_layouts, split_axes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Lying:
     """The choices of a tensor: its own layout, and a second one that it is also kept in for its readers, by number.
 
-    A tensor with several readers is resharded once for all of them.
+    A tensor with several readers is resharded once for all of them. Tensors of one shape share their choices, which
+    equal only themselves, so they can be a key.
     """
 
     space: Space
@@ -71,7 +72,7 @@ class Term:
     line: str
     what: str
     variables: tuple[int, ...]
-    costs: Costs
+    table: Table
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class _Cost:
 
     what: str
     of: tuple[Literal["operand", "result"], int] | None
-    costs: Costs
+    table: Table
 
 
 @dataclass(frozen=True)
@@ -128,11 +129,16 @@ class Tables:
         self.notes = tuple(self._notes())
         self._alike: dict[Hashable, Lying] = {}
         self.lying = [self._lying(tensor) for tensor in layable.tensors]
-        self._kinds = [self._kind(operation) for operation in layable.operations]
-        self._possible: dict[Hashable, tuple[NumberedAssignment, ...]] = {}
-        self._ways_of: dict[Hashable, tuple[NumberedAssignment, ...]] = {}
+        numbers: dict[Hashable, int] = {}
+        self.kinds = [numbers.setdefault(self._kind(each), len(numbers)) for each in layable.operations]
+        """For each operation a number; operations with equal numbers share their ways and tables."""
+        self._possible: dict[int, tuple[NumberedAssignment, ...]] = {}
+        self._planned: dict[int, Indices] = {}
+        """For each kind of operation the numbers of its ways, among those that are possible."""
         self._compiled: dict[Hashable, Indices] = {}
-        self.ways = [self._ways(kind, operation) for kind, operation in self._of_kinds()]
+        self.ways = [
+            self._ways(kind, operation) for kind, operation in zip(self.kinds, layable.operations, strict=True)
+        ]
         self._costs_of: dict[Hashable, list[_Cost]] = {}
 
     def _notes(self) -> Iterator[str]:
@@ -167,33 +173,28 @@ class Tables:
         """A key for all that an operation's costs depend on; operations with equal keys share tables."""
         tensors = self.layable.tensors
         operands = [
-            (id(self.lying[each.tensor]), each.place, each.stored, tensors[each.tensor].differentiated)
+            (self.lying[each.tensor], each.place, each.stored, tensors[each.tensor].differentiated)
             for each in operation.operands
         ]
-        results = [(id(self.lying[at]), tensors[at].copies > 0, tensors[at].differentiated) for at in operation.results]
+        results = [(self.lying[at], tensors[at].copies > 0, tensors[at].differentiated) for at in operation.results]
         named = all(tensors[at].name for at in operation.results) and operation.line not in self.layable.frames
         flags = operation.steps, operation.work, operation.stored, operation.differentiated, named
         return repr(operation.rule), tuple(operands), tuple(results), flags
 
-    def _of_kinds(self) -> Iterator[tuple[Hashable, RuledOperation]]:
-        return zip(self._kinds, self.layable.operations, strict=True)
-
-    def _ways(self, kind: Hashable, operation: RuledOperation) -> tuple[NumberedAssignment, ...]:
-        if kind not in self._ways_of:
+    def _ways(self, kind: int, operation: RuledOperation) -> tuple[NumberedAssignment, ...]:
+        if kind not in self._planned:
             tried = (
                 self._way(operation, assignment) for assignment in _assignments(self.mesh, operation.rule, self.units)
             )
-            ways = [way for way in tried if way is not None]
-            self._possible[kind] = tuple(ways)
+            self._possible[kind] = tuple(way for way in tried if way is not None)
+            self._planned[kind] = np.arange(len(self._possible[kind]))
             if self._divided and operation.work.flops:
-                self._ways_of[kind] = self._possible[kind]
-                shards = self._shards(kind, operation)
-                ways = [way for way, many in zip(ways, shards, strict=True) if many == max(shards)]
+                shards = np.array(self._shards(kind, operation))
+                self._planned[kind] = np.flatnonzero(shards == shards.max(initial=0))
                 self._compiled.clear()
-            self._ways_of[kind] = tuple(ways)
-        return self._ways_of[kind]
+        return tuple(self._possible[kind][int(at)] for at in self._planned[kind])
 
-    def _shards(self, kind: Hashable, operation: RuledOperation) -> list[int]:
+    def _shards(self, kind: int, operation: RuledOperation) -> list[int]:
         """The number of parts that a product is split into as compiled, in each of its possible ways.
 
         The layout of a result that the file gives may be one that the compiler does not divide a way for.
@@ -257,24 +258,25 @@ class Tables:
         """The network of all costs, summed for each variable and pair."""
         sizes = [len(lying.own) for lying in self.lying] + [len(ways) for ways in self.ways]
         alone = [np.zeros(size) for size in sizes]
-        parts: dict[tuple[int, int], list[tuple[Costs, bool]]] = {}
+        parts: dict[tuple[int, int], list[tuple[Table, bool]]] = {}
         for term in self.terms:
             if len(term.variables) == 1:
                 (variable,) = term.variables
-                alone[variable] = alone[variable] + term.costs
+                alone[variable] = alone[variable] + term.table.costs
             elif term.variables[0] == term.variables[1]:
-                alone[term.variables[0]] = alone[term.variables[0]] + np.diagonal(term.costs)
+                alone[term.variables[0]] = alone[term.variables[0]] + np.diagonal(term.table.costs)
             else:
                 a, b = sorted(term.variables)
-                parts.setdefault((a, b), []).append((term.costs, term.variables != (a, b)))
+                parts.setdefault((a, b), []).append((term.table, term.variables != (a, b)))
         # Pairs with the same summands share a table.
-        summed: dict[tuple[tuple[int, bool], ...], Costs] = {}
-        pairs: dict[tuple[int, int], Costs] = {}
-        for pair, costs in parts.items():
-            key = tuple((id(table), turned) for table, turned in costs)
+        summed: dict[tuple[tuple[Table, bool], ...], Table] = {}
+        tables: dict[tuple[int, int], Table] = {}
+        for pair, summands in parts.items():
+            key = tuple(summands)
             if key not in summed:
-                summed[key] = functools.reduce(np.add, [table.T if turned else table for table, turned in costs])
-            pairs[pair] = summed[key]
+                costs = [table.costs.T if turned else table.costs for table, turned in summands]
+                summed[key] = Table(functools.reduce(np.add, costs))
+            tables[pair] = summed[key]
         for at, lying in enumerate(self.lying):
             copies = self.layable.tensors[at].copies
             if copies:
@@ -282,27 +284,27 @@ class Tables:
                 alone[at] = alone[at] + self.prices.order * np.array(
                     [self._order(lying.spec(i)) for i in range(len(lying.own))]
                 )
-        return Network(tuple(alone), pairs, self._places())
+        return Network(tuple(alone), tables, self._places())
 
     def _places(self) -> tuple[Numbers, ...]:
         """For each variable a row per choice with a number for the place of each mesh axis."""
         axes = [unit[0] for unit in self.units]
-        of: dict[int, Numbers] = {}
+        of: dict[Lying | int, Numbers] = {}
         places: list[Numbers] = []
         for lying in self.lying:
-            if id(lying) not in of:
+            if lying not in of:
                 layouts = lying.space.layouts
                 specs = (
                     (layouts[int(own)], layouts[int(held)]) for own, held in zip(lying.own, lying.held, strict=True)
                 )
                 rows = [[_dimension(own, axis) * 64 + _dimension(held, axis) for axis in axes] for own, held in specs]
-                of[id(lying)] = np.array(rows).reshape(len(rows), len(axes))
-            places.append(of[id(lying)])
-        for ways in self.ways:
-            if id(ways) not in of:
+                of[lying] = np.array(rows).reshape(len(rows), len(axes))
+            places.append(of[lying])
+        for kind, ways in zip(self.kinds, self.ways, strict=True):
+            if kind not in of:
                 rows = [[_factor(way.assignment, axis) for axis in axes] for way in ways]
-                of[id(ways)] = np.array(rows).reshape(len(rows), len(axes))
-            places.append(of[id(ways)])
+                of[kind] = np.array(rows).reshape(len(rows), len(axes))
+            places.append(of[kind])
         return tuple(places)
 
     def _order(self, spec: Spec) -> int:
@@ -316,8 +318,8 @@ class Tables:
         terms: list[Term] = []
         for at, (tensor, lying) in enumerate(zip(self.layable.tensors, self.lying, strict=True)):
             if tensor.readers > 1:
-                costs = lying.space.cost[lying.own, lying.held] * tensor.steps
-                terms.append(Term(tensor.line, f"{self.layable.label(at)} for its readers", (at,), costs))
+                table = Table(lying.space.cost[lying.own, lying.held] * tensor.steps)
+                terms.append(Term(tensor.line, f"{self.layable.label(at)} for its readers", (at,), table))
         for transfer in self.layable.transfers:
             terms += self._transferred(transfer)
         for at, operation in enumerate(self.layable.operations):
@@ -329,17 +331,17 @@ class Tables:
         over = transfer.before, transfer.after
         name = self.layable.label(transfer.before)
         differentiated = self.layable.tensors[transfer.after].differentiated
-        key = id(before), id(after), transfer.kind, transfer.steps
+        key = before, after, transfer.kind, transfer.steps
         if key not in self._costs_of:
             space, rows = before.space, before.own
             stops = np.array([self._stop(transfer, after.spec(i)) for i in range(len(after.own))])
             there = space.cost[rows[:, None], stops[None, :]] * transfer.steps
             back = space.cost[stops[None, :], rows[:, None]] * transfer.steps
-            self._costs_of[key] = [_Cost("", None, there), _Cost("", None, back)]
+            self._costs_of[key] = [_Cost("", None, Table(there)), _Cost("", None, Table(back))]
         there, back = self._costs_of[key]
-        yield Term(transfer.line, f"resharding {name}", over, there.costs)
+        yield Term(transfer.line, f"resharding {name}", over, there.table)
         if differentiated:
-            yield Term(transfer.line, f"resharding the gradient of {name}", over, back.costs)
+            yield Term(transfer.line, f"resharding the gradient of {name}", over, back.table)
 
     def _stop(self, transfer: Transfer, spec: Spec) -> int:
         """The layout that the source of a transfer needs so that the target has `spec`, by number."""
@@ -347,48 +349,48 @@ class Tables:
         return self.lying[transfer.before].space.index[ends[transfer.kind]]
 
     def _operated(self, number: int, operation: RuledOperation) -> Iterator[Term]:
-        kind, variable = self._kinds[number], self.variable(number)
+        kind, variable = self.kinds[number], self.variable(number)
         if kind not in self._costs_of:
             self._costs_of[kind] = list(self._priced(number, operation, self.ways[number]))
         for cost in self._costs_of[kind]:
             match cost.of:
                 case None:
-                    yield Term(operation.line, f"{operation.called}: {cost.what}", (variable,), cost.costs)
+                    yield Term(operation.line, f"{operation.called}: {cost.what}", (variable,), cost.table)
                 case "operand", place:
                     at = operation.operands[place].tensor
                     what = f"{operation.called}: {cost.what}{self.layable.label(at)}"
-                    yield Term(operation.line, what, (at, variable), cost.costs)
+                    yield Term(operation.line, what, (at, variable), cost.table)
                 case "result", place:
                     at = operation.results[place]
                     gradient = f"{operation.called}: {cost.what}{self.layable.label(at)}"
                     what = gradient if cost.what else f"partial sums of {operation.called}"
-                    yield Term(operation.line, what, (at, variable), cost.costs)
+                    yield Term(operation.line, what, (at, variable), cost.table)
 
     def _priced(self, number: int, operation: RuledOperation, ways: Sequence[NumberedAssignment]) -> Iterator[_Cost]:
         """Yield the costs of an operation, for each of its ways and each layout of its operands and results."""
         tensors = self.layable.tensors
         sent = [self._inside(operation, way) for way in ways]
         costs = np.array([sum(each.cost for each in sendings) for sendings in sent]) * self._times(operation)
-        yield _Cost("inside", None, costs)
+        yield _Cost("inside", None, Table(costs))
         costs = np.array([self._computing(operation, way) for way in ways]) * operation.steps
-        yield _Cost("computing", None, costs)
+        yield _Cost("computing", None, Table(costs))
         for place, operand in enumerate(operation.operands):
             lying = self.lying[operand.tensor]
             needed = np.array([way.needed[place] for way in ways])
             costs = np.minimum(
                 lying.space.cost[lying.own[:, None], needed], lying.space.cost[lying.held[:, None], needed]
             )
-            yield _Cost("", ("operand", place), costs * self._times(operation))
+            yield _Cost("", ("operand", place), Table(costs * self._times(operation)))
             if operation.differentiated and tensors[operand.tensor].differentiated:
                 costs = self._differentiating(number, place) * operation.steps
-                yield _Cost("the gradient of ", ("operand", place), costs)
+                yield _Cost("the gradient of ", ("operand", place), Table(costs))
         for place, result in enumerate(operation.results):
             lying = self.lying[result]
-            yield _Cost("", ("result", place), self._resulting(number, place) * operation.steps)
+            yield _Cost("", ("result", place), Table(self._resulting(number, place) * operation.steps))
             if operation.differentiated and tensors[result].differentiated:
                 partial = np.array([way.partial[place] for way in ways])
                 costs = lying.space.cost[lying.own[:, None], partial] * operation.steps
-                yield _Cost("the cotangent of ", ("result", place), costs)
+                yield _Cost("the cotangent of ", ("result", place), Table(costs))
 
     def _differentiating(self, number: int, place: int) -> Costs:
         """The cost of completing an operand's gradient, for each layout of the operand and each way of the operation.
@@ -397,7 +399,7 @@ class Tables:
         """
         operation = self.layable.operations[number]
         lying, gradients = self.lying[operation.operands[place].tensor], self._gradient_ways(number, place)
-        possible = self._possible[self._kinds[number]]
+        possible = self._possible[self.kinds[number]]
         rows = [lying.space.completing(way.needed[place], way.lacking[place], summed=True) for way in possible]
         return np.stack(rows)[gradients, lying.own[:, None]] + self._resharding(number, gradients, place)
 
@@ -412,8 +414,8 @@ class Tables:
         if not self._is_pinned(operation):
             return as_split
         results, possible = (
-            self._result_ways(operation, self._kinds[number], place),
-            self._possible[self._kinds[number]],
+            self._result_ways(operation, self.kinds[number], place),
+            self._possible[self.kinds[number]],
         )
         rows = np.stack([_completed(space, way, place) for way in possible])
         costs = rows[results, own[:, None]] + self._resharding(number, results, None)
@@ -432,7 +434,7 @@ class Tables:
         `ways`: the other way, for each layout and each way, among those that are possible.
         """
         operation, costs = self.layable.operations[number], np.zeros(ways.shape)
-        possible = self._possible[self._kinds[number]]
+        possible = self._possible[self.kinds[number]]
         planned = [_ends(operation, way, gradient) for way in self.ways[number]]
         others = [_ends(operation, way, gradient) for way in possible]
         for at, (tensor, _) in enumerate(planned[0]):
@@ -448,10 +450,10 @@ class Tables:
         read = [(each.tensor, mine) for each, mine in zip(operands, dimensions, strict=True)]
         read[place] = operation.results[0], rule.result
         return self._compiled_ways(
-            operation, self._kinds[number], operands[place].tensor, dimensions[place], read, closed=False
+            operation, self.kinds[number], operands[place].tensor, dimensions[place], read, closed=False
         )
 
-    def _result_ways(self, operation: RuledOperation, kind: Hashable, place: int) -> Indices:
+    def _result_ways(self, operation: RuledOperation, kind: int, place: int) -> Indices:
         """The way in which a result is computed, for each layout of the result and each way."""
         rule = operation.rule
         read = [(each.tensor, rule.operands[each.place]) for each in operation.operands if each.place is not None]
@@ -460,7 +462,7 @@ class Tables:
     def _compiled_ways(
         self,
         operation: RuledOperation,
-        kind: Hashable,
+        kind: int,
         tensor: int,
         dimensions: Dimensions,
         read: Sequence[tuple[int, Dimensions]],
@@ -480,13 +482,11 @@ class Tables:
 
         Ways are numbered among all that are possible.
         """
-        lying, ways = self.lying[tensor], self._ways_of[kind]
-        key = kind, id(lying), dimensions, closed
+        lying = self.lying[tensor]
+        key = kind, lying, dimensions, closed
         if key in self._compiled:
             return self._compiled[key]
-        possible = self._possible[kind]
-        numbers = {id(way): at for at, way in enumerate(possible)}
-        planned = np.array([numbers[id(way)] for way in ways])
+        possible, planned = self._possible[kind], self._planned[kind]
         if not (self._partitioned and operation.work.flops and dimensions and self.units):
             self._compiled[key] = np.broadcast_to(planned, (len(lying.own), len(planned)))
             return self._compiled[key]
@@ -593,7 +593,7 @@ class Tables:
     def items(self, choice: Choice) -> Iterator[Item]:
         """Yield the costs of a choice that are not 0."""
         for term in self.terms:
-            cost = float(term.costs[tuple(choice[variable] for variable in term.variables)])
+            cost = float(term.table.costs[tuple(choice[variable] for variable in term.variables)])
             if cost:
                 yield Item(term.line, term.what, cost)
 
@@ -641,7 +641,7 @@ class Tables:
             for each in lying.space.path(start, needed):
                 yield Transmission(at, self._times(operation), each)
             if operation.differentiated and tensors[at].differentiated:
-                gradient = self._possible[self._kinds[index]][int(self._gradient_ways(index, place)[number, chosen])]
+                gradient = self._possible[self.kinds[index]][int(self._gradient_ways(index, place)[number, chosen])]
                 for tensor, each in self._reshards(operation, way, gradient, place):
                     yield Transmission(tensor, operation.steps, each, backward=True)
                 for each in lying.space.completion(gradient.needed[place], gradient.lacking[place], own, summed=True):
@@ -650,8 +650,8 @@ class Tables:
             lying, own = self.lying[result], int(self.lying[result].own[choice[result]])
             sendings = [(result, each) for each in _completion(lying.space, way, place, own)]
             if self._is_pinned(operation):
-                numbers = self._result_ways(operation, self._kinds[index], place)
-                computed = self._possible[self._kinds[index]][int(numbers[choice[result], chosen])]
+                numbers = self._result_ways(operation, self.kinds[index], place)
+                computed = self._possible[self.kinds[index]][int(numbers[choice[result], chosen])]
                 compiled = [*self._reshards(operation, way, computed, None)]
                 compiled += [(result, each) for each in _completion(lying.space, computed, place, own)]
                 undivided = self._divided and computed.shards < way.shards

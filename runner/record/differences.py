@@ -277,8 +277,8 @@ def _changed(program: str, old: Pinned, new: Pinned, times: int) -> str:
         was, now = old.get(key), new.get(key)
         if was == now:
             continue
-        if key in _SAID:
-            changes.append(_SAID[key][bool(now)])
+        if key in _CHANGES:
+            changes.append(_CHANGES[key][bool(now)])
         elif key.startswith("bytes_"):
             changes.append(f"{_FIELDS[key]} {bytes_change(was, now)} per device")
         elif key == "count":
@@ -309,7 +309,7 @@ _ORDER = (
     "count",
     "asynchronous",
 )
-_SAID = {
+_CHANGES = {
     "inserted": ("the program asks for it now", "the compiler inserts it now"),
     "asynchronous": ("synchronous now", "asynchronous now"),
     "gradient": ("in the forward pass now", "in the backward pass now"),

@@ -16,14 +16,14 @@ FILE = "sweep.json"
 
 @dataclass(frozen=True)
 class Command:
-    """The command that began a sweep, and the one that runs its missing and failed points."""
+    """The command that started a sweep, and the one that runs its missing and failed points."""
 
-    begun: str
-    resumed: str
+    start: str
+    resume: str
 
 
 def read(folder: Path) -> Command | None:
-    """Return the commands of a sweep; None if its folder does not say how it was begun."""
+    """Return the commands of a sweep; None if its folder does not have it."""
     try:
         content = plain.read(folder / FILE)
     except (OSError, plain.NotJson):

@@ -1,6 +1,6 @@
 """The verdicts of checks: the fields that all have, and the classes that code outside their check reads.
 
-The classes of all other verdicts are in the files of their checks, in `runner/checks/`.
+The classes of all other verdicts are in the files of their checks, in `runner/checks/kinds/`.
 """
 
 from __future__ import annotations
@@ -233,7 +233,7 @@ class RefusalVerdict(Judged):
 class FileChecks:
     """The verdicts of the checks of an experiment's file, which need no program."""
 
-    # Each check that `runner/checks/registry.py` lists is an attribute, None if it was not made.
+    # Each check of `runner/checks/registry.py` is an attribute, None if it was not made.
 
     _OF_FILES = True
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from runner import dtypes
+from runner.layout import distinct, first_holders
 from runner.reference.rounded import Machine, Rounded, plain, rounded
 from runner.untyped import is_sequence
 
@@ -63,11 +64,15 @@ class Arithmetic:
         """On a machine, return an operand with its floats of `least` to 4 bytes in float32; others are unchanged."""
         if self.machine is None:
             return operand
-        done: dict[int, Any] = {}
-        for value in operand:
+        widened: list[Any] = []
+        for position, first in enumerate(first_holders(operand)):
+            value = operand[position]
             narrow = isinstance(value, Rounded) and least <= dtypes.dtype(value.kind).itemsize < 4
-            done.setdefault(id(value), rounded(plain(value), "float32", self.machine) if narrow else value)
-        return [done[id(value)] for value in operand]
+            if position > first:
+                widened.append(widened[first])
+            else:
+                widened.append(rounded(plain(value), "float32", self.machine) if narrow else value)
+        return widened
 
 
 EXACT = Arithmetic()
@@ -101,7 +106,7 @@ def cast(value: Any, narrow: str) -> Any:
 def magnitude(operand: Sequence[Any]) -> float:
     """The largest finite magnitude in numbers or arrays of numbers, such as an operand on every device."""
     largest = 0.0
-    for value in {id(v): np.asarray(v) for v in operand}.values():
+    for value in map(np.asarray, distinct(operand)):
         if not value.size:
             continue
         if value.dtype.kind == "c":

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from runner import dtypes
+from runner.layout import distinct, first_holders
 from runner.reference.flips import (
     COMPARED,
     LocalDecision,
@@ -74,8 +75,10 @@ class Decision:
     @property
     def undecided(self) -> int:
         """The number of elements that rounding may decide differently, on all devices with distinct values."""
-        distinct = {id(value): near for value, near in zip(self.result, self.near, strict=False)}
-        return sum(int(np.count_nonzero(part)) for near in distinct.values() for part in leaves(near))
+        if not self.near:
+            return 0
+        firsts = dict.fromkeys(first_holders(self.result))
+        return sum(int(np.count_nonzero(part)) for first in firsts for part in leaves(self.near[first]))
 
     @property
     def turns(self) -> int:
@@ -85,8 +88,7 @@ class Decision:
     @property
     def elements(self) -> int:
         """The number of elements on all devices with distinct values."""
-        distinct = {id(value): value for value in self.result}
-        return sum(np.size(part) for value in distinct.values() for part in leaves(value))
+        return sum(np.size(part) for value in distinct(self.result) for part in leaves(value))
 
 
 class Script:
@@ -236,13 +238,9 @@ def _without_jumps(own: Any, decided: Any) -> Any:
 
 def _shared(parts: list[tuple[Any, ...]], function: Callable[..., Any]) -> PerDevice:
     """Apply a function to each device's parts, once for devices that hold the same objects."""
-    done: dict[tuple[int, ...], Any] = {}
     results: PerDevice = []
-    for part in parts:
-        key = tuple(map(id, part))
-        if key not in done:
-            done[key] = function(*part)
-        results.append(done[key])
+    for position, first in enumerate(first_holders(*zip(*parts, strict=True))):
+        results.append(function(*parts[position]) if position == first else results[first])
     return results
 
 
@@ -280,7 +278,8 @@ def _take_in(oracle: Decision, own: Decision, safety: float) -> None:
 def _widened(exact: PerDevice, own: PerDevice, known: PerDevice, safety: float) -> PerDevice:
     if not dtypes.is_floating(exact[0]):
         return known
-    largest = widest(list({(id(a), id(b)): (a, b) for a, b in zip(exact, own, strict=True)}.values()))
+    firsts = dict.fromkeys(first_holders(exact, own))
+    largest = widest([(exact[first], own[first]) for first in firsts])
     if not largest.any():
         return known
     unit = _unit(own)
@@ -304,18 +303,17 @@ def _look_beside(oracle: Decision, own: Decision) -> None:
 
     For exact operands only the former: intermediate values, such as a quotient or a sum, are rounded too.
     """
-    looked: dict[tuple[int, ...], tuple[tuple[Other, ...], Any]] = {}
+    known = oracle.alternatives or [()] * len(oracle.result)
     pairs: list[tuple[tuple[Other, ...], Any]] = []
-    for position, result in enumerate(oracle.result):
+    firsts = first_holders(*oracle.operands, *oracle.windows, *oracle.keys, own.result, known)
+    for position, (result, first) in enumerate(zip(oracle.result, firsts, strict=True)):
+        if position > first:
+            pairs.append(pairs[first])
+            continue
         parts = [[values[position] for values in every] for every in (oracle.operands, oracle.windows, oracle.keys)]
-        known = oracle.alternatives[position] if oracle.alternatives else ()
-        held = (*(part for every in parts for part in every), own.result[position], known)
-        here = tuple(map(id, held))
-        if here not in looked:
-            at = LocalDecision(oracle.kind, oracle.axis, oracle.function, *parts)
-            alternatives = _others(at, known, result, own.result[position])
-            looked[here] = alternatives, differing(result, alternatives)
-        pairs.append(looked[here])
+        at = LocalDecision(oracle.kind, oracle.axis, oracle.function, *parts)
+        alternatives = _others(at, known[position], result, own.result[position])
+        pairs.append((alternatives, differing(result, alternatives)))
     oracle.alternatives, oracle.near = [alternatives for alternatives, _ in pairs], [near for _, near in pairs]
 
 

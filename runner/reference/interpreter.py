@@ -43,7 +43,7 @@ from runner.language.counterparts.collectives import Misplaced
 from runner.language.counterparts.promotion import identity
 from runner.language.operations import CONSTANTS, OPERATIONS, Decides, Operation
 from runner.language.operators import BY_NAME
-from runner.layout import Layout, Mesh
+from runner.layout import Layout, Mesh, first_holders
 from runner.reference.arithmetic import ANY, EXACT, Arithmetic, cast
 from runner.reference.decisions import Decision, PerDevice, Script
 from runner.untyped import is_list
@@ -124,9 +124,11 @@ def _sharded(layout: Layout, held: PerDevice) -> PerDevice:
     if not any(layout.spec):
         return held
     shards: dict[tuple[int, tuple[int, ...]], np.ndarray] = {}
-    for position, whole in enumerate(held):
-        shards.setdefault((id(whole), layout.block(position)), whole[layout.index(position)])
-    return [shards[id(whole), layout.block(position)] for position, whole in enumerate(held)]
+    keys = [(first, layout.block(position)) for position, first in enumerate(first_holders(held))]
+    for position, key in enumerate(keys):
+        if key not in shards:
+            shards[key] = held[position][layout.index(position)]
+    return [shards[key] for key in keys]
 
 
 @dataclass
@@ -228,11 +230,12 @@ class _Interpreter:
         self, held: PerDevice, layout: Layout, region: Region, equation: Equation, line: Equation | None
     ) -> PerDevice:
         """For each device what the devices along the manual axes of a `shard_map` have together."""
-        joined, done = list(held), dict[tuple[int, ...], Any]()
+        joined, done, first = list(held), dict[tuple[int, ...], Any](), first_holders(held)
         for group in self.mesh.groups(region.manual):
             # As if all devices belonged to this group.
-            members = [held[group[self.mesh.axis_index(at, region.manual)]] for at in range(self.mesh.size)]
-            key = tuple(map(id, members))
+            positions = [group[self.mesh.axis_index(at, region.manual)] for at in range(self.mesh.size)]
+            members = [held[position] for position in positions]
+            key = tuple(first[position] for position in positions)
             if key not in done:
                 if self.copies and self.arithmetic.machine is None:
                     _check_copies(members, layout, equation, line)
@@ -253,16 +256,15 @@ class _Interpreter:
     ) -> PerDevice:
         """The same, emptying `operands` on the way, so that only one device's operands are in memory at a time."""
         kind = None if equation is None or self.own else self._kind(equation.source)
-        done: dict[tuple[int, ...], Any] = {}
         results: PerDevice = []
-        for position in range(self.mesh.size):
+        for position, first in enumerate(first_holders(*operands) if operands else [0] * self.mesh.size):
             here = [operand[position] for operand in operands]
-            key = tuple(map(id, here))
-            if key not in done:
+            if position == first:
                 value = self.arithmetic.held(self._computed(function, equation, here), self.x64, kind)
-                done[key] = value if equation is None else self._bounded(value, equation.source.line)
-                self.work += getattr(done[key], "size", 0)
-            results.append(done[key])
+                results.append(value if equation is None else self._bounded(value, equation.source.line))
+                self.work += getattr(value, "size", 0)
+            else:
+                results.append(results[first])
             for operand in operands:
                 operand[position] = None
             here.clear()

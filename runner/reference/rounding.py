@@ -17,6 +17,7 @@ import numpy as np
 
 from runner import dtypes
 from runner.experiment.model import Experiment, Flat, Section
+from runner.layout import first_holders
 from runner.reference.arithmetic import Arithmetic, Floats
 from runner.reference.decisions import Following, PerDevice, Recording, Script, Taking
 from runner.reference.interpreter import interpret
@@ -144,9 +145,9 @@ class Rounding:
 
     def take_in(self, exact: PerDevice, drawn: PerDevice, whole: Callable[[PerDevice], np.ndarray | None]) -> None:
         """Add one draw; `whole` assembles the devices' values, if that is possible."""
-        pairs = {(id(a), id(b)): (a, plain(b)) for a, b in zip(exact, drawn, strict=True)}
         overflowing = False
-        for reference, rounded in pairs.values():
+        for first in dict.fromkeys(first_holders(exact, drawn)):
+            reference, rounded = exact[first], plain(drawn[first])
             with np.errstate(all="ignore"):
                 distance = np.abs(rounded - reference)
             finite = np.isfinite(distance)
@@ -358,16 +359,15 @@ def _take_otherwise(
 
 def _bounds(led: Sequence[PerDevice]) -> tuple[PerDevice, PerDevice]:
     """The least and the largest of several values, on each device; of complex numbers part by part."""
-    done: dict[tuple[int, ...], tuple[Any, Any]] = {}
     bounds: list[tuple[Any, Any]] = []
-    for here in zip(*led, strict=True):
-        key = tuple(map(id, here))
-        if key not in done:
-            values = np.stack([np.asarray(value) for value in here])
-            if values.dtype.kind == "c":
-                low, high = (f(np.real(values), axis=0) + 1j * f(np.imag(values), axis=0) for f in (np.min, np.max))
-            else:
-                low, high = np.min(values, axis=0), np.max(values, axis=0)
-            done[key] = low, high
-        bounds.append(done[key])
+    for position, first in enumerate(first_holders(*led)):
+        if position > first:
+            bounds.append(bounds[first])
+            continue
+        values = np.stack([np.asarray(value[position]) for value in led])
+        if values.dtype.kind == "c":
+            low, high = (f(np.real(values), axis=0) + 1j * f(np.imag(values), axis=0) for f in (np.min, np.max))
+        else:
+            low, high = np.min(values, axis=0), np.max(values, axis=0)
+        bounds.append((low, high))
     return [low for low, _ in bounds], [high for _, high in bounds]

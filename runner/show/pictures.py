@@ -139,7 +139,7 @@ class ArrayPicture(PicturedArray):
         return f"{counts[0]} copies of each shard"
 
 
-_TOLD = 4
+_LISTED = 4
 """The most processes of which the heading of a mesh lists the devices."""
 
 
@@ -183,7 +183,7 @@ class MeshPicture(PicturedMesh):
     def lines(self) -> tuple[str, ...]:
         """The heading: axes; number of devices; the devices of each process, if there are several."""
         count, among = len(self.device_ids), len(self.processes)
-        processes = self.processes if among <= _TOLD else ()
+        processes = self.processes if among <= _LISTED else ()
         return (
             ", ".join(f"{axis}={n}" for axis, n in zip(self.axes, self.shape, strict=True)),
             f"{count} {self.platform.upper()} device{'s' if count != 1 else ''}"

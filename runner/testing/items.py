@@ -26,7 +26,7 @@ from runner.record.golden import Pinned, Place
 from runner.record.model import ProgramRecord, Record
 from runner.record.verdicts import Verdict
 from runner.show.status import FAULTS
-from runner.testing.session import TOLD, Collected, Run, Session
+from runner.testing.session import UPDATES, Collected, Run, Session
 
 _GOLDEN = "golden"
 
@@ -394,7 +394,7 @@ class GoldenItem(CheckItem):
     def pin(self, now: Pinned | None, changes: Iterable[str]) -> None:
         """Rewrite the golden, and report it to the summary."""
         golden.pin(self.file.golden, self.place, now)
-        self.user_properties.append((TOLD, "\n".join([f"updated: {self.where}", *_indented(changes)])))
+        self.user_properties.append((UPDATES, "\n".join([f"updated: {self.where}", *_indented(changes)])))
 
     def not_supported(self, reason: str) -> None:
         if self.config.getoption("update_golden") and self.pinned() is not None:

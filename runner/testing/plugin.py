@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from runner.config.folders import experiments, is_there
-from runner.testing.session import TOLD, Session
+from runner.testing.session import UPDATES, Session
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -74,7 +74,7 @@ class _Hooks:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep the names of rewritten goldens for the summary."""
         if report.when == "call":
-            self._rewritten += [str(text) for name, text in report.user_properties if name == TOLD]
+            self._rewritten += [str(text) for name, text in report.user_properties if name == UPDATES]
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Print which goldens were rewritten, and which no item reads."""

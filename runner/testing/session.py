@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from runner.link.workers import Workers
     from runner.record.model import Record
 
-TOLD = "shardproof"
+UPDATES = "shardproof"
 """The property of a report that names rewritten goldens. Only reports are sent between processes."""
 
 

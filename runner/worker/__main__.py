@@ -28,7 +28,7 @@ from collections.abc import Callable
 from io import TextIOWrapper
 from typing import cast
 
-from runner.link.events import Died, Said, encoded
+from runner.link.events import Died, WorkerEvent, encoded
 from runner.link.process import ANNOUNCED, CLUSTER
 
 if "jax" not in sys.modules:
@@ -43,7 +43,7 @@ def main() -> None:
     # What a function prints is in the log even if its process ends at once.
     cast("TextIOWrapper", sys.stdout).reconfigure(line_buffering=True)
 
-    def emit(event: Said) -> None:
+    def emit(event: WorkerEvent) -> None:
         channel.write(encoded(event) + "\n")
         channel.flush()
 
@@ -81,7 +81,7 @@ def main() -> None:
     os._exit(0)
 
 
-def _import_jax(emit: Callable[[Said], None]) -> None:
+def _import_jax(emit: Callable[[WorkerEvent], None]) -> None:
     """Import JAX; if it refuses its environment variables, report that and exit."""
     try:
         import jax as jax

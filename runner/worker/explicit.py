@@ -30,7 +30,7 @@ from runner.worker.gradient import places
 from runner.worker.imported import called, raised_in
 from runner.worker.refusing import refusal as describe
 from runner.worker.specs import partition, structs
-from runner.worker.versions import abstract_mesh
+from runner.worker.versions import Literal, abstract_mesh
 from runner.worker.walk import REFUSALS, Walker
 
 
@@ -110,11 +110,16 @@ def _with_gradients(
 
 def _depends(jaxpr: Any) -> bool:
     """Whether an output depends on an argument; `jit` drops unused arguments."""
-    depending = set(map(id, jaxpr.invars))
+    depending = set(jaxpr.invars)
     for equation in jaxpr.eqns:
-        if depending & set(map(id, equation.invars)):
-            depending |= set(map(id, equation.outvars))
-    return bool(depending & set(map(id, jaxpr.outvars)))
+        if depending & _variables(equation.invars):
+            depending |= set(equation.outvars)
+    return bool(depending & _variables(jaxpr.outvars))
+
+
+def _variables(operands: Sequence[Any]) -> set[Any]:
+    """The operands that are variables, and not literals."""
+    return {operand for operand in operands if not isinstance(operand, Literal)}
 
 
 def _typed(value: Any) -> Spec:

@@ -186,7 +186,7 @@ class _Reader:
     """The state that all bodies of a function share.
 
     - `mesh`: the mesh of which a `shard_map` inside may be; `manual`: those of its axes that are manual here.
-    - `arrays`: captured arrays by their names in lines; `captured`: the terms of these, by the arrays' identity.
+    - `arrays`: captured arrays by their names in lines; `captured`: the arrays as captured, with their terms.
     - `counts`: the number of further names made from each wish; `meant`: the terms that names stand for.
     """
 
@@ -194,7 +194,7 @@ class _Reader:
     mesh: Mesh | None = None
     manual: frozenset[str] = frozenset()
     arrays: dict[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
-    captured: dict[int, tuple[Any, Term]] = field(default_factory=dict[int, "tuple[Any, Term]"])
+    captured: list[tuple[Any, Term]] = field(default_factory=list["tuple[Any, Term]"])
     frames: dict[str, Frame] = field(default_factory=dict[str, Frame])
     counts: Counter[str] = field(default_factory=Counter[str])
     meant: dict[str, Term] = field(default_factory=dict[str, Term])
@@ -225,9 +225,10 @@ class _Reader:
 
     def constant(self, value: Any) -> Term:
         """The term of a captured array."""
-        if id(value) not in self.captured:
-            self.captured[id(value)] = value, self._captured(value)
-        term = self.captured[id(value)][1]
+        term = next((term for array, term in self.captured if array is value), None)
+        if term is None:
+            term = self._captured(value)
+            self.captured.append((value, term))
         self.inside.update(part.name for part in within(term) if isinstance(part, Name) and part.name in self.arrays)
         return term
 

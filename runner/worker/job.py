@@ -36,9 +36,9 @@ from runner.link.events import (
     Invalid,
     Profiled,
     Ran,
-    Said,
     Started,
     ValuesTyped,
+    WorkerEvent,
 )
 from runner.link.steps import Step, StepWork
 from runner.programs import WRITERS
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from runner.worker.absent import AbsentDevices
     from runner.worker.trace import TraceProgram
 
-Emit = Callable[[Said], None]
+Emit = Callable[[WorkerEvent], None]
 
 
 def run(job: dict[str, Any], emit: Emit) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from runner.layout import Mesh
+from runner.layout import Mesh, first_holders
 
 Axes = str | Sequence[str]
 """One mesh axis, or several, major to minor."""
@@ -147,9 +147,8 @@ def ragged_all_to_all(
     groups = _groups("ragged_all_to_all", mesh, axis_name, axis_index_groups, equal=True)
     fields = (operand, output, input_offsets, send_sizes, output_offsets, recv_sizes)
     # Devices with the same arguments share one tuple, as `_exchange` compares by identity.
-    whole: dict[tuple[int, ...], tuple[Any, ...]] = {}
-    each = [whole.setdefault(tuple(map(id, held)), held) for held in zip(*fields, strict=True)]
-    return _exchange(_ragged, each, groups)
+    each = list(zip(*fields, strict=True))
+    return _exchange(_ragged, [each[first] for first in first_holders(*fields)], groups)
 
 
 def _ragged(held: list[tuple[Any, ...]]) -> list[Any]:
@@ -296,11 +295,11 @@ def _exchange(compute: Callable[[list[Any]], list[Any]], x: list[Any], groups: l
     """Apply `compute`, from the members' values to their results, to each group; groups of equal values share it."""
     results: list[Any] = [None] * len(x)
     computed: dict[tuple[int, ...], list[Any]] = {}
+    first = first_holders(x)
     for group in groups:
-        values = [x[position] for position in group]
-        key = tuple(map(id, values))
+        key = tuple(first[position] for position in group)
         if key not in computed:
-            computed[key] = compute(values)
+            computed[key] = compute([x[position] for position in group])
         for position, result in zip(group, computed[key], strict=True):
             results[position] = result
     return results

@@ -48,7 +48,11 @@ ROWS = (
     array("quantile", "a, q, axis=None, *, method='linear', keepdims=False", reductions.quantile),
     array("percentile", "a, q, axis=None, *, method='linear', keepdims=False", reductions.percentile),
     array(
-        "logsumexp", "a, axis=None, b=None, keepdims=False, *, where=None", reductions.logsumexp, jax="jax.nn.logsumexp"
+        "logsumexp",
+        "a, axis=None, b=None, keepdims=False, *, where=None",
+        reductions.logsumexp,
+        jax="jax.nn.logsumexp",
+        exponential=True,
     ),
     array("logmeanexp", "x, axis=None, where=None, keepdims=False", reductions.logmeanexp, jax="jax.nn.logmeanexp"),
     array("segment_sum", _segments, reductions.segment_sum, jax="jax.ops.segment_sum"),

@@ -100,6 +100,7 @@ class Known(TypedDict, total=False):
     elementwise: bool
     costly: bool
     in_float32: bool
+    exponential: bool
     neutral: tuple[float | None, float]
     inverse: str
     linear: Linear
@@ -136,6 +137,8 @@ class Operation:
     - `elementwise`: whether each element of the result depends only on the operands' elements at its position.
     - `costly`: whether it takes more than a few steps per element; so does every product with a `contraction`.
     - `in_float32`: whether JAX computes in float32 whatever the operands' dtypes are.
+    - `exponential`: whether it has an exponential inside, which XLA keeps for the backward pass rather than computing
+      it again.
     - `neutral`: for an operator of two numbers its neutral left and right operands, None if it has no left one.
     - `inverse`: the operation that undoes it, given the same right operand.
     - `linear`: in which operands it is linear.
@@ -169,6 +172,7 @@ class Operation:
     elementwise: bool = False
     costly: bool = False
     in_float32: bool = False
+    exponential: bool = False
     neutral: tuple[float | None, float] | None = None
     inverse: str | None = None
     linear: Linear | None = None
@@ -267,9 +271,9 @@ def array(
     return Operation(name, arguments, jax or f"jnp.{name}", counterpart, **known)
 
 
-def elementary(name: str, counterpart: Callable[..., Any], *also: str) -> Operation:
+def elementary(name: str, counterpart: Callable[..., Any], *also: str, exponential: bool = False) -> Operation:
     """Build a row for a function of `jax.numpy` from one array to floats; `also` are its other names."""
-    return array(name, "x, /", promotion.in_floats(counterpart), also=also)
+    return array(name, "x, /", promotion.in_floats(counterpart), also=also, exponential=exponential)
 
 
 def over_axes(name: str, arguments: str, counterpart: Callable[..., Any], over: OverAxes, **more: Any) -> Operation:

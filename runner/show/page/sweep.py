@@ -75,8 +75,8 @@ def _head(name: str, sweep: MeasuredSweep, commands: Sequence[Command]) -> list[
         tag("ul", [tag("li", fact) for fact in facts if fact], class_="facts"),
         [
             [
-                tag("pre", tag("code", command.begun), class_="command"),
-                tag("p", "Points that did not pass run again with ", tag("code", command.resumed), class_="told"),
+                tag("pre", tag("code", command.start), class_="command"),
+                tag("p", "Points that did not pass run again with ", tag("code", command.resume), class_="told"),
             ]
             for command in commands
         ],

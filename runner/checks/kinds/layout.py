@@ -49,4 +49,9 @@ def _text(ranges: tuple[tuple[int, int], ...] | None) -> str:
     return " nothing" if ranges is None else "[" + ", ".join(f"{a}:{b}" for a, b in ranges) + "]"
 
 
-KINDS = (CheckKind("layout", LayoutVerdict | NotRun, Needs.LAYOUTS, lambda case: check(case.context, case.run)),)
+KINDS = (
+    CheckKind(
+        "layout", LayoutVerdict | NotRun, Needs.LAYOUTS, lambda case: check(case.context, case.run), order=30,
+        says="every device holds the index range that the spec promises",
+    ),
+)  # fmt: skip

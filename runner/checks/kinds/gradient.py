@@ -47,6 +47,7 @@ def check(context: Context, run: ProgramRun) -> GradientVerdict:
 KINDS = (
     CheckKind(
         "gradient", GradientVerdict | NotRun, Needs.VALUES, lambda case: check(case.context, case.run),
-        applies=lambda experiment, program: experiment.alone(program.section).grad is not None,
+        order=60, applies=lambda experiment, program: experiment.alone(program.section).grad is not None,
+        says="differences of the NumPy reference confirm the oracle of the gradients",
     ),
 )  # fmt: skip

@@ -48,6 +48,7 @@ def check(context: Context, run: ProgramRun) -> ReplicasVerdict:
 KINDS = (
     CheckKind(
         "replicas", ReplicasVerdict | NotRun, Needs.VALUES, lambda case: check(case.context, case.run),
-        excused=excused_by_outputs, of_mutants=True,
+        order=40, excused=excused_by_outputs, of_mutants=True,
+        says="copies of one shard on different devices are bitwise equal",
     ),
 )  # fmt: skip

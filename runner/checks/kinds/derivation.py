@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from runner.checks import oracles, sections
+from runner.checks import oracles
 from runner.checks.context import Context
 from runner.checks.kind import CheckKind, Needs
+from runner.checks.kinds import sections
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.record.verdicts import Judged, NotRun
@@ -48,6 +49,7 @@ def check(context: Context, derived: Experiment, floats: Floats) -> Judged | Not
 KINDS = (
     CheckKind(
         "derivation", Judged | NotRun, Needs.LINES, lambda case: check(case.context, *case.derived),
-        applies=lambda _, program: program is Program.DERIVED,
+        order=80, applies=lambda _, program: program is Program.DERIVED,
+        says="for `derived`: its lines, interpreted, equal `graph` in float64",
     ),
 )  # fmt: skip

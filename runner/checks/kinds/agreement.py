@@ -112,6 +112,7 @@ def _beside(
 KINDS = (
     CheckKind(
         "agreement", AgreementVerdict | LeftOut | NotRun, Needs.OTHERS,
-        lambda case: check(case.context, case.run, case.others, alike=case.alike),
+        lambda case: check(case.context, case.run, case.others, alike=case.alike), order=50,
+        says="the programs give the same results; if `sections` failed, those of one section",
     ),
 )  # fmt: skip

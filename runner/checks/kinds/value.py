@@ -22,7 +22,8 @@ from runner.checks.context import Context
 from runner.checks.kind import CheckKind, Needs
 from runner.checks.whole import Whole, as_a_whole
 from runner.experiment.model import Section
-from runner.link.target import DeviceShard, Output, ProgramRun
+from runner.layout import first_holders
+from runner.link.target import DeviceShard, Output, ProgramRun, Ranges
 from runner.record.verdicts import (
     DecidingLine,
     Measure,
@@ -234,13 +235,13 @@ def _as_a_whole(context: Context, section: Section, name: str, output: Output, a
 def _differences(
     context: Context, section: Section, name: str, output: Output, allowed: Tolerance
 ) -> list[tuple[DeviceShard, Difference]]:
-    done: dict[tuple[int, int, int], Difference] = {}
+    done: dict[tuple[int, int, Ranges], Difference] = {}
     differences: list[tuple[DeviceShard, Difference]] = []
+    # Slices of an oracle's value are new objects; those of one object and one range are equal.
+    holders = first_holders(context.oracle(section).values[name])
     for part in output.held:
         expected = context.expected(section, name, part.position, part.ranges)
-        # Slices of an oracle's value are new objects; those of one object and one range are equal.
-        values = context.oracle(section).values[name]
-        key = (part.copy, id(values[part.position if section == "per_device" else 0]), hash(part.ranges))
+        key = (part.copy, holders[part.position if section == "per_device" else 0], part.ranges)
         if key not in done:
             beside = context.beside(section, name, part.position, part.ranges)
             done[key] = difference(part.value, expected, output.dtype, allowed, beside)
@@ -270,6 +271,8 @@ def _known(
 KINDS = (
     CheckKind(
         "value", ValueVerdict | NotRun, Needs.VALUES, lambda case: check(case.context, case.run),
-        excused=_excused, of_mutants=True,
+        order=20, excused=_excused, of_mutants=True,
+        says="every device's shard equals the oracle of the section from which the program is written, within "
+        "[a measured tolerance](record.md#the-tolerance)",
     ),
 )  # fmt: skip

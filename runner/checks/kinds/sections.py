@@ -5,6 +5,7 @@ It needs no program: it does not depend on JAX, and holds even if JAX supports n
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,7 +16,7 @@ from runner.checks.compare import EXCUSED, SAME, Alternatives, Difference, Toler
 from runner.checks.context import Context
 from runner.checks.kind import CheckKind, Needs
 from runner.experiment.model import Experiment
-from runner.layout import Layout
+from runner.layout import Layout, distinct, first_holders
 from runner.record.verdicts import DecidingLine, NotRun, Outcome, SectionsOutput, SectionsVerdict, Undecided
 from runner.reference import PerDevice, magnitude
 from runner.reference.rounding import SAFETY_OF_FLOAT64
@@ -136,9 +137,9 @@ def compare(
     kind = dtype if exact else "complex128" if dtypes.dtype(dtype).kind == "complex" else "float64"
     total, devices = SAME, list[int]()
     done: dict[tuple[int, tuple[tuple[int, int], ...]], Difference] = {}
-    for position in range(layout.mesh.size):
+    for position, first in enumerate(first_holders(per_device)):
         at = layout.index(position)
-        key = (id(per_device[position]), layout.ranges(position))
+        key = (first, layout.ranges(position))
         if key not in done:
             beside = _beside(context, name, position)
             done[key] = difference(per_device[position], np.asarray(graph[0])[at], kind, allowed, beside)
@@ -159,13 +160,11 @@ def agree(context: Context, name: str, wanted: PerDevice, actual: PerDevice, los
     wide = None if dtype.exact else np.complex128 if dtype.kind == "complex" else np.float64
     kind = dtype.name if wide is None else np.dtype(wide).name
     allowed = Tolerance(0.0, 0.0 if dtype.exact else ROUGH * magnitude(wanted) + SAFETY_OF_FLOAT64 * lost)
-    done: dict[tuple[int, int], bool] = {}
-    for position in range(layout.mesh.size):
-        ranges = hash(layout.ranges(position))
-        key = (
-            ranges if len(actual) == 1 else id(actual[position]),
-            ranges if len(wanted) == 1 else id(wanted[position]),
-        )
+    # Of a value that one device has whole, each device has a part of its own.
+    blocks = [layout.block(position) for position in range(layout.mesh.size)]
+    holders = [blocks if len(value) == 1 else first_holders(value) for value in (actual, wanted)]
+    done: dict[tuple[Hashable, ...], bool] = {}
+    for position, key in enumerate(zip(*holders, strict=True)):
         if key not in done:
             a, b = (
                 _part(np.asarray(value[0]), layout, position) if len(value) == 1 else np.asarray(value[position])
@@ -215,7 +214,7 @@ def _held(values: list[np.ndarray], dtype: dtypes.DType) -> bool:
     with np.errstate(all="ignore"):
         return all(
             np.array_equal(np.asarray(value).astype(dtype.numpy).astype(np.asarray(value).dtype), value, equal_nan=True)
-            for value in {id(value): value for value in values}.values()
+            for value in distinct(values)
         )
 
 
@@ -241,4 +240,11 @@ def _beside(context: Context, name: str, position: int) -> Alternatives | None:
     return Alternatives(np.asarray(low), np.asarray(high), alternatives=tuple(alternatives))
 
 
-KINDS = (CheckKind("sections", SectionsVerdict | NotRun, Needs.FILE, of_mutants=True),)
+KINDS = (
+    CheckKind(
+        "sections", SectionsVerdict | NotRun, Needs.FILE, order=0, of_mutants=True,
+        says="`graph` and `per_device` are equal in float64: one check of the experiment, not of a program. With "
+        "programs of `graph` only (`program=auto`), `per_device` is not read and the check is not run, so layouts can "
+        "be swept for which `per_device` was not written",
+    ),
+)  # fmt: skip

@@ -137,7 +137,8 @@ def fit(context: Context) -> None:
 KINDS = (
     CheckKind(
         "values", PinnedVerdict | NotRun, Needs.VALUES, lambda case: check(case.context, case.run),
-        applies=lambda experiment, _: bool(experiment.values), excused=excused_by_outputs, of_mutants=True,
+        order=70, applies=lambda experiment, _: bool(experiment.values), excused=excused_by_outputs, of_mutants=True,
+        says="the outputs are the pinned numbers",
         own_dims="the file pins them for its own dims",
     ),
 )  # fmt: skip

@@ -31,4 +31,9 @@ def _words(text: str) -> str:
     return " ".join(text.split())
 
 
-KINDS = (CheckKind("invalid", RefusalVerdict, Needs.FILE),)
+KINDS = (
+    CheckKind(
+        "invalid", RefusalVerdict, Needs.FILE, order=10,
+        says="the experiment is refused, as `expect.invalid` says: one check of the experiment, and its only one",
+    ),
+)  # fmt: skip

@@ -100,6 +100,10 @@ def _serve() -> None:
     there = set(sys.modules)
     for name in _OF_WORKERS:
         importlib.import_module(name)
+    from tests import quick
+
+    if os.environ.keys() >= quick.ENVIRONMENT.keys():
+        quick.compile_quickly()
 
     # If a command's own process imports JAX, it does so again, which the tests detect.
     _WORKERS_OWN.update({name: sys.modules.pop(name) for name in set(sys.modules) - there if name.startswith(_HIDDEN)})

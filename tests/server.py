@@ -306,8 +306,8 @@ def _be(
         os.setpgid(0, 0)
         os.chdir(folder)
         os.environ.update(environment)
-        # JAX read its environment variables when it was imported.
-        _Spare.waiting = None if environment else _Spare()
+        # JAX and XLA read their variables when they were imported.
+        _Spare.waiting = None if any(name.startswith(("JAX_", "XLA_")) for name in environment) else _Spare()
         warnings.simplefilter("error")
         sys.warnoptions.append("error")
         nothing = os.open(os.devnull, os.O_RDONLY)

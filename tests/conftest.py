@@ -44,6 +44,7 @@ LARGE = (
     "mamba_sequence_parallel",
     "scanned_layers",
     "circular_pipeline",
+    "expert_parallel_moe",
     "top2_moe",
     "ring_attention",
     "sequence_parallel",

@@ -88,6 +88,9 @@ class Here(Worker):
     def ended(self, name: str = "the process") -> str:
         return f"{name} ended with status 0"
 
+    def dismiss(self) -> None:
+        """Do nothing: there is no process."""
+
     def kill(self) -> None:
         """Do nothing: there is no process."""
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests import here
+from tests import quick
 from tests.server import Done, command
 
 ROOT = Path(__file__).parent.parent
@@ -31,7 +31,7 @@ def run_whole(*arguments: str, folder: Path = ROOT, **environment: str) -> subpr
 
     It compiles as users do, also where the session's other processes leave LLVM's optimization out.
     """
-    inherited = {name: value for name, value in os.environ.items() if name not in here.QUICK}
+    inherited = {name: value for name, value in os.environ.items() if name not in quick.ENVIRONMENT}
     return subprocess.run(
         [sys.executable, "-W", "error", "-m", "runner", *arguments],
         cwd=folder,

@@ -10,12 +10,12 @@ from typing import Any
 import jax
 import pytest
 
-from tests import here
+from tests import here, quick
 from tests.server import TIMED
 
 jax.config.update("jax_num_cpu_devices", 9)
 # xdist's processes inherit the setting as a variable; `tests/here.py` alone says when their own JAX has it.
-jax.config.update(here.UNOPTIMIZED, False)
+jax.config.update(quick.UNOPTIMIZED, False)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -31,7 +31,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # Sessions with the `whole` tests compile with XLA's defaults, and `run_whole` does so in all sessions.
     here.OPTIMIZED = config.option.markexpr != "not whole"
     if not here.OPTIMIZED:
-        os.environ.update(here.QUICK)
+        os.environ.update(quick.ENVIRONMENT)
+        quick.compile_quickly()
         config.pluginmanager.register(_Sampled())
 
 
@@ -43,6 +44,7 @@ LARGE = (
     "mamba_sequence_parallel",
     "scanned_layers",
     "circular_pipeline",
+    "expert_parallel_moe",
     "top2_moe",
     "ring_attention",
     "sequence_parallel",

@@ -22,18 +22,11 @@ from runner.link.events import WorkerEvent, encoded, heard
 from runner.link.process import Worker
 from runner.worker import calls, shared, warm
 from runner.worker import job as jobs
+from tests import quick
 
 _OF_THE_PROCESS = ("jax_platforms", "jax_num_cpu_devices")
-UNOPTIMIZED = "jax_disable_most_optimizations"
-"""JAX's setting that switches LLVM's optimization off."""
-
-QUICK = {UNOPTIMIZED.upper(): "1"}
-"""The environment variables with which other processes compile like this one: XLA partitions, fuses and schedules in
-either case."""
-
 OPTIMIZED = True
-"""Whether LLVM optimizes what is compiled, a third to half of a compilation; `conftest.py` says which sessions
-leave it out."""
+"""Whether LLVM optimizes what is compiled; `conftest.py` says which sessions leave it out."""
 
 
 @contextlib.contextmanager
@@ -46,7 +39,7 @@ def configurable() -> Iterator[None]:
     bytecode = sys.dont_write_bytecode
 
     def update(name: str, value: Any) -> None:
-        if name not in (*_OF_THE_PROCESS, UNOPTIMIZED):
+        if name not in (*_OF_THE_PROCESS, quick.UNOPTIMIZED):
             before.setdefault(name, jax.config.values[name])
             genuine(name, value)
 
@@ -56,10 +49,10 @@ def configurable() -> Iterator[None]:
             mock.patch.object(calls, "configure", update),
             mock.patch.object(warm, "simulate"),
         ):
-            genuine(UNOPTIMIZED, not OPTIMIZED)
+            genuine(quick.UNOPTIMIZED, not OPTIMIZED)
             yield
     finally:
-        genuine(UNOPTIMIZED, False)
+        genuine(quick.UNOPTIMIZED, False)
         sys.dont_write_bytecode = bytecode
         for name, value in before.items():
             genuine(name, value)
@@ -94,6 +87,9 @@ class Here(Worker):
 
     def ended(self, name: str = "the process") -> str:
         return f"{name} ended with status 0"
+
+    def dismiss(self) -> None:
+        """Do nothing: there is no process."""
 
     def kill(self) -> None:
         """Do nothing: there is no process."""

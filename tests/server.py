@@ -100,6 +100,10 @@ def _serve() -> None:
     there = set(sys.modules)
     for name in _OF_WORKERS:
         importlib.import_module(name)
+    from tests import quick
+
+    if os.environ.keys() >= quick.ENVIRONMENT.keys():
+        quick.compile_quickly()
 
     # If a command's own process imports JAX, it does so again, which the tests detect.
     _WORKERS_OWN.update({name: sys.modules.pop(name) for name in set(sys.modules) - there if name.startswith(_HIDDEN)})
@@ -302,8 +306,8 @@ def _be(
         os.setpgid(0, 0)
         os.chdir(folder)
         os.environ.update(environment)
-        # JAX read its environment variables when it was imported.
-        _Spare.waiting = None if environment else _Spare()
+        # JAX and XLA read their variables when they were imported.
+        _Spare.waiting = None if any(name.startswith(("JAX_", "XLA_")) for name in environment) else _Spare()
         warnings.simplefilter("error")
         sys.warnoptions.append("error")
         nothing = os.open(os.devnull, os.O_RDONLY)

@@ -14,10 +14,12 @@ import pytest
 from rich.console import Console
 
 import runner
+from runner.link import copied
 from runner.record.record import UnreadableRecord
 from runner.show import html
 from tests import evidence
 from tests.command import ROOT, run_command
+from tests.here import Here
 
 PAGE = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -171,7 +173,14 @@ def test_a_record_prints_what_its_run_printed(name: str, graph: str, show: str, 
     assert found.config_folders == [str(tmp_path)]
     # Errors are on a separate stream.
     assert sorted(str(found).splitlines()) == sorted([*ran.stdout.splitlines(), *ran.stderr.splitlines()])
-    assert runner.run(name, config_dir=tmp_path, folder=tmp_path / "again").config_folders == [str(tmp_path)]
+
+
+def test_a_run_records_its_config_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copied, "worker", Here)
+    (tmp_path / "experiment").mkdir()
+    text = SHOWN.replace("NAME", "one").replace("GRAPH", "A + B").replace("SHOW", "")
+    (tmp_path / "experiment" / "one.yaml").write_text(text)
+    assert runner.run("one", config_dir=tmp_path, folder=tmp_path / "out").config_folders == [str(tmp_path)]
 
 
 def test_a_notebook_shows_verdicts_faults_and_pictures() -> None:

@@ -453,7 +453,10 @@ def test_a_stranger_neither_delays_nor_joins_the_run(
 @pytest.mark.sample(2)
 @pytest.mark.usefixtures("keyed")
 @pytest.mark.parametrize("stranger", ["says nothing", "drop by drop", "has another key", "has the key and sends {}"])
-def test_strangers_do_not_extend_the_timeout_of_process_0(stranger: str, idle: Callable[[], Worker]) -> None:
+def test_strangers_do_not_extend_the_timeout_of_process_0(
+    stranger: str, idle: Callable[[], Worker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "_INTRODUCED", 2.0)
     meeting = Meeting(idle)
     visits = [visit(meeting.address, STRANGERS[stranger]) for _ in range(80)]
     began = time.monotonic()

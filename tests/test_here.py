@@ -14,7 +14,7 @@ from runner.flow import run as flow
 from runner.link.events import Finished
 from runner.link.workers import Workers
 from runner.worker import job
-from tests import harness
+from tests import harness, here, quick
 from tests.here import Here, loaded
 
 TEXT = """
@@ -32,7 +32,9 @@ def configuration() -> list[Any]:
     return [getattr(jax.config, name) for name in names]
 
 
-def test_the_record_equals_that_of_a_separate_worker(tmp_path: Path) -> None:
+def test_the_record_equals_that_of_a_separate_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not here.OPTIMIZED:
+        monkeypatch.setenv("XLA_FLAGS", quick.FLAGS)
     given, told = harness.config(TEXT), []
     for name, worker in (("here", Here()), ("there", None)):
         (tmp_path / name).mkdir()

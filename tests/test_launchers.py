@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.command import recorded, run_whole
+from tests.command import recorded, run_command, run_whole
 
 SWEEP = (
     "-m",
@@ -40,7 +40,7 @@ def test_each_point_has_a_record_and_a_row_in_the_table(launcher: tuple[str, ...
         assert [row["status"] for row in csv.DictReader(file)] == ["passed", "invalid"]
     left = tmp_path / "out" / "0" / "kept"
     left.touch()
-    asked = run_whole("resume=out", folder=tmp_path)
+    asked = run_command("resume=out", folder=tmp_path)
     assert asked.returncode == 2
     assert "if the sweep is to have it, type it too" in asked.stderr
     resumed = run_whole("resume=out", *launcher, folder=tmp_path)

@@ -899,7 +899,7 @@ def assert_agrees(expected, actual, wide, coarsest=0.0):
     np.testing.assert_allclose(found, expected, rtol=rtol, atol=rtol * largest)
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("name", ROWS)
 @settings(max_examples=8, deadline=None, derandomize=True, database=None, phases=[Phase.generate])
 @given(data=st.data())

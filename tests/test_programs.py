@@ -434,10 +434,11 @@ def test_programs_agree_with_the_oracles(case, tmp_path):
     assert outcome.types.unsupported == {}
     assert set(outcome.runs) == programs
     assert outcome.failures() == []
-    for program in outcome.sources:
-        with loaded(tmp_path / f"program_{program}.py") as module, contextlib.redirect_stdout(io.StringIO()) as printed:
-            module.main()
-        assert all(f"{name}  " in printed.getvalue() for name in outcome.experiment.outputs)
+    # Its `main` compiles a program once more; each case tries another program's.
+    program = list(outcome.sources)[list(CASES).index(case) // 2 % len(outcome.sources)]
+    with loaded(tmp_path / f"program_{program}.py") as module, contextlib.redirect_stdout(io.StringIO()) as printed:
+        module.main()
+    assert all(f"{name}  " in printed.getvalue() for name in outcome.experiment.outputs)
 
 
 DTYPES = (

@@ -6,12 +6,14 @@ import html
 import os
 import re
 import runpy
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests import server
 from tests.command import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -32,6 +34,10 @@ def settled(text: str) -> str:
 
 def printed(command: str, folder: Path) -> str:
     """Return the output of a command of the README, with `python` as this interpreter."""
+    words = shlex.split(command)
+    if words[:3] == ["python", "-m", "runner"] and not any(word.startswith("target=") for word in words):
+        done = server.command(folder, *words[3:])
+        return done.stdout + done.stderr
     command = re.sub(r"^python ", f"{sys.executable} ", command)
     # A script that makes JAX arrays looks for a TPU if libtpu is installed, as for these tests.
     env = os.environ | {"JAX_PLATFORMS": "cpu"}

@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 
 import runner
 from runner import __version__, codec
+from runner.link import copied
 from runner.record import files, record
 from runner.record.model import (
     CompiledProgram,
@@ -38,6 +39,7 @@ from runner.record.model import (
 from runner.record.verdicts import Checks, FileChecks
 from tests import evidence
 from tests.command import EXPERIMENTS, LARGE, ROOT, SMALLER, run_command
+from tests.here import Here
 
 
 def test_a_file_replaces_the_old_one_and_nothing_else_is_left(tmp_path: Path) -> None:
@@ -193,7 +195,10 @@ def classes(value: Any) -> Any:
 
 @pytest.mark.sample(31)
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_the_record_of_a_run_is_the_one_that_is_read(name: str, tmp_path: Path) -> None:
+def test_the_record_of_a_run_is_the_one_that_is_read(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copied, "worker", Here)
     overrides = SMALLER if name in LARGE else ()
     found = runner.run(name, overrides, folder=tmp_path)
     assert runner.read(tmp_path) == found

@@ -70,7 +70,7 @@ def message(experiment: Experiment, folder: Path) -> str:
     return "\n".join(diagnosis.diagnose(context, refused, SECONDS))
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: seed.name)
 def test_a_mistake_is_noticed_and_reported_with_its_line(seed: Seed, tmp_path: Path) -> None:
     assert ELSEWHERE.get(seed.name, seed.place) in message(read_seed(seed, tmp_path), tmp_path)

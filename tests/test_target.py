@@ -296,6 +296,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
 def test_a_worker_ends_with_its_parent_even_while_no_python_runs(how: signal.Signals) -> None:
     command = [sys.executable, "-c", PARENT.format(busy=BUSY)]

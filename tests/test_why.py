@@ -20,6 +20,7 @@ from runner.why import least
 from runner.why.reasons import explained
 from tests import harness
 from tests.command import ROOT, run_command
+from tests.conftest import LARGE
 from tests.evidence import collective
 
 MLP = """
@@ -198,7 +199,9 @@ although neither needs one.
 
 
 @pytest.mark.sample(24)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.whole) if name in LARGE else name for name in NAMES]
+)
 def test_shipped_experiments_are_explained(name: str, tmp_path: Path) -> None:
     for program, each in collectives(name, tmp_path):
         assert each.why is not None

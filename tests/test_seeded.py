@@ -91,17 +91,17 @@ def seed(name: str) -> Seed:
     [
         (
             "stale_weight",
-            "PLACE: w1 stands where w2 is meant: with tanh(h_3 @ w2) it equals the graph",
+            "PLACE: w1 stands where w2 is meant: with tanh(h @ w2) it equals the graph",
         ),
         (
             "causal_by_local_position",
-            "the term axis_index('data') * 4 is left out in PLACE: with axis_index('data') * 4 + iota('int32', 4) "
-            "it equals the graph",
+            "the term axis_index('data') * 4 is left out in PLACE: with axis_index('data') * 4 + "
+            "jnp.arange(q.shape[0]) it equals the graph",
         ),
         (
             "noise",
             "the fold_in of axis_index('data') into a key is left out in PLACE: "
-            "with fold_in(key(squeeze(seed, 0)), axis_index('data')) it equals the graph",
+            "with fold_in(jax.random.key(seed[0]), axis_index('data')) it equals the graph",
         ),
         (
             "cumulative",

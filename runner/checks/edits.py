@@ -17,6 +17,7 @@ from typing import TypeAlias, TypeGuard
 from runner.checks import inscribed
 from runner.experiment.lines import Flat, Line, Loop, Node, Statement, expressions, flat, inside, with_inside
 from runner.experiment.model import Experiment, Section
+from runner.experiment.source_text import NO_SOURCE, SourceText
 from runner.faults import Key
 from runner.graph.source import Frame
 from runner.graph.term import Apply, Name, Term, children, name_of, substituted, swapped
@@ -87,6 +88,7 @@ class EditSite:
     - `named`: its name in messages; `places`: every line of the section that it stands for, with its position.
     - `frame`: its place in the user's file, for a line read from Python.
     - `given`: the names that no line before it gives: parameters, and what a repeat carries.
+    - `source`: how the user's Python spells the values of its function.
     """
 
     path: tuple[str, ...]
@@ -97,6 +99,7 @@ class EditSite:
     places: tuple[tuple[Position, Node], ...] = ()
     frame: Frame | None = None
     given: tuple[str, ...] = ()
+    source: SourceText = NO_SOURCE
 
     @property
     def name(self) -> str:
@@ -108,15 +111,16 @@ class EditSite:
         return self.places[0][1].line.label
 
     def text(self, term: Term) -> str:
-        """The text of a part for messages, with values of the same Python line written out."""
-        return text(self.written_out(term))
+        """The text of a part for messages: of a line of Python, as the source has it."""
+        return self.source.of(self.written_out(term))
 
     def written_out(self, term: Term) -> Term:
-        """A part in which the names of other values of the same Python line are replaced by their expressions."""
+        """A part in which values of the same Python line that its source does not name are written out."""
 
         def same_line(name: str) -> Term | None:
             before = self.before.get(name)
-            return None if before is None or before.frame != self.frame else before.whole
+            unnamed = before is not None and before.frame == self.frame and name not in self.source.spelled
+            return before.whole if before is not None and unnamed else None
 
         return term if self.frame is None else substituted(term, same_line)
 
@@ -214,11 +218,15 @@ class Edits:
 
 @dataclass(frozen=True)
 class _Around:
-    """The names in scope for the lines of a section, a function or a repeat, and the lines that give them."""
+    """The names in scope for the lines of a section, a function or a repeat, and the lines that give them.
+
+    `source`: how the user's Python spells the values of the function.
+    """
 
     given: tuple[str, ...] = ()
     before: dict[str, Before] = field(default_factory=dict[str, Before])
     index: str | None = None
+    source: SourceText = NO_SOURCE
 
 
 @dataclass(frozen=True)
@@ -247,10 +255,13 @@ class _SiteReader:
                 around.before[site.label] = Before(site.term, site.frame, site.written_out(site.term))
             elif isinstance(statement, Loop):
                 given = (*around.given, *statement.given)
-                yield from self.sites(statement.body, terms, here, _Around(given, dict(around.before), statement.index))
+                within = _Around(given, dict(around.before), statement.index, around.source)
+                yield from self.sites(statement.body, terms, here, within)
             else:
                 parameters = tuple(name for name, _ in statement.call.arguments)
-                yield from self.sites(inside(statement), None, here, _Around(parameters, index=around.index))
+                source = self.experiment.imports.source_text(statement.call)
+                within = _Around(parameters, index=around.index, source=source)
+                yield from self.sites(inside(statement), None, here, within)
                 if terms is not None:
                     around.before.update((give.name, Before(terms[give.line])) for give in statement.gives)
 
@@ -262,7 +273,7 @@ class _SiteReader:
         places = ((position, node),)
         return EditSite(
             path, node.expression.term, dict(around.before), around.index, str(frame or named), places, frame,
-            around.given,
+            around.given, around.source,
         )  # fmt: skip
 
 

@@ -330,13 +330,19 @@ class Git:
 
 @dataclass(kw_only=True)
 class Environment:
-    """Versions; those of JAX are null if it was not imported."""
+    """Versions; those of JAX are null if it was not imported.
+
+    - `worker`: whether the process that ran the programs was a `copy` of the calling one, or a `new` one, and
+      `worker_reason` why it was not a copy, if one was asked for; null if there was none, or several.
+    """
 
     jax: str | None
     jaxlib: str | None
     python: str
     runner: str
     git: Git | None
+    worker: Literal["copy", "new"] | None = None
+    worker_reason: str | None = None
 
 
 @dataclass(kw_only=True)

@@ -21,12 +21,18 @@ from runner.experiment.source_text import NO_SOURCE, SourceText
 from runner.faults import Key
 from runner.graph.source import Frame
 from runner.graph.term import Apply, Name, Term, children, name_of, substituted, swapped
-from runner.language.parts import called
+from runner.language.parts import called, parts
 from runner.language.printing import text
 from runner.language.syntax import Expression
 
 Position: TypeAlias = tuple[int, ...]
 """The position of a statement in a section: its number, then its number within the enclosing statement, and so on."""
+
+
+_SLICES = ("dynamic_slice", "dynamic_slice_in_dim", "dynamic_index_in_dim")
+
+_IN_ONE_COPY = 3.0
+"""The penalty in rank of an edit of one copy of a line of Python that was traced several times."""
 
 
 @dataclass(frozen=True)
@@ -155,6 +161,12 @@ class Edits:
         self.sites = _by_line(reading.sites(self._statements, terms, (), _Around(arrays)))
         self.loops = list(_loops(self._statements, ()))
 
+    @cached_property
+    def sliced(self) -> frozenset[str]:
+        """The texts of what a dynamic slice takes a part of."""
+        slices = (part for site in self.sites for part in parts(site.term) if isinstance(part, Apply))
+        return frozenset(text(part.operands[0]) for part in slices if part.operation in _SLICES)
+
     def edit(self, site: EditSite, old: Term, new: Term, kind: str, mend: str, rank: float) -> Edit:
         """The section with `new` in the place of `old`."""
         term = swapped(site.term, old, new)
@@ -180,24 +192,29 @@ class Edits:
             key=(*loop.line.written(self.section)[0], "repeat"), text=steps, frame=frame,
         )  # fmt: skip
 
-    def in_all_copies(self, edits: Iterable[Edit]) -> Iterator[Edit]:
-        """The edits of Python lines that were traced several times, in a loop of Python or a helper: made in each copy.
+    def in_all_copies(self, edits: Sequence[Edit]) -> list[Edit]:
+        """The edits, and those of Python lines that were traced several times, in a loop of Python or a helper, made in
+        each copy; in a single copy they are unlikelier, since the line stands for all.
 
         Copies differ in the numbers at the ends of their names.
         """
-        copies: dict[tuple[object, ...], list[Edit]] = {}
-        for edit in edits:
+        copies: dict[tuple[object, ...], list[int]] = {}
+        for number, edit in enumerate(edits):
             if edit.frame is not None and edit.edited:
-                copies.setdefault((edit.frame, edit.kind, *map(_unnumbered, (edit.before, edit.after))), []).append(
-                    edit
-                )
-        for same in copies.values():
+                key = (edit.frame, edit.kind, *map(_unnumbered, (edit.before, edit.after)))
+                copies.setdefault(key, []).append(number)
+        ranked = [*edits]
+        for numbers in copies.values():
+            same = [edits[number] for number in numbers]
             places = [position for edit in same for position, _ in edit.edited]
             if len(same) < 2 or len({*places}) < len(places):
                 continue
+            for number in numbers:
+                ranked[number] = replace(edits[number], rank=edits[number].rank + _IN_ONE_COPY)
             written, first = self._with([each for edit in same for each in edit.edited])
             others = tuple((edit.key, edit.text) for edit in same[1:])
-            yield replace(same[0], written=written, first=first, others=others, rank=same[0].rank + 0.1)
+            ranked.append(replace(same[0], written=written, first=first, others=others, rank=same[0].rank + 0.1))
+        return ranked
 
     def _with(
         self, edited: Sequence[tuple[Position, Node | Loop[Statement]]]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import string
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from runner import codec
@@ -19,7 +20,8 @@ from runner.experiment.lines import Invocation, Line, Statement, enclosed
 from runner.experiment.source_text import NO_SOURCE, SourceText
 from runner.experiment.written import BOTH
 from runner.graph.source import Frame, FunctionCall
-from runner.graph.term import Name, substituted
+from runner.graph.term import Name, Term, substituted
+from runner.language.check import canonical
 from runner.language.printing import text
 from runner.language.syntax import parse
 
@@ -86,6 +88,11 @@ class Imported:
     constraints: Mapping[str, str] = field(default_factory=dict[str, str])
     spelled: Mapping[str, str] = field(default_factory=dict[str, str])
 
+    @cached_property
+    def spellings(self) -> Mapping[Term, str]:
+        """`spelled` by terms, as the lines have them."""
+        return {canonical(parse(written)).term: source for written, source in self.spelled.items()}
+
     def text(self, parameters: Mapping[str, str]) -> str:
         """The expression that it returns, with these names for its parameters."""
         return string.Template(self.returned).substitute(parameters)
@@ -117,7 +124,8 @@ class Imports:
         if function is None:
             return NO_SOURCE
         paths = {name: self.paths[given] for name, given in call.arguments if given in self.paths}
-        return SourceText(function.spelled, function.frames, paths)
+        spelled = {text(term): source for term, source in function.spellings.items()}
+        return SourceText(spelled, function.frames, paths)
 
 
 def inside(statements: Iterable[Statement], imports: Imports) -> Iterator[tuple[Line, Invocation, Imported]]:
@@ -145,8 +153,8 @@ def source_text(statements: Iterable[Statement], imports: Imports) -> SourceText
     spelled: dict[str, str] = {}
     for invocation, function, lines in calls.values():
         names = {name: Name(given) for name, given in {**dict(invocation.call.arguments), **lines}.items()}
-        for written, source in function.spelled.items():
-            spelled.setdefault(text(substituted(parse(written).term, names.get)), source)
+        for term, source in function.spellings.items():
+            spelled.setdefault(text(substituted(term, names.get)), source)
     places = {str(line): frame for line, frame in frames(statements, imports).items()}
     return SourceText(spelled, places, imports.paths)
 

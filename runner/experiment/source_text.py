@@ -13,6 +13,7 @@ from functools import cached_property
 
 from runner.graph.source import Frame
 from runner.graph.term import Apply, Group, Lambda, Listed, Name, Slice, Term, mapped
+from runner.language.operations.arguments import AT
 from runner.language.printing import text
 
 _COMPOUND = (ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Lambda)
@@ -60,10 +61,11 @@ class SourceText:
             return Name(_enclosed(shown, alone=alone or term.name in self.paths))
         if isinstance(term, Apply | Group) and (source := self.spelled.get(text(term))) is not None:
             return Name(_enclosed(source, alone=alone))
-        inside = isinstance(term, Group | Lambda | Listed | Slice) or (
-            isinstance(term, Apply) and term.spelled == "call"
-        )
-        return mapped(term, lambda part: self._shown(part, alone=inside))
+        call = isinstance(term, Apply) and term.spelled == "call"
+        inside = call or isinstance(term, Group | Lambda | Listed | Slice)
+        # The array of an update is written before it, `x.at[0].set(y)`.
+        updated = term.operands[0] if isinstance(term, Apply) and term.operation.startswith(AT) else None
+        return mapped(term, lambda part: self._shown(part, alone=inside and part is not updated))
 
 
 NO_SOURCE = SourceText()

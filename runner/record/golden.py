@@ -80,9 +80,13 @@ def pinned(
 def _named(collectives: list[Pinned]) -> Iterator[str]:
     """Yield the lines and arrays that pinned collectives name."""
     for pins in collectives:
-        between = pins.get("between") or {}
-        lists = (pins.get("nodes"), pins.get("overlapped"), between.get("from"), between.get("to"), [pins["node"]])
-        yield from (name for names in lists for name in names or () if name is not None)
+        between: Mapping[str, list[str]] = pins.get("between") or {}
+        lists: tuple[list[str] | None, ...] = (
+            pins.get("nodes"), pins.get("overlapped"), between.get("from"), between.get("to"),
+        )  # fmt: skip
+        yield from (name for names in lists for name in names or ())
+        if pins["node"] is not None:
+            yield pins["node"]
 
 
 def _collectives(listed: list[Collective] | None) -> list[Pinned] | None:

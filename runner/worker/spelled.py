@@ -41,6 +41,8 @@ def spelled(equations: Sequence[Any], read: Sequence[Collection[Any]]) -> Mappin
         inside = {variable for at in run for variable in read[at]}
         given = [variable for at in run for variable in equations[at].outvars if variable not in inside]
         text, variables = _source(frame)
+        if not text:
+            continue
         if len(given) == 1:
             sources[given[0]] = SourceOf(text, variables[0] if len(variables) == 1 else "")
         elif len(given) == len(variables):
@@ -49,8 +51,12 @@ def spelled(equations: Sequence[Any], read: Sequence[Collection[Any]]) -> Mappin
 
 
 def _frame(equation: Any) -> UserFrame | None:
-    """The place of an equation's expression; None for a derivative, whose place is that of what is differentiated."""
-    if "transpose(" in str(equation.source_info.name_stack):
+    """The place of an equation's expression; None where it may be of a derivative.
+
+    A derivative has the place of what is differentiated, and may keep `cos(x)` in the place of `sin(x)`.
+    """
+    stack = str(equation.source_info.name_stack)
+    if "transpose(" in stack or "jvp(" in stack:
         return None
     frame = user_frame(equation.source_info)
     return frame if frame is not None and frame.last_column > 0 else None

@@ -120,6 +120,7 @@ def test_a_library_that_has_started_threads_prevents_the_copy(monkeypatch: pytes
     monkeypatch.setattr(copied, "_Copy", _Unused)
     worker = Worker(COMMAND, start=copied.started)
     assert isinstance(worker._process, subprocess.Popen)
+    assert worker.launch is not None
     assert worker.launch[1:] == (False, "a library has started threads")
     assert _Unused.ended == ["killed", "waited", "closed"]
     worker.close()

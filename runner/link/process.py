@@ -82,6 +82,9 @@ def spawned(
 class Worker:
     """One worker process, started before its job is known, so that it loads its modules while the input is read."""
 
+    launch: Launch | None = None
+    """How it was started; None for one that is no process."""
+
     def __init__(
         self, command: Sequence[str] = COMMAND, membership: Sequence[str] = (), start: Start = spawned
     ) -> None:
@@ -89,12 +92,12 @@ class Worker:
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
         self._scratch = scratch.Folder()
         """The folder of the process's temporary files: libtpu leaves its logs there."""
-        self.launch = start(
+        launch = start(
             [*command, str(os.getpid()), *membership],
             self._stderr,
             {**os.environ, "TMPDIR": str(self._scratch.path)},
         )
-        self._process = self.launch.process
+        self.launch, self._process = launch, launch.process
         self._events: queue.Queue[Said | Exception | None] = queue.Queue()
         self._hear: Hear = self._events.put
         self._strays: list[str] = []

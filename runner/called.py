@@ -130,6 +130,13 @@ def _called(own, arrays):
     global _function, _operands, _reference, _mesh
     try:
         return _given(_function if own else _reference, arrays)
+    except RuntimeError as error:
+        if _NO_CONTEXT not in str(error):
+            raise
+        raise RuntimeError(
+            "a jit inside has PartitionSpecs as in_shardings or out_shardings, for which JAX takes the mesh from a "
+            "context; here there is none: give it NamedShardings, NamedSharding(mesh, P(...))"
+        ) from error
     except ValueError as error:
         # Operands whose types have shardings on Explicit axes, as a shard_map asks for, only `explicit` gives.
         if _Unpickler.auto or not any(text in str(error) for text in _EXPLICIT):
@@ -151,6 +158,7 @@ def _given(function, arrays):
         return jax.tree.map(lambda x: _array(jax.numpy.asarray(x) if isinstance(x, _NUMBERS) else x), result)
 
 
+_NO_CONTEXT = "requires a non-empty mesh in context"
 _EXPLICIT = ("does not match the specs of the input", "should match the aval mesh")
 _NUMBERS = (bool, int, float, complex)
 operands = [jax.tree.map(_array, operand) for operand in _operands]
@@ -194,10 +202,12 @@ def experiment(
             f"the operands are a tuple, runner.check({_name(function)}, (x, w)), not {_described(operands)}"
         )
     leaves, shardings, laid_out = _leaves(function, operands)
-    axes = _axes(mesh, shardings)
+    context = _context()
+    axes = _axes(mesh, shardings, context)
     specs = laid_out if in_specs is None else _specs(in_specs, len(operands))
+    called = _on_mesh(function, axes)
     try:
-        pickled = _pickled(_settings(), _nodes(), (function, tuple(operands), specs, out_specs, reference, _context()))
+        pickled = _pickled(_settings(), _nodes(), (called, tuple(operands), specs, out_specs, reference, context))
     except Exception as error:  # A pickled object's own code may raise anything.
         message = f"{_name(function)} cannot be given to another process: {type(error).__name__}: {error}"
         raise Unpicklable(message) from error
@@ -249,9 +259,51 @@ def _specs(specs: Any, count: int) -> tuple[Any, ...]:
 
 
 def _context() -> Any:
-    """The caller's ambient mesh: that of `jax.set_mesh`, an empty one, or None without JAX."""
+    """The caller's ambient mesh: that of `jax.set_mesh` or of `with mesh:`, an empty one, or None without JAX."""
     jax: Any = sys.modules.get("jax")
-    return None if jax is None else jax.sharding.get_abstract_mesh()
+    if jax is None:
+        return None
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.axis_names:
+        return mesh
+    # JAX has no public access to the mesh of the older `with mesh:`.
+    resources: Any = getattr(importlib.import_module("jax._src.mesh"), "thread_resources", None)
+    return mesh if resources is None else resources.env.physical_mesh.abstract_mesh
+
+
+def _on_mesh(function: Any, axes: Mapping[str, int]) -> Any:
+    """The function; one that is jitted with PartitionSpecs, with these on a mesh of `axes`.
+
+    JAX takes the mesh of PartitionSpecs from a context that cannot be set within a trace. Raises `ValueError` for an
+    axis that the mesh does not have.
+    """
+    info, jax = getattr(function, "_jit_info", None), cast("Any", sys.modules.get("jax"))
+    if info is None:
+        return function
+    kind = jax.sharding.PartitionSpec
+    if not any(isinstance(part, kind) for part in (*info.in_shardings_leaves, *info.out_shardings_leaves)):
+        return function
+    types = (jax.sharding.AxisType.Auto,) * len(axes)
+    mesh = jax.sharding.AbstractMesh(tuple(axes.values()), tuple(axes), axis_types=types)
+
+    def placed(structure: Any, leaves: Sequence[Any]) -> Any:
+        return jax.tree.unflatten(structure, [on_mesh(part) if isinstance(part, kind) else part for part in leaves])
+
+    def on_mesh(spec: Any) -> Any:
+        try:
+            return jax.sharding.NamedSharding(mesh, spec)
+        except ValueError as error:
+            raise ValueError(
+                f"{getattr(function, '__name__', 'the function')} is jitted with {spec}; the mesh has {', '.join(axes)}"
+            ) from error
+
+    return jax.jit(
+        function.__wrapped__,
+        in_shardings=placed(info.in_shardings_treedef, info.in_shardings_leaves),
+        out_shardings=placed(info.out_shardings_treedef, info.out_shardings_leaves),
+        static_argnums=info.static_argnums,
+        static_argnames=info.static_argnames,
+    )
 
 
 def _settings() -> dict[str, Any]:
@@ -366,12 +418,20 @@ def _in_shardings(jax: Any, function: Any, arrays: tuple[Any, ...]) -> list[Any]
     return [part if is_given(part) else None for part in jax.tree.leaves(whole, is_leaf=is_given)]
 
 
-def _axes(mesh: Any, shardings: Sequence[Any]) -> dict[str, int]:
-    """Return the axis sizes of a mapping, a `Mesh`, an `AbstractMesh`, or the operands' mesh. Raises `ValueError`."""
+def _axes(mesh: Any, shardings: Sequence[Any], context: Any) -> dict[str, int]:
+    """Return the axis sizes of a mapping, a `Mesh`, an `AbstractMesh`, the operands' mesh, or else that of the context.
+
+    Raises `ValueError`.
+    """
     if mesh is None:
         mesh = next((own for each in shardings if (own := getattr(each, "mesh", None)) is not None), None)
+    if mesh is None and context is not None and context.axis_names:
+        mesh = context
     if mesh is None:
-        raise ValueError('no operand lies on a mesh, and none is given; give one: mesh={"data": 2, "model": 2}')
+        raise ValueError(
+            'no operand lies on a mesh, and none is given; give one: mesh={"data": 2, "model": 2}, or call within '
+            "jax.set_mesh(mesh)"
+        )
     sizes: object = cast("object", mesh) if isinstance(mesh, Mapping) else getattr(mesh, "shape", None)
     if not is_mapping(sizes) or not all(isinstance(size, int) for size in sizes.values()):
         raise ValueError(f'{mesh!r} is not a mesh; give names with sizes, such as {{"data": 2, "model": 2}}, or a Mesh')

@@ -63,10 +63,8 @@ class Sharded:
                 before = goldens.entry(goldens.read(file), place)
             except goldens.InvalidGolden as error:
                 pytest.fail(str(error), pytrace=False)
-            now = goldens.pinned(program)
-            changes = (
-                [] if before is None else differences.of_program(name, before, now, names.get(lines_of(name, names)))
-            )
+            now = goldens.pinned(program, names=names.get(lines_of(name, names)))
+            changes = [] if before is None else differences.of_program(name, before, now)
             if before is None or (changes and config.getoption("update_golden")):
                 goldens.pin(file, place, now)
             if before is None and not config.getoption("update_golden"):

@@ -93,6 +93,7 @@ def summary(function: Callable[..., Any], *operands: Any, **keys: Any) -> dict[s
         "arrays": sorted(record.arrays),
         "outputs": outputs,
         "log": words,
+        "worker": [record.environment.worker, record.environment.worker_reason],
     }
 
 

@@ -224,6 +224,28 @@ def test_a_function_that_changes_between_calls_is_refused(tmp_path: Path) -> Non
         )
 
 
+def test_a_function_jitted_with_partition_specs_is_on_the_mesh_of_the_context(tmp_path: Path) -> None:
+    jitted = functools.partial(jax.jit, in_shardings=({"w": P(None, "model")}, P("data")), out_shardings=P("data"))
+
+    def product(p: Any, x: Any) -> Any:
+        return x @ p["w"]
+
+    with jax.sharding.use_abstract_mesh(AbstractMesh((2, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)):
+        record = check(tmp_path / "context", jitted(product), {"w": W}, X, mesh=None)
+        assert record.status == "passed", record
+        assert record.mesh is not None
+        assert (record.mesh.axes, record.mesh.shape) == (["data", "model"], [2, 2])
+        assert record.collectives == {"all-gather": 1}, "out_shardings gather the columns"
+    given = check(tmp_path / "given", jitted(product), {"w": W}, X)
+    assert (given.status, given.collectives) == ("passed", record.collectives)
+    inner = jax.jit(jnp.cos, in_shardings=P("data"))
+    assert "a jit inside has PartitionSpecs as in_shardings" in message(
+        tmp_path / "inside", lambda x: inner(x) + 1, X, in_specs=P("data")
+    )
+    with pytest.raises(ValueError, match=r"^cos is jitted with P\('rows',\); the mesh has data, model$"):
+        check(tmp_path / "axis", jax.jit(jnp.cos, in_shardings=P("rows")), X)
+
+
 def test_jaxs_own_lines_are_not_the_users_wherever_jax_is_installed(tmp_path: Path) -> None:
     def product(x: Any) -> Any:
         return x @ x[:1]

@@ -41,6 +41,9 @@ def test_a_script_without_devices_is_copied(seen: dict[str, Any]) -> None:
     assert seen["workers"] == ["the worker is a copy of this process, which has imported JAX"] * 6
     assert seen["last"] == "the worker is a new process, since JAX has devices here"
     assert seen["results"]["afterwards"]["status"] == "passed"
+    assert [seen["results"][name]["worker"] for name in ("intruding", "ending", "afterwards")] == [
+        ["copy", None], ["copy", None], ["new", "JAX has devices here"],
+    ]  # fmt: skip
 
 
 def test_what_a_function_does_stays_in_the_copy(seen: dict[str, Any]) -> None:
@@ -117,6 +120,8 @@ def test_a_library_that_has_started_threads_prevents_the_copy(monkeypatch: pytes
     monkeypatch.setattr(copied, "_Copy", _Unused)
     worker = Worker(COMMAND, start=copied.started)
     assert isinstance(worker._process, subprocess.Popen)
+    assert worker.launch is not None
+    assert worker.launch[1:] == (False, "a library has started threads")
     assert _Unused.ended == ["killed", "waited", "closed"]
     worker.close()
 

@@ -306,7 +306,7 @@ def test_device_code_is_called_in_repeats_of_repeats(folder: Path, tmp_path: Pat
     permutes = [exchange.titled(node) for node in record.trace.nodes if node.collective]
     assert len(permutes) == 4
     assert all(title.startswith(f"{place} return jax.lax.ppermute") for title, _ in permutes)
-    assert all(expression.startswith("ppermute(") for _, expression in permutes)
+    assert all("ppermute(" in expression for _, expression in permutes)
 
 
 # Constraints of values inside of a function.

@@ -31,16 +31,10 @@ ELSEWHERE = {
     "loss_by_rows": "seeded.py:101 ",
     # The line only gives an array another name, which JAX does not see.
     "embedding_unshifted": "seeded.py:200 ",
-    # With the right axis, JAX's types require a proof that the copies are equal.
-    "gathered_over_other_axis": "seeded.py:246 ",
     # Neither keys nor values are gathered, so no single edit mends it; the line that reads them is named.
     "keys_not_gathered": "seeded.py:350 ",
-    # A slice of the shard, which dynamic_slice clamps, is right without the gather too.
-    "neighbour_slice": "seeded.py:391 ",
     # The maximum may be subtracted from the label's logit as well.
     "xent_top": "seeded.py:491 ",
-    # Without the last permutation the result is on the last device.
-    "pipeline_last": "seeded.py:527 ",
 }
 """The mistakes that are reported at another line than the one in which they were planted."""
 
@@ -79,7 +73,7 @@ def test_a_mistake_is_noticed_and_reported_with_its_line(seed: Seed, tmp_path: P
 def test_most_mistakes_are_reported_with_their_line() -> None:
     assert len(SEEDS) >= 30
     assert {*ELSEWHERE} < {seed.name for seed in SEEDS}
-    assert len(ELSEWHERE) <= 0.15 * len(SEEDS)
+    assert len(ELSEWHERE) <= 0.1 * len(SEEDS)
 
 
 def seed(name: str) -> Seed:
@@ -92,17 +86,17 @@ def seed(name: str) -> Seed:
     [
         (
             "stale_weight",
-            "PLACE: w1 stands where w2 is meant: with tanh(h_3 @ w2) it equals the graph",
+            "PLACE: w1 stands where w2 is meant: with tanh(h @ w2) it equals the graph",
         ),
         (
             "causal_by_local_position",
-            "the term axis_index('data') * 4 is left out in PLACE: with axis_index('data') * 4 + iota('int32', 4) "
-            "it equals the graph",
+            "the term axis_index('data') * 4 is left out in PLACE: with axis_index('data') * 4 + "
+            "jnp.arange(q.shape[0]) it equals the graph",
         ),
         (
             "noise",
             "the fold_in of axis_index('data') into a key is left out in PLACE: "
-            "with fold_in(key(squeeze(seed, 0)), axis_index('data')) it equals the graph",
+            "with fold_in(jax.random.key(seed[0]), axis_index('data')) it equals the graph",
         ),
         (
             "cumulative",

@@ -130,8 +130,7 @@ def _mend(context: Context, trial: Trial, refused: Refused | None, seconds: floa
         [replace(edit, rank=edit.rank + _INDICES * (edit.line in counting)) for edit in group] for group, _ in proposed
     )
     putting_back = [edit for edit in putting_back if edit.line not in counting or edit.kind != "collective"]
-    changed += edits.in_all_copies(changed)
-    putting_back += edits.in_all_copies(putting_back)
+    changed, putting_back = edits.in_all_copies(changed), edits.in_all_copies(putting_back)
     # The first edits are few; they are tried however long the others take.
     for edit in (*sorted(changed, key=_rank), *sorted(putting_back, key=_rank)):
         if time.perf_counter() - start > seconds:

@@ -17,15 +17,22 @@ from typing import TypeAlias, TypeGuard
 from runner.checks import inscribed
 from runner.experiment.lines import Flat, Line, Loop, Node, Statement, expressions, flat, inside, with_inside
 from runner.experiment.model import Experiment, Section
+from runner.experiment.source_text import NO_SOURCE, SourceText
 from runner.faults import Key
 from runner.graph.source import Frame
 from runner.graph.term import Apply, Name, Term, children, name_of, substituted, swapped
-from runner.language.parts import called
+from runner.language.parts import called, parts
 from runner.language.printing import text
 from runner.language.syntax import Expression
 
 Position: TypeAlias = tuple[int, ...]
 """The position of a statement in a section: its number, then its number within the enclosing statement, and so on."""
+
+
+_SLICES = ("dynamic_slice", "dynamic_slice_in_dim", "dynamic_index_in_dim")
+
+_IN_ONE_COPY = 3.0
+"""The penalty in rank of an edit of one copy of a line of Python that was traced several times."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +94,7 @@ class EditSite:
     - `named`: its name in messages; `places`: every line of the section that it stands for, with its position.
     - `frame`: its place in the user's file, for a line read from Python.
     - `given`: the names that no line before it gives: parameters, and what a repeat carries.
+    - `source`: how the user's Python spells the values of its function.
     """
 
     path: tuple[str, ...]
@@ -97,6 +105,7 @@ class EditSite:
     places: tuple[tuple[Position, Node], ...] = ()
     frame: Frame | None = None
     given: tuple[str, ...] = ()
+    source: SourceText = NO_SOURCE
 
     @property
     def name(self) -> str:
@@ -108,15 +117,16 @@ class EditSite:
         return self.places[0][1].line.label
 
     def text(self, term: Term) -> str:
-        """The text of a part for messages, with values of the same Python line written out."""
-        return text(self.written_out(term))
+        """The text of a part for messages: of a line of Python, as the source has it."""
+        return self.source.of(self.written_out(term))
 
     def written_out(self, term: Term) -> Term:
-        """A part in which the names of other values of the same Python line are replaced by their expressions."""
+        """A part in which values of the same Python line that its source does not name are written out."""
 
         def same_line(name: str) -> Term | None:
             before = self.before.get(name)
-            return None if before is None or before.frame != self.frame else before.whole
+            unnamed = before is not None and before.frame == self.frame and name not in self.source.spelled
+            return before.whole if before is not None and unnamed else None
 
         return term if self.frame is None else substituted(term, same_line)
 
@@ -151,6 +161,12 @@ class Edits:
         self.sites = _by_line(reading.sites(self._statements, terms, (), _Around(arrays)))
         self.loops = list(_loops(self._statements, ()))
 
+    @cached_property
+    def sliced(self) -> frozenset[str]:
+        """The texts of what a dynamic slice takes a part of."""
+        slices = (part for site in self.sites for part in parts(site.term) if isinstance(part, Apply))
+        return frozenset(text(part.operands[0]) for part in slices if part.operation in _SLICES)
+
     def edit(self, site: EditSite, old: Term, new: Term, kind: str, mend: str, rank: float) -> Edit:
         """The section with `new` in the place of `old`."""
         term = swapped(site.term, old, new)
@@ -176,24 +192,29 @@ class Edits:
             key=(*loop.line.written(self.section)[0], "repeat"), text=steps, frame=frame,
         )  # fmt: skip
 
-    def in_all_copies(self, edits: Iterable[Edit]) -> Iterator[Edit]:
-        """The edits of Python lines that were traced several times, in a loop of Python or a helper: made in each copy.
+    def in_all_copies(self, edits: Sequence[Edit]) -> list[Edit]:
+        """The edits, and those of Python lines that were traced several times, in a loop of Python or a helper, made in
+        each copy; in a single copy they are unlikelier, since the line stands for all.
 
         Copies differ in the numbers at the ends of their names.
         """
-        copies: dict[tuple[object, ...], list[Edit]] = {}
-        for edit in edits:
+        copies: dict[tuple[object, ...], list[int]] = {}
+        for number, edit in enumerate(edits):
             if edit.frame is not None and edit.edited:
-                copies.setdefault((edit.frame, edit.kind, *map(_unnumbered, (edit.before, edit.after))), []).append(
-                    edit
-                )
-        for same in copies.values():
+                key = (edit.frame, edit.kind, *map(_unnumbered, (edit.before, edit.after)))
+                copies.setdefault(key, []).append(number)
+        ranked = [*edits]
+        for numbers in copies.values():
+            same = [edits[number] for number in numbers]
             places = [position for edit in same for position, _ in edit.edited]
             if len(same) < 2 or len({*places}) < len(places):
                 continue
+            for number in numbers:
+                ranked[number] = replace(edits[number], rank=edits[number].rank + _IN_ONE_COPY)
             written, first = self._with([each for edit in same for each in edit.edited])
             others = tuple((edit.key, edit.text) for edit in same[1:])
-            yield replace(same[0], written=written, first=first, others=others, rank=same[0].rank + 0.1)
+            ranked.append(replace(same[0], written=written, first=first, others=others, rank=same[0].rank + 0.1))
+        return ranked
 
     def _with(
         self, edited: Sequence[tuple[Position, Node | Loop[Statement]]]
@@ -214,11 +235,15 @@ class Edits:
 
 @dataclass(frozen=True)
 class _Around:
-    """The names in scope for the lines of a section, a function or a repeat, and the lines that give them."""
+    """The names in scope for the lines of a section, a function or a repeat, and the lines that give them.
+
+    `source`: how the user's Python spells the values of the function.
+    """
 
     given: tuple[str, ...] = ()
     before: dict[str, Before] = field(default_factory=dict[str, Before])
     index: str | None = None
+    source: SourceText = NO_SOURCE
 
 
 @dataclass(frozen=True)
@@ -247,10 +272,13 @@ class _SiteReader:
                 around.before[site.label] = Before(site.term, site.frame, site.written_out(site.term))
             elif isinstance(statement, Loop):
                 given = (*around.given, *statement.given)
-                yield from self.sites(statement.body, terms, here, _Around(given, dict(around.before), statement.index))
+                within = _Around(given, dict(around.before), statement.index, around.source)
+                yield from self.sites(statement.body, terms, here, within)
             else:
                 parameters = tuple(name for name, _ in statement.call.arguments)
-                yield from self.sites(inside(statement), None, here, _Around(parameters, index=around.index))
+                source = self.experiment.imports.source_text(statement.call)
+                within = _Around(parameters, index=around.index, source=source)
+                yield from self.sites(inside(statement), None, here, within)
                 if terms is not None:
                     around.before.update((give.name, Before(terms[give.line])) for give in statement.gives)
 
@@ -262,7 +290,7 @@ class _SiteReader:
         places = ((position, node),)
         return EditSite(
             path, node.expression.term, dict(around.before), around.index, str(frame or named), places, frame,
-            around.given,
+            around.given, around.source,
         )  # fmt: skip
 
 

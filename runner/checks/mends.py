@@ -161,7 +161,7 @@ def _parts_around(edits: Edits, site: EditSite, added: Sequence[_Added]) -> Iter
                 + (0.0 if part is term else 0.5)
                 + (1.5 if collective.own else 0.0)
             )
-            rank += 2.0 * (not there.isdisjoint(names(operand)))
+            rank += 2.0 * (not there.isdisjoint(names(operand)) or operand in parts(term))
             yield _put_back(
                 edits, site, part, operator(collective.operation, part, operand), collective.what, operand, rank
             )

@@ -29,6 +29,9 @@ from runner.language.parts import (
 from runner.language.printing import text
 from runner.words import quoted
 
+_SLICED = 3.0
+"""The penalty in rank of leaving out a gather whose result is sliced."""
+
 
 def changing(edits: Edits) -> Iterator[Edit]:
     """The edits that change, remove or duplicate a part."""
@@ -126,8 +129,11 @@ def _of_collective(part: _Part, call: Apply, operation: Operation, over: OverAxe
     if not is_collective(call):
         return
     operand = call.operands[0]
-    again = is_reduced(part.site, operand)
-    yield part.edit(operand, "missing", f"{shown} is one {name} too many: without it,", 0.5 if again else 2)
+    rank = 0.5 if is_reduced(part.site, operand) else 2.0
+    if over.collective == "all-gather" and not part.edits.sliced.isdisjoint({part.site.label, text(call)}):
+        # A slice of the block alone is the block, since its start is clamped to 0.
+        rank += _SLICED
+    yield part.edit(operand, "missing", f"{shown} is one {name} too many: without it,", rank)
     yield part.edit(with_argument(call, 0, call), "doubled", f"{shown} is left out once: with it twice,", 9)
     if operation.reduces:
         yield from _other_reductions(part, call, operation)

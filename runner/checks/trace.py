@@ -71,13 +71,11 @@ def take(
     for value in comparison.traced.values:
         node = comparison.node(value)
         if node is None:
-            left_out.append(f"{value.name}: it is not an array")
+            left_out.append(f"{comparison.place(value.line) or value.name}: it is not an array")
         else:
             nodes.append(node)
-    left_out += [
-        f"the steps of {name}: with them the trace would have more than {naming.VALUES} values"
-        for name in comparison.traced.whole
-    ]
+    too_many = f"with them the trace would have more than {naming.VALUES} values"
+    left_out += [f"the steps of {comparison.place(name) or name}: {too_many}" for name in comparison.traced.whole]
     # Results of a whole program are no lines of a device.
     compared = held is not None and run is not None and run.error is None and not program.whole
     same = comparison.same_outputs(run) if compared and run is not None else None
@@ -86,7 +84,7 @@ def take(
         nodes=nodes,
         first_difference=next((_difference(node) for node in nodes if node.agrees is False), None),
         same_outputs=same,
-        steps_one_by_one=list(comparison.traced.stepped),
+        steps_one_by_one=[comparison.place(name) or name for name in comparison.traced.stepped],
         left_out=left_out,
     )
 
@@ -115,8 +113,10 @@ def _trace(
 def _difference(node: TracedNode) -> FirstDifference:
     assert node.max_abs_error is not None
     devices = node.devices
+    expression, _, place = node.expression.partition(PLACED)
+    value = f"{place}: {expression}" if place else f"{node.name} = {expression}"
     text = (
-        f"the first value that differs between JAX and the SPMD interpreter is {node.name} = {node.expression}, "
+        f"the first value that differs between JAX and the SPMD interpreter is {value}, "
         f"on {on_devices(devices)}, by at most {node.max_abs_error:.3g}"
     )
     return FirstDifference(
@@ -145,6 +145,11 @@ class _Comparison:
         # A derived line has the name of the line that it is derived from.
         given = context.experiment.given_frames[program.section]
         self._frames = {**given, **traced.of.given_frames["per_device"]}
+
+    def place(self, line: str) -> str | None:
+        """The place of a line, or of the steps of a loop, in the user's file, if it was read from one."""
+        frame = self._frames.get(naming.without_steps(line))
+        return None if frame is None else str(frame)
 
     def node(self, value: naming.NamedValue) -> TracedNode | None:
         """Return a line of the trace; None if its value is not an array."""

@@ -20,7 +20,7 @@ from runner.record import differences, folders, golden
 from runner.record import record as records
 from runner.record.golden import Pinned
 from runner.record.model import ArrayRecord, CompiledProgram, MeshShape, ProgramRecord, Record
-from runner.record.readable import Names, lines_of, names_of
+from runner.record.readable import lines_of, names_of
 from runner.record.verdicts import ValueVerdict, Verdict
 
 
@@ -170,7 +170,10 @@ def _of_record(file: Path) -> ComparedPoint:
         raise InvalidComparison(str(error)) from None
     overrides = [text.lstrip("+") for text in record.overrides]
     words = sorted(text for text in overrides if text.partition("=")[0] not in _NO_POINT)
-    pinned = {name: golden.pinned(result) for name, result in record.programs.items()}
+    names = names_of(record)
+    pinned = {
+        name: golden.pinned(result, names=names.get(lines_of(name, names))) for name, result in record.programs.items()
+    }
     jax = record.environment.jax
     return ComparedPoint(
         " ".join([record.experiment or "–", *words]), golden.series(jax) if jax else None, pinned, record
@@ -240,16 +243,9 @@ def compared(old: ComparedPoint, new: ComparedPoint) -> tuple[list[str], list[st
     """Return the differences between two points, and the notes: a sentence each."""
     lines: list[str] = []
     there, here = (point.record.not_supported if point.record else {} for point in (old, new))
-    names: dict[str, Names] = {}
-    for point in (old, new):
-        for section, known in (names_of(point.record) if point.record else {}).items():
-            # A line with a place in both is named by its new place: a line that moved is the same line.
-            names[section] = {**names.get(section, {}), **known}
     for program in dict.fromkeys([*old.pinned, *new.pinned]):
         if program in old.pinned and program in new.pinned:
-            lines += differences.of_program(
-                program, old.pinned[program], new.pinned[program], names.get(lines_of(program, names))
-            )
+            lines += differences.of_program(program, old.pinned[program], new.pinned[program])
         elif program in new.pinned:
             why = f"; before: {there[program]}" if program in there else ""
             lines.append(f"program {program} appeared{why}")

@@ -10,14 +10,20 @@ from __future__ import annotations
 import string
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from runner import codec
 from runner.config import schema
 from runner.config.sources import one_by_one
 from runner.experiment.lines import Invocation, Line, Statement, enclosed
+from runner.experiment.source_text import NO_SOURCE, SourceText
 from runner.experiment.written import BOTH
-from runner.graph.source import Frame
+from runner.graph.source import Frame, FunctionCall
+from runner.graph.term import Name, Term, substituted
+from runner.language.check import canonical
+from runner.language.printing import text
+from runner.language.syntax import parse
 
 CALLED = "called.py"
 """The module in a run folder with the arguments of `runner.check`."""
@@ -71,6 +77,7 @@ class Imported:
     - `differentiated`: whether it takes the derivative of a collective.
     - `inside`: the paths of the constrained values inside it, by the names of their lines; `constraints`: the keys of
       `constraints` that name them, by the same names.
+    - `spelled`: how the user's source spells values and expressions of the lines, by their text.
     """
 
     call: str
@@ -79,6 +86,12 @@ class Imported:
     differentiated: bool = False
     inside: Mapping[str, str] = field(default_factory=dict[str, str])
     constraints: Mapping[str, str] = field(default_factory=dict[str, str])
+    spelled: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @cached_property
+    def spellings(self) -> Mapping[Term, str]:
+        """`spelled` by terms, as the lines have them."""
+        return {canonical(parse(written)).term: source for written, source in self.spelled.items()}
 
     def text(self, parameters: Mapping[str, str]) -> str:
         """The expression that it returns, with these names for its parameters."""
@@ -105,6 +118,15 @@ class Imports:
     paths: Mapping[str, str] = field(default_factory=dict[str, str])
     written: Mapping[str, str] = field(default_factory=dict[str, str])
 
+    def source_text(self, call: FunctionCall) -> SourceText:
+        """How the user's Python spells the values of a called function, in the function's names."""
+        function = self.functions.get(call.function)
+        if function is None:
+            return NO_SOURCE
+        paths = {name: self.paths[given] for name, given in call.arguments if given in self.paths}
+        spelled = {text(term): source for term, source in function.spellings.items()}
+        return SourceText(spelled, function.frames, paths)
+
 
 def inside(statements: Iterable[Statement], imports: Imports) -> Iterator[tuple[Line, Invocation, Imported]]:
     """The lines of a section that are in calls of Python functions, each with the call and the function."""
@@ -121,6 +143,20 @@ def frames(statements: Iterable[Statement], imports: Imports) -> dict[Line, Fram
         for line, _, function in inside(statements, imports)
         if line.label in function.frames
     }
+
+
+def source_text(statements: Iterable[Statement], imports: Imports) -> SourceText:
+    """How the user's source spells values and expressions of a section's lines, in the section's names."""
+    calls: dict[int, tuple[Invocation, Imported, dict[str, str]]] = {}
+    for line, invocation, function in inside(statements, imports):
+        calls.setdefault(id(invocation), (invocation, function, {}))[2][line.label] = line.name
+    spelled: dict[str, str] = {}
+    for invocation, function, lines in calls.values():
+        names = {name: Name(given) for name, given in {**dict(invocation.call.arguments), **lines}.items()}
+        for term, source in function.spellings.items():
+            spelled.setdefault(text(substituted(term, names.get)), source)
+    places = {str(line): frame for line, frame in frames(statements, imports).items()}
+    return SourceText(spelled, places, imports.paths)
 
 
 def constrained(statements: Iterable[Statement], imports: Imports) -> dict[str, str]:

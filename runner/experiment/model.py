@@ -37,6 +37,7 @@ from runner.experiment.lines import (
 from runner.experiment.program import Program
 from runner.experiment.rules import Logical
 from runner.experiment.showing import Show
+from runner.experiment.source_text import SourceText
 from runner.experiment.topology import Topology
 from runner.faults import Key
 from runner.graph.model import Graph, Repeat, literal, walk
@@ -450,6 +451,11 @@ class Experiment:
                 if isinstance(named, Name) and named.name in places:
                     places.setdefault(line.name, places[named.name])
         return of_sections
+
+    @cached_property
+    def source_text(self) -> Mapping[Section, SourceText]:
+        """How the user's Python spells values and expressions of each section's lines."""
+        return {section: imported.source_text(self.section(section), self.imports) for section in SECTIONS}
 
     @cached_property
     def written(self) -> Experiment | None:

@@ -67,7 +67,12 @@ class NamedValue:
     @property
     def line(self) -> str:
         """The line that it belongs to, without the numbers of steps: `ring.acc`."""
-        return _STEP.sub("", self.name.partition("/")[0])
+        return without_steps(self.name.partition("/")[0])
+
+
+def without_steps(name: str) -> str:
+    """A name without the numbers of steps: `ring.acc` for `ring[2].acc`."""
+    return _STEP.sub("", name)
 
 
 @dataclass(frozen=True)
@@ -149,7 +154,7 @@ Meaning = Mapping[str, Term]
 
 class _Naming:
     def __init__(self, experiment: Experiment, *, unroll: bool, shown: bool) -> None:
-        self._mesh = experiment.mesh
+        self._mesh, self._source = experiment.mesh, experiment.source_text["per_device"]
         self._numbers = {*experiment.dims, *CONSTANTS}
         self._unroll = unroll
         self._shown = shown
@@ -214,7 +219,8 @@ class _Naming:
             whole = self._first(first, meaning, f"{shown}/over/{name}")
             self._shown = True
             shard = (self._sharded(whole, spec), None, (), None)
-            inside[name] = Name(self.define(shard, f"{shown}.{name}", f"{first.text} by {spec}"))
+            says = f"{self.says(first)} by {spec}"
+            inside[name] = Name(self.define(shard, f"{shown}.{name}", says))
         self.run(loop.body, inside, f"{shown}.")
         self._shown = around
         for (name, inner), spec in zip(loop.stack, region.out_specs, strict=True):
@@ -242,8 +248,8 @@ class _Naming:
         parts = _Parts(self, meaning, shown)
         term = expression.term
         if _communicates(term):
-            return self.define(parts.collective(term), shown, expression.text, node)
-        return self.define((parts.named(term), None, (), None), shown, expression.text, node)
+            return self.define(parts.collective(term), shown, self.says(expression), node)
+        return self.define((parts.named(term), None, (), None), shown, self.says(expression), node)
 
     def define(self, what: _Collective, shown: str, says: str, node: str | None = None) -> str:
         """Add one value; return its name in the named code."""
@@ -255,6 +261,12 @@ class _Naming:
         if self._shown:
             self.values.append(NamedValue(shown, node, says, operation, axes, before))
         return node
+
+    def says(self, written: Expression | Term) -> str:
+        """An expression or a part of one, as it is written: in the user's Python, or at its line."""
+        if self._source.empty:
+            return written.text if isinstance(written, Expression) else text(written)
+        return self._source.of(written.term if isinstance(written, Expression) else written)
 
     def _free(self, shown: str) -> str:
         node = re.sub(r"\W+", "_", shown)
@@ -292,7 +304,7 @@ class _Parts:
             return mapped(term, self._without)
         what = self.collective(term)
         shown = f"{self._shown}/{what[1]}#{self._count[str(what[1])] - 1}"
-        return Name(self._naming.define(what, shown, text(term)))
+        return Name(self._naming.define(what, shown, self._naming.says(term)))
 
     def collective(self, term: Apply) -> _Collective:
         """A collective whose operand, unless it is a number, has a name."""
@@ -309,7 +321,8 @@ class _Parts:
         elif self._naming.is_value(operand):
             if not isinstance(operand, Name):
                 shown = f"{self._shown}/{operation}#{number}/before"
-                name = Name(self._naming.define((operand, None, (), None), shown, text(arguments[moved])))
+                says = self._naming.says(arguments[moved])
+                name = Name(self._naming.define((operand, None, (), None), shown, says))
                 call, operand = swapped(call, operand, name), name
             before = operand.name
         axes = (part.value for part in within(arguments["axis_name"]) if isinstance(part, Const))

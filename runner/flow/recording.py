@@ -10,8 +10,9 @@ from typing import TypeAlias
 import numpy as np
 
 from runner import codec, dtypes
-from runner.experiment.model import Experiment, Flat, Line, Node
-from runner.graph.source import SECTIONS
+from runner.experiment.model import Experiment, Flat, Line, Node, expressions
+from runner.experiment.source_text import NO_SOURCE, SourceText
+from runner.graph.source import SECTIONS, Frame
 from runner.graph.term import Apply, Term, name_of, within
 from runner.language.parts import called
 from runner.language.syntax import Expression
@@ -79,40 +80,65 @@ def lines(experiment: Experiment, derived: Experiment | None, types: Types) -> d
     sections: dict[str, Sequence[Flat]] = {section: experiment.lines(section) for section in SECTIONS}
     if derived is not None:
         sections["derived"] = derived.lines("per_device")
-    # A derived line has the name of the line that it is derived from.
-    frames = {**experiment.frames, "derived": experiment.frames["graph"]}
+    frames = {**experiment.frames, "derived": _derived_frames(experiment, derived)}
+    texts: dict[str, SourceText] = {**experiment.source_text}
     if experiment.written is not None:
         sections["written"] = experiment.written.lines("graph")
         frames["written"] = experiment.written.frames["graph"]
+        texts["written"] = experiment.written.source_text["graph"]
     return {
         name: [
             replace(line, frame=frames[name].get(line.line))
-            for line in _lines(statements, dict(arrays), types.nodes.get(name, {}))
+            for line in _lines(statements, dict(arrays), types.nodes.get(name, {}), texts.get(name, NO_SOURCE))
         ]
         for name, statements in sections.items()
         if statements
     }
 
 
-def _lines(statements: Iterable[Flat], scope: dict[str, str], types: _Types) -> Iterator[RecordedLine]:
+def _derived_frames(experiment: Experiment, derived: Experiment | None) -> Mapping[str, Frame]:
+    """The places of the lines of the derived program in the user's Python, by name.
+
+    A derived line has the name of the line that it is derived from; a further one, such as a gathered value, begins
+    with it: `y_gathered`.
+    """
+    frames = dict(experiment.frames["graph"])
+    if derived is None or not frames:
+        return frames
+    known = {str(line) for line, _ in expressions(experiment.lines("graph"))}
+    for line, _ in expressions(derived.lines("per_device")):
+        name = str(line)
+        parts = [] if name in known else name.split("_")
+        starts = ("_".join(parts[:end]) for end in range(len(parts) - 1, 0, -1))
+        of = next((start for start in starts if start in known), None)
+        if of in frames:
+            frames[name] = frames[of]
+    return frames
+
+
+def _lines(
+    statements: Iterable[Flat], scope: dict[str, str], types: _Types, source: SourceText
+) -> Iterator[RecordedLine]:
     """The entries of statements and of those inside; `scope` maps names to values, and gets what they define."""
     for statement in statements:
         path = statement.line.path
         if isinstance(statement, Node):
-            yield _line(statement.line, statement.expression, scope, types)
+            yield _line(statement.line, statement.expression, scope, types, source)
             scope[statement.name] = path
             continue
         yield RecordedLine(path=path, line=str(statement.line), expression=None, reads=[], steps=statement.steps)
         inside = {name: of for name, of in scope.items() if name != statement.index}
         for line, first in statement.firsts():
-            yield _line(line, first, scope, types)
+            yield _line(line, first, scope, types, source)
             inside[line.name] = line.path
-        yield from _lines(statement.body, inside, types)
+        yield from _lines(statement.body, inside, types, source)
         last = (*((name, name) for name, _ in statement.carry), *statement.stack)
         scope.update({f"{statement.name}.{name}": inside[inner] for name, inner in last if inner in inside})
 
 
-def _line(line: Line, expression: Expression, scope: Mapping[str, str], types: _Types) -> RecordedLine:
+def _line(
+    line: Line, expression: Expression, scope: Mapping[str, str], types: _Types, source: SourceText
+) -> RecordedLine:
     given = [
         operand
         for call in within(expression.term)
@@ -120,9 +146,12 @@ def _line(line: Line, expression: Expression, scope: Mapping[str, str], types: _
         for operand in call.operands
     ]
     shape, dtype = types.get(line.path, (None, None))
+    python = str(line) in source.frames
     return RecordedLine(
         path=line.path,
         line=str(line),
+        source=source.of(expression.term) if python else None,
+        variable=source.name(line.name) if python else None,
         expression=expression.text,
         reads=_read(within(expression.term), scope),
         sent=_read(given, scope),

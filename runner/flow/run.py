@@ -168,6 +168,9 @@ class Running:
             self.workers.dismiss()
         if self._ending is not None:
             record.status, record.error = _outcome(self._ending, self.sources)
+        if (launch := self.workers.launch) is not None:
+            record.environment.worker = "copy" if launch.copy else "new"
+            record.environment.worker_reason = launch.reason
         record.config_folders = added(self.sources().folders)
         record.config_hash = records.config_hash(self.config, functions.beside(self.config, self.sources))
         if self._refusal is not None:

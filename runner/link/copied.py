@@ -23,7 +23,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
-from runner.link.process import COMMAND, Process, Worker, spawned
+from runner.link.process import COMMAND, Launch, Worker, spawned
 
 _log = logging.getLogger("runner")
 
@@ -36,20 +36,20 @@ def worker() -> Worker:
     return Worker(start=started)
 
 
-def started(command: Sequence[str], stderr: IO[bytes], environment: Mapping[str, str]) -> Process:
+def started(command: Sequence[str], stderr: IO[bytes], environment: Mapping[str, str]) -> Launch:
     """Start `command`, a worker's, in a copy of this process, or else in a new one."""
     reason = unsafe()
     if reason is None:
         copy = _Copy(command[len(COMMAND) - 1 :], stderr, environment)
         if _threads() == 1:
             _log.info("the worker is a copy of this process, which has imported JAX")
-            return copy
+            return Launch(copy, copy=True)
         copy.kill()
         copy.wait()
         copy.close()
         reason = "a library has started threads"
     _log.info("the worker is a new process, since %s", reason)
-    return spawned(command, stderr, environment)
+    return spawned(command, stderr, environment, reason)
 
 
 def unsafe() -> str | None:

@@ -11,7 +11,7 @@ import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import IO, TYPE_CHECKING, Protocol, TypeAlias
+from typing import IO, TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from runner.link import scratch
 
@@ -50,13 +50,23 @@ class Process(Protocol):
     def wait(self, timeout: float | None = None) -> int: ...
 
 
-Start: TypeAlias = "Callable[[Sequence[str], IO[bytes], Mapping[str, str]], Process]"
+class Launch(NamedTuple):
+    """A started process: whether it is a `copy` of this one, or a new one and the `reason`, if a copy was asked for."""
+
+    process: Process
+    copy: bool = False
+    reason: str | None = None
+
+
+Start: TypeAlias = "Callable[[Sequence[str], IO[bytes], Mapping[str, str]], Launch]"
 """Starts a command with this standard error and environment."""
 
 
-def spawned(command: Sequence[str], stderr: IO[bytes], environment: Mapping[str, str]) -> subprocess.Popen[str]:
-    """Start a command in a new process."""
-    return subprocess.Popen(
+def spawned(
+    command: Sequence[str], stderr: IO[bytes], environment: Mapping[str, str], reason: str | None = None
+) -> Launch:
+    """Start a command in a new process, for this `reason` if a copy was asked for."""
+    process = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -66,10 +76,14 @@ def spawned(command: Sequence[str], stderr: IO[bytes], environment: Mapping[str,
         encoding="utf-8",
         errors="replace",
     )
+    return Launch(process, reason=reason)
 
 
 class Worker:
     """One worker process, started before its job is known, so that it loads its modules while the input is read."""
+
+    launch: Launch | None = None
+    """How it was started; None for one that is no process."""
 
     def __init__(
         self, command: Sequence[str] = COMMAND, membership: Sequence[str] = (), start: Start = spawned
@@ -78,11 +92,12 @@ class Worker:
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
         self._scratch = scratch.Folder()
         """The folder of the process's temporary files: libtpu leaves its logs there."""
-        self._process = start(
+        launch = start(
             [*command, str(os.getpid()), *membership],
             self._stderr,
             {**os.environ, "TMPDIR": str(self._scratch.path)},
         )
+        self.launch, self._process = launch, launch.process
         self._events: queue.Queue[WorkerEvent | Exception | None] = queue.Queue()
         self._hear: Hear = self._events.put
         self._strays: list[str] = []

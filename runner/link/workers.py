@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from runner.link import process
-from runner.link.process import ANNOUNCED, Worker
+from runner.link.process import ANNOUNCED, Launch, Worker
 from runner.link.steps import Step
 from runner.link.together import Together
 
@@ -109,6 +109,8 @@ class Workers:
         self._aside: Workers | None = None
         self.started = len(self._lines)
         """The number of processes that were started."""
+        self.launch: Launch | None = None
+        """How the process of the latest job was started; None before one, or for several together."""
 
     def submit(
         self, job: dict[str, Any], kind: str, timeout: float, processes: int = 1, *, at_once: bool = False
@@ -212,6 +214,7 @@ class Workers:
                 self._send(line)
                 worker = line.worker
                 assert worker is not None
+                self.launch = worker.launch if isinstance(worker, Worker) else None
                 end = yield from _of_one(line, worker, ticket)
                 words = "" if end.reported else worker.last_words()
                 yield Log(text=worker.log())

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,30 +17,49 @@ from runner.evidence import words
 from runner.evidence.model import Between, Collective
 from runner.executions import Count, Range
 from runner.layout import Spec, spec_text
-from runner.record.golden import Pinned
+from runner.record.golden import NAMES, Pinned
 from runner.untyped import is_list, is_mapping
 from runner.words import bytes_text
 
 
-def of_program(program: str, before: Pinned, after: Pinned, names: Mapping[str, str] | None = None) -> list[str]:
-    """Return the differences between two pins of the program with that name; empty if there are none.
-
-    `names` maps lines and outputs of a user's Python code to the names that readers know.
-    """
-    before, after = (_renamed(pin, names or {}) for pin in (before, after))
+def of_program(program: str, before: Pinned, after: Pinned) -> list[str]:
+    """Return the differences between two pins of the program with that name; empty if there are none."""
+    names: Mapping[str, str] = after.get(NAMES, {})
+    before, after = _renamed(before, _moved_names(before.get(NAMES, names), names)), _renamed(after, names)
     lines: list[str] = []
     if before.get("dims") != after.get("dims"):
         lines.append(f"{program} ran at {_dims(after)}, before at {_dims(before)}")
     lines += _of_collectives(program, before, after)
     lines += _of_bytes(program, before.get("bytes"), after.get("bytes"))
     lines += _of_outputs(program, before.get("outputs"), after.get("outputs"))
-    known = ("dims", "collectives", "collectives_incomplete", "bytes", "outputs")
+    known = ("dims", "collectives", "collectives_incomplete", "bytes", "outputs", NAMES)
     lines += [
         f"{key} of {program}: {_change(before.get(key), after.get(key))}"
         for key in sorted({*before, *after} - set(known))
         if before.get(key) != after.get(key)
     ]
     return lines
+
+
+def _moved_names(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str]:
+    """Return the names of `before` with the new place of each line of Python that only moved: its text is the same."""
+    places: dict[str, set[str]] = {}
+    for shown in after.values():
+        places.setdefault(_without_number(shown), set()).add(shown)
+    names: dict[str, str] = {}
+    for name, shown in before.items():
+        same = places.get(_without_number(shown), set())
+        moved = after.get(name) if after.get(name) in same else next(iter(same)) if len(same) == 1 else None
+        names[name] = moved or shown
+    return names
+
+
+def _without_number(shown: str) -> str:
+    return _PLACE.sub(r"\1", shown)
+
+
+_PLACE = re.compile(r"^([^\s:]+):\d+(?= )")
+"""The place of a line of Python, `llama.py:41`, in its readers' name."""
 
 
 def _renamed(pin: Pinned, names: Mapping[str, str]) -> Pinned:

@@ -12,7 +12,7 @@ import fcntl
 import json
 import os
 from collections import Counter
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -25,13 +25,16 @@ from runner.record.model import CompiledProgram, ProgramRecord
 from runner.untyped import is_dict, is_list
 
 Pinned = dict[str, Any]
-"""The pinned values of a program: `bytes`, `outputs`, `collectives`, and `dims` if they differ from the file's."""
+"""The pinned values of a program: `bytes`, `outputs`, `collectives`, `dims` if they differ from the file's, `names`."""
 
 Goldens = dict[str, dict[str, dict[str, Pinned]]]
 """The content of one file: series of JAX, target, program."""
 
 Place = tuple[str, str, str]
 """Series of JAX, target, program."""
+
+NAMES = "names"
+"""The key of the readers' names of pinned lines and outputs, which are not compared."""
 
 _ALWAYS = ("kind", "node", "inserted", "axes", "dtype", "bytes_in", "bytes_out", "bytes_sent", "count")
 _WHERE_SET = ("gradient", "asynchronous")
@@ -47,10 +50,13 @@ def series(version: str) -> str:
     return "jax " + ".".join(version.split(".")[:2])
 
 
-def pinned(program: ProgramRecord, dims: Mapping[str, int] | None = None) -> Pinned:
+def pinned(
+    program: ProgramRecord, dims: Mapping[str, int] | None = None, names: Mapping[str, str] | None = None
+) -> Pinned:
     """Return the pinned values of a program; `dims` are the sizes of its run if they are not the experiment's own.
 
-    For a program that was not compiled they have no collectives.
+    For a program that was not compiled they have no collectives. `names` are the readers' names of lines and outputs of
+    a user's Python code; those that are pinned are kept under `names`, for messages alone.
     """
     pins: Pinned = {}
     if dims:
@@ -65,7 +71,22 @@ def pinned(program: ProgramRecord, dims: Mapping[str, int] | None = None) -> Pin
     pins["collectives"] = _collectives(program.collectives)
     if program.collectives_unknown:
         pins["collectives_incomplete"] = True
+    used = {*pins["outputs"], *_named(pins["collectives"] or [])}
+    if readable := {name: shown for name, shown in (names or {}).items() if name in used}:
+        pins[NAMES] = readable
     return pins
+
+
+def _named(collectives: list[Pinned]) -> Iterator[str]:
+    """Yield the lines and arrays that pinned collectives name."""
+    for pins in collectives:
+        between: Mapping[str, list[str]] = pins.get("between") or {}
+        lists: tuple[list[str] | None, ...] = (
+            pins.get("nodes"), pins.get("overlapped"), between.get("from"), between.get("to"),
+        )  # fmt: skip
+        yield from (name for names in lists for name in names or ())
+        if pins["node"] is not None:
+            yield pins["node"]
 
 
 def _collectives(listed: list[Collective] | None) -> list[Pinned] | None:
@@ -140,7 +161,7 @@ def _misshapen(entry: Any) -> str | None:
     """Return the part of a program's entry whose types differ from those that `pinned` writes; None if all agree."""
     if not is_dict(entry):
         return ""
-    for key in ("bytes", "outputs", "dims"):
+    for key in ("bytes", "outputs", "dims", NAMES):
         if not is_dict(entry.get(key, {})):
             return f", '{key}'"
     if not all(is_dict(output) and set(output) >= set(_OUTPUT) for output in entry.get("outputs", {}).values()):

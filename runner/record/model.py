@@ -242,7 +242,8 @@ class RecordedLine:
     - `expression`: null for a repeat, which has `steps`.
     - `reads`: the arrays, and the paths of the lines, whose values are in the expression; `sent`: those of them that
       are the direct operand of a collective in it.
-    - `frame`: for a line of a Python function, its place in the user's file.
+    - `frame`: for a line of a Python function, its place in the user's file; `source`: its expression as that file has
+      it; `variable`: the variable that it is assigned to there, or else its expression; null for other lines.
     - `shape`, `dtype`: in `graph` those of the whole value, else those of one device's; null if they are not known.
     """
 
@@ -255,6 +256,8 @@ class RecordedLine:
     dtype: str | None = None
     steps: int | None = None
     frame: Frame | None = None
+    source: str | None = None
+    variable: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -371,13 +374,19 @@ class Git:
 
 @dataclass(kw_only=True)
 class Environment:
-    """Versions; those of JAX are null if it was not imported."""
+    """Versions; those of JAX are null if it was not imported.
+
+    - `worker`: whether the process that ran the programs was a `copy` of the calling one, or a `new` one, and
+      `worker_reason` why it was not a copy, if one was asked for; null if there was none, or several.
+    """
 
     jax: str | None
     jaxlib: str | None
     python: str
     runner: str
     git: Git | None
+    worker: Literal["copy", "new"] | None = None
+    worker_reason: str | None = None
 
 
 @dataclass(kw_only=True)

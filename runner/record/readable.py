@@ -31,10 +31,18 @@ def lines_of(program: str, sections: Container[str]) -> str:
 
 def names_of(record: Record) -> dict[str, Names]:
     """Return, by section, the readers' names of lines, arrays and outputs: `llama.py:41 q = x @ w.q`, `params/q`."""
-    return {
-        section: record.paths | {line.line: str(line.frame) for line in lines if line.frame is not None}
-        for section, lines in record.lines.items()
-    }
+    names: dict[str, Names] = {}
+    for section, lines in record.lines.items():
+        added = {line.line: _of_leaf(line.line, record.paths) for line in lines if section == "derived"}
+        places = {line.line: str(line.frame) for line in lines if line.frame is not None}
+        names[section] = {**added, **record.paths, **places}
+    return names
+
+
+def _of_leaf(line: str, paths: Names) -> str:
+    """Return a line of the derived program that moves a leaf, `w_q_gathered`, with its path: `w/q_gathered`."""
+    leaf = max((name for name in paths if line.startswith(f"{name}_")), key=len, default="")
+    return f"{paths[leaf]}{line.removeprefix(leaf)}" if leaf else line
 
 
 def readable(record: Record) -> Record:

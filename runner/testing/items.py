@@ -24,6 +24,7 @@ from runner.flow import verification
 from runner.record import differences, golden
 from runner.record.golden import Pinned, Place
 from runner.record.model import ProgramRecord, Record
+from runner.record.readable import lines_of, names_of
 from runner.record.verdicts import Verdict
 from runner.show.status import FAULTS
 from runner.testing.session import UPDATES, Collected, Run, Session
@@ -368,7 +369,8 @@ class GoldenItem(CheckItem):
 
     def runtest(self) -> None:
         result = self.result()
-        now = golden.pinned(result, self.file.dims(self.target))
+        names = names_of(self.ran.record)
+        now = golden.pinned(result, self.file.dims(self.target), names.get(lines_of(self.program, names)))
         before = self.pinned()
         changes = [] if before is None else differences.of_program(self.program, before, now)
         if before is not None and not changes:

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from runner.experiment.lines import Loop
 from runner.experiment.model import Experiment, Flat, expressions
+from runner.experiment.source_text import SourceText
 from runner.graph.term import Const, Name, Term, mapped, name_of, substituted
 from runner.language.printing import text
 from runner.layout import Spec
@@ -41,6 +42,7 @@ def lines(experiment: Experiment, plan: Plan) -> list[PlannedLine]:
     known = needs.keys_of(experiment)
     names = {line.path: str(line) for line, _ in expressions(experiment.lines("graph"))}
     repeats = _repeats(experiment.lines("graph"))
+    source = experiment.source_text["graph"]
     described: list[PlannedLine] = []
     headed: set[str] = set()
     for line, expression in expressions(experiment.lines("graph")):
@@ -55,13 +57,15 @@ def lines(experiment: Experiment, plan: Plan) -> list[PlannedLine]:
         if read is not None and asked is not None:
             read = read[0], asked.padded(len(read[0]))
         own = _of(last[line.path]) if line.path in last else read
-        says = _expression(expression.term, lies)
+        says = _expression(expression.term, lies, source)
         if line.first == "over" and slice_of is not None:
             says = f"{says}[{slice_of.index}]"
             own = (read[0][1:], Spec(read[1][1:])) if read else None
         if own is not None:
             values[str(line)] = own
-        says = f"{line}{written(*own) if own else ''} = {says}{' at first' if line.first == 'carry' else ''}"
+        place = f"{source.frames[str(line)].place}: " if str(line) in source.frames else ""
+        name = f"{place}{source.operand(str(line))}{written(*own) if own else ''}"
+        says = f"{name} = {says}{' at first' if line.first == 'carry' else ''}"
         of_line = [planned for planned in collectives if planned.line == line.path]
         moves = [_collective(planned, operations, known, names) for planned in of_line]
         described.append(PlannedLine(line=str(line), text=says, collectives=moves))
@@ -114,12 +118,14 @@ _AT = "\0"
 """Replaces an `@` that is not a matrix product."""
 
 
-def _expression(term: Term, lies: Callable[[str | None], _Lying | None]) -> str:
+def _expression(term: Term, lies: Callable[[str | None], _Lying | None], source: SourceText) -> str:
     """An expression with the layout of each value in it; `·` is the product of matrices."""
 
     def laid(name: str) -> Term | None:
-        lying = lies(name)
-        return None if lying is None else Name(f"{name}{written(*lying)}".replace("@", _AT))
+        lying, operand = lies(name), source.operand(name)
+        if lying is None:
+            return None if operand == name else Name(operand.replace("@", _AT))
+        return Name(f"{operand}{written(*lying)}".replace("@", _AT))
 
     def named(part: Term) -> Term:
         """A carried `T` by its name; text as it is written."""
@@ -139,7 +145,7 @@ def _collective(
 ) -> str:
     over = f"over {', '.join(planned.axes)}"
     why = needs.of_collective(needs.renamed(planned, names), operations, known).text
-    of = names.get(planned.of, planned.of)
+    of = known.named(names.get(planned.of, planned.of))
     dims = [name or str(size) for name, size in zip(planned.dims, planned.shape, strict=False)]
     backward = " (backward)" if planned.gradient else ""
     sends = f"a device sends {bytes_text(planned.bytes_sent)}"

@@ -876,7 +876,7 @@ class _FunctionReader:
             returned = f"jax.tree.leaves({returned})" + ("[0]" if len(results) == 1 else "")
         constraints = {name: self._constraint(f"{where}/{path}") or "" for name, path in lines.marked.items()}
         self.imported[own] = Imported(
-            call.function, returned, lines.frames, lines.differentiated, lines.marked, constraints
+            call.function, returned, lines.frames, lines.differentiated, lines.marked, constraints, lines.spelled
         )
         structure = calls.tree.structure(result)
         tree = _Tree(tuple(f"{own}_{i}" for i in range(len(results))), structure, "")

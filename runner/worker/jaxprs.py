@@ -43,6 +43,7 @@ from runner.worker.primitives import (
     transposed,
     wrapped,
 )
+from runner.worker.spelled import SourceOf, spelled
 from runner.worker.systems import system
 from runner.worker.trips import steps
 from runner.worker.versions import (
@@ -73,6 +74,7 @@ class FunctionLines:
     - `differentiated`: whether it contains the derivative of a collective.
     - `called`: the names of the functions called inside, if there are references.
     - `marked`: the paths of the values that were asked for, by the names of their lines.
+    - `spelled`: how the user's source spells values and expressions of the lines, by their text.
     """
 
     lines: Mapping[str, Any]
@@ -82,6 +84,7 @@ class FunctionLines:
     differentiated: bool = False
     called: frozenset[str] = frozenset()
     marked: Mapping[str, str] = field(default_factory=dict[str, str])
+    spelled: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 class CannotRead(Exception):
@@ -166,7 +169,7 @@ def _lines(
     closed = calls.make_jaxpr(function)(*types)
     if marks is not None:
         closed = marked(closed, marks)
-    body = _Body(reader, {}, {}, references, follows=follows)
+    body = _Body(reader, {}, {}, references, follows=follows, outermost=True)
     body.know(closed.jaxpr.constvars, closed.consts)
     body.known.update((variable, Name(name)) for variable, name in zip(closed.jaxpr.invars, operands, strict=True))
     ends = body.run(closed.jaxpr)
@@ -178,7 +181,9 @@ def _lines(
     ]
     names = tuple(term.name for term in results)
     called = frozenset(reader.called)
-    return FunctionLines(body.lines, names, reader.arrays, reader.frames, reader.differentiated, called, reader.marked)
+    return FunctionLines(
+        body.lines, names, reader.arrays, reader.frames, reader.differentiated, called, reader.marked, reader.spelled
+    )
 
 
 @dataclass
@@ -206,6 +211,8 @@ class _Reader:
     """The captured arrays that a `shard_map` reads; its lines see its operands alone."""
     marked: dict[str, str] = field(default_factory=dict[str, str])
     """The paths of marked values, by the names of their lines."""
+    spelled: dict[str, str] = field(default_factory=dict[str, str])
+    """How the user's source spells values and expressions, by their text."""
 
     def __post_init__(self) -> None:
         self.taken |= {*OPERATIONS, *CONSTANTS, *keyword.kwlist, "grad"}
@@ -275,6 +282,8 @@ class _Body:
     """Whether JAX tracks the mesh axes over which values may vary."""
     over: dict[Any, frozenset[str]] = field(default_factory=dict[Any, frozenset[str]])
     """The mesh axes over which a variable's term varies, where these are fewer than in the variable's type."""
+    outermost: bool = False
+    """Whether the lines are those of the traced function itself."""
 
     def inside(self, lines: dict[str, Any]) -> _Body:
         """An empty body nested in this one."""
@@ -294,6 +303,9 @@ class _Body:
         reads = Counter(v for each in (*read, outputs) for v in each if isinstance(v, Var))
         # Of a variable that is read once, its only reader.
         reader_of = {v: at for at, each in enumerate(read) for v in each}
+        # Of a library's function, JAX may have cached the trace of a call elsewhere.
+        own = self.outermost or _defined(jaxpr) is not None
+        sources = spelled(equations, read) if own else {}
         for equation, frame in zip(equations, frames, strict=True):
             self.frame = frame or self.frame
             results = self._equation(equation, [reads[v] > 0 for v in equation.outvars])
@@ -306,8 +318,18 @@ class _Body:
                 inline = inline and at is not None and equations[at].primitive.name not in _HAS_BODY
                 inline = inline and len(text(term)) <= _LONGEST
                 short = isinstance(term, Name | Const)
-                self.known[variable] = term if inline or short else self.named(term, self._wish(equation))
+                known = self.known[variable] = term if inline or short else self.named(term, self._wish(equation))
+                if (source := sources.get(variable)) is not None:
+                    self._spell(term, known, source)
         return [self.term(v) if kept else Const(0) for v, kept in zip(jaxpr.outvars, wanted, strict=True)]
+
+    def _spell(self, term: Term, known: Term, source: SourceOf) -> None:
+        """Note how the source spells an expression, and the line that has its value, if there is one."""
+        expression = self.reader.what(term)
+        if isinstance(expression, Apply):
+            self.reader.spelled.setdefault(text(expression), source.text or source.variable)
+        if isinstance(known, Name) and known.name in self.reader.frames:
+            self.reader.spelled.setdefault(known.name, source.variable or source.text)
 
     def live(self, jaxpr: Any, wanted: tuple[bool, ...]) -> _Live:
         """The parts of a jaxpr that its wanted outputs depend on."""
@@ -958,4 +980,4 @@ def _defined(jaxpr: Any) -> Frame | None:
 def _frame(equation: Any) -> Frame | None:
     """The user's line that an equation comes from."""
     frame = user_frame(equation.source_info)
-    return None if frame is None else Frame(*frame, linecache.getline(*frame).strip())
+    return None if frame is None else Frame(frame.file, frame.line, linecache.getline(frame.file, frame.line).strip())

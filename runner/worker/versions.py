@@ -8,6 +8,7 @@ import os
 import sysconfig
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -150,20 +151,33 @@ def module_cost(text: str) -> dict[str, float] | str:
         return f"XLA's cost analysis cannot be asked of a part of a module here: {type(error).__name__}: {reason}"
 
 
-def user_frame(source: Any) -> tuple[str, int] | None:
-    """The file and line of the user's code that an equation comes from; None if JAX does not know.
+@dataclass(frozen=True)
+class UserFrame:
+    """A place in a file: the lines, from 1 on, and columns, in bytes, between which an expression is written."""
 
-    It is the innermost frame in the user's own files, or else in the library that the user calls.
+    file: str
+    line: int
+    column: int
+    last_line: int
+    last_column: int
+
+
+def user_frame(source: Any) -> UserFrame | None:
+    """The place in the user's code that an equation comes from; None if JAX does not know.
+
+    It is that of the innermost frame in the user's own files, or else in the library that the user calls.
     """
     return _user_frame(source.traceback)
 
 
 @functools.lru_cache(maxsize=1024)
-def _user_frame(traceback: Any) -> tuple[str, int] | None:
+def _user_frame(traceback: Any) -> UserFrame | None:
     frames: list[Any] = list(importlib.import_module("jax._src.source_info_util").user_frames(traceback))
     frames = [frame for frame in frames if not frame.file_name.endswith(f"/{CALLED}")]
     own = next((frame for frame in frames if is_own(frame.file_name)), frames[0] if frames else None)
-    return None if own is None else (own.file_name, own.start_line)
+    if own is None:
+        return None
+    return UserFrame(own.file_name, own.start_line, own.start_column, own.end_line, own.end_column)
 
 
 def forget_frames() -> None:

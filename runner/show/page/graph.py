@@ -77,7 +77,7 @@ def _pill_text(pill: Pill) -> str:
 
 
 def _named(lines: Mapping[str, RecordedLine], path: str) -> str:
-    return lines[path].line if path in lines else path
+    return (lines[path].variable or lines[path].line) if path in lines else path
 
 
 def _words(lines: Sequence[RecordedLine]) -> Iterator[str]:
@@ -86,7 +86,7 @@ def _words(lines: Sequence[RecordedLine]) -> Iterator[str]:
         if line.expression is None:
             yield f"{line.line} repeats {line.steps} times{where}"
         else:
-            yield f"{line.line} = {line.expression}{where}"
+            yield f"{line.variable or line.line} = {line.source or line.expression}{where}"
 
 
 # Placing the collectives.
@@ -284,14 +284,16 @@ def _line(figure: _Figure, line: RecordedLine) -> Box:
     *_, where, name = ("", *line.path.split("/"))
     begins = {"carry": "starts as ", "over": "a slice of "}.get(where)
     first = begins is not None
-    lines = textwrap.wrap((begins or "= ") + (line.expression or ""), _WRAP, subsequent_indent="  ")
+    says = line.source or line.expression or ""
+    lines = textwrap.wrap((begins or "= ") + says, _WRAP, subsequent_indent="  ")
     if line.dtype is not None and line.shape is not None:
         lines.append(f"{line.dtype}{line.shape}")
     output = figure.outputs.get(line.line) if "/" not in line.path else None
     if output is not None:
         lines.append(f"output {output}")
     style = "gc" if first else "go" if output is not None else "gb"
-    return _boxed(name, lines, style, figure.at_lines.get(line.path, ()))
+    named = line.frame.place if line.variable == line.source and line.frame is not None else line.variable or name
+    return _boxed(named, lines, style, figure.at_lines.get(line.path, ()))
 
 
 def _boxed(name: str, lines: Sequence[str], style: str, pills: Sequence[Pill]) -> Box:

@@ -148,6 +148,10 @@ def _about(record: Record, folder: Path, way: str) -> Part:
         ("shardproof", environment.runner),
         ("git", f"{git.sha}{', with changes' if git.dirty else ''}" if git else "no checkout"),
     ]
+    if environment.worker is not None:
+        because = f", since {environment.worker_reason}" if environment.worker_reason else ""
+        how = "a copy of the process that called Shardproof" if environment.worker == "copy" else "a new process"
+        rows.append(("ran in", how + because))
     target = record.target
     if target and target.device_order:
         reason = f", since {target.device_order_reason}" if target.device_order_reason else ""

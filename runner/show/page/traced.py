@@ -54,16 +54,17 @@ def _lead(trace: Trace) -> str:
 
 
 def _node(trace: Trace, node: TracedNode, axes: Sequence[str], platform: str, number: int) -> Markup:
+    name, expression = exchange.titled(node)
     inside: list[Inside] = [
-        tag("h3", node.name, " ", tag("code", f"{node.dtype}{node.shape}", class_="type")),
-        tag("p", code(node.expression)),
+        tag("h3", name, " ", tag("code", f"{node.dtype}{node.shape}", class_="type")),
+        tag("p", code(expression)),
     ]
     if node.agrees is False:
         fault = f"differs from the SPMD interpreter's by at most {node.max_abs_error:.3g} on {on_devices(node.devices)}"
         inside.append(tag("p", badge("failed"), " ", fault))
     drawn = exchange.read(node, trace.devices, axes)
     if drawn is not None:
-        title = f"{node.name}: {node.collective.operation if node.collective else 'collective'} {drawn.over}"
+        title = f"{name}: {node.collective.operation if node.collective else 'collective'} {drawn.over}"
         box = exchange.figure(drawn, platform)
         words = [f"{drawn.over}; from each device before to each device after"]
         caption = f"{drawn.over}: each device's operand has a colour, which goes along with its values"
@@ -96,7 +97,7 @@ def _values(trace: Trace, node: TracedNode, axes: Sequence[str], platform: str, 
         ids = devices_text([device.id for device in left])
         rows.append([f"{platform.upper()} {ids}", "–", *("in the record" for _ in shown)])
     head = ("device", "at", *(title for title, _, _ in shown))
-    content = table(f"{node.name} on each device", Table(head, rows), kind="values")
+    content = table(f"{exchange.titled(node)[0]} on each device", Table(head, rows), kind="values")
     yield tag("details", tag("summary", "Values"), content, open=not drawn or None)
 
 

@@ -1,0 +1,85 @@
+"""Messages spell values and expressions of a Python function as its source does."""
+
+from pathlib import Path
+
+import pytest
+from jax import ShapeDtypeStruct, numpy
+
+from runner.evidence.model import Collective
+from runner.experiment.source_text import SourceText
+from runner.graph.source import Frame
+from runner.language.syntax import parse
+from runner.record import differences, golden
+from runner.worker import jaxprs
+from tests import evidence
+from tests.evidence import collective, program
+from tests.user_functions import spelled
+
+LINE = Frame("/models/llama.py", 41, "q = x @ w.q")
+
+
+@pytest.fixture(scope="module")
+def lines() -> jaxprs.FunctionLines:
+    def called(down: object, up: object, x: object) -> object:
+        return spelled.forward({"down": down, "up": up}, x)
+
+    shapes = {"params_down": (16, 8), "params_up": (8, 16), "x": (4, 8)}
+    return jaxprs.read(called, {name: ShapeDtypeStruct(shape, numpy.float32) for name, shape in shapes.items()})
+
+
+def test_values_are_spelled_as_variables_or_expressions(lines: jaxprs.FunctionLines) -> None:
+    assert {*lines.spelled.values()} >= {
+        'x @ params["up"]',
+        'jax.nn.gelu(x @ params["up"])',
+        "jnp.mean(hidden, axis=-1, keepdims=True)",
+        "hidden - jnp.mean(hidden, axis=-1, keepdims=True)",
+        'hidden @ params["down"]',
+        "q",
+        "k",
+        "jnp.tanh(q) * k",
+    }
+    assigned = [name for name, source in lines.spelled.items() if source == "hidden"]
+    assert len(assigned) == 3, "once after gelu, and once after each step"
+
+
+def test_the_parts_of_a_librarys_function_have_no_spelling(lines: jaxprs.FunctionLines) -> None:
+    assert not [written for written in lines.spelled if written.startswith("tanh(0.79")]
+
+
+def test_a_changed_term_has_the_source_of_its_parts() -> None:
+    source = SourceText({"y_3": "y", "y_3 @ w_2": 'y @ w["v"]', "h_2": "a + b"}, {"mul_7": LINE}, {"w_q": "w/q"})
+    spelling = {
+        "psum(y_3 @ w_2, 'x')": "psum(y @ w[\"v\"], 'x')",
+        "y_3 - h_2 * 2.0": "y - (a + b) * 2.0",
+        "sum(h_2, axis=0)": "sum(a + b, axis=0)",
+        "mul_7 @ w_q.T": "llama.py:41 @ w/q.T",
+    }
+    assert {written: source.of(parse(written).term) for written in spelling} == spelling
+
+
+def pins(number: int, line: str, *collectives: Collective) -> golden.Pinned:
+    names = {line: f"llama.py:{number} q = x @ w.q", "other": "llama.py:9 k = 1"}
+    return golden.pinned(program(*collectives), names=names)
+
+
+def test_a_golden_that_differs_names_lines_of_python() -> None:
+    before = pins(41, "q_2", collective(node="q_2", nodes=["q_2"], axes=["x"]))
+    after = pins(43, "q_3", collective(node="q_3", nodes=["q_3"], axes=["x"], bytes_in=128))
+    assert before["names"] == {"q_2": "llama.py:41 q = x @ w.q"}, "names that are not pinned are left out"
+    (change,) = differences.of_program("auto", before, after)
+    assert "llama.py:43 q = x @ w.q" in change
+    assert "q_2" not in change
+    assert "q_3" not in change
+
+
+def test_a_line_of_python_that_only_moved_is_no_difference() -> None:
+    before, after = (
+        pins(number, name, collective(node=name, nodes=[name])) for number, name in ((41, "q_2"), (43, "q_3"))
+    )
+    assert differences.of_program("auto", before, after) == []
+
+
+def test_a_golden_without_names_is_read(tmp_path: Path) -> None:
+    pinned = golden.pinned(evidence.program(collective()))
+    golden.pin(tmp_path / "g.json", ("jax 0.10", "cpu", "auto"), pinned)
+    assert golden.entry(golden.read(tmp_path / "g.json"), ("jax 0.10", "cpu", "auto")) == pinned

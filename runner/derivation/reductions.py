@@ -14,7 +14,7 @@ from runner.derivation.terms import built
 from runner.graph.term import Term
 
 KINDS: dict[str, Reduction] = {
-    "sum": "sum", "nansum": "sum", "count_nonzero": "sum", "mean": "mean", "max": "max",
+    "sum": "sum", "nansum": "sum", "count_nonzero": "sum", "mean": "mean", "average": "mean", "max": "max",
     "nanmax": "max", "min": "min", "nanmin": "min", "any": "any", "all": "all", "prod": "prod",
     "nanprod": "prod",
 }  # fmt: skip
@@ -46,11 +46,11 @@ def default_axis(call: Call) -> int | None:
     return next((parameters[name].default for name in ("axes", "axis") if name in parameters), None)
 
 
-@rule_for(*(name for name in KINDS if name != "mean"))
+@rule_for(*(name for name, kind in KINDS.items() if kind != "mean"))
 def reduced(call: Call) -> Rule | None:
     """Rule: `sum`, `max`, …: the dimensions of `axis` are reduced, the others stay."""
     shape, kind = call.array.shape, KINDS[call.name]
-    if math.prod(shape) == 0:
+    if math.prod(shape) == 0 or call.given("weights", "returned"):
         return None
     axes = call.axes(rank=len(shape))
     keepdims = bool(call.static("keepdims", False))
@@ -70,10 +70,10 @@ def reduced(call: Call) -> Rule | None:
     )
 
 
-rule_for("mean", otherwise=[ALONG])(reduced)
+rule_for("mean", "average", otherwise=[ALONG])(reduced)
 rule_for(
-    "sort", "argsort", "median", "ptp", "nanmean", "average", "diff", "fft", "ifft", "rfft", "irfft", "logmeanexp",
-    "trapezoid", "glu", "quantile", "percentile", "fftshift", "ifftshift",
+    "sort", "argsort", "median", "diff", "fft", "ifft", "rfft", "irfft", "trapezoid", "glu", "quantile", "percentile",
+    "fftshift", "ifftshift",
 )(along)  # fmt: skip
 
 

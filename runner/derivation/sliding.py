@@ -7,12 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from runner.derivation.calls import Call, NotStatic, is_number, itemsize
-from runner.derivation.indexing import spread
 from runner.derivation.reductions import ALONG, default_axis
 from runner.derivation.registry import Write, rule_for
 from runner.derivation.rules import Rule, Sent, every, halo_sent
 from runner.derivation.site import Site
-from runner.derivation.terms import ALL, built, constant, indexed
+from runner.derivation.terms import ALL, built, constant, indexed, spread
 from runner.graph.term import NOTHING, Group, Slice, Term
 from runner.untyped import is_sequence
 

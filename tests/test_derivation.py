@@ -146,6 +146,7 @@ EXPRESSIONS = {
     "roll back": "roll(t, -1, axis=1)",
     "roll a block": "roll(v, 4)",
     "roll both": "roll(a, 1)",
+    "roll all by blocks": "roll(t, -16)",
     "flip": "flip(a, axis=0)",
     "sort": "sort(a, axis=0)",
     "argsort": "argsort(a, axis=1)",
@@ -206,6 +207,11 @@ EXPRESSIONS = {
     "iota": "iota('int32', 8) + k",
     "broadcasted_iota": "broadcasted_iota('int32', (8, 4), 1) + n",
     "zeros_like": "zeros_like(a) + full_like(c, 2.0)",
+    "like what lies otherwise": "where(zeros_like(a) > 0, ones_like(b).T, full_like(a, v[0]))",
+    "isin": "isin(n, p)",
+    "unravel_index": "unravel_index(p, (2, 2))[1]",
+    "broadcast_arrays": "broadcast_arrays(a, w, v[:, None])[1]",
+    "broadcast_in_dim": "broadcast_in_dim(a, (8, 2, 4), (0, 2))",
     "linspace": "linspace(0.0, 1.0, 8) + v",
     "one_hot": "one_hot(p, 4)",
     "one_hot first": "one_hot(p, 4, axis=0)",
@@ -234,18 +240,25 @@ EXPRESSIONS = {
     "diagonal of rows": "diagonal(a @ b)",
     "diagonal of each": "diagonal(t[:, :4], axis1=2, axis2=1)",
     "diagonal beside": "diagonal(a @ b, offset=1)",
+    "diagonal below, of rows": "diagonal(a, offset=-2)",
+    "diagonal of columns of each": "diagonal(t, offset=-4, axis1=1, axis2=2)",
+    "diagonal of dimensions apart": "diagonal(t, axis1=2, axis2=0)",
+    "diag": "diag(b)",
+    "diag of integers": "diag(n) + diag(m[:4])",
+    "diag of a vector": "diag(v) + diag(v[1:], k=1)",
+    "trace": "trace(a)",
     "trace of each": "trace(t[:, :4], axis1=1, axis2=2)",
+    "trace beside": "trace(n, offset=-1)",
     "tuple": "split(a, 2)[0]",
     "shape": "a / shape(a)[0]",
 }
 
 
 OF_WHOLE_OPERANDS = [
-    "PRNGKey", "bits", "block_diag", "broadcast_arrays", "broadcast_in_dim", "choice", "convolve", "correlate",
-    "diag", "diag_indices", "empty", "exponential", "fft2", "fftfreq", "fftn", "fold_in", "gumbel",
-    "ifft2", "ifftn", "irfft2", "irfftn", "isin", "key", "key_data", "laplace", "linspace", "logspace", "lu",
+    "PRNGKey", "bits", "block_diag", "choice", "convolve", "correlate", "diag_indices", "empty", "exponential", "fft2", "fftfreq", "fftn", "fold_in", "gumbel",
+    "ifft2", "ifftn", "irfft2", "irfftn", "key", "key_data", "laplace", "linspace", "logspace", "lu",
     "lu_pivots_to_permutation", "normal", "rademacher", "randint", "rfft2", "rfftfreq", "rfftn", "rot90", "split_key",
-    "svd", "tril_indices", "triu_indices", "truncated_normal", "uniform", "unravel_index", "wrap_key_data",
+    "svd", "tril_indices", "triu_indices", "truncated_normal", "uniform", "wrap_key_data",
 ]  # fmt: skip
 """The operations without a rule."""
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from runner.derivation.calls import Argument, Call, is_number
-from runner.derivation.registry import rule_for, whole
+from runner.derivation.registry import rule_for
 from runner.derivation.rules import Reduction, Rule, every
 from runner.derivation.site import Site
 from runner.derivation.terms import ALL, built, constant, indexed
@@ -181,12 +181,15 @@ def counted(call: Call) -> Rule | None:
     return Rule(parts, ((),), {0: call.type_of("x").shape[0]}, {0: "sum"})
 
 
-@rule_for("searchsorted", "digitize", "interp", "polyval")
+_SEARCHED = {
+    "searchsorted": "v", "digitize": "x", "interp": "x", "polyval": "x", "isin": "element", "unravel_index": "indices",
+}  # fmt: skip
+"""For each operation the argument of which each element gives one of the result."""
+
+
+@rule_for(*_SEARCHED)
 def searched(call: Call) -> Rule | None:
     """Rule: elementwise, in a table that is whole on every device."""
-    place = "v" if call.name == "searchsorted" else "x"
+    place = _SEARCHED[call.name]
     shape = call.type_of(place).shape
     return Rule({place: every(shape)}, every(shape), dict(enumerate(shape)))
-
-
-whole("isin", "unravel_index", because="each element of the result may depend on all of them")

@@ -249,13 +249,14 @@ EXPRESSIONS = {
     "trace": "trace(a)",
     "trace of each": "trace(t[:, :4], axis1=1, axis2=2)",
     "trace beside": "trace(n, offset=-1)",
+    "correlate": "correlate(v, v * 2) + correlate(v, w)",
     "tuple": "split(a, 2)[0]",
     "shape": "a / shape(a)[0]",
 }
 
 
 OF_WHOLE_OPERANDS = [
-    "PRNGKey", "bits", "block_diag", "choice", "convolve", "correlate", "diag_indices", "empty", "exponential",
+    "PRNGKey", "bits", "block_diag", "choice", "convolve", "diag_indices", "empty", "exponential",
     "fft2", "fftfreq", "fftn", "fold_in", "gumbel", "ifft2", "ifftn", "irfft2", "irfftn", "key", "key_data",
     "laplace", "linspace", "logspace", "lu", "lu_pivots_to_permutation", "normal", "rademacher", "randint", "rfft2",
     "rfftfreq", "rfftn", "rot90", "split_key", "svd", "tril_indices", "triu_indices", "truncated_normal", "uniform",

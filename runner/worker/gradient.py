@@ -179,7 +179,7 @@ class _WideFloats(_Real):
                 kind = own_dtype(own, self._float_of)
                 operands = [
                     calls.asarray(x, kind) if _is_float(x) and any(operand is each for each in own) else x
-                    for x, operand in zip(operands, equation.arguments, strict=True)
+                    for x, operand in zip(operands, equation.arguments, strict=False)
                 ]
             if operation.indices is not None and not self.experiment.x64:
                 # JAX takes indices of one dtype; a Python integer would be 64-bit.

@@ -89,7 +89,7 @@ def _places(site: Site, d: int, taken: range) -> tuple[Term, Term]:
     return site.define("inside", inside), built("clip({place}, 0, {last})", place=place, last=len(taken) - 1)
 
 
-_KEPT = {"at[].multiply": 1, "at[].divide": 1, "at[].power": 1}
+_KEPT = {"at[].multiply": 1, "at[].mul": 1, "at[].divide": 1, "at[].power": 1}
 """The updates whose derivative may be infinite, each with the value that changes nothing, for what no slice takes."""
 
 

@@ -256,7 +256,7 @@ EXPRESSIONS = {
 
 
 OF_WHOLE_OPERANDS = [
-    "PRNGKey", "bits", "block_diag", "choice", "convolve", "diag_indices", "empty", "exponential",
+    "PRNGKey", "bits", "block_diag", "broadcast_in_dim", "choice", "convolve", "diag_indices", "empty", "exponential",
     "fft2", "fftfreq", "fftn", "fold_in", "gumbel", "ifft2", "ifftn", "irfft2", "irfftn", "key", "key_data",
     "laplace", "linspace", "logspace", "lu", "lu_pivots_to_permutation", "normal", "rademacher", "randint", "rfft2",
     "rfftfreq", "rfftn", "rot90", "split_key", "svd", "tril_indices", "triu_indices", "truncated_normal", "uniform",

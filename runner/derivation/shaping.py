@@ -145,19 +145,6 @@ def broadcast(call: Call) -> Rule | None:
     return Rule({call.operand.place: dimensions}, result, sizes, below=call.operand.below, counts=counts)
 
 
-def _broadcast_in(site: Site) -> Term:
-    dimensions = constant(tuple(site.call.static("broadcast_dimensions")))
-    return built("broadcast_in_dim({x}, {shape}, {d})", x=site.x, shape=constant(site.local), d=dimensions)
-
-
-@rule_for("broadcast_in_dim", write=_broadcast_in)
-def broadcast_in(call: Call) -> Rule | None:
-    """Rule: as `broadcast_to`, with the dimensions of the result that the operand's are."""
-    shape, places = call.result.shape, call.static("broadcast_dimensions")
-    mine = tuple((d,) if size == shape[d] else () for size, d in zip(call.array.shape, places, strict=True))
-    return Rule({call.operand.place: mine}, every(shape), dict(enumerate(shape)))
-
-
 _PILED = {"vstack": 0, "hstack": 1, "dstack": 2, "column_stack": 1}
 
 
@@ -230,3 +217,4 @@ def tiled(call: Call) -> Rule | None:
 
 
 whole("rot90", "block_diag", because="elements move between dimensions")
+whole("broadcast_in_dim", because="new dimensions, whose layout nothing determines")

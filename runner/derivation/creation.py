@@ -72,7 +72,7 @@ def _filled_like(site: Site) -> Term:
     if value is not None and value.shape == typed.shape and value.spec == Spec(map(site.over, range(len(typed.shape)))):
         return site.rewritten({place: value.term})
     template = "{f}({shape}, {fill}, {dtype})" if fill in site.call.arguments else "{f}({shape}, {dtype})"
-    others = {"fill": site.whole(fill)} if fill in site.call.arguments else {}
+    others: dict[str, Term] = {"fill": site.whole(fill)} if fill in site.call.arguments else {}
     return built(template, f=_FILLED[site.call.name], shape=constant(site.local), dtype=typed.dtype, **others)
 
 

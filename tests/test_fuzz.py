@@ -125,6 +125,7 @@ ONCE_WRONG = {
     "singular values of which some are not": "svd(stack([F, F / (F[0, 0] - F[0, 0])]))[1]",
     "frequencies of no samples": "F[:1, :1] * rfftfreq(0, 0.5) + sum(fftfreq(0))",
     "rows that there are not": "lu_pivots_to_permutation(astype(abs(F[0, :4]) * 9, 'int32'), 8)",
+    "the next float of two dtypes": "nextafter(astype(F, 'bfloat16'), F) - F",
     "complex numbers that SciPy does not take": "expit(F + 2j) + logit(F + 2j)",
 }
 """Lines that once crashed the run, or were judged wrong, by a description."""

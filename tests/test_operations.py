@@ -907,7 +907,7 @@ def test_a_counterpart_agrees_with_its_jax_function(name, data):
     arguments, named = data.draw(CASES[name])
     row = ROWS[name]
     # Without a dtype of its own, such a counterpart takes its operand for float32.
-    wide = row.dtype_of is None and all_floats((arguments, named)) and data.draw(pick(True, True, True, False))
+    wide = not row.dtype_of and all_floats((arguments, named)) and data.draw(pick(True, True, True, False))
     row.signature.bind(*arguments, **named)
     expected = row.numpy(*arguments, **named)
     if row.kind == "static":

@@ -12,12 +12,14 @@ import pytest
 from benchmarks.why import collectives
 from runner.evidence import hlo_sharding, warnings
 from runner.evidence.model import Collective
+from runner.evidence.nodes import Origins
 from runner.experiment.program import Program
 from runner.layout import Layout, Mesh, Spec
 from runner.record.model import Record
 from runner.show import collectives as shown
 from runner.why import least
 from runner.why.reasons import explained
+from runner.worker import resharding
 from tests import harness
 from tests.command import ROOT, run_command
 from tests.conftest import LARGE
@@ -522,6 +524,20 @@ def test_a_rematerialization_has_a_verified_way_around(tmp_path: Path) -> None:
         "by way of P('y', 'x', None) a device sends 2.6 kB "
         "(compiled without a warning, and run: the values are the same)\n"
     ) in ran.stdout
+
+
+def test_a_rematerialization_of_padded_blocks_has_no_way_around() -> None:
+    """Three rows, padded, on two devices: no PartitionSpec expresses them."""
+    experiment = harness.experiment(MLP, mesh={"axes": ["x", "y"], "shape": [2, 3]}, dims={"B": 6, "D": 6, "F": 6})
+    text = (
+        "W1126 03:11:50.016390   25999 spmd_partitioner.cc:656] [SPMD] Involuntary full rematerialization. "
+        "The compiler cannot go from sharding "
+        "{devices=[3,1,2]<=[2,3]T(1,0) last_tile_dim_replicate} to {devices=[2,1,3]<=[6] last_tile_dim_replicate} "
+        "efficiently for HLO operation %slice = f32[1,12]{1,0} slice(%x)"
+    )
+    mesh = jax.make_mesh((2, 3), ("x", "y"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    (change,) = resharding.ways(experiment, Origins(experiment, "graph"), text, mesh, run=False).values()
+    assert (change.before, change.after, change.through) == (Spec.of(["y", None]), Spec.of(["x", None]), None)
 
 
 # The least.

@@ -37,7 +37,7 @@ from tests.here import Here
 Judgement = dict[str, Any]
 DEVICES = 8
 
-_REFUSED = re.compile(r"NotImplementedError|UNIMPLEMENTED|Unimplemented|not implemented")
+_REFUSED = re.compile(r"NotImplementedError|UNIMPLEMENTED|Unimplemented|not implemented|failed to legalize operation")
 """The messages of JAX and XLA for a dtype or an operation that a backend does not support."""
 
 

@@ -31,12 +31,12 @@ def completed(layouts: Layouts, term: Term, choice: PricedAssignment, typed: Typ
             held /= n
         scattered = ()
         if axes:
-            term, by = _reduced(term, kind, axes, derivative)
+            term, by = reduced(term, kind, axes, derivative)
             layouts.spend_once(term, [collective(layouts.prices, mesh, by, axes, held)])
     return term
 
 
-def _reduced(term: Term, kind: Reduction, axes: tuple[str, ...], derivative: Derivative) -> tuple[Term, str]:
+def reduced(term: Term, kind: Reduction, axes: tuple[str, ...], derivative: Derivative) -> tuple[Term, str]:
     """The term that reduces over mesh axes, and the kind of its collective."""
     gathered = "{f}(all_gather({x}, {over}, axis=0, to='invarying'), axis=0)"
     match kind:
@@ -45,9 +45,9 @@ def _reduced(term: Term, kind: Reduction, axes: tuple[str, ...], derivative: Der
         case "mean":
             return built("pmean({x}, {over})", x=term, over=axes), "all-reduce"
         case "any":
-            return built("pmax(astype({x}, 'int32'), {over}) > 0", x=term, over=axes), "all-reduce"
+            return built("pmax(astype({x}, 'int8'), {over}) > 0", x=term, over=axes), "all-reduce"
         case "all":
-            return built("pmin(astype({x}, 'int32'), {over}) > 0", x=term, over=axes), "all-reduce"
+            return built("pmin(astype({x}, 'int8'), {over}) > 0", x=term, over=axes), "all-reduce"
         case "max" | "min" if derivative == "none":
             return built(f"p{kind}({{x}}, {{over}})", x=term, over=axes), "all-reduce"
         case "max" | "min" if derivative == "stopped":

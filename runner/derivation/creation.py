@@ -11,6 +11,7 @@ from runner.derivation.rules import Rule, every
 from runner.derivation.site import Site
 from runner.derivation.terms import built, constant
 from runner.graph.term import Term
+from runner.layout import Spec
 
 
 def _made(write: Write) -> Write:
@@ -59,6 +60,23 @@ def filled(call: Call) -> Rule | None:
     """Rule: an array filled with one number."""
     fill = call.arguments.get("fill_value")
     return None if fill is not None and fill.typed is not None and fill.typed.shape else _own(call)
+
+
+_FILLED = {"zeros_like": "zeros", "empty_like": "zeros", "ones_like": "ones", "full_like": "full"}
+"""For each operation the one that makes the same from a shape."""
+
+
+def _filled_like(site: Site) -> Term:
+    place, typed, fill = site.call.operand.place, site.call.result, "fill_value"
+    value = site.values.get(place)
+    if value is not None and value.shape == typed.shape and value.spec == Spec(map(site.over, range(len(typed.shape)))):
+        return site.rewritten({place: value.term})
+    template = "{f}({shape}, {fill}, {dtype})" if fill in site.call.arguments else "{f}({shape}, {dtype})"
+    others: dict[str, Term] = {"fill": site.whole(fill)} if fill in site.call.arguments else {}
+    return built(template, f=_FILLED[site.call.name], shape=constant(site.local), dtype=typed.dtype, **others)
+
+
+rule_for(*_FILLED, write=_filled_like)(filled)
 
 
 @_made

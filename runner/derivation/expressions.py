@@ -146,8 +146,9 @@ class Expressions:
         axes = {axis for spec in choice.operands for axis in spec.axes}
         laid = [self._spread_out(term, axes - {*spec.axes}) for term, spec in zip(laid, choice.operands, strict=True)]
         terms = dict(zip(rule.operands, laid, strict=True))
-        partial = write(replace(site, assignment=choice.assignment, terms=terms))
-        made = completed(layouts, partial, choice, typed, self._derivative(equation, typed))
+        derivative = self._derivative(equation, typed)
+        partial = write(replace(site, assignment=choice.assignment, terms=terms, derivative=derivative))
+        made = completed(layouts, partial, choice, typed, derivative)
         layouts.spend(rule.sendings(self.mesh, choice.assignment, layouts.prices), scope)
         layouts.compute(choice.computing, scope)
         if call.elements:

@@ -10,7 +10,7 @@ from runner.derivation.lookups import entries, looked_up, subscript
 from runner.derivation.registry import Way, rule_for
 from runner.derivation.rules import Rule, every, followed_by
 from runner.derivation.site import Site
-from runner.derivation.terms import ALL, built, constant, divided, indexed, items
+from runner.derivation.terms import ALL, built, constant, divided, indexed, items, spread
 from runner.derivation.updating import READS
 from runner.graph.model import INDEX
 from runner.graph.term import NOTHING, Const, Group, Slice, Term
@@ -115,11 +115,6 @@ def _reads(takes_of: Takes, base: Base) -> Way:
         return taken
 
     return Way(rule, write)
-
-
-def spread(mask: Term, after: int) -> Term:
-    """Broadcast a mask of one dimension over `after` further dimensions."""
-    return indexed(mask, [ALL, *[NOTHING] * after]) if after else mask
 
 
 def _positions(site: Site, taken: Taken, size: int, over: tuple[str, ...]) -> Term:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from runner.derivation.calls import Call, is_number, itemsize
+from runner.derivation.completing import reduced
 from runner.derivation.reductions import ALONG, default_axis
 from runner.derivation.registry import Write, rule_for
-from runner.derivation.rules import Rule, Sent, every
+from runner.derivation.rules import Reduction, Rule, Sent, every
 from runner.derivation.site import Site
 from runner.derivation.terms import built, constant
 from runner.graph.term import Name, Term
@@ -18,11 +19,12 @@ def _axes(call: Call) -> tuple[int, ...]:
     return call.axes(rank=len(call.array.shape), default=default_axis(call))
 
 
-def _reducing(call: Call, rounds: int, *, keeps: bool) -> Rule | None:
-    """The rule of an operation with `rounds` all-reduces inside; `keeps`: whether the result keeps the dimensions."""
-    if call.given("where", "b", "mean", "variance", "ddof", "correction", "dtype") or not is_number(
-        call.array, "float"
-    ):
+def _reducing(call: Call, rounds: int, *, keeps: bool = False, kinds: Sequence[str] = ("float",)) -> Rule | None:
+    """The rule of an operation with `rounds` all-reduces inside, for dtypes of some kinds.
+
+    `keeps`: whether the result keeps the dimensions.
+    """
+    if call.given("where", "b", "mean", "variance", "ddof", "correction", "dtype") or not is_number(call.array, *kinds):
         return None
     shape, axes = call.array.shape, _axes(call)
     kept = keeps or bool(call.static("keepdims", False))
@@ -94,14 +96,15 @@ def _logsumexp(site: Site, x: Term, axis: Term, over: tuple[str, ...]) -> Term:
     largest = _largest(site, x, axis, over)
     # An infinite maximum is not subtracted.
     largest = site.define("shift", built("where(isfinite({m}), {m}, 0.0)", m=largest))
-    template = "log(psum(sum(exp({x} - {m}), axis={axis}, keepdims=True), {over})) + {m}"
-    term = built(template, x=x, m=largest, axis=axis, over=over)
+    psum, total = ("psum", "sum") if site.call.name == "logsumexp" else ("pmean", "mean")
+    template = "log({psum}({sum}(exp({x} - {m}), axis={axis}, keepdims=True), {over})) + {m}"
+    term = built(template, psum=psum, sum=total, x=x, m=largest, axis=axis, over=over)
     return term if _keepdims(site) else built("squeeze({x}, axis={axis})", x=term, axis=axis)
 
 
-@rule_for("logsumexp", write=_logsumexp, otherwise=[ALONG])
+@rule_for("logsumexp", "logmeanexp", write=_logsumexp, otherwise=[ALONG])
 def logsumexp(call: Call) -> Rule | None:
-    """Rule: `m + log(sum(exp(x - m)))`."""
+    """Rule: `m + log(sum(exp(x - m)))`, and with the mean."""
     return _summing_exponentials(call, keeps=False)
 
 
@@ -131,7 +134,7 @@ def _moment(site: Site, x: Term, axis: Term, over: tuple[str, ...]) -> Term:
 @rule_for("var", "std", write=_moment, otherwise=[ALONG])
 def moment(call: Call) -> Rule | None:
     """Rule: the mean first, then the mean of the squared deviations."""
-    return _reducing(call, 2, keeps=False)
+    return _reducing(call, 2)
 
 
 @_in_parts
@@ -160,4 +163,35 @@ def norm(call: Call) -> Rule | None:
     of_vectors = isinstance(axis, int) or len(call.array.shape) == 1
     if not (order is None or (order == 2 and of_vectors)) or (order is None and isinstance(axis, tuple)):
         return None
-    return _reducing(call, 1, keeps=False)
+    return _reducing(call, 1)
+
+
+@_in_parts
+def _range(site: Site, x: Term, axis: Term, over: tuple[str, ...]) -> Term:
+    template, ends = "{f}({x}, axis={axis}, keepdims={keep})", list[Term]()
+    for kind in _ENDS:
+        mine = built(template, f=kind, x=x, axis=axis, keep=_keepdims(site))
+        ends.append(reduced(mine, kind, over, site.derivative)[0])
+    return built("{high} - {low}", high=ends[0], low=ends[1])
+
+
+_ENDS: tuple[Reduction, Reduction] = ("max", "min")
+
+
+@rule_for("ptp", write=_range, otherwise=[ALONG])
+def extent(call: Call) -> Rule | None:
+    """Rule: the largest less the smallest element."""
+    return _reducing(call, 2, kinds=("float", "int"))
+
+
+@_in_parts
+def _mean_of_numbers(site: Site, x: Term, axis: Term, over: tuple[str, ...]) -> Term:
+    total = "psum(nansum({x}, axis={axis}, keepdims={keep}), {over})"
+    count = "psum(sum(~isnan({x}), axis={axis}, keepdims={keep}), {over})"
+    return built(f"{total} / {count}", x=x, axis=axis, keep=_keepdims(site), over=over)
+
+
+@rule_for("nanmean", write=_mean_of_numbers, otherwise=[ALONG])
+def mean_of_numbers(call: Call) -> Rule | None:
+    """Rule: the sum of what is no NaN, divided by its count."""
+    return _reducing(call, 2)

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Literal
 
 from runner.derivation.calls import Argument, Call, is_number
-from runner.derivation.registry import rule_for, whole
+from runner.derivation.registry import rule_for
 from runner.derivation.rules import Reduction, Rule, every
 from runner.derivation.site import Site
 from runner.derivation.terms import ALL, built, constant, indexed
@@ -190,4 +190,5 @@ def searched(call: Call, place: str = "x") -> Rule | None:
 
 
 rule_for("searchsorted")(partial(searched, place="v"))
-whole("isin", "unravel_index", because="each element of the result may depend on all of them")
+rule_for("isin")(partial(searched, place="element"))
+rule_for("unravel_index")(partial(searched, place="indices"))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from runner.derivation.calls import Call, is_number
-from runner.derivation.registry import rule_for, whole
+from dataclasses import dataclass
+
+from runner.derivation.calls import Call, NotStatic, is_number
+from runner.derivation.registry import Way, rule_for, whole
 from runner.derivation.rules import Rule, every
 from runner.derivation.site import Site
-from runner.derivation.terms import built
-from runner.graph.term import Term
+from runner.derivation.terms import ALL, built, constant, indexed, spread
+from runner.graph.term import NOTHING, Slice, Term
 
 
 @rule_for("inv", "cholesky", "matrix_power", "svdvals", "eigvalsh", "det", "slogdet", "qr", "eigh")
@@ -49,37 +51,113 @@ def kronecker(call: Call) -> Rule | None:
     return Rule({"a": mine, "b": yours}, result, dict(enumerate((*first, *second))))
 
 
-def _pair(call: Call) -> tuple[int, int]:
-    rank = len(call.array.shape)
-    return call.static("axis1", 0) % rank, call.static("axis2", 1) % rank
+@dataclass(frozen=True)
+class _Diagonal:
+    """A diagonal of matrices.
+
+    - `rows`, `columns`: their dimensions; `offset`: that of the diagonal.
+    - `kept`: the one that an element of the diagonal is counted along, the other one being summed over.
+    - `taken`: the positions along `kept` that have an element of it.
+    """
+
+    rows: int
+    columns: int
+    offset: int
+    kept: int
+    taken: range
+
+    @property
+    def other(self) -> int:
+        """The dimension that is summed over."""
+        return self.columns if self.kept == self.rows else self.rows
+
+    @classmethod
+    def of(cls, call: Call) -> _Diagonal:
+        """The diagonal that a call takes. Raises `NotStatic` if it is unknown."""
+        shape, offset = call.array.shape, call.static("k" if call.name == "diag" else "offset", 0)
+        if not isinstance(offset, int):
+            raise NotStatic
+        rows, columns = call.static("axis1", 0) % len(shape), call.static("axis2", 1) % len(shape)
+        low, left = max(-offset, 0), max(offset, 0)
+        count = max(min(shape[rows] - low, shape[columns] - left), 0)
+        by_columns = count == shape[columns] and count != shape[rows]
+        kept, first = (columns, left) if by_columns else (rows, low)
+        return cls(rows, columns, offset, kept, range(first, first + count))
 
 
 def _diagonal(site: Site) -> Term:
-    rows, columns = _pair(site.call)
-    over, size = site.over(rows), site.call.array.shape[rows]
-    if not over:
+    each, shape = _Diagonal.of(site.call), site.call.array.shape
+    rows, columns, rank = each.rows, each.columns, len(shape)
+    over, across = site.over(rows), site.over(columns)
+    if not over and not across:
         return site.rewritten()
     site.ours("the diagonal of a block")
-    template = "dynamic_slice_in_dim({x}, {start}, {n}, axis={d})"
-    n = size // site.mesh.axis_size(over)
-    square = built(template, x=site.x, start=site.start(over, size), n=n, d=columns)
-    return site.rewritten({site.call.operand.place: square})
+    if not across and not each.offset and each.kept == rows and len(each.taken) == shape[rows]:
+        n, template = shape[rows] // site.mesh.axis_size(over), "dynamic_slice_in_dim({x}, {start}, {n}, axis={d})"
+        square = built(template, x=site.x, start=site.start(over, shape[rows]), n=n, d=columns)
+        return site.rewritten({site.call.operand.place: square})
+    first = spread(site.indices(shape[rows], over), rank - 1 - rows)
+    first = built("{i} + {k}", i=first, k=each.offset) if each.offset else first
+    second = spread(site.indices(shape[columns], across), rank - 1 - columns)
+    alone = built("where({i} == {j}, {x}, 0)", i=first, j=second, x=site.x)
+    if site.call.name == "trace":
+        return built("sum({x}, axis={axes})", x=alone, axes=(rows, columns))
+    term = built("sum({x}, axis={d})", x=alone, d=each.other)
+    at = each.kept - (each.other < each.kept)
+    term = term if at == rank - 2 else built("moveaxis({x}, {at}, -1)", x=term, at=at)
+    if each.taken == range(shape[each.kept]):
+        return term
+    between = Slice(constant(each.taken.start), constant(each.taken.stop), NOTHING)
+    return indexed(term, [*[ALL] * (rank - 2), between])
 
 
-@rule_for("trace", "diagonal", write=_diagonal)
 def diagonals(call: Call) -> Rule | None:
-    """Rule: one diagonal for each matrix in a stack; if the rows are sharded, each device slices their columns."""
-    shape, (rows, columns) = call.array.shape, _pair(call)
-    square = shape[rows] == shape[columns] and call.static("offset", 0) == 0
-    dimensions = every(shape, but=[columns] if square else [rows, columns])
-    batch = tuple(each for d, each in enumerate(dimensions) if d not in (rows, columns))
-    sizes, place = dict(enumerate(shape)), call.operand.place
-    if call.name == "diagonal":
-        return Rule({place: dimensions}, (*batch, dimensions[rows]), sizes)
-    number = is_number(call.array) and not call.given("dtype")
+    """Rule: one diagonal for each matrix in a stack, of which a device has the elements in its block.
+
+    A device that has rows slices their columns; otherwise the elements, with zeros beside them, are summed.
+    """
+    each, shape, place = _Diagonal.of(call), call.array.shape, call.operand.place
+    if not each.taken:
+        return None
+    dimensions, sizes, kept = every(shape), dict(enumerate(shape)), each.kept
+    batch = tuple(factors for d, factors in enumerate(dimensions) if d not in (each.rows, each.columns))
+    # A sum of small integers may have another dtype.
+    number = is_number(call.array, "float", "complex") or call.array.dtype == "int32"
+    if call.name == "trace":
+        number = number and not call.given("dtype")
+        ends = (each.rows, each.columns)
+        return Rule(
+            {place: dimensions}, batch, sizes, dict.fromkeys(ends, "sum"), whole=frozenset(() if number else ends)
+        )
+    complete = each.taken == range(shape[kept])
+    # Rows on the main diagonal need no sum.
+    summed = set[int]() if number else {each.other} if kept == each.rows and not each.offset else {kept, each.other}
+    whole = summed if complete else {kept, *summed}
     return Rule(
-        {place: dimensions}, batch, sizes, {rows: "sum"} if square else {}, whole=frozenset(() if number else [rows])
+        {place: dimensions}, (*batch, (kept,) if complete else ()), sizes, {each.other: "sum"}, whole=frozenset(whole)
     )
+
+
+def _from_vector(site: Site) -> Term:
+    (n, _), over, across = site.call.result.shape, site.over(0), site.over(1)
+    if not over and not across:
+        return site.rewritten()
+    template = "where({i}[:, None] == {j}, {x}[:, None], 0)"
+    return built(template, i=site.indices(n, over), j=site.indices(n, across), x=site.x)
+
+
+def from_vector(call: Call) -> Rule | None:
+    """Rule: the matrix with a vector on its main diagonal."""
+    n = call.result.shape[0]
+    if len(call.array.shape) != 1 or call.static("k", 0) != 0 or call.array.dtype == "bool":
+        return None
+    return Rule({call.operand.place: ((0,),)}, ((0,), (1,)), {0: n, 1: n})
+
+
+rule_for("trace", "diagonal", write=_diagonal)(diagonals)
+rule_for("diag", write=_diagonal, otherwise=[Way(from_vector, _from_vector)])(
+    lambda call: diagonals(call) if len(call.array.shape) == 2 else None
+)
 
 
 @rule_for("cross")

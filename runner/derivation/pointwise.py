@@ -17,6 +17,10 @@ def pointwise(call: Call) -> Rule | None:
         return None
     if call.name == "select" and any(call.arguments[name].parts is None for name in ("condlist", "choicelist")):
         return None
+    return _aligned(call)
+
+
+def _aligned(call: Call) -> Rule:
     shape = call.result.shape
     arrays = [array for each in call.arguments.values() for array in each.arrays()]
     operands = {array.place: aligned(Call.type(array).shape, shape) for array in arrays}
@@ -30,10 +34,10 @@ def made(call: Call) -> Rule | None:
     return pointwise(call) if call.arguments.keys() <= {"a", "object", "dtype"} else None
 
 
-@rule_for("zeros_like", "ones_like", "full_like", "empty_like")
-def like(call: Call) -> Rule | None:
-    """Rule: as long as the operand's block on each device."""
-    return None if call.given("shape") else pointwise(call)
+@rule_for("broadcast_arrays")
+def broadcast(call: Call) -> Rule | None:
+    """Rule: each result is an operand in the common shape."""
+    return _aligned(call)
 
 
 def aligned(mine: tuple[int, ...], shape: tuple[int, ...]) -> Dimensions:

@@ -229,5 +229,5 @@ def tiled(call: Call) -> Rule | None:
     return Rule({call.operand.place: result[offset:]}, result, {d + offset: size for d, size in enumerate(shape)})
 
 
-whole("diag", "rot90", "block_diag", because="elements move between dimensions")
-whole("broadcast_arrays", "broadcast_in_dim", because="new dimensions, whose layout nothing determines")
+whole("rot90", "block_diag", because="elements move between dimensions")
+whole("broadcast_in_dim", because="new dimensions, whose layout nothing determines")

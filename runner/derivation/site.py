@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from runner.derivation.calls import Call
+from runner.derivation.completing import Derivative
 from runner.derivation.laying import Layouts
 from runner.derivation.rules import Assignment, Factors, Rule
 from runner.derivation.statics import Statics
@@ -26,6 +27,7 @@ class Site:
     - `layouts`: the lines written so far and the layouts of their values; `statics`: the static values.
     - `equation`: the operation in the graph.
     - `terms`: the operands in the layouts that the assignment requires, by place.
+    - `derivative`: how the result is differentiated.
     """
 
     call: Call
@@ -36,6 +38,7 @@ class Site:
     statics: Statics
     assignment: Assignment = field(default_factory=dict[int, tuple[str, ...]])
     terms: Mapping[str, Term] = field(default_factory=dict[str, Term])
+    derivative: Derivative = "none"
 
     @property
     def mesh(self) -> Mesh:

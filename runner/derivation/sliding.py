@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from runner.derivation.calls import Call, NotStatic, is_number, itemsize
-from runner.derivation.indexing import spread
 from runner.derivation.reductions import ALONG, default_axis
-from runner.derivation.registry import Write, rule_for
+from runner.derivation.registry import Way, Write, rule_for
 from runner.derivation.rules import Rule, Sent, every, halo_sent
 from runner.derivation.site import Site
-from runner.derivation.terms import ALL, built, constant, indexed
+from runner.derivation.terms import ALL, built, constant, indexed, spread
 from runner.graph.term import NOTHING, Group, Slice, Term
 from runner.untyped import is_sequence
 
@@ -102,31 +102,60 @@ rule_for("cumlogsumexp", write=scanned("logsumexp", "-inf", "logaddexp({mine}, {
 )
 
 
-@_slid
-def _roll(site: Site, axis: int, over: tuple[str, ...]) -> Term:
+def _rolled(site: Site, x: Term, axis: int, over: tuple[str, ...], size: int) -> Term:
+    """A device's block along `axis`, of `size` elements in all, after a shift by the static argument."""
     site.ours("the shift between blocks")
-    n, size = site.mesh.axis_size(over), site.call.array.shape[axis]
+    n = site.mesh.axis_size(over)
     blocks, rest = divmod(site.call.static("shift") % size, size // n)
 
     def from_before(term: Term, count: int) -> Term:
         return built("ppermute({x}, {over}, shift={s})", x=term, over=over, s=count % n) if count % n else term
 
     if not rest:
-        return from_before(site.x, blocks)
-    x = site.named("of", site.x)
+        return from_before(x, blocks)
+    x = site.named("of", x)
     last, first = _part(x, axis, -rest, None), _part(x, axis, None, -rest)
     template = "concatenate([{last}, {first}], axis={d})"
     return built(template, last=from_before(last, blocks + 1), first=from_before(first, blocks), d=axis)
 
 
-@rule_for("roll", write=_roll, otherwise=[ALONG])
+@_slid
+def _roll(site: Site, axis: int, over: tuple[str, ...]) -> Term:
+    return _rolled(site, site.x, axis, over, site.call.array.shape[axis])
+
+
+def _shift(call: Call) -> int:
+    """The static shift of a `roll`. Raises `NotStatic` if it has one for each dimension."""
+    shift = call.static("shift")
+    if not isinstance(shift, int):
+        raise NotStatic
+    return shift
+
+
+def _roll_of_all(site: Site) -> Term:
+    over, size = site.over(0), math.prod(site.call.array.shape)
+    if not over:
+        return site.rewritten()
+    shifted = _rolled(site, built("ravel({x})", x=site.x), 0, over, size)
+    return built("reshape({x}, {shape})", x=shifted, shape=constant(site.local))
+
+
+def roll_of_all(call: Call) -> Rule | None:
+    """Rule: a shift of all elements sends those that leave a block of rows."""
+    shape = call.array.shape
+    if call.static("axis") is not None or 0 in shape:
+        return None
+    size, rows = math.prod(shape), every(shape, but=range(1, len(shape)))
+    sent = Sent("shift", (0,), (), itemsize(call.array.dtype), _shift(call) % size, size)
+    return Rule({call.operand.place: rows}, rows, {0: shape[0]}, permuted=frozenset({0}), inside=(sent,))
+
+
+@rule_for("roll", write=_roll, otherwise=[Way(roll_of_all, _roll_of_all), ALONG])
 def roll(call: Call) -> Rule | None:
     """Rule: a shift sends the elements that leave a block to the next ones."""
-    shift, axis = call.static("shift"), _axis(call)
-    if not isinstance(shift, int):
-        return None
+    axis = _axis(call)
     size = call.array.shape[axis]
-    sent = Sent("shift", (axis,), _others(call), itemsize(call.array.dtype), shift % size, size)
+    sent = Sent("shift", (axis,), _others(call), itemsize(call.array.dtype), _shift(call) % size, size)
     return _sliding(call, sent, permuted=True)
 
 

@@ -85,6 +85,11 @@ def indexed(x: Term, items: Sequence[Term]) -> Term:
     return at_index(x, items[0] if len(items) == 1 else Group(tuple(items)))
 
 
+def spread(mask: Term, after: int) -> Term:
+    """Broadcast a mask of one dimension over `after` further dimensions."""
+    return indexed(mask, [ALL, *[NOTHING] * after]) if after else mask
+
+
 def items(index: Operand) -> tuple[Operand, ...]:
     """The entries between the brackets, dimension by dimension."""
     return index.items if isinstance(index, Group) and index.kind == "tuple" else (index,)

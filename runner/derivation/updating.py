@@ -1,16 +1,19 @@
-"""Updates `x.at[index]` and reads by several arrays in; updates of each device's block, dropping the rest, out."""
+"""Updates `x.at[index]` and reads by several arrays in; updates of each device's block, dropping the rest, out.
+
+Along a sharded dimension that a slice indexes, each element of a block gets the value at its place in the slice.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 
 from runner.derivation.calls import Argument, Call, NotStatic, is_number
 from runner.derivation.registry import Way, rule_for
 from runner.derivation.rules import Dimensions, Reduction, Rule
 from runner.derivation.site import Site
-from runner.derivation.terms import ALL, built, indexed
+from runner.derivation.terms import ALL, built, indexed, spread
 from runner.graph.model import Ref
 from runner.graph.term import NOTHING, Term
 from runner.programs.types import Typed
@@ -35,16 +38,69 @@ def _placed(items: list[Argument | None]) -> list[int]:
     return [d for d, item in enumerate(items) if item is not None and item.kind != "slice"]
 
 
+def _sliced(call: Call, items: list[Argument | None]) -> dict[int, range]:
+    """The elements that slices take of the dimensions of an updated array, where they are known."""
+    if "values" not in call.arguments:
+        return {}
+    bounds = {d: item.value for d, item in enumerate(items) if item is not None and item.kind == "slice"}
+    ranges = {d: range(call.array.shape[d])[each] for d, each in bounds.items() if isinstance(each, slice)}
+    return {d: taken for d, taken in ranges.items() if taken}
+
+
 def _write(site: Site) -> Term:
     items = _items(site.call)
     blocks = {d: item for d in _placed(items) if (item := items[d]) is not None and site.over(d)}
     written = {item.place: _in_block(site, item, d) for d, item in blocks.items()}
-    over = site.over(*(factor for factor, kind in site.rule.reduced.items() if kind == "sum"))
+    over, place = site.over(*(factor for factor, kind in site.rule.reduced.items() if kind == "sum")), "values"
     if over and not _is_zero(site):
         # The initial values are counted once, on the first of the devices that add to them.
         first = built("where(axis_index({over}) == 0, {x}, 0)", over=over, x=site.x)
         written[site.call.operand.place] = first
-    return site.rewritten(written)
+    sliced = {d: taken for d, taken in _sliced(site.call, items).items() if site.over(d)}
+    if not sliced:
+        return site.rewritten(written)
+    x = written[site.call.operand.place] = site.named("of", written.get(site.call.operand.place, site.x))
+    dimensions, updated = _indexed(items, _Indices.of(site.call, items)), list[Term]()
+    for d, taken in sliced.items():
+        inside, at = _places(site, d, taken)
+        updated.append(spread(inside, len(items) - 1 - d))
+        after = len(dimensions) - 1 - dimensions.index(d)
+        written[place] = _placed_values(site, written.get(place), spread(inside, after), at, after)
+        item = items[d]
+        assert item is not None
+        written[item.place] = ALL
+    return built("where({inside}, {new}, {x})", inside=reduce(_both, updated), new=site.rewritten(written), x=x)
+
+
+def _both(one: Term, other: Term) -> Term:
+    return built("({a}) & ({b})", a=one, b=other)
+
+
+def _places(site: Site, d: int, taken: range) -> tuple[Term, Term]:
+    """For each element of a block, whether a slice along the sharded dimension `d` takes it, and its place in that."""
+    site.ours("the update of a block")
+    at = site.indices(site.call.array.shape[d], site.over(d))
+    at = site.define("at", built("{at} - {start}", at=at, start=taken.start) if taken.start else at)
+    place = at if taken.step == 1 else site.define("place", built("{at} // {step}", at=at, step=taken.step))
+    inside = built("({place} >= 0) & ({place} < {n})", place=place, n=len(taken))
+    if taken.step != 1:
+        inside = built("({at} % {step} == 0) & {inside}", at=at, step=taken.step, inside=inside)
+    return site.define("inside", inside), built("clip({place}, 0, {last})", place=place, last=len(taken) - 1)
+
+
+_KEPT = {"at[].multiply": 1, "at[].mul": 1, "at[].divide": 1, "at[].power": 1}
+"""The updates whose derivative may be infinite, each with the value that changes nothing, for what no slice takes."""
+
+
+def _placed_values(site: Site, values: Term | None, inside: Term, at: Term, after: int) -> Term:
+    """The values of an update for the elements of a block, along the dimension that `after` others follow."""
+    given, kept = site.call.arguments["values"], _KEPT.get(site.call.name)
+    values = values or site.terms.get("values") or site.whole("values")
+    shape = () if given.typed is None else given.typed.shape
+    d = len(shape) - 1 - after
+    if d >= 0 and shape[d] > 1:
+        values = built("take({x}, {at}, axis={d})", x=values, at=at, d=d)
+    return values if kept is None else built("where({inside}, {x}, {kept})", inside=inside, x=values, kept=kept)
 
 
 def _is_zero(site: Site) -> bool:
@@ -110,6 +166,14 @@ class _Indices:
         return tuple((factor,) if size == n and factor in split else () for (factor, size), n in pairs)
 
 
+def _indexed(items: list[Argument | None], indices: _Indices) -> list[int]:
+    """The factors of the indexed elements' dimensions, those of index arrays where these stand together, else first."""
+    placed = _placed(items)
+    kept = [d for d in range(len(items)) if d not in placed]
+    at = placed[0] if placed and placed[-1] - placed[0] == len(placed) - 1 else 0
+    return [*kept[:at], *indices.factors, *kept[at:]]
+
+
 @rule_for("at[].set", "at[].multiply", "at[].mul", "at[].divide", "at[].power", "at[].get", write=_write)
 def by_index(call: Call, kind: Reduction | None = None) -> Rule | None:
     """Rule: an update, or a `get`; values are sharded as the dimensions that the index takes whole.
@@ -119,10 +183,7 @@ def by_index(call: Call, kind: Reduction | None = None) -> Rule | None:
     shape, items = call.array.shape, _items(call)
     placed, reads = _placed(items), "values" not in call.arguments
     indices = _Indices.of(call, items)
-    # The dimensions of index arrays come where these stand together, else first.
-    together = not placed or placed[-1] - placed[0] == len(placed) - 1
     kept = [d for d in range(len(shape)) if d not in placed]
-    at = placed[0] if placed and together else 0
     # A clamped index belongs to one block, but each block would clamp it.
     clamped = bool(call.given("mode")) and call.static("mode") == "clip"
     counted = {factor for factor in indices.factors if factor < len(shape)} - {*(placed if clamped else ())}
@@ -130,10 +191,11 @@ def by_index(call: Call, kind: Reduction | None = None) -> Rule | None:
     own = {factor for factor in indices.factors if factor >= len(shape)}
     own = own if (completed or reads) and all(map(_is_known, items)) else set[int]()
     split = frozenset({d for d in kept if items[d] is None} | counted | own)
-    indexed = [*kept[:at], *indices.factors, *kept[at:]]
+    indexed, sliced = _indexed(items, indices), _sliced(call, items)
     sizes = dict(enumerate(shape)) | dict(zip(indices.factors, indices.shape, strict=True))
     dimensions = tuple(
-        (d,) if item is None or d in counted or (d in placed and not reads) else () for d, item in enumerate(items)
+        (d,) if item is None or d in counted or d in sliced or (d in placed and not reads) else ()
+        for d, item in enumerate(items)
     )
     operands: dict[str, Dimensions] = {call.operand.place: dimensions}
     for item in items:

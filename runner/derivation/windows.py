@@ -219,7 +219,13 @@ def reduced(call: Call) -> Rule | None:
     return _windowed(call, {"operand": every(shape)}, every(shape), dict(enumerate(shape)), (), _window(call)[0])
 
 
-whole(
-    "convolve", "correlate",
-    because="each element of the result reads a window of one signal as long as the other",
-)  # fmt: skip
+@rule_for("correlate")
+def correlated(call: Call) -> Rule | None:
+    """Rule: the correlation of two signals of one length is their product."""
+    first, second = call.type_of("a"), call.type_of("v")
+    if call.static("mode", "valid") != "valid" or first.shape != second.shape or not is_number(call.result):
+        return None
+    return Rule({"a": ((0,),), "v": ((0,),)}, ((),), {0: first.shape[0]}, {0: "sum"})
+
+
+whole("convolve", because="each element of the result reads a window of one signal as long as the other")

@@ -178,7 +178,7 @@ class Writer:
                 names, layouts = self.names.copied(), self.layouts.copied()
                 self._repeat(loop, firsts, specs, overs)
                 sent = self.layouts.cost
-                if specs in exchanged:
+                if specs in exchanged and self._goal(loop, loop.carry[0], firsts[0]) is None:
                     sent += self.layouts.cost_of(replace(firsts[0], spec=specs[0], make=None), firsts[0].spec)
                 outcome = (round(sent, self.layouts.prices.digits), order, specs)
                 self.names.restore(names)
@@ -253,7 +253,9 @@ class Writer:
         carry = tuple((name, self._varying(value)) for name, value in starts)
         over = tuple((name, value.term) for name, value in zip(loop.over, overs, strict=True))
         stack = tuple((name, value.term.name) for name, value in stacked if isinstance(value.term, Name))
-        again = self._read_by_name(loop, sums)
+        goals = {name: self._goal(loop, name, first) for name, first in carried}
+        moved = {name: goal for name, first in carried if (goal := goals[name]) is not None and first.spec != goal}
+        again = bool(moved) or self._read_by_name(loop, sums)
         line = self.names.scopes[-1].line(self.names.fresh(f"{loop.name}_steps") if again else loop.name)
         lines = tuple(scope.lines) if form.steps else tuple(self._as_they_are(body, line))
         results = tuple(f"{line.name}.{value.name.rpartition('.')[2]}" for value in loop.equation.results)
@@ -269,7 +271,10 @@ class Writer:
             end = replace(ends[name], term=Name(f"{line.name}.{name}"), make=None, made=None)
             if name in sums:
                 end = self._summed(f"{loop.name}_{name}", value, end, sums[name])
-            self.names.scopes[-1].names[f"{loop.name}.{name}"] = Binding(end)
+            names, result = self.names.scopes[-1].names, f"{loop.name}.{name}"
+            names[result] = Binding(end)
+            if name in moved:
+                names[result] = Binding(self.layouts.reshard(end, moved[name]), {end.spec: end})
         if again:
             self._named_again(loop, [name for name, _ in carried])
 
@@ -333,7 +338,8 @@ class Writer:
         form = replace(loop.form, steps=1, carried=len(carried), unroll=True, checkpoint=None)
         scope.lines.append(Repeated(line, form, loop.index, results, carry, (), (), body))
         for result in results:
-            scope.names[result] = Binding(replace(scope.names[result].value, term=Name(result)))
+            binding = scope.names[result]
+            scope.names[result] = Binding(replace(binding.value, term=Name(result)), binding.held)
 
     def _as_they_are(self, graph: Graph, within: Line) -> Iterator[Writing]:
         """The lines of a body that never runs, unchanged, since their types are unknown."""
@@ -381,21 +387,26 @@ class Writer:
     def _layouts(self, loop: _Loop, firsts: list[DeviceValue]) -> Iterator[list[Spec]]:
         """Yield the candidate layouts of each name in a loop's carry."""
         for name, first in zip(loop.carry, firsts, strict=True):
-            result = f"{loop.name}.{name}"
-            goal = self.experiment.constraints.get(result, self.experiment.results.get(result))
+            result, goal = f"{loop.name}.{name}", self._goal(loop, name, first)
             if first.shape is None:
                 yield [Spec()]
-            elif goal is not None and len(self.names.scopes) == 1:
-                yield [self._plain(goal, first)]
+                continue
+            fixed = self.experiment.constrained.get(loop.form.line.inside(name).path)
+            if goal is not None and (result in self.experiment.constraints or loop.stack or not loop.form.steps):
+                yield [goal]
+            elif goal is None and fixed is not None:
+                yield [self._plain(fixed, first)]
             else:
-                fixed = self.experiment.constrained.get(loop.form.line.inside(name).path)
-                if fixed is not None:
-                    yield [self._plain(fixed, first)]
-                    continue
                 last = next((line for line in _lines(loop.body) if line.results[0].name == name), None)
                 hint = None if last is None else self.expressions.hint(last, first.shape)
                 whole = Spec().padded(len(first.shape))
-                yield list(dict.fromkeys([*([hint] if hint is not None else []), first.spec, whole]))
+                yield list(dict.fromkeys(spec for spec in (goal, hint, first.spec, whole) if spec is not None))
+
+    def _goal(self, loop: _Loop, name: str, first: DeviceValue) -> Spec | None:
+        """The layout in which an output or a constraint of the graph wants the result of an array that is carried."""
+        experiment, result = self.experiment, f"{loop.name}.{name}"
+        goal = experiment.constraints.get(result, experiment.results.get(result))
+        return None if goal is None or first.shape is None or len(self.names.scopes) > 1 else self._plain(goal, first)
 
     def _plain(self, spec: Spec, value: DeviceValue) -> Spec:
         assert value.shape is not None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from runner import dtypes
-from runner.graph.model import Const, Equation, Group, Operand
+from runner.graph.model import Const, Equation, Group, Operand, Size
 from runner.language.operations import DTYPES, Operation
 
 
@@ -47,12 +47,22 @@ def _float(named: str | None, arguments: Mapping[str, Any]) -> str | None:
             return None
 
 
-def of_own_dtype(operation: Operation, equation: Equation) -> Operand | None:
-    """The operand on whose dtype in JAX the result of a call depends, if there is one."""
-    if operation.dtype_of is None:
-        return None
-    argument = bound(operation, equation).arguments.get(operation.dtype_of)
-    return None if argument == Const(None) else argument
+def of_own_dtype(operation: Operation, equation: Equation) -> tuple[Operand, ...]:
+    """The operands on whose dtypes in JAX the result of a call depends, if there are any."""
+    if not operation.dtype_of:
+        return ()
+    arguments = bound(operation, equation).arguments
+    given = (arguments.get(name) for name in operation.dtype_of)
+    return tuple(argument for argument in given if argument is not None and argument != Const(None))
+
+
+def own_dtype(operands: Sequence[Operand], dtype_of: Callable[[Operand], str]) -> str:
+    """The dtype in which JAX computes with floats: of a number, that of the arrays; `dtype_of` is as in `narrowed`."""
+    given = {dtype_of(operand) for operand in operands if not isinstance(operand, Const | Size)}
+    widest = max((dtypes.dtype(name).itemsize for name in given), default=4)
+    # Two dtypes of the same size have a larger one in common.
+    common = [name for name in given if dtypes.dtype(name).itemsize == widest]
+    return common[0] if len(common) == 1 else "float32"
 
 
 def bound(operation: Operation, equation: Equation) -> inspect.BoundArguments:

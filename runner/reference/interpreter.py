@@ -37,7 +37,7 @@ from runner.graph.model import (
     Slice,
 )
 from runner.graph.source import Source
-from runner.language.casts import narrowed, of_own_dtype, to_float
+from runner.language.casts import narrowed, of_own_dtype, own_dtype, to_float
 from runner.language.counterparts import indexing
 from runner.language.counterparts.collectives import Misplaced
 from runner.language.counterparts.promotion import identity
@@ -358,9 +358,9 @@ class _Interpreter:
             return self._collective(operation, equation, positional, keywords)
         count, names = len(positional), tuple(keywords)
         fixed: dict[str, str] = {}
-        if operation.dtype_of is not None:
-            argument = of_own_dtype(operation, equation)
-            fixed["own_dtype"] = "float32" if argument is None else self._kind_of(argument, "float32")
+        if operation.dtype_of:
+            own = of_own_dtype(operation, equation)
+            fixed["own_dtype"] = own_dtype(own, lambda operand: self._kind_of(operand, "float32"))
 
         def function(*values: Any) -> Any:
             return operation.numpy(*values[:count], **dict(zip(names, values[count:], strict=True)), **fixed)

@@ -18,7 +18,7 @@ from runner import dtypes
 from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment
 from runner.graph.model import Const, Equation, Group, Operand, Ref, Size
-from runner.language.casts import narrowed, of_own_dtype
+from runner.language.casts import narrowed, of_own_dtype, own_dtype
 from runner.language.operations import OPERATIONS
 from runner.layout import Mesh
 from runner.reference.gradient import nudged, shares
@@ -174,11 +174,13 @@ class _WideFloats(_Real):
     def apply(self, equation: Equation, call: Callable[..., Any], operands: list[Any]) -> Any:
         if equation.spelled == "call":
             operation = OPERATIONS[equation.operation]
-            weight = of_own_dtype(operation, equation)
-            if weight is not None:
-                at = next(i for i, operand in enumerate(equation.arguments) if operand is weight)
-                kind = self._float_of(weight, literal="float32")
-                operands = [calls.asarray(x, kind) if i == at and _is_float(x) else x for i, x in enumerate(operands)]
+            own = of_own_dtype(operation, equation)
+            if own:
+                kind = own_dtype(own, self._float_of)
+                operands = [
+                    calls.asarray(x, kind) if _is_float(x) and any(operand is each for each in own) else x
+                    for x, operand in zip(operands, equation.arguments, strict=False)
+                ]
             if operation.indices is not None and not self.experiment.x64:
                 # JAX takes indices of one dtype; a Python integer would be 64-bit.
                 starts = _elements(equation, operation.indices)
@@ -186,9 +188,9 @@ class _WideFloats(_Real):
         value = super().apply(equation, call, operands)
         return value if self.experiment.x64 else jax.tree.map(_of_32_bits, value)
 
-    def _float_of(self, operand: Operand, literal: str = "float64") -> str:
+    def _float_of(self, operand: Operand) -> str:
         if isinstance(operand, Const | Size):
-            return literal
+            return "float64"
         source = operand.source if isinstance(operand, Ref) else None
         return "float32" if source is None else self.floats.get(source.line.path, {}).get(source.part, "float32")
 

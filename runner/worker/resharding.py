@@ -48,9 +48,15 @@ def ways(experiment: Experiment, origins: Origins, stderr: str | None, mesh: Any
 
 
 def _paths(mesh: layout.Mesh, change: Reshard) -> Iterator[tuple[Spec, ...]]:
-    """Candidate intermediate layouts: the cheapest path first, then each single nearby layout."""
+    """Candidate intermediate layouts: the cheapest path first, then each single nearby layout.
+
+    There are none for blocks that the compiler pads.
+    """
     rank, width = len(change.shape), dtypes.dtype(change.dtype).itemsize
     before, after = (moves.plain(mesh, spec, rank) for spec in (change.before, change.after))
+    entries = (pair for spec in (before, after) for pair in zip(change.shape, spec, strict=True))
+    if any(size % mesh.axis_size(axes) for size, axes in entries):
+        return
     steps = moves.moves(mesh, change.shape, width, before, after)
     seen = [tuple(step.after for step in steps[:-1])]
     if seen[0]:

@@ -160,9 +160,9 @@ _ELEMENTWISE = (
         "jax.lax.bitcast_convert_type",
         arithmetic.bitcast,
         decides="threshold",
-        dtype_of="operand",
+        dtype_of=("operand",),
     ),
-    Operation("nextafter", "x, y, /", "jnp.nextafter", arithmetic.next_float, dtype_of="x"),
+    Operation("nextafter", "x, y, /", "jnp.nextafter", arithmetic.next_float, dtype_of=("x", "y")),
     array("left_shift", "x, y, /", arithmetic.left_shift, also=("bitwise_left_shift",)),
     array("right_shift", "x1, x2, /", arithmetic.right_shift, also=("bitwise_right_shift",)),
 )

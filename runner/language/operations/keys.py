@@ -25,7 +25,7 @@ ROWS = (
         "jax.random.categorical",
         threefry.categorical,
         decides="draw",
-        dtype_of="logits",
+        dtype_of=("logits",),
     ),
     Operation(
         "bernoulli",
@@ -33,7 +33,7 @@ ROWS = (
         "jax.random.bernoulli",
         threefry.bernoulli,
         decides="threshold",
-        dtype_of="p",
+        dtype_of=("p",),
     ),
     Operation("randint", "key, shape, minval, maxval, dtype='int32'", "jax.random.randint", threefry.randint),
     Operation("rademacher", "key, shape=(), dtype='int32'", "jax.random.rademacher", threefry.rademacher),
@@ -50,7 +50,7 @@ ROWS = (
         "jax.random.choice",
         threefry.choice,
         decides="draw",
-        dtype_of="p",
+        dtype_of=("p",),
     ),
     Operation("permutation", "key, x, axis=0", "jax.random.permutation", threefry.permutation),
 )

@@ -95,7 +95,7 @@ class Known(TypedDict, total=False):
 
     decides: Decides
     wide: int
-    dtype_of: str
+    dtype_of: tuple[str, ...]
     constant: bool
     elementwise: bool
     costly: bool
@@ -131,8 +131,8 @@ class Operation:
     - `kind`: `array` works anywhere; `collective` only in `per_device`; `static` gives a Python value.
     - `decides`: how the result depends discontinuously on a float, if it does: `runner/reference/decisions.py`.
     - `wide`: JAX computes floats of at least this many bytes in float32 and rounds once; 0: never.
-    - `dtype_of`: the argument on whose dtype in JAX the result depends: the random numbers that are drawn, bits, the
-      next float. The counterpart takes that dtype as `own_dtype`.
+    - `dtype_of`: the arguments on whose dtypes in JAX the result depends: the random numbers that are drawn, bits, the
+      next float. The counterpart takes their common dtype as `own_dtype`.
     - `constant`: whether differentiation treats its result as a constant.
     - `elementwise`: whether each element of the result depends only on the operands' elements at its position.
     - `costly`: whether it takes more than a few steps per element; so does every product with a `contraction`.
@@ -167,7 +167,7 @@ class Operation:
     kind: Kind = "array"
     decides: Decides | None = None
     wide: int = 0
-    dtype_of: str | None = None
+    dtype_of: tuple[str, ...] = ()
     constant: bool = False
     elementwise: bool = False
     costly: bool = False

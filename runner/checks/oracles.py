@@ -15,7 +15,7 @@ from runner.experiment.plain import located
 from runner.faults import InvalidExperiment, invalid
 from runner.language.syntax import fault_at
 from runner.layout import Typed
-from runner.reference import CollectiveMisfit, Oracle, PerDevice, Rounding, gradient, interpret, measure
+from runner.reference import CannotInterpret, Oracle, PerDevice, Rounding, gradient, interpret, measure
 from runner.reference.arithmetic import Arithmetic, Floats
 from runner.reference.rounding import machine, of_float64
 
@@ -61,7 +61,7 @@ def _interpret(context: Context, drawn: Mapping[Section, Sequence[Arrays]] | Non
                     machine=machine(experiment),
                     drawn=(drawn or {}).get(section, ()),
                 )
-            except CollectiveMisfit as error:
+            except CannotInterpret as error:
                 raise _located(experiment, section, error) from None
     context.graph, context.per_device = sections["graph"], sections["per_device"]
     if context.graph is not None and context.per_device is not None:
@@ -71,7 +71,7 @@ def _interpret(context: Context, drawn: Mapping[Section, Sequence[Arrays]] | Non
             context.uncast = {section: uncast(context, section) for section in both}
 
 
-def _located(experiment: Experiment, section: Section, error: CollectiveMisfit) -> InvalidExperiment:
+def _located(experiment: Experiment, section: Section, error: CannotInterpret) -> InvalidExperiment:
     """A misfit of a collective's values, as a message about the line, or about the user's line of Python."""
     key, uses = error.source.line.written(section)
     frame = experiment.frames[section].get(str(error.source.line))

@@ -169,7 +169,7 @@ class _Naming:
                 meaning[statement.name] = Name(node)
             elif statement.region is not None:
                 self._region(statement, statement.region, meaning, shown)
-            elif self._unroll or any(regions((statement,))):
+            elif not statement.going and (self._unroll or any(regions((statement,)))):
                 self._steps(statement, meaning, shown)
             else:
                 self._whole(statement, meaning, shown, None if prefix else statement.name)
@@ -183,7 +183,7 @@ class _Naming:
         for name in loop.results:
             meaning[f"{loop.name}.{name}"] = Name(f"{node}.{name}")
             if self._shown:
-                says = f"after {loop.steps} steps"
+                says = f"after {loop.often}"
                 self.values.append(NamedValue(f"{shown}.{name}", f"{node}.{name}", says))
 
     def _steps(self, loop: Loop[Flat], meaning: dict[str, Term], shown: str) -> None:
@@ -192,6 +192,7 @@ class _Naming:
         carried = {name: self._first(first, meaning, f"{shown}/carry/{name}") for name, first in loop.carry}
         whole = {name: self._first(first, meaning, f"{shown}/over/{name}") for name, first in loop.over}
         steps: dict[str, list[Term]] = {name: [] for name, _ in loop.stack}
+        assert loop.steps is not None
         for step in range(loop.steps):
             slices = {name: at_index(value, Const(step)) for name, value in whole.items()}
             inside = {**meaning, **carried, **slices, loop.index: _index(step, known=loop.unroll)}
@@ -201,7 +202,7 @@ class _Naming:
                 steps[name].append(inside.get(inner, Name(inner)))
         for name, values in steps.items():
             stacked = Apply("stack", (Group(tuple(values), "list"),))
-            says = f"{loop.stack_of(name)} of all {loop.steps} steps"
+            says = f"{loop.stack_of(name)} of all {loop.often}"
             meaning[f"{loop.name}.{name}"] = Name(self.define((stacked, None, (), None), f"{shown}.{name}", says))
         for name, value in carried.items():
             meaning[f"{loop.name}.{name}"] = value
@@ -354,4 +355,4 @@ def _all_names(statement: Flat) -> set[str]:
     if isinstance(statement, Node):
         return {statement.name}
     inner = itertools.chain.from_iterable(_all_names(inside) for inside in statement.body)
-    return {statement.name, statement.index, *statement.given, *inner}
+    return {statement.name, *statement.bound, *inner}

@@ -103,7 +103,7 @@ def _lines(statements: Iterable[Flat], scope: dict[str, str], types: _Types) -> 
             scope[statement.name] = path
             continue
         yield RecordedLine(path=path, line=str(statement.line), expression=None, reads=[], steps=statement.steps)
-        inside = {name: of for name, of in scope.items() if name != statement.index}
+        inside = {name: of for name, of in scope.items() if name not in statement.bound}
         for line, first in statement.firsts():
             yield _line(line, first, scope, types)
             inside[line.name] = line.path

@@ -650,8 +650,8 @@ NAMED = "name a reference for it, or for a function with jit that calls it"
 REFUSED = {
     doubled: f"a Python callback '<lambda>' cannot be read: {NAMED}",
     kernel: f"a Pallas kernel 'doubling' cannot be read: {NAMED}",
-    counting: "a while_loop of 2,000,000 steps, which the oracle would interpret one by one, and 1,000,000 are the most: "
-    "take fewer, or name a reference for a jitted function that has it",
+    counting: "a while_loop of 2,000,000 steps, which the oracle would interpret one by one, and 1,000,000 are the "
+    "most: take fewer, or name a reference for a jitted function that has it",
     of_another_key: "a random key of 'rbg': XLA's compiler draws its numbers, differently for each platform and "
     "layout; draw by a key of threefry2x32, JAX's default, or draw outside and pass the numbers as an argument",
     applied: "'scatter' with a function of its own, as x.at[index].apply has: set its results, x.at[i].set(f(x[i]))",

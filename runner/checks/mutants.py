@@ -27,6 +27,7 @@ from runner.reference import PerDevice, interpret
 from runner.reference.arithmetic import Arithmetic
 from runner.reference.rounded import plain
 from runner.reference.rounding import machine
+from runner.words import listed
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment, Flat, Section
 from runner.experiment.plain import located
 from runner.faults import InvalidExperiment, invalid
+from runner.graph.source import SECTIONS
 from runner.language.syntax import fault_at
 from runner.layout import Typed
 from runner.reference import CannotInterpret, Oracle, PerDevice, Rounding, gradient, interpret, measure
@@ -187,10 +188,21 @@ def doubts(context: Context) -> list[str]:
             reasons.append(f"the reference of '{name}' is all zero, which proves nothing")
         elif size > 1 and all((held == first).all() for held in distinct):
             reasons.append(f"the reference of '{name}' has one value everywhere, which proves little")
-    for section in ("graph", "per_device"):
+    for section in SECTIONS:
+        for line in _endless(context, section):
+            place = context.experiment.place(section, line)
+            reasons.append(f"rounding may keep the while of {place} from ending, by keeping its condition true")
         for name in _constants(context.experiment, section):
             reasons.append(f"'{name}' of {section} does not depend on any array")
     return reasons
+
+
+def _endless(context: Context, section: Section) -> list[str]:
+    """The whiles of a section that did not end in rounded arithmetic, and did in float64."""
+    oracle = context.graph if section == "graph" else context.per_device
+    rounding = {} if oracle is None else oracle.rounding
+    places = (place for value in rounding.values() for place in value.places)
+    return list(dict.fromkeys(p.line for p in places if p.least_steps is not None and p.most_steps is None))
 
 
 def _constants(experiment: Experiment, section: Section) -> list[str]:

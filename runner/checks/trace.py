@@ -74,10 +74,7 @@ def take(
             left_out.append(f"{value.name}: it is not an array")
         else:
             nodes.append(node)
-    left_out += [
-        f"the steps of {name}: with them the trace would have more than {naming.VALUES} values"
-        for name in comparison.traced.whole
-    ]
+    left_out += [f"the steps of {name}: {why}" for name, why in comparison.traced.whole]
     # Results of a whole program are no lines of a device.
     compared = held is not None and run is not None and run.error is None and not program.whole
     same = comparison.same_outputs(run) if compared and run is not None else None

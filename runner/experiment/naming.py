@@ -76,7 +76,7 @@ class NamedCode:
 
     `values` are in the order in which they are computed, `results` gives for each output of the original its name in
     the named code, `stepped` the `jax.lax.fori_loop`s whose steps the trace runs one by one, `whole` the loops whose
-    steps it does not show.
+    steps it does not show, each with the reason.
     """
 
     of: Experiment
@@ -84,7 +84,7 @@ class NamedCode:
     values: tuple[NamedValue, ...]
     results: Mapping[str, str]
     stepped: tuple[str, ...] = ()
-    whole: tuple[str, ...] = ()
+    whole: tuple[tuple[str, str], ...] = ()
 
 
 def named(experiment: Experiment) -> NamedCode:
@@ -158,7 +158,7 @@ class _Naming:
         self.statements: list[Flat] = []
         self.values: list[NamedValue] = []
         self.stepped: list[str] = []
-        self.whole: list[str] = []
+        self.whole: list[tuple[str, str]] = []
 
     def run(self, statements: tuple[Flat, ...], meaning: dict[str, Term], prefix: str) -> None:
         """Name the values of `statements` in the loop step `prefix`; `meaning` gets their names."""
@@ -179,11 +179,12 @@ class _Naming:
         node = node or self._free(shown)
         self.statements.append(renamed(loop, Line(node), meaning))
         if self._shown:
-            self.whole.append(shown)
+            why = f"with them the trace would have more than {VALUES} values"
+            self.whole.append((shown, "their number is known only as it runs" if loop.going else why))
         for name in loop.results:
             meaning[f"{loop.name}.{name}"] = Name(f"{node}.{name}")
             if self._shown:
-                says = f"after {loop.often}"
+                says = f"after {loop.often}" if loop.steps is not None else "after the last step"
                 self.values.append(NamedValue(f"{shown}.{name}", f"{node}.{name}", says))
 
     def _steps(self, loop: Loop[Flat], meaning: dict[str, Term], shown: str) -> None:

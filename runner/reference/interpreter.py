@@ -37,6 +37,7 @@ from runner.graph.model import (
     Repeat,
     Size,
     Slice,
+    literal,
     walk,
 )
 from runner.graph.source import Source
@@ -237,6 +238,7 @@ class _Interpreter:
             for number in body.defines & kept:
                 self.values.pop(number, None)
             if not all(goes):
+                self._check_waiting(body, goes)
                 ends = [
                     [new if go else old for new, old, go in zip(end, before, goes, strict=True)]
                     for end, before in zip(ends, carried, strict=True)
@@ -244,6 +246,21 @@ class _Interpreter:
             carried = ends
         self.script.took(str(repeat.line), taken)
         self.values |= zip((result.number for result in equation.results), carried, strict=True)
+
+    def _check_waiting(self, body: Graph, goes: list[bool]) -> None:
+        """Raise for a collective of a while that some devices of a group have left."""
+        for equation in walk(body):
+            row = OPERATIONS.get(equation.operation)
+            if row is None or not row.communicates or any(name == "axis_index_groups" for name, _ in equation.named):
+                continue
+            over = literal(equation.argument("axis_name", row.signature))
+            axes = (over,) if isinstance(over, str) else tuple(over)
+            if any(len({goes[position] for position in group}) > 1 for group in self.mesh.groups(axes)):
+                message = (
+                    f"devices along {quoted(axes)} end the while around this {row.name} after different numbers of "
+                    "steps, and those that have ended it never reach it; let all decide alike, as by a pmax of it"
+                )
+                raise CannotInterpret(message, equation)
 
     def _region(self, equation: Equation, region: Region) -> None:
         """Run a `shard_map` on all devices: shard the operands over its manual axes, and join the results.

@@ -84,7 +84,8 @@ def _words(lines: Sequence[RecordedLine]) -> Iterator[str]:
     for line in lines:
         where = f" ({line.frame})" if line.frame else ""
         if line.expression is None:
-            yield f"{line.line} repeats {'while its condition holds' if line.steps is None else f'{line.steps} times'}{where}"
+            often = "while its condition holds" if line.steps is None else f"{line.steps} times"
+            yield f"{line.line} repeats {often}{where}"
         else:
             yield f"{line.line} = {line.expression}{where}"
 

@@ -642,18 +642,33 @@ def of_another_key(x: Any) -> Any:
     return x + jax.random.normal(jax.random.key(0, impl="rbg"), x.shape)
 
 
+def of_another_default(x: Any) -> Any:
+    with jax.default_prng_impl("unsafe_rbg"):
+        return x + jax.random.normal(jax.random.PRNGKey(0), x.shape)
+
+
+def gamma(x: Any) -> Any:
+    return jax.random.gamma(jax.random.key(0), jnp.abs(x))
+
+
 def applied(x: Any) -> Any:
     return x.at[0].apply(jnp.sin)
 
 
 NAMED = "name a reference for it, or for a function with jit that calls it"
+OTHERS = (
+    "XLA's compiler draws its numbers, differently for each platform and layout; draw by a key of threefry2x32, JAX's "
+    "default, or draw outside and pass the numbers as an argument"
+)
 REFUSED = {
     doubled: f"a Python callback '<lambda>' cannot be read: {NAMED}",
     kernel: f"a Pallas kernel 'doubling' cannot be read: {NAMED}",
     counting: "a while_loop of 2,000,000 steps, which the oracle would interpret one by one, and 1,000,000 are the "
     "most: take fewer, or name a reference for a jitted function that has it",
-    of_another_key: "a random key of 'rbg': XLA's compiler draws its numbers, differently for each platform and "
-    "layout; draw by a key of threefry2x32, JAX's default, or draw outside and pass the numbers as an argument",
+    of_another_key: f"a random key of 'rbg': {OTHERS}",
+    of_another_default: f"a random key of 'unsafe_rbg': {OTHERS}",
+    gamma: "'random_gamma' is drawn by JAX's own loop for each element, which the oracle does not repeat: draw outside "
+    "and pass the numbers as an argument, or name a reference for a function with jit that draws",
     applied: "'scatter' with a function of its own, as x.at[index].apply has: set its results, x.at[i].set(f(x[i]))",
 }
 

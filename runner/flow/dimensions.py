@@ -19,6 +19,7 @@ from runner.experiment.definition import at
 from runner.experiment.model import Experiment
 from runner.experiment.reader import read
 from runner.reference import interpret
+from runner.reference.decisions import Recording, Script
 
 _SIZES = ((5, 7, 11, 13, 17, 19, 23, 29, 31, 37), (13, 11, 5, 7, 19, 17, 29, 31, 37, 23))
 
@@ -81,7 +82,9 @@ def _at(definition: Mapping[str, Any], sizes: tuple[int, ...]) -> dict[str, list
         # Arrays whose sizes are not dims keep them: a broadcast takes no memory.
         ones = {a.name: np.broadcast_to(dtypes.dtype(a.dtype).numpy.type(1), a.shape) for a in smaller.given}
         section = "graph" if smaller.graph else "per_device"
-        values = interpret(smaller, section, ones, keep=smaller.results, most=_MOST).values
+        # A while of ones may not end.
+        script = Script(Recording())
+        values = interpret(smaller, section, ones, keep=smaller.results, most=_MOST, script=script).values
     except Exception:
         return {}
     return {

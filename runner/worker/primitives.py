@@ -1128,8 +1128,8 @@ def _must_be_threefry(implementation: str) -> None:
 def _drawn_elsewhere(application: Application) -> Term:
     by = "JAX's own loop for each element" if "gamma" in application.name else "XLA's compiler"
     raise Unread(
-        f"'{application.name}' is drawn by {by}, which the oracle does not repeat: draw outside and pass the numbers as "
-        "an argument, or name a reference for a function with jit that draws"
+        f"'{application.name}' is drawn by {by}, which the oracle does not repeat: draw outside and pass the numbers "
+        "as an argument, or name a reference for a function with jit that draws"
     )
 
 

@@ -211,11 +211,18 @@ class _Interpreter:
         """The initial values of carries, moved: no other reference to a value that the body replaces may remain."""
         return [self.values.pop(n) if n in gone and firsts.count(n) == 1 else self.values[n] for n in carried]
 
+    def _as_array(self, value: PerDevice, source: Source) -> PerDevice:
+        """The initial value of a carry; a Python number becomes an array, as in JAX."""
+        if not isinstance(value[0], bool | int | float | complex):
+            return value
+        return self._everywhere(self.arithmetic.held(np.asarray(value[0]), self.x64, self._kind(source)))
+
     def _while(self, equation: Equation, repeat: Repeat, going: int, gone: frozenset[int]) -> None:
         """Take steps on all devices until none of them goes on; a device that has ended keeps its values."""
         (body,) = equation.bodies
         firsts = [operand.number for operand in equation.operands if isinstance(operand, Ref)]
-        carried, kept = self._begun(firsts, firsts, gone), frozenset(body.outputs)
+        begun = zip(self._begun(firsts, firsts, gone), repeat.starts, strict=True)
+        carried, kept = [self._as_array(value, source) for value, source in begun], frozenset(body.outputs)
         most = self.script.most_steps()
         longest = max(1, STEPS // max(1, sum(1 for _ in walk(body))))
         taken = [0] * self.mesh.size

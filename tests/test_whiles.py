@@ -112,7 +112,7 @@ def test_a_while_that_rounding_keeps_from_ending_is_warned_of(tmp_path: Path) ->
 def test_devices_without_collectives_take_their_own_numbers_of_steps(tmp_path: Path) -> None:
     text = """
 arrays:
-  a: {shape: [4], init: "[1.0, 9.0, 3.0, 40.0]", spec: [x]}
+  a: {shape: [4], init: [1.0, 9.0, 3.0, 40.0], spec: [x]}
 graph:
   b: concatenate([a[:2] / 16, a[2:] / 64])
 per_device:
@@ -139,7 +139,7 @@ REFUSED = {
     "the body has no line 'going', so the while would never end": GRAPH.replace(
         "going: max(abs(new - x)) > 1e-3", "gone: max(abs(new - x)) > 1e-3"
     ),
-    "the predicate of a while is float32[]; make it bool": GRAPH.replace('going: "True"', "going: max(a)"),
+    "the predicate of a while is float32; make it bool": GRAPH.replace('going: "True"', "going: max(a)"),
     "the predicate of a while is bool[8]; it is one number, or where(…) takes one by one": GRAPH.replace(
         'going: "True"', "going: a > 0"
     ),

@@ -164,7 +164,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("message", REFUSED, ids=lambda message: message[:40])
 def test_a_faulty_while_is_refused(message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runner.reference.interpreter.STEPS", 800)
+    monkeypatch.setattr("runner.reference.interpreter.STEPS", 700)
 
     def consult(text: str) -> Any:
         harness.consulted(harness.experiment(text), tmp_path)

@@ -303,6 +303,57 @@ def whiles(x):
 
 
 @function((4, 8))
+def until(x):
+    return jax.lax.while_loop(lambda x: (x**2).sum() > 1, lambda x: x / 2, x)
+
+
+@function((6,), ("i", 6, 5))
+def swapped_while(x, n):
+    def step(c):
+        a, b, i = c
+        return b, a + 1, i + 1
+
+    return jax.lax.while_loop(lambda c: (c[0].sum() < 9) & (c[2] < n.sum()), step, (x, 2 * x, 0))
+
+
+@function((4, 3))
+def whiles_mapped(x):
+    def halved(row):
+        return jax.lax.while_loop(lambda c: (c[0] ** 2).sum() > 0.5, lambda c: (c[0] / 2, c[1] + 1), (row, 0))
+
+    return jax.vmap(halved)(x)
+
+
+@function((4, 3))
+def while_of_scans(x):
+    def step(c):
+        y, _ = c
+        z, _ = jax.lax.scan(lambda z, r: (z * 0.5 + r.mean(), None), y, x)
+        return z, jnp.abs(z - y).max()
+
+    return jax.lax.while_loop(lambda c: c[1] > 1e-3, step, (jnp.zeros(3), jnp.inf))[0]
+
+
+@function((4, 3))
+def scan_of_whiles(x):
+    def row(carry, r):
+        halved = jax.lax.while_loop(lambda r: jnp.abs(r).max() > 0.3, lambda r: r / 2, r)
+        return carry + halved, halved
+
+    return jax.lax.scan(row, jnp.zeros(3), x)
+
+
+@function((4,), ("i", 4, 3))
+def traced_bounds(x, n):
+    return jax.lax.fori_loop(n[0], n[0] + 5, lambda i, s: s + i * x, jnp.zeros(4))
+
+
+@function((3,))
+def poisson(x):
+    return jax.random.poisson(jax.random.key(1), jnp.abs(x) * 4 + 1)
+
+
+@function((4, 8))
 def clipnorm(x):
     n = jnp.sqrt((x**2).sum())
     return x * jnp.minimum(1.0, 1.0 / (n + 1e-6))
@@ -583,16 +634,21 @@ def mapped(x: Any) -> Any:
     return jax.shard_map(lambda x: 2 * x, mesh=mesh, in_specs=jax.P("x"), out_specs=jax.P("x"))(x)
 
 
-def searching(x: Any) -> Any:
-    return jax.lax.while_loop(lambda x: x.sum() > 1, lambda x: x / 2, x)
-
-
-def poisson(x: Any) -> Any:
-    return jax.random.poisson(jax.random.key(0), jnp.abs(x))
+def counting(x: Any) -> Any:
+    return jax.lax.while_loop(lambda c: c[0] < 2_000_000, lambda c: (c[0] + 1, c[1] / 2), (0, x))[1]
 
 
 def of_another_key(x: Any) -> Any:
     return x + jax.random.normal(jax.random.key(0, impl="rbg"), x.shape)
+
+
+def of_another_default(x: Any) -> Any:
+    with jax.default_prng_impl("unsafe_rbg"):
+        return x + jax.random.normal(jax.random.PRNGKey(0), x.shape)
+
+
+def gamma(x: Any) -> Any:
+    return jax.random.gamma(jax.random.key(0), jnp.abs(x))
 
 
 def applied(x: Any) -> Any:
@@ -600,15 +656,19 @@ def applied(x: Any) -> Any:
 
 
 NAMED = "name a reference for it, or for a function with jit that calls it"
+OTHERS = (
+    "XLA's compiler draws its numbers, differently for each platform and layout; draw by a key of threefry2x32, JAX's "
+    "default, or draw outside and pass the numbers as an argument"
+)
 REFUSED = {
     doubled: f"a Python callback '<lambda>' cannot be read: {NAMED}",
     kernel: f"a Pallas kernel 'doubling' cannot be read: {NAMED}",
-    searching: "a while_loop of which no constant says how many steps it takes at most: let its condition say so, as "
-    "in `(i < 100) & (error > 1e-6)`, or name a reference for a function with jit that has it inside",
-    of_another_key: "a random key of 'rbg': XLA's compiler draws its numbers, differently for each platform and "
-    "layout; draw by a key of threefry2x32, JAX's default, or draw outside and pass the numbers as an argument",
-    poisson: "a while_loop of up to 2,147,483,647 steps, which the oracle would interpret one by one, and 1,000,000 "
-    "are the most: bound it by fewer, or name a reference for a jitted function that has it",
+    counting: "a while_loop of 2,000,000 steps, which the oracle would interpret one by one, and 1,000,000 are the "
+    "most: take fewer, or name a reference for a jitted function that has it",
+    of_another_key: f"a random key of 'rbg': {OTHERS}",
+    of_another_default: f"a random key of 'unsafe_rbg': {OTHERS}",
+    gamma: "'random_gamma' is drawn by JAX's own loop for each element, which the oracle does not repeat: draw outside "
+    "and pass the numbers as an argument, or name a reference for a function with jit that draws",
     applied: "'scatter' with a function of its own, as x.at[index].apply has: set its results, x.at[i].set(f(x[i]))",
 }
 

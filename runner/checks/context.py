@@ -13,12 +13,19 @@ from runner.experiment.expect import among
 from runner.experiment.model import Experiment, Section
 from runner.experiment.program import Program
 from runner.layout import Layout, Spec, Typed
-from runner.reference import Gradients, Oracle, PerDevice, Rounding
+from runner.record.verdicts import DecidingLine
+from runner.reference import Gradients, Oracle, PerDevice, Rounding, UndecidedLine
 from runner.reference.arithmetic import Floats
+from runner.reference.decisions import Script
 from runner.reference.rounding import row_step
 
 Ranges = tuple[tuple[int, int], ...]
 """A half-open index range for each dimension."""
+
+
+def deciding(place: UndecidedLine, section: Section | None = None) -> DecidingLine:
+    """The entry of a verdict for a line with decisions that rounding may change."""
+    return DecidingLine(section=section, **vars(place))
 
 
 @dataclass
@@ -68,6 +75,10 @@ class Context:
         oracle = self.graph if section == "graph" else self.per_device
         assert oracle is not None
         return oracle
+
+    def bounded(self, section: Section) -> Script:
+        """A script of an interpretation that may not end: its whiles take a few more steps than those of a section."""
+        return Script(self.oracle(section).recorded)
 
     def knows(self, program: Program, name: str) -> Section | None:
         """The section whose oracle a program's output is compared with: the one that the program is written from.

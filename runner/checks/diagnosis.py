@@ -235,15 +235,18 @@ class Trial:
     def _case(self, arrays: Arrays, arithmetic: Mapping[Section, Arithmetic], *, moved: bool = False) -> _Case:
         experiment, suspect = self._context.experiment, self.suspect
         values: dict[Section, Mapping[str, PerDevice]] = {
-            section: interpret(experiment, section, arrays, arithmetic=arithmetic[section]).values
+            section: interpret(
+                experiment, section, arrays, arithmetic=arithmetic[section], script=self._context.bounded(section)
+            ).values
             for section in SECTIONS
             if experiment.section(section)
         }
         if suspect.experiment is experiment:
             return _Case(arrays, arithmetic, values, values.get(suspect.section, {}), moved)
         of_suspect = interpret(
-            suspect.experiment, suspect.section, arrays, arithmetic=arithmetic[suspect.section], copies=False
-        )
+            suspect.experiment, suspect.section, arrays, arithmetic=arithmetic[suspect.section],
+            script=self._context.bounded(suspect.section), copies=False,
+        )  # fmt: skip
         return _Case(arrays, arithmetic, values, of_suspect.values, moved)
 
     def suspect_is_right(self) -> bool:
@@ -283,7 +286,10 @@ class Trial:
         else:
             lines = DeviceLines.inside(self.suspect.experiment)
             arithmetic = case.arithmetic["graph"]
-            values = interpret(lines.experiment, "per_device", case.arrays, arithmetic=arithmetic, copies=False).values
+            values = interpret(
+                lines.experiment, "per_device", case.arrays, arithmetic=arithmetic,
+                script=self._context.bounded("graph"), copies=False,
+            ).values  # fmt: skip
         return departing.departure(lines, case.values["graph"], values, wrong, seconds)
 
     def agrees(self, revised: Experiment) -> bool:
@@ -306,7 +312,10 @@ class Trial:
 
         def values(section: Section) -> Mapping[str, PerDevice]:
             arithmetic, kept = case.arithmetic[section], revised.results
-            return interpret(revised, section, case.arrays, keep=kept, arithmetic=arithmetic, most=self._most).values
+            return interpret(
+                revised, section, case.arrays, keep=kept, arithmetic=arithmetic, most=self._most,
+                script=self._context.bounded(section),
+            ).values  # fmt: skip
 
         # In the place of references the graph is the suspect.
         wanted = values("graph") if self.suspect.section == "per_device" else case.values["graph"]
@@ -335,6 +344,7 @@ class Trial:
                 arithmetic=case.arithmetic[suspect.section],
                 given=known,
                 most=self._most,
+                script=self._context.bounded(suspect.section),
             ).values
         except MISFITS:
             return False

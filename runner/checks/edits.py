@@ -181,15 +181,15 @@ class Edits:
 
     def stepped(self, position: Position, loop: Loop[Statement], by: int) -> Edit:
         """The section in which the loop at `position` takes `by` more steps."""
-        steps, name = loop.steps + by, str(loop.line)
-        after = f"{steps} step{'s' if steps != 1 else ''}"
+        edited_loop, name = replace(loop, steps=loop.counted_steps + by), str(loop.line)
         what = "one step short" if by > 0 else "one step long"
         frame = self.experiment.given_frames[self.section].get(name)
+        after = edited_loop.often
         mend = f"{frame or f'per_device.{name}'}: the repeat is {what}: with {after} it equals the graph"
-        edited = [(position, replace(loop, steps=steps))]
+        edited = [(position, edited_loop)]
         return Edit(
-            name, *self._with(edited), "loop", f"{loop.steps} steps", after, mend, 1.0,
-            key=(*loop.line.written(self.section)[0], "repeat"), text=steps, frame=frame,
+            name, *self._with(edited), "loop", loop.often, after, mend, 1.0,
+            key=(*loop.line.written(self.section)[0], "repeat"), text=edited_loop.counted_steps, frame=frame,
         )  # fmt: skip
 
     def in_all_copies(self, edits: Sequence[Edit]) -> list[Edit]:

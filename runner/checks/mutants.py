@@ -28,6 +28,7 @@ from runner.reference import PerDevice, interpret
 from runner.reference.arithmetic import Arithmetic
 from runner.reference.rounded import plain
 from runner.reference.rounding import machine
+from runner.words import listed
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ class _Judge:
     ) -> dict[str, PerDevice]:
         """All values in float64, starting from those of the lines before the edit, or as the target rounds."""
         context, first = self._context, edit.first if known is not None else 0
-        statements = edit.statements[first:]
+        statements, script = edit.statements[first:], context.bounded(self._section)
         with np.errstate(all="ignore"):
             interpreted = interpret(
                 context.experiment,
@@ -107,7 +108,10 @@ class _Judge:
                 arithmetic=arithmetic,
                 given=known,
                 most=most(context),
+                script=script,
             )
+        if script.endless:
+            raise ValueError(f"its while does not end: {listed(sorted(script.endless))}")
         return {name: [plain(held) for held in value] for name, value in interpreted.values.items()}
 
     def _noticed(self, edit: Edit, values: Mapping[str, PerDevice], drawn: Mapping[str, PerDevice]) -> list[str]:

@@ -13,9 +13,10 @@ from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment, Flat, Section
 from runner.experiment.plain import located
 from runner.faults import InvalidExperiment, invalid
+from runner.graph.source import SECTIONS
 from runner.language.syntax import fault_at
 from runner.layout import Typed, distinct
-from runner.reference import CollectiveMisfit, Oracle, PerDevice, Rounding, gradient, interpret, measure
+from runner.reference import CannotInterpret, Oracle, PerDevice, Rounding, gradient, interpret, measure
 from runner.reference.arithmetic import Arithmetic, Floats
 from runner.reference.rounding import machine, of_float64
 
@@ -61,7 +62,7 @@ def _interpret(context: Context, drawn: Mapping[Section, Sequence[Arrays]] | Non
                     machine=machine(experiment),
                     drawn=(drawn or {}).get(section, ()),
                 )
-            except CollectiveMisfit as error:
+            except CannotInterpret as error:
                 raise _located(experiment, section, error) from None
     context.graph, context.per_device = sections["graph"], sections["per_device"]
     if context.graph is not None and context.per_device is not None:
@@ -71,7 +72,7 @@ def _interpret(context: Context, drawn: Mapping[Section, Sequence[Arrays]] | Non
             context.uncast = {section: uncast(context, section) for section in both}
 
 
-def _located(experiment: Experiment, section: Section, error: CollectiveMisfit) -> InvalidExperiment:
+def _located(experiment: Experiment, section: Section, error: CannotInterpret) -> InvalidExperiment:
     """A misfit of a collective's values, as a message about the line, or about the user's line of Python."""
     key, uses = error.source.line.written(section)
     frame = experiment.frames[section].get(str(error.source.line))
@@ -187,10 +188,21 @@ def doubts(context: Context) -> list[str]:
             reasons.append(f"the reference of '{name}' is all zero, which proves nothing")
         elif size > 1 and all((held == first).all() for held in arrays):
             reasons.append(f"the reference of '{name}' has one value everywhere, which proves little")
-    for section in ("graph", "per_device"):
+    for section in SECTIONS:
+        for line in _endless(context, section):
+            place = context.experiment.place(section, line)
+            reasons.append(f"rounding may keep the while of {place} from ending, by keeping its condition true")
         for name in _constants(context.experiment, section):
             reasons.append(f"'{name}' of {section} does not depend on any array")
     return reasons
+
+
+def _endless(context: Context, section: Section) -> list[str]:
+    """The whiles of a section that did not end in rounded arithmetic, and did in float64."""
+    oracle = context.graph if section == "graph" else context.per_device
+    rounding = {} if oracle is None else oracle.rounding
+    places = (place for value in rounding.values() for place in value.places)
+    return list(dict.fromkeys(p.line for p in places if p.least_steps is not None and p.most_steps is None))
 
 
 def _constants(experiment: Experiment, section: Section) -> list[str]:

@@ -39,9 +39,9 @@ def changing(edits: Edits) -> Iterator[Edit]:
         for term in parts(site.term):
             yield from _of_term(_Part(edits, site, term))
     for position, loop in edits.loops:
-        # A scan takes as many steps as there are slices.
-        for by in () if loop.scans else (1, -1):
-            if loop.steps + by >= 0:
+        # A scan takes as many steps as there are slices, a while as many as its condition says.
+        for by in () if loop.scans or loop.steps is None else (1, -1):
+            if loop.counted_steps + by >= 0:
                 yield edits.stepped(position, loop, by)
 
 

@@ -74,8 +74,7 @@ def take(
             left_out.append(f"{comparison.place(value.line) or value.name}: it is not an array")
         else:
             nodes.append(node)
-    too_many = f"with them the trace would have more than {naming.VALUES} values"
-    left_out += [f"the steps of {comparison.place(name) or name}: {too_many}" for name in comparison.traced.whole]
+    left_out += [f"the steps of {comparison.place(name) or name}: {why}" for name, why in comparison.traced.whole]
     # Results of a whole program are no lines of a device.
     compared = held is not None and run is not None and run.error is None and not program.whole
     same = comparison.same_outputs(run) if compared and run is not None else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from runner.cli import subcommands
 from runner.config.compose import compose
 from runner.config.folders import conf_folder
 from runner.config.sources import listing
-from runner.executions import Range
+from runner.executions import Count, Range
 from runner.experiment import expect
 from runner.experiment.imported import outline
 from runner.experiment.model import Experiment
@@ -98,19 +97,24 @@ def _expected(experiment: Experiment) -> str | None:
     return "; ".join(f"{', '.join(names)}: {counts}" for counts, names in programs.items()) or None
 
 
-def _counted(counts: Mapping[str, int | Range], nothing: str = "–") -> str:
-    parts = [kind if count == 1 else f"{kind} × {executions.short(count)}" for kind, count in counts.items() if count]
+def _counted(counts: Mapping[str, Count], nothing: str = "–") -> str:
+    there = {kind: count for kind, count in counts.items() if count != 0}
+    parts = [kind if count == 1 else f"{kind} × {executions.short(count)}" for kind, count in there.items()]
     return ", ".join(parts) or nothing
 
 
-def _called(graph: Graph, times: int = 1) -> Counter[str]:
+def _called(graph: Graph) -> dict[str, Count]:
     """Count how often each collective runs on a device."""
-    calls: Counter[str] = Counter()
-    for equation in graph.equations:
-        row = OPERATIONS.get(equation.operation)
-        if row is not None and row.communicates:
-            calls[row.name] += times
-        steps = equation.form.steps if isinstance(equation.form, Repeat) else 1
-        for body in equation.bodies:
-            calls.update(_called(body, times * steps))
-    return calls
+    runs: dict[str, list[int | None]] = {}
+
+    def count(graph: Graph, times: int | None) -> None:
+        for equation in graph.equations:
+            row = OPERATIONS.get(equation.operation)
+            if row is not None and row.communicates:
+                runs.setdefault(row.name, []).append(times)
+            steps = equation.form.steps if isinstance(equation.form, Repeat) else 1
+            for body in equation.bodies:
+                count(body, None if times is None or steps is None else times * steps)
+
+    count(graph, 1)
+    return {name: None if None in each else sum(filter(None, each)) for name, each in runs.items()}

@@ -167,7 +167,7 @@ def added_up(graph: Graph) -> dict[int, int]:
 
     steps: dict[int, int] = {}
     for loop in walk(graph):
-        if not isinstance(loop.form, Repeat) or loop.form.steps < 2:
+        if not isinstance(loop.form, Repeat) or loop.form.counted < 2:
             continue
         (body,) = loop.bodies
         for value, number in zip(body.inputs[: loop.form.carried], body.outputs, strict=False):
@@ -177,5 +177,5 @@ def added_up(graph: Graph) -> dict[int, int]:
             others = [each for each in added.operands if not (isinstance(each, Ref) and each.number == value.number)]
             once = reads[value.number] == 1 and body.outputs.count(number) == 1 and not reads[number]
             if once and len(others) == 1:
-                steps.update(dict.fromkeys(summands(others[0]), loop.form.steps))
+                steps.update(dict.fromkeys(summands(others[0]), loop.form.counted))
     return steps

@@ -171,15 +171,14 @@ def section(statements: Iterable[Flat]) -> dict[str, Any]:
     lines: dict[str, Any] = {}
     for statement in statements:
         if isinstance(statement, Loop):
+            counts = {"repeat": statement.steps, "index": statement.index, "unroll": statement.unroll}
             lines[statement.name] = {
-                "repeat": statement.steps,
-                "index": statement.index,
+                **({"while": statement.going} if statement.going else counts),
                 **({"over": {name: whole.text for name, whole in statement.over}} if statement.over else {}),
                 **({"carry": {name: first.text for name, first in statement.carry}} if statement.carry else {}),
                 "body": section(statement.body),
                 **({"stack": dict(statement.stack)} if statement.stack else {}),
                 **({"checkpoint": statement.checkpoint.written} if statement.checkpoint else {}),
-                "unroll": statement.unroll,
             }
         else:
             lines[statement.name] = statement.expression.text

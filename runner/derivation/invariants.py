@@ -18,7 +18,7 @@ def hoisted(lines: Sequence[Writing], fresh: Callable[[str], str]) -> list[Writi
     """Move loop-invariant lines that communicate before their repeat, with the body's lines that they read."""
     left: list[Writing] = []
     for line in lines:
-        if isinstance(line, Repeated) and line.form.steps > 1:
+        if isinstance(line, Repeated) and line.form.counted > 1:
             inner = replace(line, body=tuple(hoisted(line.body, fresh)))
             left += _of_loop(inner, fresh)
         else:

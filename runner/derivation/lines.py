@@ -30,7 +30,7 @@ class Repeated:
     """A repeat as written, with its initial carry, slices, body and stacked results.
 
     - `form`: the repeat in the graph.
-    - `index`: the name of the step counter; `results`: the names of the results after the last step.
+    - `index`: the name of the step counter, "" for a while; `results`: the names of the results after the last step.
     """
 
     line: Line
@@ -75,5 +75,8 @@ def _statement(line: Writing) -> Flat:
             carry = tuple((name, Expression.of(term)) for name, term in line.carry)
             over = tuple((name, Expression.of(term)) for name, term in line.over)
             # JAX need not trace a body that never runs.
-            unroll, body = form.unroll or not form.steps, statements(line.body)
-            return Loop(line.line, form.steps, line.index, carry, body, unroll, over, line.stack, form.checkpoint)
+            unroll, body = form.unroll or not form.counted, statements(line.body)
+            going = "" if form.going is None else carry[form.going][0]
+            return Loop(
+                line.line, form.steps, line.index, carry, body, unroll, over, line.stack, form.checkpoint, going=going
+            )

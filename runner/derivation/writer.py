@@ -159,6 +159,9 @@ class Writer:
 
     def _loop(self, equation: Equation, form: Repeat) -> None:
         loop = _Loop(equation, form)
+        if form.steps is None:
+            often = f"{form.counted} steps of '{loop.name}'"
+            self.names.note(f"what a device sends is counted for {often}: how many it takes is not known")
         firsts: list[DeviceValue] = []
         for operand, source in zip(equation.operands[: form.carried], form.starts, strict=False):
             self.names.path = source.line.path
@@ -194,7 +197,7 @@ class Writer:
 
         The array is moved there before the loop and back after it.
         """
-        if len(firsts) != 1 or not (shape := firsts[0].shape) or not loop.form.steps:
+        if len(firsts) != 1 or not (shape := firsts[0].shape) or not loop.form.counted:
             return
         before = firsts[0].spec
         split = [(d, axes) for d, axes in enumerate(before) if axes]
@@ -221,9 +224,9 @@ class Writer:
         carried = [
             (n, self.layouts.reshard(first, spec)) for n, first, spec in zip(loop.carry, firsts, specs, strict=True)
         ]
-        inputs = frozenset((*loop.carry, *loop.over, loop.index))
+        inputs = frozenset(value.name for value in body.inputs)
         scope = Scope(
-            self.names.scopes[-1].steps * max(form.steps, 1), self.names.scopes[-1].line(loop.name),
+            self.names.scopes[-1].steps * max(form.counted, 1), self.names.scopes[-1].line(loop.name),
             changing=set(inputs), kept=inputs.union(inner for _, inner in loop.stack),
         )  # fmt: skip
         for name, value in carried:
@@ -237,11 +240,11 @@ class Writer:
         outer = self.names.index
         if form.unroll:
             self.names.index = self.names.index | {loop.index}
-        else:
+        elif form.indexed:
             scope.names[loop.index] = Binding(DeviceValue(Name(loop.index), (), Spec(), "int32"))
         self.names.scopes.append(scope)
         forced = {name: value.spec for name, value in carried if value.shape is not None}
-        if form.steps:
+        if form.counted:
             self._run(body, forced, inside=True)
         stacked = self._stacked(loop)
         # Trying layouts of an inner repeat may have replaced the scope.
@@ -257,13 +260,13 @@ class Writer:
         moved = {name: goal for name, first in carried if (goal := goals[name]) is not None and first.spec != goal}
         again = bool(moved) or self._read_by_name(loop, sums)
         line = self.names.scopes[-1].line(self.names.fresh(f"{loop.name}_steps") if again else loop.name)
-        lines = tuple(scope.lines) if form.steps else tuple(self._as_they_are(body, line))
+        lines = tuple(scope.lines) if form.counted else tuple(self._as_they_are(body, line))
         results = tuple(f"{line.name}.{value.name.rpartition('.')[2]}" for value in loop.equation.results)
         self.names.scopes[-1].changing.update(results)
         self.names.scopes[-1].lines.append(Repeated(line, form, loop.index, results, carry, over, stack, lines))
         for name, value in stacked:
             term = Name(f"{line.name}.{name}")
-            shape, spec = (form.steps, *(value.shape or ())), Spec(((), *value.spec))
+            shape, spec = (form.counted, *(value.shape or ())), Spec(((), *value.spec))
             self.names.scopes[-1].names[f"{loop.name}.{name}"] = Binding(DeviceValue(term, shape, spec, value.dtype))
         for name, value in carried:
             if ends[name].shape != value.shape:
@@ -286,7 +289,7 @@ class Writer:
         Returns the accumulations by the names in the carry.
         """
         sums: dict[str, Accumulation] = {}
-        if loop.form.steps < 2 or (loop.stack and self._read_by_name(loop, loop.carry)):
+        if loop.form.counted < 2 or (loop.stack and self._read_by_name(loop, loop.carry)):
             return sums
         numbers = {*self.experiment.dims, *self.names.index, *([loop.index] if loop.form.unroll else [])}
         for name, value in carried:
@@ -335,8 +338,9 @@ class Writer:
         line = scope.line(loop.name)
         carry = tuple((name, scope.names[result].value.term) for name, result in zip(carried, results, strict=True))
         body = tuple(Written(line.inside(name), Name(name)) for name in carried)
-        form = replace(loop.form, steps=1, carried=len(carried), unroll=True, checkpoint=None)
-        scope.lines.append(Repeated(line, form, loop.index, results, carry, (), (), body))
+        form = replace(loop.form, steps=1, carried=len(carried), unroll=True, checkpoint=None, going=None)
+        index = loop.index or self.names.fresh("step")
+        scope.lines.append(Repeated(line, form, index, results, carry, (), (), body))
         for result in results:
             binding = scope.names[result]
             scope.names[result] = Binding(replace(binding.value, term=Name(result)), binding.held)
@@ -430,7 +434,7 @@ class _Loop:
 
     @property
     def index(self) -> str:
-        return self.body.inputs[-1].name
+        return self.body.inputs[-1].name if self.form.indexed else ""
 
     @property
     def carry(self) -> list[str]:
@@ -438,7 +442,8 @@ class _Loop:
 
     @property
     def over(self) -> list[str]:
-        return [value.name for value in self.body.inputs[self.form.carried : -1]]
+        given = self.body.inputs[:-1] if self.form.indexed else self.body.inputs
+        return [value.name for value in given[self.form.carried :]]
 
     @property
     def stack(self) -> list[tuple[str, str]]:

@@ -1,9 +1,10 @@
 """An experiment in; an error for a collective that some devices of its group never reach out.
 
-If the predicate of a branch differs between devices, only some of them take it. A collective in the branch over an axis
-along which the predicate differs then waits for the others until the runtime gives up; on XLA's CPU backend a
-collective-permute waits for all devices of the mesh. The same is true of the sum that differentiation adds for a value
-that the branch reads and that is replicated along such an axis.
+If the predicate of a branch differs between devices, only some of them take it, and if that of a while does, some take
+more steps than others. A collective in the branch or in the while over an axis along which the predicate differs then
+waits for the others until the runtime gives up; on XLA's CPU backend a collective-permute waits for all devices of the
+mesh. The same is true of the sum that differentiation adds for a value that the branch reads and that is replicated
+along such an axis.
 """
 
 from __future__ import annotations
@@ -88,9 +89,10 @@ class _Differing:
 
     def _repeat(self, equation: Equation, repeat: Repeat) -> None:
         (body,) = equation.bodies
-        *given, index = (value.number for value in body.inputs)
+        given = [value.number for value in body.inputs]
         self._bind(body, equation.operands)
-        self.axes[index] = frozenset()
+        if repeat.indexed:
+            self.axes[given.pop()] = frozenset()
         known: dict[int, frozenset[str]] = {}
         while known != {number: self.axes[number] for number in given}:
             known = {number: self.axes[number] for number in given}
@@ -98,8 +100,23 @@ class _Differing:
             for number, output in zip(given[: repeat.carried], body.outputs, strict=False):
                 self.axes[number] |= self.axes[output]
         self._give(equation, body.outputs)
+        on = frozenset[str]() if repeat.going is None else self.axes[given[repeat.going]]
         for result, number in zip(equation.results, given[: repeat.carried], strict=False):
-            self.axes[result.number] |= self.axes[number]
+            self.axes[result.number] |= self.axes[number] | on
+        if on:
+            self._waits(repeat, body, on)
+
+    def _waits(self, repeat: Repeat, body: Graph, on: frozenset[str]) -> None:
+        """Raise for a collective of a while that devices may leave after different numbers of steps."""
+        over = quoted([axis for axis in self.experiment.mesh.axes if axis in on])
+        for equation in walk(body):
+            row, axes = _collective(equation)
+            if row is not None and row.communicates and (axes & on or _waits_for_all(row)):
+                message = (
+                    f"the while '{repeat.line}' goes on depending on a value that may differ along {over}, and devices "
+                    f"that have ended it never reach this {row.name}; let all devices decide alike, as by a pmax of it"
+                )
+                _refuse(message, equation.source)
 
     def _choice(self, equation: Equation, choice: Branches) -> None:
         on = self._union(equation.operands)

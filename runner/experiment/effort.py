@@ -95,7 +95,7 @@ def _lines(statements: Iterable[Flat], times: int = 1) -> Iterator[tuple[int, No
         if isinstance(statement, Node):
             yield times, statement
         else:
-            yield from _lines(statement.body, times * max(statement.steps, 1))
+            yield from _lines(statement.body, times * max(statement.counted_steps, 1))
 
 
 def _multiplying(graph: Graph) -> frozenset[str]:

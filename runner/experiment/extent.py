@@ -104,7 +104,7 @@ def check_repeats(statements: Sequence[Flat], section: Section) -> None:
         unrolled, steps = _unrolled(statement), _steps(statement)
         key, uses = statement.line.written(section)
         if unrolled > UNROLLED:
-            extent = f"{statement.steps:,} steps" if len(statement.body) == 1 else f"{unrolled:,} lines"
+            extent = f"{unrolled:,} steps" if len(statement.body) == 1 else f"{unrolled:,} lines"
             message = (
                 f"'{statement.name}' is unrolled: each program would trace and compile its {extent} one by one, and "
                 f"{UNROLLED:,} lines are the most; unroll: false compiles one step"
@@ -132,9 +132,11 @@ def _unrolled(statement: Flat) -> int:
     """The number of lines that a program has for a statement."""
     if not isinstance(statement, Loop):
         return 1
-    return (statement.steps if statement.unroll else 1) * sum(map(_unrolled, statement.body))
+    return (statement.counted_steps if statement.unroll else 1) * sum(map(_unrolled, statement.body))
 
 
 def _steps(statement: Flat) -> int:
-    """The number of lines that are computed for a statement."""
-    return statement.steps * sum(map(_steps, statement.body)) if isinstance(statement, Loop) else 1
+    """The number of lines that are computed for a statement, at the least."""
+    if not isinstance(statement, Loop):
+        return 1
+    return (1 if statement.steps is None else statement.steps) * sum(map(_steps, statement.body))

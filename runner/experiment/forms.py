@@ -191,6 +191,18 @@ _REPEAT = Form(
     either=("carry", "stack"),
     missing="the repeat '{name}' has no '{key}'",
 )
+_WHILE = Form(
+    "mapping",
+    keys={
+        "while": Form("name", "{value!r} is not the name of a carried value, which says whether another step is taken"),
+        "carry": _TO_EXPRESSIONS,
+        "body": _OF_A_REPEAT["body"],
+    },
+    unknown="a while has no key '{key}'",
+    there="; a while has ",
+    required=("while", "carry", "body"),
+    missing="the while '{name}' has no '{key}'",
+)
 _SPECS_OF_A_REGION = Form("list", "the {last} of a shard_map are a list of PartitionSpecs", of=SPEC)
 REGION = Form(
     "mapping",
@@ -217,7 +229,7 @@ REGION = Form(
     missing="the shard_map '{name}' has no '{key}'",
 )
 """A `shard_map` in a function of the user's Python: a worker writes it, and no file has it."""
-_SHARED = replace(_REPEAT, keys={**_OF_A_REPEAT, "body": replace(_TO_EXPRESSIONS, of="shared-line")})
+_SHARED_BODY = {"body": replace(_TO_EXPRESSIONS, of="shared-line")}
 
 FORMS: Mapping[str, Form] = {
     "axes": Form("list", "the mesh has no axes", of=_MESH_AXIS, fewest=1),
@@ -331,18 +343,20 @@ FORMS: Mapping[str, Form] = {
     "functions": Form("mapping", of=_any("", EXPRESSION, "choice", "function")),
     "section": Form("mapping", of="line"),
     "shared-section": Form("mapping", of="shared-line"),
-    "line": _any("", EXPRESSION, "repeat"),
-    "shared-line": _any("", EXPRESSION, "choice", "shared-repeat"),
+    "line": _any("", EXPRESSION, "repeat", "while"),
+    "shared-line": _any("", EXPRESSION, "choice", "shared-repeat", "shared-while"),
     "choice": Form(
         "mapping",
         "",
-        keys=dict.fromkeys(SECTIONS, _any("", EXPRESSION, "shared-repeat")),
+        keys=dict.fromkeys(SECTIONS, _any("", EXPRESSION, "shared-repeat", "shared-while")),
         unknown="a line that differs between the sections is {{graph: …, per_device: …}}; it has no '{key}'",
         there=None,
         fewest=1,
     ),
     "repeat": _REPEAT,
-    "shared-repeat": _SHARED,
+    "shared-repeat": replace(_REPEAT, keys={**_REPEAT.keys, **_SHARED_BODY}),
+    "while": _WHILE,
+    "shared-while": replace(_WHILE, keys={**_WHILE.keys, **_SHARED_BODY}),
     "function": Form(
         "mapping",
         keys={"of": _one_or_more(_TEXT), "checkpoint": "checkpoint", "result": "shared-line"},

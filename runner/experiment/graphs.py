@@ -154,14 +154,15 @@ class _GraphReader:
         firsts = [self._first(first, loop.first(name)) for name, first in loop.carry]
         over = [self._first(whole, loop.whole(name)) for name, whole in loop.over]
         inside = self._inside()
-        given = loop.given if loop.region is not None else (*loop.given, loop.index)
-        inputs = tuple(inside.value(name) for name in given)
+        inputs = tuple(map(inside.value, loop.bound))
         inside.statements(loop.body)
         ends = tuple(inside.names[end] for end in (*(name for name, _ in loop.carry), *(end for _, end in loop.stack)))
         body = Graph(inputs, tuple(inside.equations), ends, inside.names)
         results = tuple(self.value(f"{self._name(loop.line)}.{name}") for name in loop.results)
         starts = tuple(source for _, source in (*firsts, *over))
-        form = Repeat(loop.line, loop.steps, len(firsts), starts, loop.unroll, loop.checkpoint, loop.region)
+        carry = [name for name, _ in loop.carry]
+        going = carry.index(loop.going) if loop.going else None
+        form = Repeat(loop.line, loop.steps, len(firsts), starts, loop.unroll, loop.checkpoint, loop.region, going)
         operands = tuple(operand for operand, _ in (*firsts, *over))
         self.equations.append(Equation("repeat", operands, results, Source(loop.line), form=form, bodies=(body,)))
 

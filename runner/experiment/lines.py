@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Generic, TypeAlias, TypeVar, cast
 
-from runner.graph.model import Region
+from runner.graph.model import ASSUMED_STEPS, Region
 from runner.graph.source import Checkpoint, FunctionCall, Line, Origin, Start
 from runner.graph.term import Name, Term, substituted
 from runner.language.syntax import Expression
@@ -129,7 +129,8 @@ class Loop(Compound, Generic[Inside]):
     """A repeat: `body` runs `steps` times over the carried values; then `name.carry` are names.
 
     With a `region` it is a `shard_map`: `body` runs once on all devices, on the shards of what it is `over`, and the
-    shards of what the `stack` names are joined to the results.
+    shards of what the `stack` names are joined to the results. Without a number of steps it is a `while`, which takes a
+    step as long as the carried value `going` is true, and has no index.
 
     - `over`: for a name in the body the values of which it is a slice in each step, along their first dimension.
     - `stack`: the names of what the steps' values are stacked to, each with the name in the body.
@@ -138,7 +139,7 @@ class Loop(Compound, Generic[Inside]):
     """
 
     line: Line
-    steps: int
+    steps: int | None
     index: str
     carry: tuple[tuple[str, Expression], ...]
     body: tuple[Inside, ...]
@@ -148,6 +149,19 @@ class Loop(Compound, Generic[Inside]):
     checkpoint: Checkpoint | None = None
     counted: frozenset[str] = frozenset()
     region: Region | None = None
+    going: str = ""
+
+    @property
+    def counted_steps(self) -> int:
+        """The number of steps for which its costs are counted."""
+        return ASSUMED_STEPS if self.steps is None else self.steps
+
+    @property
+    def often(self) -> str:
+        """Its number of steps in words."""
+        if self.steps is None:
+            return f"steps while {self.going}"
+        return f"{self.steps} step{'s' if self.steps != 1 else ''}"
 
     @property
     def name(self) -> str:
@@ -163,6 +177,11 @@ class Loop(Compound, Generic[Inside]):
     def given(self) -> tuple[str, ...]:
         """The names that its body starts with, without the index."""
         return tuple(name for name, _ in (*self.carry, *self.over))
+
+    @property
+    def bound(self) -> tuple[str, ...]:
+        """The names that its body starts with, the index last where it has one."""
+        return self.given if self.region is not None or self.going else (*self.given, self.index)
 
     @property
     def results(self) -> tuple[str, ...]:
@@ -349,7 +368,7 @@ def _node(node: Node, names: Mapping[str, Name]) -> Node:
 
 
 def _loop(loop: Loop[Statement], names: Mapping[str, Name]) -> Loop[Flat]:
-    own = {name: known for name, known in names.items() if name not in (*loop.given, loop.index)}
+    own = {name: known for name, known in names.items() if name not in loop.bound}
     return Loop(
         loop.line,
         loop.steps,
@@ -362,12 +381,13 @@ def _loop(loop: Loop[Statement], names: Mapping[str, Name]) -> Loop[Flat]:
         checkpoint=loop.checkpoint,
         counted=frozenset(_name(name, names) for name in loop.counted),
         region=loop.region,
+        going=loop.going,
     )
 
 
 def renamed(loop: Loop[Flat], line: Line, known: Mapping[str, Term]) -> Loop[Flat]:
     """The loop at another `line`, with terms in the place of names that it reads from around it."""
-    within = {*loop.given, loop.index, *(name for statement in loop.body for name in statement.defines)}
+    within = {*loop.bound, *(name for statement in loop.body for name in statement.defines)}
     own = {name: term for name, term in known.items() if name not in within}
     return replace(
         loop,

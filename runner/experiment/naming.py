@@ -81,7 +81,7 @@ class NamedCode:
 
     `values` are in the order in which they are computed, `results` gives for each output of the original its name in
     the named code, `stepped` the `jax.lax.fori_loop`s whose steps the trace runs one by one, `whole` the loops whose
-    steps it does not show.
+    steps it does not show, each with the reason.
     """
 
     of: Experiment
@@ -89,7 +89,7 @@ class NamedCode:
     values: tuple[NamedValue, ...]
     results: Mapping[str, str]
     stepped: tuple[str, ...] = ()
-    whole: tuple[str, ...] = ()
+    whole: tuple[tuple[str, str], ...] = ()
 
 
 def named(experiment: Experiment) -> NamedCode:
@@ -163,7 +163,7 @@ class _Naming:
         self.statements: list[Flat] = []
         self.values: list[NamedValue] = []
         self.stepped: list[str] = []
-        self.whole: list[str] = []
+        self.whole: list[tuple[str, str]] = []
 
     def run(self, statements: tuple[Flat, ...], meaning: dict[str, Term], prefix: str) -> None:
         """Name the values of `statements` in the loop step `prefix`; `meaning` gets their names."""
@@ -174,7 +174,7 @@ class _Naming:
                 meaning[statement.name] = Name(node)
             elif statement.region is not None:
                 self._region(statement, statement.region, meaning, shown)
-            elif self._unroll or any(regions((statement,))):
+            elif not statement.going and (self._unroll or any(regions((statement,)))):
                 self._steps(statement, meaning, shown)
             else:
                 self._whole(statement, meaning, shown, None if prefix else statement.name)
@@ -184,11 +184,12 @@ class _Naming:
         node = node or self._free(shown)
         self.statements.append(renamed(loop, Line(node), meaning))
         if self._shown:
-            self.whole.append(shown)
+            why = f"with them the trace would have more than {VALUES} values"
+            self.whole.append((shown, "their number is known only as it runs" if loop.going else why))
         for name in loop.results:
             meaning[f"{loop.name}.{name}"] = Name(f"{node}.{name}")
             if self._shown:
-                says = f"after {loop.steps} steps"
+                says = f"after {loop.often}" if loop.steps is not None else "after the last step"
                 self.values.append(NamedValue(f"{shown}.{name}", f"{node}.{name}", says))
 
     def _steps(self, loop: Loop[Flat], meaning: dict[str, Term], shown: str) -> None:
@@ -197,6 +198,7 @@ class _Naming:
         carried = {name: self._first(first, meaning, f"{shown}/carry/{name}") for name, first in loop.carry}
         whole = {name: self._first(first, meaning, f"{shown}/over/{name}") for name, first in loop.over}
         steps: dict[str, list[Term]] = {name: [] for name, _ in loop.stack}
+        assert loop.steps is not None
         for step in range(loop.steps):
             slices = {name: at_index(value, Const(step)) for name, value in whole.items()}
             inside = {**meaning, **carried, **slices, loop.index: _index(step, known=loop.unroll)}
@@ -206,7 +208,7 @@ class _Naming:
                 steps[name].append(inside.get(inner, Name(inner)))
         for name, values in steps.items():
             stacked = Apply("stack", (Group(tuple(values), "list"),))
-            says = f"{loop.stack_of(name)} of all {loop.steps} steps"
+            says = f"{loop.stack_of(name)} of all {loop.often}"
             meaning[f"{loop.name}.{name}"] = Name(self.define((stacked, None, (), None), f"{shown}.{name}", says))
         for name, value in carried.items():
             meaning[f"{loop.name}.{name}"] = value
@@ -367,4 +369,4 @@ def _all_names(statement: Flat) -> set[str]:
     if isinstance(statement, Node):
         return {statement.name}
     inner = itertools.chain.from_iterable(_all_names(inside) for inside in statement.body)
-    return {statement.name, statement.index, *statement.given, *inner}
+    return {statement.name, *statement.bound, *inner}

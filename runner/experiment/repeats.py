@@ -21,10 +21,10 @@ from runner.layout import Mesh, Spec
 
 def read_steps(
     config: Mapping[str, Any], frame: ReadingFrame, key: Key, dims: Mapping[str, int], scope: VisibleNames
-) -> tuple[int, frozenset[str]]:
-    """The number of steps, and the lines that compute it; a `shard_map` has one."""
+) -> tuple[int | None, frozenset[str]]:
+    """The number of steps, and the lines that compute it; a `shard_map` has one, that of a `while` is not known."""
     if "repeat" not in config:
-        return 1, frozenset()
+        return None if "while" in config else 1, frozenset()
     value, at = config["repeat"], (*key, "repeat")
     if isinstance(value, str) and scope.parameters and scope.values & read_expression(value, at).names:
         # Its value is known where the function is called.
@@ -56,9 +56,16 @@ def known_without_arrays(expression: Expression, scope: VisibleNames) -> int | N
 
 
 def check_repeat(config: Mapping[str, Any], key: Key, name: str, dims: Mapping[str, int]) -> None:
-    """Raise `InvalidExperiment` for invalid keys and names of a repeat."""
-    check(config, key, REGION if "shard_map" in config else FORMS["repeat"], name)
+    """Raise `InvalidExperiment` for invalid keys and names of a repeat or a `while`."""
+    form = REGION if "shard_map" in config else FORMS["while" if "while" in config else "repeat"]
+    check(config, key, form, name)
     _check_names(config, key, dims)
+    going, carry = config.get("while"), config.get("carry", {})
+    if going is not None and going not in carry:
+        message = f"'{going}' is not carried; the carried value of that name says whether another step is taken"
+        raise invalid((*key, "while"), message)
+    if going is not None and going not in config["body"]:
+        raise invalid((*key, "while"), f"the body has no line '{going}', so the while would never end")
 
 
 def read_region(config: Mapping[str, Any], key: Key, mesh: Mesh) -> Region | None:
@@ -80,8 +87,9 @@ def read_region(config: Mapping[str, Any], key: Key, mesh: Mesh) -> Region | Non
 
 def _check_names(config: Mapping[str, Any], key: Key, dims: Mapping[str, int]) -> None:
     # The names of the body are checked where its lines are read.
-    index, carry, over, stack = config.get("index", "i"), *(config.get(e, {}) for e in ("carry", "over", "stack"))
-    given = [(index, "index"), *((n, "carry") for n in carry), *((n, "over") for n in over)]
+    carry, over, stack = (config.get(entry, {}) for entry in ("carry", "over", "stack"))
+    indices = [config.get("index", "i")] if "repeat" in config else []
+    given = [*((n, "index") for n in indices), *((n, "carry") for n in carry), *((n, "over") for n in over)]
     for inner, where in [*given, *((n, "stack") for n in stack)]:
         check_name(inner, (*key, where))
         if inner in dims:
@@ -89,8 +97,9 @@ def _check_names(config: Mapping[str, Any], key: Key, dims: Mapping[str, int]) -
     for inner in config["body"]:
         if inner in dims:
             raise invalid((*key, "body"), f"'{inner}' is a dim already; a name means one thing")
-    if "shard_map" not in config and (index in carry or index in over or index in config["body"]):
-        raise invalid((*key, "index"), f"'{index}' counts the steps and cannot be assigned")
+    for index in indices:
+        if index in carry or index in over or index in config["body"]:
+            raise invalid((*key, "index"), f"'{index}' counts the steps and cannot be assigned")
     for name in over:
         if name in carry:
             raise invalid((*key, "over", name), f"'{name}' is carried already; a name means one thing")

@@ -138,7 +138,8 @@ class _SectionReader:
                 statements += self._line(line, expression, local, frame, within)
                 continue
             if len(line.names) > 1:
-                raise invalid(line.key, f"a repeat has one name; what it carries is NAME.{line.names[0]}")
+                what = "while" if "while" in (line.value or {}) else "repeat"
+                raise invalid(line.key, f"a {what} has one name; what it carries is NAME.{line.names[0]}")
             *before, loop = self._loop(line, local, frame, within)
             statements += [*before, loop]
             assert isinstance(loop, Loop)
@@ -358,7 +359,7 @@ class _SectionReader:
             for what in ("over", "carry")
         )
         region = read_region(config, key, scope.mesh)
-        given = {*(() if region is not None else (index,)), *(carried for carried, _ in (*carry, *over))}
+        given = {*((index,) if "repeat" in config else ()), *(carried for carried, _ in (*carry, *over))}
         inside = scope.nested()
         if region is not None:
             # Its lines are a device's, and read its shards alone.
@@ -391,8 +392,10 @@ class _SectionReader:
                 message = f"the body has no '{written}'{nearest(written, known) or choices(known)}"
                 raise InvalidExperiment(replace(invalid((*key, "stack", name), message).fault, uses=frame.uses))
         checkpoint = read_checkpoint(config.get("checkpoint"), (*key, "checkpoint"))
-        unroll = config.get("unroll", not (over or stack))
-        return [*before, Loop(itself, steps, index, carry, body, unroll, over, stack, checkpoint, counted, region)]
+        unroll = config.get("unroll", not (over or stack or steps is None))
+        going = config.get("while", "")
+        loop = Loop(itself, steps, index, carry, body, unroll, over, stack, checkpoint, counted, region, going)
+        return [*before, loop]
 
     def _begins(
         self, given: Mapping[str, Any], place: Place, before: list[Statement]

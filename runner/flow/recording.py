@@ -127,7 +127,7 @@ def _lines(
             scope[statement.name] = path
             continue
         yield RecordedLine(path=path, line=str(statement.line), expression=None, reads=[], steps=statement.steps)
-        inside = {name: of for name, of in scope.items() if name != statement.index}
+        inside = {name: of for name, of in scope.items() if name not in statement.bound}
         for line, first in statement.firsts():
             yield _line(line, first, scope, types, source)
             inside[line.name] = line.path

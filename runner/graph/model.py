@@ -55,6 +55,10 @@ NAME, INDEX = "name", "index"
 """The operations of equations without a call: a line that is a name, a literal or a tuple; a subscript."""
 
 
+ASSUMED_STEPS = 10
+"""The number of steps for which the costs of a `while` are counted where layouts are chosen; its own is not known."""
+
+
 @dataclass(frozen=True)
 class Region:
     """A `shard_map` inside a graph: its body is what each device computes, with collectives.
@@ -77,6 +81,8 @@ class Repeat:
     """A repeat of `steps` steps. The inputs of its body are the carries, then the slices, then the index of the step.
 
     With a `region` it is a `shard_map`: the inputs of its body are the shards of its operands, and it has no index.
+    Without a number of steps it is a `while`: it takes a step as long as the carry at the position `going` is true. It
+    has no slices, stacks nothing, and has no index.
 
     - `line`: the line of the repeat.
     - `carried`: the number of operands, and of results, that are carried; a step takes slices of the other operands,
@@ -87,12 +93,23 @@ class Repeat:
     """
 
     line: Line
-    steps: int
+    steps: int | None
     carried: int
     starts: tuple[Source, ...]
     unroll: bool
     checkpoint: Checkpoint | None = None
     region: Region | None = None
+    going: int | None = None
+
+    @property
+    def indexed(self) -> bool:
+        """Whether the last input of its body is the index of the step."""
+        return self.region is None and self.going is None
+
+    @property
+    def counted(self) -> int:
+        """The number of steps for which its costs are counted."""
+        return ASSUMED_STEPS if self.steps is None else self.steps
 
     def end(self, carried: Value) -> str:
         """The path of a carried value at the end of a step: `ring/acc`."""

@@ -23,7 +23,7 @@ _NOT_HERE = """
 {rows}
 | `jax.lax.scan` | a [repeat](language.md#scans) with `over` and `stack` |
 | `jax.lax.scan(..., reverse=True)` | the same `over` `flip(xs, axis=0)`; flip the stacked results back |
-| `jax.lax.while_loop` until a condition | a repeat of the most steps, a [choice](language.md#choices) in each |
+| `jax.lax.while_loop` until a condition | a [while](language.md#until-a-condition) |
 | `jax.lax.while_loop` of a known number of steps | a [repeat](language.md#loops) with `unroll: false` |
 | `jax.checkpoint` | [`checkpoint`](language.md#rematerialisation) of a function or a repeat |
 | `lambda`, `def` | a [function](language.md#functions) of the experiment's own |

@@ -259,8 +259,10 @@ class _LayableReader:
         return results or None
 
     def _repeat(self, equation: Equation, form: Repeat, steps: int, *, inside: bool) -> None:
-        body, many = equation.bodies[0], steps * form.steps
-        *given, index = body.inputs
+        body, many = equation.bodies[0], steps * form.counted
+        given, index = (body.inputs[:-1], body.inputs[-1]) if form.indexed else (body.inputs, None)
+        if form.steps is None:
+            self.layable.note(f"'{form.line}' is counted with {many:,} steps: how many it takes is not known")
         carried: list[int | None] = []
         for value, operand, result in zip(given, equation.operands[: form.carried], equation.results, strict=False):
             typed = self._types.get(value.number) or self._types.get(body.outputs[len(carried)])
@@ -281,16 +283,17 @@ class _LayableReader:
             self._tensors[value.number] = None if at is None else (at,)
         for value, operand in list(zip(given, equation.operands, strict=True))[form.carried :]:
             self._tensors[value.number] = self._sliced(self._read(operand), value.name, form, steps, many)
-        self._tensors[index.number] = None
         outer = self._names.index
-        if form.unroll:
-            self._names.index = outer | {index.name}
-        if form.steps:
+        if index is not None:
+            self._tensors[index.number] = None
+            if form.unroll:
+                self._names.index = outer | {index.name}
+        if form.counted:
             self._run(body, many, inside=True)
         self._names.index = outer
         for at, number in zip(carried, body.outputs, strict=False):
             end = self._tensors.get(number)
-            if at is not None and end and len(end) == 1 and form.steps and end[0] != at:
+            if at is not None and end and len(end) == 1 and form.counted and end[0] != at:
                 self._pass(end[0], at, "as it is", form.line.path, many)
         for result, at in zip(equation.results, carried, strict=False):
             self._tensors[result.number] = None if at is None else (at,)
@@ -309,7 +312,7 @@ class _LayableReader:
         if not each or len(each) != 1:
             return None
         tensor = self.layable.tensors[each[0]]
-        at = self._tensor(name, form.line.path, Typed((form.steps, *tensor.shape), tensor.dtype))
+        at = self._tensor(name, form.line.path, Typed((form.counted, *tensor.shape), tensor.dtype))
         self.layable.tensors[at].whole_first = True
         goal = self._goal(name, name, inside=inside)
         if goal is not None:

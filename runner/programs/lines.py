@@ -252,13 +252,16 @@ class Lines:
             left = f"{last if carried else '_'}, {tuple_of(stacked) if stacked else '_'}"
             xs = tuple_of(over) if over else f"None, length={repeat.steps}"
             self._put(indent, f"    {left} = jax.lax.scan({body}, {firsts}, {xs})")
+        elif repeat.going is not None:
+            going = f"lambda carry: carry[{repeat.going}]"
+            self._put(indent, f"    carry = jax.lax.while_loop({going}, {body}, {firsts})")
         elif repeat.unroll:
             self._put(indent, f"    carry = {firsts}")
             if stacked:
                 self._put(indent, "    steps = []")
             if over:
                 self._put(indent, f"    over = {tuple_of(over)}")
-            self._put(indent, f"    for step in range({repeat.steps}):")
+            self._put(indent, f"    for step in range({repeat.counted}):")
             arguments = ", ".join(["step", "carry", *(["tuple(x[step] for x in over)"] if over else [])])
             self._put(indent, f"        {'carry, each' if stacked else 'carry'} = {body}({arguments})")
             if stacked:
@@ -279,15 +282,15 @@ class Lines:
 
     def _body(self, graph: Graph, repeat: Repeat, body: str, indent: str, *, scanned: bool) -> bool:
         """Write the function of one step. Returns whether the function of a scan takes the step's number."""
-        *given, index = graph.inputs
+        given, index = (graph.inputs[:-1], graph.inputs[-1]) if repeat.indexed else (graph.inputs, None)
         carried = list(map(self._define, given[: repeat.carried]))
         slices = list(map(self._define, given[repeat.carried :]))
-        step = self._define(index)
-        counts = scanned and any(index.number in equation.reads for equation in graph.equations)
+        steps = [] if index is None else [self._define(index)]
+        counts = scanned and any(index.number in equation.reads for equation in graph.equations if index is not None)
         if counts:
-            slices.append(step)
+            slices += steps
         parameters = ["carry", *(["over"] if slices or scanned else [])]
-        self._put(indent, f"def {body}({', '.join(parameters if scanned else [step, *parameters])}):")
+        self._put(indent, f"def {body}({', '.join(parameters if scanned else [*steps, *parameters])}):")
         if carried:
             self._put(indent, f"    {tuple_of(carried)} = carry")
         if slices:

@@ -239,7 +239,7 @@ class RecordedLine:
 
     - `path`: its unique name in the section: `C`, `ring/body/acc`, for an initial value `ring/carry/acc`; `line`: its
       name as collectives use it, `ring.acc`.
-    - `expression`: null for a repeat, which has `steps`.
+    - `expression`: null for a repeat, which has `steps`, and for a while, whose number of steps is not known.
     - `reads`: the arrays, and the paths of the lines, whose values are in the expression; `sent`: those of them that
       are the direct operand of a collective in it.
     - `frame`: for a line of a Python function, its place in the user's file; `source`: its expression as that file has

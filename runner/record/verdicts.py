@@ -35,12 +35,16 @@ class DecidingLine:
     """A line whose operation jumps (a comparison, a cast), so that rounding may change its result.
 
     - `elements`: how many elements of its result are undecided, on any device.
+    - `least_steps`, `most_steps`: for a while whose number of steps rounding may change, those that were seen; the most
+      is null if rounded arithmetic may not end it.
     """
 
     section: str | None = None
     line: str
     operation: str
     elements: int
+    least_steps: int | None = None
+    most_steps: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,11 +5,11 @@ out.
 from runner.reference.arithmetic import magnitude
 from runner.reference.decisions import PerDevice
 from runner.reference.gradient import Gradients, consult
-from runner.reference.interpreter import CollectiveMisfit, Interpretation, interpret
+from runner.reference.interpreter import CannotInterpret, Interpretation, interpret
 from runner.reference.rounding import Moments, Oracle, Rounding, UndecidedLine, measure
 
 __all__ = [
-    "CollectiveMisfit",
+    "CannotInterpret",
     "Gradients",
     "Interpretation",
     "Moments",

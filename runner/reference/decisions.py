@@ -8,10 +8,10 @@ that may change a decision, further interpretations take the other side, to see 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -91,41 +91,106 @@ class Decision:
         return sum(np.size(part) for value in distinct(self.result) for part in leaves(value))
 
 
+Place: TypeAlias = tuple[int, ...]
+"""The place of a decision in an interpretation: its number; in a step of a while that while's, the step's and its own.
+
+Interpretations whose whiles take other numbers of steps have the same places up to the first step that differs.
+"""
+
+
+@dataclass(frozen=True)
+class StepsTaken:
+    """The numbers of steps that the while at `line` has taken once, on each device."""
+
+    line: str
+    counts: tuple[int, ...]
+
+
 class Script:
-    """Determines the results of decisions in an interpretation. This one uses each decision's own result."""
+    """Determines the results of decisions in an interpretation. This one uses each decision's own result.
+
+    - `steps`: the steps that each while took; `endless`: the lines of whiles that were stopped before they ended.
+    - `recorded`: the oracle's decisions and steps, if this is not the oracle.
+    """
+
+    def __init__(self, recorded: Recording | None = None) -> None:
+        self.steps: dict[Place, StepsTaken] = {}
+        self.endless: set[str] = set()
+        self.recorded = recorded
+        self._place: Place = (0,)
 
     def decide(self, decision: Decision) -> PerDevice:
         """Return the result to use."""
-        return decision.result
+        return self.decided(self._next(), decision)
 
     def stop(self, value: PerDevice) -> PerDevice:
         """Return the result of `stop_gradient`."""
+        return self.stopped_at(self._next(), value)
+
+    def decided(self, place: Place, decision: Decision) -> PerDevice:
+        """Hook: the result of the decision at a place."""
+        return decision.result
+
+    def stopped_at(self, place: Place, value: PerDevice) -> PerDevice:
+        """Hook: the result of the `stop_gradient` at a place."""
         return value
 
+    def goes(self, step: int, going: list[bool]) -> list[bool]:
+        """Hook: whether each device takes a further step of the while that is next; `going` is what its carry says."""
+        return going
 
-@dataclass
+    def begin(self, step: int) -> None:
+        """Begin a step of the while that is next."""
+        self._place = (*self._place, step, 0)
+
+    def end(self) -> None:
+        """End the step."""
+        self._place = self._place[:-2]
+
+    def took(self, line: str, counts: Sequence[int]) -> None:
+        """End the while that is next, which took that many steps on each device."""
+        self.steps[self._next()] = StepsTaken(line, tuple(counts))
+
+    def most_steps(self) -> int | None:
+        """The most steps that a while may take; None for the oracle, whose own limit is an error."""
+        if self.recorded is None:
+            return None
+        return _LONGER + 2 * max((max(taken.counts) for taken in self.recorded.steps.values()), default=0)
+
+    def _next(self) -> Place:
+        *around, number = place = self._place
+        self._place = (*around, number + 1)
+        return place
+
+
+_LONGER = 100
+"""How many more steps a while may take in another interpretation than twice the oracle's largest number."""
+
+
 class Recording(Script):
     """Records every decision, and the result of each `stop_gradient`."""
 
-    decisions: list[Decision] = field(default_factory=list[Decision])
-    stopped: list[PerDevice] = field(default_factory=list[PerDevice])
+    def __init__(self) -> None:
+        super().__init__()
+        self.decisions: dict[Place, Decision] = {}
+        self.stopped: dict[Place, PerDevice] = {}
 
     def afresh(self) -> Recording:
         """The same decisions, without what rounded interpretations have added."""
-        return Recording(
-            [
-                replace(decision, windows=[], keys=[], alternatives=[], near=[], rounds=False)
-                for decision in self.decisions
-            ],
-            self.stopped,
-        )
+        again = Recording()
+        again.steps, again.stopped = self.steps, self.stopped
+        again.decisions = {
+            place: replace(decision, windows=[], keys=[], alternatives=[], near=[], rounds=False)
+            for place, decision in self.decisions.items()
+        }
+        return again
 
-    def decide(self, decision: Decision) -> PerDevice:
-        self.decisions.append(decision)
+    def decided(self, place: Place, decision: Decision) -> PerDevice:
+        self.decisions[place] = decision
         return decision.result
 
-    def stop(self, value: PerDevice) -> PerDevice:
-        self.stopped.append(value)
+    def stopped_at(self, place: Place, value: PerDevice) -> PerDevice:
+        self.stopped[place] = value
         return value
 
 
@@ -137,12 +202,13 @@ class Following(Script):
     """
 
     def __init__(self, recorded: Recording, safety: float) -> None:
-        self._recorded = iter(recorded.decisions)
+        super().__init__(recorded)
+        self._decisions = recorded.decisions
         self._safety = safety
 
-    def decide(self, decision: Decision) -> PerDevice:
-        oracle = next(self._recorded)
-        if oracle.rounds:
+    def decided(self, place: Place, decision: Decision) -> PerDevice:
+        oracle = self._decisions.get(place)
+        if oracle is None or oracle.rounds:
             return decision.result
         _take_in(oracle, decision, self._safety)
         _look_beside(oracle, decision)
@@ -160,13 +226,14 @@ class Taking(Script):
     """
 
     def __init__(self, recorded: Recording, turn: int = 0, seed: int | None = None) -> None:
-        self._recorded = iter(recorded.decisions)
+        super().__init__(recorded)
+        self._decisions = recorded.decisions
         self._turn = turn
         self._draws = None if seed is None else np.random.default_rng(seed)
 
-    def decide(self, decision: Decision) -> PerDevice:
-        oracle = next(self._recorded)
-        if not oracle.undecided:
+    def decided(self, place: Place, decision: Decision) -> PerDevice:
+        oracle = self._decisions.get(place)
+        if oracle is None or not oracle.undecided:
             return decision.result
         parts = list(zip(oracle.alternatives, oracle.result, decision.result, strict=True))
         return _shared(parts, partial(self._taken, oracle))
@@ -202,6 +269,18 @@ class Taking(Script):
         return [np.floor(share * (count + 1)) - 1 for count in several]
 
 
+class Stepping(Script):
+    """An oracle in which whiles take other numbers of steps: `forced`, on each device."""
+
+    def __init__(self, recorded: Recording, forced: Mapping[Place, Sequence[int]]) -> None:
+        super().__init__(recorded)
+        self._forced = forced
+
+    def goes(self, step: int, going: list[bool]) -> list[bool]:
+        forced = self._forced.get(self._place)
+        return going if forced is None else [step < count for count in forced]
+
+
 class Replaying(Script):
     """Decides as recorded, and moves what was cast by the recorded difference, so that the function is smooth.
 
@@ -209,18 +288,20 @@ class Replaying(Script):
     """
 
     def __init__(self, recorded: Recording) -> None:
-        self._decisions = iter(recorded.decisions)
-        self._stopped = iter(recorded.stopped)
+        super().__init__(recorded)
+        self._decisions, self._stopped = recorded.decisions, recorded.stopped
 
-    def decide(self, decision: Decision) -> PerDevice:
-        oracle = next(self._decisions)
+    def decided(self, place: Place, decision: Decision) -> PerDevice:
+        oracle = self._decisions.get(place)
+        if oracle is None:
+            return decision.result
         if decision.kind == "cast":
             parts = list(zip(decision.operands[0], oracle.operands[0], oracle.result, strict=True))
             return _shared(parts, _moved_as_cast)
         return _shared(list(zip(decision.result, oracle.result, strict=True)), _without_jumps)
 
-    def stop(self, value: PerDevice) -> PerDevice:
-        return next(self._stopped)
+    def stopped_at(self, place: Place, value: PerDevice) -> PerDevice:
+        return self._stopped.get(place, value)
 
 
 def _moved_as_cast(own: Any, raw: Any, cast: Any) -> Any:

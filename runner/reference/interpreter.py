@@ -12,6 +12,7 @@ An oracle computes in float64. On a `Machine` the same statements round as the p
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from runner import dtypes
+from runner.experiment.extent import STEPS
 from runner.experiment.graphs import graph as graph_of
 from runner.experiment.model import Experiment, Flat, Line, Section
 from runner.graph.model import (
@@ -35,6 +37,8 @@ from runner.graph.model import (
     Repeat,
     Size,
     Slice,
+    literal,
+    walk,
 )
 from runner.graph.source import Source
 from runner.language.casts import narrowed, of_own_dtype, own_dtype, to_float
@@ -53,8 +57,8 @@ _TOO_MANY_DIMENSIONS = re.compile(r"\bdimensions?\b.*\b64\b")
 """NumPy's messages for an array with too many dimensions."""
 
 
-class CollectiveMisfit(ValueError):
-    """The values of the collective that `equation` calls do not fit the operand that they move."""
+class CannotInterpret(ValueError):
+    """An equation that has no value: its collective does not fit what it moves, or its while does not end."""
 
     def __init__(self, message: str, equation: Equation) -> None:
         super().__init__(message)
@@ -92,7 +96,7 @@ def interpret(
     block over the manual axes (`experiment.block`); devices that differ only along the other axes have the same block.
 
     `given` are all values that are known already, the arrays' too, where `statements` are not the first ones. Raises
-    `OverflowError` for a value of more than `most` elements on a device, and, with `copies`, `CollectiveMisfit` where a
+    `OverflowError` for a value of more than `most` elements on a device, and, with `copies`, `CannotInterpret` where a
     `shard_map` in the graph gives copies that differ.
 
     `keep` are the names whose values are needed afterwards; None: all. Any other value is released once no later
@@ -157,6 +161,8 @@ class _Interpreter:
             gone = frozenset(released) - kept
             if isinstance(equation.form, Repeat) and equation.form.region is not None:
                 self._region(equation, equation.form.region)
+            elif isinstance(equation.form, Repeat) and equation.form.going is not None:
+                self._while(equation, equation.form, equation.form.going, gone)
             elif isinstance(equation.form, Repeat):
                 self._repeat(equation, equation.form, gone)
             else:
@@ -181,11 +187,11 @@ class _Interpreter:
         firsts = [operand.number for operand in equation.operands if isinstance(operand, Ref)]
         of_carried, of_slices = firsts[: repeat.carried], firsts[repeat.carried :]
         *params, index = (value.number for value in body.inputs)
-        # Moved: no other reference to a value that the body replaces may remain.
-        carried = [self.values.pop(n) if n in gone and firsts.count(n) == 1 else self.values[n] for n in of_carried]
+        carried = self._begun(of_carried, firsts, gone)
         slices = [self.values[number] for number in of_slices]
         stacked: list[list[PerDevice]] = [[] for _ in body.outputs[repeat.carried :]]
         kept = frozenset(body.outputs)
+        assert repeat.steps is not None
         for step in range(repeat.steps):
             for param in params[: repeat.carried]:
                 self.values[param] = carried.pop(0)
@@ -202,6 +208,68 @@ class _Interpreter:
             del ends
         together = (self._lift(lambda *slices: OPERATIONS["stack"].numpy(slices), None, *steps) for steps in stacked)
         self.values |= zip((result.number for result in equation.results), (*carried, *together), strict=True)
+
+    def _begun(self, carried: list[int], firsts: list[int], gone: frozenset[int]) -> list[PerDevice]:
+        """The initial values of carries, moved: no other reference to a value that the body replaces may remain."""
+        return [self.values.pop(n) if n in gone and firsts.count(n) == 1 else self.values[n] for n in carried]
+
+    def _as_array(self, value: PerDevice, source: Source) -> PerDevice:
+        """The initial value of a carry; a Python number becomes an array, as in JAX."""
+        if not isinstance(value[0], bool | int | float | complex):
+            return value
+        return self._everywhere(self.arithmetic.held(np.asarray(value[0]), self.x64, self._kind(source)))
+
+    def _while(self, equation: Equation, repeat: Repeat, going: int, gone: frozenset[int]) -> None:
+        """Take steps on all devices until none of them goes on; a device that has ended keeps its values."""
+        (body,) = equation.bodies
+        firsts = [operand.number for operand in equation.operands if isinstance(operand, Ref)]
+        begun = zip(self._begun(firsts, firsts, gone), repeat.starts, strict=True)
+        carried, kept = [self._as_array(value, source) for value, source in begun], frozenset(body.outputs)
+        most = self.script.most_steps()
+        longest = max(1, STEPS // max(1, sum(1 for _ in walk(body))))
+        taken = [0] * self.mesh.size
+        for step in itertools.count():
+            goes = self.script.goes(step, [bool(np.all(value)) for value in carried[going]])
+            if not any(goes):
+                break
+            if step == (longest if most is None else most):
+                if most is None:
+                    raise CannotInterpret(_endless(step), equation)
+                self.script.endless.add(str(repeat.line))
+                break
+            taken = [count + go for count, go in zip(taken, goes, strict=True)]
+            for param, value in zip(body.inputs, carried, strict=True):
+                self.values[param.number] = value
+            self.script.begin(step)
+            self.run(body, kept)
+            self.script.end()
+            ends = [self.values[number] for number in body.outputs]
+            for number in body.defines & kept:
+                self.values.pop(number, None)
+            if not all(goes):
+                self._check_waiting(body, goes)
+                ends = [
+                    [new if go else old for new, old, go in zip(end, before, goes, strict=True)]
+                    for end, before in zip(ends, carried, strict=True)
+                ]
+            carried = ends
+        self.script.took(str(repeat.line), taken)
+        self.values |= zip((result.number for result in equation.results), carried, strict=True)
+
+    def _check_waiting(self, body: Graph, goes: list[bool]) -> None:
+        """Raise for a collective of a while that some devices of a group have left."""
+        for equation in walk(body):
+            row = OPERATIONS.get(equation.operation)
+            if row is None or not row.communicates or any(name == "axis_index_groups" for name, _ in equation.named):
+                continue
+            over = literal(equation.argument("axis_name", row.signature))
+            axes = (over,) if isinstance(over, str) else tuple(over)
+            if any(len({goes[position] for position in group}) > 1 for group in self.mesh.groups(axes)):
+                message = (
+                    f"devices along {quoted(axes)} end the while around this {row.name} after different numbers of "
+                    "steps, and those that have ended it never reach it; let all decide alike, as by a pmax of it"
+                )
+                raise CannotInterpret(message, equation)
 
     def _region(self, equation: Equation, region: Region) -> None:
         """Run a `shard_map` on all devices: shard the operands over its manual axes, and join the results.
@@ -278,7 +346,7 @@ class _Interpreter:
             if equation is None or not _TOO_MANY_DIMENSIONS.search(str(error)):
                 raise
             message = "it has more than 64 dimensions, and NumPy, which computes the reference, has 64 at most"
-            raise CollectiveMisfit(message, equation) from None
+            raise CannotInterpret(message, equation) from None
 
     def _kind(self, source: Source | None) -> str:
         """JAX's dtype of the floats that are made or read at `source`."""
@@ -421,7 +489,7 @@ class _Interpreter:
         try:
             result = operation.numpy(self.mesh, **arguments)
         except Misplaced as error:
-            raise CollectiveMisfit(str(error), equation) from None
+            raise CannotInterpret(str(error), equation) from None
         if operation.kind == "static":
             return self._everywhere(result)
         # Entries that are one object stay one object when they are widened.
@@ -432,8 +500,16 @@ _COPIES = 1e-9
 """By how much copies may differ, relative to their largest element: what float64 loses in sums of another order."""
 
 
+def _endless(steps: int) -> str:
+    """The message for a while that does not end."""
+    return (
+        f"this while has not ended after {steps:,} steps, which the oracle interprets one by one: bound it, as in "
+        "`(i < 100) & (error > 1e-6)`, or, in Python, name a reference for a function with jit that has it inside"
+    )
+
+
 def _check_copies(held: PerDevice, layout: Layout, equation: Equation, line: Equation | None) -> None:
-    """Raise `CollectiveMisfit` where copies differ that the out_specs of a `shard_map` promise to be the same."""
+    """Raise `CannotInterpret` where copies differ that the out_specs of a `shard_map` promise to be the same."""
     for _, (first, *others) in layout.holders():
         for other in others:
             if held[first] is held[other]:
@@ -452,7 +528,7 @@ def _check_copies(held: PerDevice, layout: Layout, equation: Equation, line: Equ
                     f"the out_specs of the shard_map, {layout.spec}, promise the same value on every device along "
                     f"{over}, and the devices have different ones"
                 )
-                raise CollectiveMisfit(message, equation if line is None else line)
+                raise CannotInterpret(message, equation if line is None else line)
 
 
 def _tuple(*items: Any) -> tuple[Any, ...]:

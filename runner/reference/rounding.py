@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from runner import dtypes
 from runner.experiment.model import Experiment, Flat, Section
 from runner.layout import first_holders
 from runner.reference.arithmetic import Arithmetic, Floats
-from runner.reference.decisions import Following, PerDevice, Recording, Script, Taking
+from runner.reference.decisions import Following, PerDevice, Place, Recording, Script, Stepping, Taking
 from runner.reference.interpreter import interpret
 from runner.reference.rounded import NEAREST, Machine, plain
 
@@ -46,6 +46,9 @@ _TAKINGS = ((200_000, 8),)
 
 With more elements there are three; and always one in which all change.
 """
+
+_STEPPINGS = 8
+"""The number of interpretations in which whiles take other numbers of steps, if rounding may change these."""
 
 _MANY = 2_000_000
 """For larger arrays, only every k-th row enters the moments."""
@@ -111,12 +114,16 @@ def row_step(shape: tuple[int, ...]) -> int:
 class UndecidedLine:
     """A line with decisions that rounding may change.
 
-    `operation` is what it calls; `elements` the number of its results that may change, in all steps of a loop.
+    - `operation`: what it calls; `elements`: the number of its results that may change, in all steps of a loop.
+    - `least_steps`, `most_steps`: for a while whose number of steps may change, those that were seen; the most is None
+      if it did not end.
     """
 
     line: str
     operation: str
     elements: int
+    least_steps: int | None = None
+    most_steps: int | None = None
 
 
 @dataclass
@@ -183,7 +190,7 @@ class Oracle:
     @property
     def casts(self) -> bool:
         """Whether a line of the section casts floats to a narrower dtype."""
-        return any(decision.kind == "cast" for decision in self.recorded.decisions)
+        return any(decision.kind == "cast" for decision in self.recorded.decisions.values())
 
 
 Whole = Callable[[str, PerDevice], np.ndarray | None]
@@ -312,7 +319,7 @@ def _take_in(oracle: Oracle, rounding: Mapping[str, Rounding], drawn: Mapping[st
 
 def _undecided(recorded: Recording) -> tuple[UndecidedLine, ...]:
     counts: Counter[tuple[str, str]] = Counter()
-    for decision in recorded.decisions:
+    for decision in recorded.decisions.values():
         counts[decision.line, decision.operation] += decision.undecided
     return tuple(UndecidedLine(*place, count) for place, count in counts.items() if count)
 
@@ -339,11 +346,17 @@ def _take_otherwise(
 ) -> None:
     """Interpret the section with other results of its undecided decisions, and record which values depend on them."""
     machines = [machine, *(replace(machine, seed=seed) for seed in range(1, _MACHINES))]
-    rounded = [again.values(Script(), machine, kind) for machine in machines]
+    alone = [Script(recorded) for _ in machines]
+    rounded = [again.values(script, machine, kind) for script, machine in zip(alone, machines, strict=True)]
     draws = [{name: [plain(block) for block in value] for name, value in values.items()} for values in rounded]
-    turns = max(decision.turns for decision in recorded.decisions)
-    draws += [again.values(Taking(recorded, turn)) for turn in range(turns)]
-    draws += [again.values(Taking(recorded, seed=seed)) for seed in range(_times(_TAKINGS, oracle.work, 3))]
+    turns = max(decision.turns for decision in recorded.decisions.values())
+    takings = [Taking(recorded, turn) for turn in range(turns)]
+    takings += [Taking(recorded, seed=seed) for seed in range(_times(_TAKINGS, oracle.work, 3))]
+    draws += [again.values(taking) for taking in takings]
+    unsteady = _unsteady(recorded, [*alone, *takings])
+    if unsteady:
+        draws += [again.values(Stepping(recorded, forced)) for forced in _other_steps(unsteady)]
+        undecided = [*undecided, *_undecided_steps(recorded, unsteady, [*alone, *takings])]
     for name, known in rounding.items():
         exact = oracle.values[name]
         if dtypes.is_numeric(exact[0]):
@@ -355,6 +368,44 @@ def _take_otherwise(
             known.low, known.high = _bounds([exact, *(draw[name] for draw in draws)])
             lines = _enter(again.experiment.lines(again.section), name)
             known.places = tuple(place for place in undecided if place.line.split(".")[0] in lines)
+
+
+_Steps = Mapping[Place, tuple[tuple[int, ...], tuple[int, ...]]]
+"""For whiles whose number of steps may change the least and the most, on each device."""
+
+
+def _unsteady(recorded: Recording, others: Sequence[Script]) -> _Steps:
+    """The whiles that took another number of steps in another interpretation."""
+    unsteady: dict[Place, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+    for place, taken in recorded.steps.items():
+        every = [taken.counts, *(other.steps[place].counts for other in others if place in other.steps)]
+        least, most = (tuple(map(of, zip(*every, strict=True))) for of in (min, max))
+        if least != most:
+            unsteady[place] = least, most
+    return unsteady
+
+
+def _other_steps(unsteady: _Steps) -> Iterator[dict[Place, list[int]]]:
+    """Numbers of steps from fewer than the least to more than the most that were seen, since others may be right."""
+    for turn in range(_STEPPINGS):
+        share = turn / (_STEPPINGS - 1)
+        yield {
+            place: [
+                max(0, round(low - (1 + high - low) / 2 + share * (1 + 2 * (high - low)))) if high > low else low
+                for low, high in zip(least, most, strict=True)
+            ]
+            for place, (least, most) in unsteady.items()
+        }
+
+
+def _undecided_steps(recorded: Recording, unsteady: _Steps, others: Sequence[Script]) -> Iterator[UndecidedLine]:
+    """The lines of whiles whose numbers of steps may change."""
+    endless = {line for other in others for line in other.endless}
+    for line in dict.fromkeys(recorded.steps[place].line for place in unsteady):
+        places = [place for place in unsteady if recorded.steps[place].line == line]
+        least = min(min(unsteady[place][0]) for place in places)
+        most = None if line in endless else max(max(unsteady[place][1]) for place in places)
+        yield UndecidedLine(line, "while", len(places), least, most)
 
 
 def _bounds(led: Sequence[PerDevice]) -> tuple[PerDevice, PerDevice]:

@@ -21,6 +21,7 @@ from runner.record.readable import readable
 from runner.record.verdicts import (
     AgreementVerdict,
     Checks,
+    DecidingLine,
     LeftOut,
     Undecided,
     ValueOutput,
@@ -242,8 +243,17 @@ def _undecided(record: Record) -> list[str]:
     return [text if programs == ran else f"{', '.join(programs)}: {text}" for text, programs in texts.items()]
 
 
+def _falling(place: DecidingLine) -> str:
+    """The operation that rounding may turn, and its line."""
+    if place.least_steps is None:
+        return f"{place.operation} in {place.line}"
+    if place.most_steps is None:
+        return f"{place.operation} in {place.line} ({place.least_steps} steps or more, perhaps without end)"
+    return f"{place.operation} in {place.line} ({place.least_steps} to {place.most_steps} steps)"
+
+
 def _open(name: str, output: ValueOutput, undecided: Undecided) -> str:
-    places = [f"{place.operation} in {place.line}" for place in undecided.places]
+    places = [_falling(place) for place in undecided.places]
     if len(places) > _PLACES:
         places = [*places[: _PLACES - 1], f"{len(places) - _PLACES + 1} more"]
     are = "is" if undecided.count == 1 else "are"

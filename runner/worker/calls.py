@@ -30,6 +30,7 @@ tree_util: Any = _jax.tree_util
 make_jaxpr: Callable[..., Callable[..., Any]] = _jax.make_jaxpr
 fori_loop: Callable[..., Any] = _jax.lax.fori_loop
 scan: Callable[..., Any] = _jax.lax.scan
+while_loop: Callable[..., Any] = _jax.lax.while_loop
 cond: Callable[..., Any] = _jax.lax.cond
 switch: Callable[..., Any] = _jax.lax.switch
 pcast: Callable[..., Any] = _jax.lax.pcast

@@ -2,8 +2,8 @@
 
 The function is traced, and each equation of its jaxpr becomes an expression of the language (`primitives.py`). A value
 that is read once, in the same line of the user's file, is inlined, and an unread value has no line. Calls (`jit`,
-`custom_jvp_call`, `remat2`) are inlined. A `scan` becomes a repeat, and so does a `while` with a constant bound on its
-steps; of a `cond` all branches are computed and one is selected.
+`custom_jvp_call`, `remat2`) are inlined. A `scan` becomes a repeat, and so does a `while` of which constants say how
+many steps it takes; of a `cond` all branches are computed and one is selected.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import Any, cast
 import jax
 import numpy as np
 
-from runner.derivation.terms import built, constant
+from runner.derivation.terms import built, constant, indexed
 from runner.experiment.extent import STEPS
 from runner.graph.source import Frame
-from runner.graph.term import Apply, Const, Group, Name, Term, within
+from runner.graph.term import NOTHING, Apply, Const, Group, Name, Term, within
 from runner.language.operations import CONSTANTS, OPERATIONS
 from runner.language.parts import at_index, axes_of
 from runner.language.printing import text
@@ -773,50 +773,75 @@ class _Body:
             self.lines[name] = end.name
 
     def _while(self, equation: Any, _: Sequence[bool]) -> list[Term]:
-        """A repeat with the largest number of steps; those after the condition has failed change nothing."""
+        """A repeat if constants say how many steps it takes, else a while.
+
+        Its condition is evaluated before it, and on what each step gives; a further carried value has the result. Of
+        whiles that `vmap` made one, a step changes those that go on, as another carried value says.
+        """
         condition, body = equation.params["cond_jaxpr"], equation.params["body_jaxpr"]
         asked = equation.params["cond_nconsts"]
         first = asked + equation.params["body_nconsts"]
         numbers = [self._number(v) for v in equation.invars]
-        loop_steps = steps(condition.jaxpr, numbers[:asked], body.jaxpr, numbers[asked:first], numbers[first:])
-        if loop_steps is None:
-            raise self._cannot(
-                "a while_loop of which no constant says how many steps it takes at most: let its condition say so, as "
-                "in `(i < 100) & (error > 1e-6)`, or name a reference for a function with jit that has it inside"
-            )
-        if loop_steps.count > STEPS:
-            raise self._cannot(
-                f"a while_loop of up to {loop_steps.count:,} steps, which the oracle would interpret one by one, and "
-                f"{STEPS:,} are the most: bound it by fewer, or name a reference for a jitted function that has it"
-            )
+        count = steps(condition.jaxpr, numbers[:asked], body.jaxpr, numbers[asked:first], numbers[first:])
         initial = [self._initial(v) for v in equation.invars[first:]]
-        if not loop_steps.count:
+        if count == 0:
             return initial
-        loop, index = self.reader.fresh(self._loop_name("while")), self.reader.fresh("step")
-        inside = self.inside({})
-        carry: dict[str, Term] = {}
-        for term, wish in zip(initial, _parameters(body.jaxpr)[first - asked :], strict=True):
-            carry[self.reader.fresh(wish or "carry")] = term
-        for closed, invars in ((condition, equation.invars[:asked]), (body, equation.invars[asked:first])):
+        if count is not None and count > STEPS:
+            raise self._cannot(
+                f"a while_loop of {count:,} steps, which the oracle would interpret one by one, and {STEPS:,} are the "
+                "most: take fewer, or name a reference for a jitted function that has it"
+            )
+        loop, inside = self.reader.fresh(self._loop_name("while")), self.inside({})
+        wishes = [wish or "carry" for wish in _parameters(body.jaxpr)[first - asked :]]
+        read = [(condition, equation.invars[:asked]), (body, equation.invars[asked:first])]
+        if count is None:
+            initial = [self.named(term, wish) for term, wish in zip(initial, wishes, strict=True)]
+        carry = {self.reader.fresh(wish): term for term, wish in zip(initial, wishes, strict=True)}
+        line: dict[str, Any] = {"repeat": count, "index": self.reader.fresh("step")}
+        for closed, invars in read if count is None else read[1:]:
             inside.know(closed.jaxpr.constvars, closed.consts)
             for variable, operand, wish in zip(closed.jaxpr.invars, invars, _parameters(closed.jaxpr), strict=False):
                 term = self.term(operand)
                 inside.known[variable] = term if isinstance(term, Const) else self.named(term, wish or "operand")
                 inside.over[variable] = self._differs(operand)
-            inside.known.update(zip(closed.jaxpr.invars[len(invars) :], map(Name, carry), strict=True))
-        going = None if loop_steps.exact else inside.named(inside.run(condition.jaxpr)[0], "going")
+        going = [self.reader.fresh(wish) for wish in (["each"] if condition.out_avals[0].shape else []) + ["going"]]
+        if count is None:
+            begins = self.inside(self.lines)
+            begins.known, begins.over = dict(inside.known), dict(inside.over)
+            line = {"while": going[-1]}
+            carry.update(zip(going, begins._condition(condition.jaxpr, initial), strict=True))
+        inside.known.update(zip(body.jaxpr.invars[first - asked :], map(Name, carry), strict=False))
         ends = [inside._cast(end, v) for end, v in zip(inside.run(body.jaxpr), body.jaxpr.outvars, strict=True)]
-        if going is not None:
-            ends = [
-                end if end == Name(name) else built("where({g}, {e}, {c})", g=going, e=end, c=Name(name))
-                for name, end in zip(carry, ends, strict=True)
-            ]
+        if count is None:
+            if len(going) > 1:
+                ends = [
+                    inside._changed(Name(going[0]), condition.out_avals[0], end, Name(name), variable.aval)
+                    for end, name, variable in zip(ends, carry, body.jaxpr.outvars, strict=False)
+                ]
+            ends = [inside.named(end, f"next_{wish}") for end, wish in zip(ends, wishes, strict=True)]
+            ends += inside._condition(condition.jaxpr, ends)
         inside.end(carry, ends)
-        begins = {name: text(term) for name, term in carry.items()}
-        self._put(
-            loop, {"repeat": loop_steps.count, "index": index, "carry": begins, "body": inside.lines, "unroll": False}
-        )
-        return [Name(f"{loop}.{name}") for name in carry]
+        self._put(loop, {**line, "carry": {name: text(term) for name, term in carry.items()}, "body": inside.lines,
+                         **({"unroll": False} if count is not None else {})})  # fmt: skip
+        return [Name(f"{loop}.{name}") for name in list(carry)[: len(initial)]]
+
+    def _condition(self, jaxpr: Any, carry: Sequence[Term]) -> list[Term]:
+        """Whether a while goes on with what it carries; whiles that are mapped each have a result before that."""
+        self.known.update(zip(jaxpr.invars[len(jaxpr.invars) - len(carry) :], carry, strict=True))
+        (going,) = self.run(jaxpr)
+        going = self._cast(_array(going, jaxpr.outvars[0].aval), jaxpr.outvars[0])
+        if not jaxpr.outvars[0].aval.shape:
+            return [going]
+        each = self.named(going, "each")
+        return [each, built("any({e})", e=each)]
+
+    def _changed(self, each: Term, of: Any, end: Term, start: Term, aval: Any) -> Term:
+        """The end of a step for the mapped whiles that go on, the start for the others."""
+        if end == start:
+            return end
+        more = len(aval.shape) - len(of.shape)
+        mask = indexed(each, [Const(...), *[NOTHING] * more]) if more else each
+        return built("where({g}, {e}, {c})", g=mask, e=end, c=start)
 
     def _number(self, variable: Any) -> int | None:
         """The integer that a variable stands for, or None."""

@@ -1,4 +1,4 @@
-"""The condition and the body of a `while` in; its trip count, if constants bound it, out."""
+"""The condition and the body of a `while` in; its trip count, if constants determine it, out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from runner.worker.versions import Literal
 
-Known: TypeAlias = "int | Carried | Bounds | None"
+Known: TypeAlias = "int | Carried | Bound | None"
 """A value that is known in a step; None if nothing is known about it."""
 
 
@@ -24,28 +24,18 @@ class Carried:
 
 
 @dataclass(frozen=True)
-class Bounds:
-    """A predicate that implies comparisons of carried integers with constants.
+class Bound:
+    """A comparison of a carried integer with a constant."""
 
-    - `alone`: whether the comparisons imply the predicate.
-    """
-
-    comparisons: tuple[tuple[str, Carried, int], ...]
-    alone: bool
-
-
-@dataclass(frozen=True)
-class Steps:
-    """The trip count of a `while`: exact, or an upper bound."""
-
-    count: int
-    exact: bool
+    comparison: str
+    carried: Carried
+    bound: int
 
 
 def steps(
     condition: Any, asked: Sequence[int | None], body: Any, read: Sequence[int | None], init: Sequence[int | None]
-) -> Steps | None:
-    """The steps of a `while` that counts up or down by a constant; None if constants do not bound them.
+) -> int | None:
+    """The steps of a `while` that counts up or down by a constant to a constant; None of any other.
 
     - `asked`, `read`: the integers among the constants of the condition and of the body, None for other values.
     - `init`: the integers among the initial carry, None for other values.
@@ -53,17 +43,13 @@ def steps(
     carry = [Carried(place) for place in range(len(init))]
     (going,) = _evaluated(condition, [*asked, *carry])
     following = _evaluated(body, [*read, *carry])
-    if not isinstance(going, Bounds):
+    if not isinstance(going, Bound):
         return None
-    counts: list[int] = []
-    for comparison, carried, bound in going.comparisons:
-        first, after = init[carried.place], following[carried.place]
-        if first is not None and isinstance(after, Carried) and after.place == carried.place:
-            count = _count(comparison, first + carried.more, after.more, bound)
-            counts += [] if count is None else [count]
-    if not counts:
+    carried = going.carried
+    first, after = init[carried.place], following[carried.place]
+    if first is None or not isinstance(after, Carried) or after.place != carried.place:
         return None
-    return Steps(min(counts), exact=going.alone and len(counts) == len(going.comparisons))
+    return _count(going.comparison, first + carried.more, after.more, going.bound)
 
 
 def _count(comparison: str, first: int, by: int, bound: int) -> int | None:
@@ -119,20 +105,11 @@ _SWAPPED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "ne": "ne"}
 def _compared(name: str, operands: Sequence[Known], _: Any) -> Known:
     match operands:
         case [Carried() as carried, int(bound)]:
-            return Bounds(((name, carried, bound),), alone=True)
+            return Bound(name, carried, bound)
         case [int(bound), Carried() as carried]:
-            return Bounds(((_SWAPPED[name], carried, bound),), alone=True)
+            return Bound(_SWAPPED[name], carried, bound)
         case _:
             return None
-
-
-def _both(_: str, operands: Sequence[Known], aval: Any) -> Known:
-    if aval.dtype != bool:
-        return None
-    known = [each for each in operands if isinstance(each, Bounds)]
-    comparisons = tuple(comparison for each in known for comparison in each.comparisons)
-    # Of two counters the first to end ends the loop, so neither count is exact.
-    return Bounds(comparisons, alone=False) if known else None
 
 
 def _passed(_: str, operands: Sequence[Known], aval: Any) -> Known:
@@ -141,6 +118,6 @@ def _passed(_: str, operands: Sequence[Known], aval: Any) -> Known:
 
 
 _RULES: Mapping[str, Callable[[str, Sequence[Known], Any], Known]] = {
-    "add": _added, "sub": _added, "and": _both, "convert_element_type": _passed, "copy": _passed,
+    "add": _added, "sub": _added, "convert_element_type": _passed, "copy": _passed,
     "stop_gradient": _passed, **dict.fromkeys(_SWAPPED, _compared),
 }  # fmt: skip

@@ -18,6 +18,7 @@ from runner.experiment.lines import paths
 from runner.experiment.model import GRADIENTS, Array, Experiment, Node, Section
 from runner.experiment.program import Program
 from runner.faults import LEFT_OUT, InvalidExperiment, invalid, key_text
+from runner.graph.model import Repeat, walk
 from runner.graph.source import Source
 from runner.graph.term import Apply, Const, Term, mapped
 from runner.language.parts import called
@@ -25,7 +26,7 @@ from runner.language.syntax import Expression
 from runner.layout import Layout, Spec
 from runner.programs.types import Floats, InferredTypes, Repairs, Typed
 from runner.untyped import is_sequence
-from runner.words import quoted
+from runner.words import listed, quoted
 from runner.worker import calls, explicit, gradient, limits
 from runner.worker.refusing import refusal
 from runner.worker.requested import Requested, requested
@@ -67,7 +68,7 @@ def infer(experiment: Experiment, *, derives: bool = False) -> InferredTypes:
         if experiment.grad:
             _differentiable(experiment, "graph", nodes["graph"])
             if reason := _refused(lambda: gradient.of_graph(experiment)):
-                raise invalid(("grad", "of"), f"the gradient of '{experiment.grad.of}': {reason}")
+                raise invalid(("grad", "of"), _of_gradient(experiment, "graph", reason))
         if Program.EXPLICIT in experiment.programs:
             try:
                 repairs = explicit.repairs(graph)
@@ -383,7 +384,23 @@ def _refused_by_shard_map(experiment: Experiment, types: Mapping[str, Typed]) ->
     differentiated = calls.grad(_differentiated_lines(experiment), argnums=gradient.places(experiment))
     structs = _structs(experiment, lambda layout: layout.shape)[: len(experiment.arrays)]
     reason = _refused(lambda: calls.eval_shape(differentiated, *structs))
-    return f"the gradient of '{experiment.grad.of}': {reason}" if reason else None
+    return _of_gradient(experiment, "per_device", reason) if reason else None
+
+
+def _of_gradient(experiment: Experiment, section: Section, reason: str) -> str:
+    """The message for a gradient that JAX refuses for a `reason`; it refuses the reverse mode of a while."""
+    assert experiment.grad is not None
+    whiles = [
+        experiment.place(section, str(equation.source.line))
+        for equation in walk(experiment.computed(section))
+        if isinstance(equation.form, Repeat) and equation.form.going is not None
+    ]
+    if whiles and "while_loop" in reason:
+        reason = (
+            f"JAX cannot differentiate a while in reverse ({listed(whiles)}): let it take a number of steps that is "
+            "known, as a scan or a fori_loop does, give its function a jax.custom_vjp, or stop_gradient what it reads"
+        )
+    return f"the gradient of '{experiment.grad.of}': {reason}"
 
 
 def _refused_by_vmap(experiment: Experiment, types: Mapping[str, Typed]) -> str | None:
@@ -430,7 +447,7 @@ def _refused_by_vmap(experiment: Experiment, types: Mapping[str, Typed]) -> str 
 
         differentiated = calls.grad(scalar, argnums=gradient.places(experiment))
         if reason := _refused(lambda: calls.eval_shape(differentiated, *structs)):
-            return f"the gradient of '{experiment.grad.of}': {reason}"
+            return _of_gradient(experiment, "per_device", reason)
     return None
 
 

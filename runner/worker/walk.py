@@ -111,6 +111,8 @@ class Walker:
             match equation.form:
                 case Repeat(region=Region() as region) as repeat:
                     self._region(equation, repeat, region)
+                case Repeat(going=int() as going) as repeat:
+                    self._while(equation, repeat, going)
                 case Repeat() as repeat:
                     self._repeat(equation, repeat)
                 case CalledFunction() as called:
@@ -236,6 +238,7 @@ class Walker:
         stacked: list[list[Any]] = []
         several: list[Any] = []
         carry: Any = first
+        assert repeat.steps is not None
         if repeat.unroll:
             for step in range(repeat.steps):
                 carry = body(step, carry, tuple(value[step] for value in over))
@@ -253,6 +256,36 @@ class Walker:
                 key, uses = repeat.line.written(self._section)
                 raise InvalidExperiment(located(key, "", SyntaxFault(first_lines(error), 0, 0), uses)) from None
         for result, value in zip(equation.results, (*carry, *several), strict=True):
+            path = repeat.result(result)
+            self._numbered[result.number] = settled = self.settle(path, value)
+            self.on_value(path, settled)
+
+    def _while(self, equation: Equation, repeat: Repeat, going: int) -> None:
+        """Evaluate a `while` with the lines of a step."""
+        (graph,) = equation.bodies
+        paths, outer = [repeat.end(value) for value in graph.inputs], self._numbered
+        first, ends = tuple(map(self.read, equation.operands)), list[Any]()
+        refused = unfit("while", first[going])
+        if refused is not None:
+            self.refuse(refused, repeat.starts[going])
+
+        def body(carry: tuple[Any, ...]) -> tuple[Any, ...]:
+            self._numbered = outer | dict(zip((value.number for value in graph.inputs), carry, strict=True))
+            self._run(graph)
+            last = zip(paths, (self._numbered[output] for output in graph.outputs), carry, strict=True)
+            carried = tuple(self.carried(path, value, start) for path, value, start in last)
+            self._numbered = outer
+            ends[:] = [jax.typeof(value) for value in carried]
+            return carried
+
+        try:
+            carry = calls.while_loop(lambda carry: carry[going], body, first)
+        except REFUSALS as error:
+            self._numbered = outer
+            self._unlike(graph, repeat, first, ends, "while_loop")
+            key, uses = repeat.line.written(self._section)
+            raise InvalidExperiment(located(key, "", SyntaxFault(first_lines(error), 0, 0), uses)) from None
+        for result, value in zip(equation.results, carry, strict=True):
             path = repeat.result(result)
             self._numbered[result.number] = settled = self.settle(path, value)
             self.on_value(path, settled)

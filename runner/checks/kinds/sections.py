@@ -13,11 +13,11 @@ import numpy as np
 
 from runner import dtypes
 from runner.checks.compare import EXCUSED, SAME, Alternatives, Difference, Tolerance, carried, difference
-from runner.checks.context import Context
+from runner.checks.context import Context, deciding
 from runner.checks.kind import CheckKind, Needs
 from runner.experiment.model import Experiment
 from runner.layout import Layout, distinct, first_holders
-from runner.record.verdicts import DecidingLine, NotRun, Outcome, SectionsOutput, SectionsVerdict, Undecided
+from runner.record.verdicts import NotRun, Outcome, SectionsOutput, SectionsVerdict, Undecided
 from runner.reference import PerDevice, magnitude
 from runner.reference.rounding import SAFETY_OF_FLOAT64
 from runner.words import listed, on_devices
@@ -100,9 +100,7 @@ def _undecided(context: Context, name: str, result: Comparison) -> Undecided | N
     if not result.undecided:
         return None
     places = [
-        DecidingLine(section=section, line=place.line, operation=place.operation, elements=place.elements)
-        for section, values in context.in_float64.items()
-        for place in values[name].places
+        deciding(place, section) for section, values in context.in_float64.items() for place in values[name].places
     ]
     return Undecided(count=result.undecided, between=result.between, excused=result.excused, places=places)
 

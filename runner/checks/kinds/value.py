@@ -18,14 +18,13 @@ from runner.checks.compare import (
     many,
     nearest,
 )
-from runner.checks.context import Context
+from runner.checks.context import Context, deciding
 from runner.checks.kind import CheckKind, Needs
 from runner.checks.whole import Whole, as_a_whole
 from runner.experiment.model import Section
 from runner.layout import first_holders
 from runner.link.target import DeviceShard, Output, ProgramRun, Ranges
 from runner.record.verdicts import (
-    DecidingLine,
     Measure,
     NotRun,
     Outcome,
@@ -169,9 +168,7 @@ def _overflows(total: Difference) -> bool:
 def _undecided(total: Difference, rounding: Rounding) -> Undecided | None:
     if not total.undecided:
         return None
-    places = [
-        DecidingLine(line=place.line, operation=place.operation, elements=place.elements) for place in rounding.places
-    ]
+    places = [deciding(place) for place in rounding.places]
     return Undecided(count=total.undecided, between=total.between, excused=total.excused, places=places)
 
 

@@ -84,7 +84,8 @@ def _words(lines: Sequence[RecordedLine]) -> Iterator[str]:
     for line in lines:
         where = f" ({line.frame})" if line.frame else ""
         if line.expression is None:
-            yield f"{line.line} repeats {line.steps} times{where}"
+            often = "while its condition holds" if line.steps is None else f"{line.steps} times"
+            yield f"{line.line} repeats {often}{where}"
         else:
             yield f"{line.variable or line.line} = {line.source or line.expression}{where}"
 
@@ -257,7 +258,7 @@ def _holder(path: str, here: set[str]) -> str | None:
 def _repeat(figure: _Figure, line: RecordedLine, inner: Sequence[RecordedLine], outer: Sequence[str]) -> Box:
     """Draw a repeat: its body in a frame."""
     body = _level(figure, _children(inner, line.path), outer, line.path)
-    title = f"{line.line} × {line.steps}"
+    title = f"{line.line} × {'?' if line.steps is None else line.steps}"
     width = max(body.width, len(title) * _SIZE * GLYPH) + 2 * 16
     height = body.height + 52
     frame = (

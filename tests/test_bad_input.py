@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -425,6 +426,52 @@ def test_a_mistake_on_the_command_line_names_the_override(tmp_path: Path, mistak
     assert "Traceback" not in result.stdout + result.stderr
     assert not result.jax
     assert "simulated" not in result.stdout
+
+
+KEYS = edited(
+    "defaults:\n  - override /mesh: x2_y2\n",
+    "mesh: {axes: [x, y], shape: [2, 2]}\nhardware: {flops: {float32: 1e+9}}\n",
+)
+"""The good experiment, with the keys of two config groups in the file."""
+
+CHOICES = {
+    "another shape": (
+        ["mesh=x4_y2"],
+        "command line: mesh=x4_y2\n  experiment/mine.yaml:2:22 sets mesh.shape, and wins over this choice: "
+        "override its keys, mesh.axes=[x,y] mesh.shape=[4,2], or write mesh: x4_y2 in the file",
+    ),
+    "other axes, of which one key is overridden": (
+        ["mesh=x4", "mesh.shape=[4]"],
+        "command line: mesh=x4\n  experiment/mine.yaml:2:8 sets mesh.axes, and wins over this choice: "
+        "override its keys, mesh.axes=[x] mesh.shape=[4], or write mesh: x4 in the file",
+    ),
+    "hardware": (
+        ["hardware=v5p"],
+        "command line: hardware=v5p\n  experiment/mine.yaml:3:20 sets hardware.flops.float32, and wins over "
+        "this choice: override its keys, hardware.flops.float32=…, or write hardware: v5p in the file",
+    ),
+}
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_an_option_that_the_file_overrides_is_refused(tmp_path: Path, choice: str) -> None:
+    overrides, message = CHOICES[choice]
+    expect(run(tmp_path, KEYS, *overrides), message)
+
+
+def test_an_option_beside_other_keys_of_the_file_is_taken(tmp_path: Path) -> None:
+    text = edited("  - override /mesh: x2_y2\n", "  - override /mesh: x2\nmesh: {devices: [1, 0, 3, 2]}\n")
+    result = run(tmp_path, text, "mesh=x2_y2", "program=auto", "show=none")
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_the_keys_that_the_message_names_are_valid(tmp_path: Path) -> None:
+    (tmp_path / "refused").mkdir()
+    text = KEYS.replace("hardware: {flops: {float32: 1e+9}}\n", "")
+    refused = run(tmp_path / "refused", text, "mesh=x4_y2").stderr
+    (keys,) = re.findall("override its keys, (.*), or write", refused)
+    result = run(tmp_path, text, *keys.split(), "program=auto", "show=none")
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
 def test_a_suggested_override_is_valid_for_hydra(tmp_path: Path) -> None:

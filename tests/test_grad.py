@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -23,6 +24,7 @@ from runner.experiment.model import Gradient
 from runner.experiment.program import Program
 from runner.experiment.results import DIFFERENCES
 from runner.faults import InvalidExperiment
+from runner.language.operations import OPERATIONS
 from runner.layout import Spec
 from runner.link.target import ProgramRun
 from runner.programs import WRITERS
@@ -32,6 +34,7 @@ from runner.reference import Gradients
 from runner.reference.gradient import nudged
 from runner.worker import gradient as gradients
 from runner.worker.gradient import unsharded
+from runner.worker.walk import function
 from tests import harness
 from tests.command import run_command
 from tests.compiled import found
@@ -273,6 +276,70 @@ def test_integers_of_the_float64_oracle_wrap_as_in_the_programs(tmp_path):
     outcome = harness.run(text, tmp_path, program="auto")
     assert outcome.failures() == []
     np.testing.assert_array_equal(outcome.value("auto", "grad.A"), np.full(4, 3.0))
+
+
+@pytest.mark.parametrize(
+    ("line", "gradient"),
+    [
+        ("J / 3", lambda j: j / 3),
+        ("10000.0 ** (-J / 7)", lambda j: 10000.0 ** (-j / 7)),
+        ("sin(J)", np.sin),
+        ("astype(J, 'float32') / 3", lambda j: j / 3),
+    ],
+)
+def test_a_float_of_integers_is_float64_in_the_oracle(line, gradient):
+    text = f"""
+    arrays:
+      A: {{shape: [8]}}
+      J: {{shape: [8], dtype: int32, init: "integers(1, 9)"}}
+    graph: {{out: "sum(A * ({line}))"}}
+    outputs: {{out: []}}
+    grad: {{of: out, wrt: [A]}}
+    """
+    _, arrays, (of_a,), _ = differentiated(text)
+    np.testing.assert_allclose(of_a, gradient(arrays["J"].astype(np.float64)), rtol=1e-14)
+
+
+def test_random_numbers_of_the_oracle_are_those_of_the_program_and_then_float64():
+    text = """
+    arrays: {A: {shape: [8]}}
+    graph: {out: "sum(A * (uniform(key(0), (8,)) / 3))"}
+    outputs: {out: []}
+    grad: {of: out, wrt: [A]}
+    """
+    _, _, (of_a,), _ = differentiated(text)
+    drawn = np.asarray(jax.random.uniform(jax.random.key(0), (8,)), np.float64)
+    np.testing.assert_allclose(of_a, drawn / 3, rtol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("more", "heads", "batch"),
+    [
+        ({}, 4, (3,)),
+        ({"is_causal": True}, 2, (3,)),
+        ({"scale": 0.5, "mask": True}, 4, (3,)),
+        ({"bias": True, "is_causal": True}, 1, (3,)),
+        ({"is_causal": True}, 2, ()),
+    ],
+)
+def test_the_oracles_attention_is_that_of_the_reference(more, heads, batch):
+    rng = np.random.default_rng(0)
+    query, key, value = (rng.normal(size=(*batch, 5, h, 8)) for h in (4, heads, heads))
+    if "mask" in more:
+        # The first query attends to nothing.
+        more = more | {"mask": (rng.uniform(size=(3, 4, 5, 5)) < 0.7) & (np.arange(5) > 0)[:, None]}
+    if "bias" in more:
+        more = more | {"bias": rng.normal(size=(1, 4, 5, 5))}
+    with jax.enable_x64(True):
+        oracles_own = gradients._attention(*map(jax.numpy.asarray, (query, key, value)), **more)
+    np.testing.assert_allclose(oracles_own, OPERATIONS["dot_product_attention"].numpy(query, key, value, **more), 1e-12)
+
+
+def test_every_operation_that_jax_computes_in_float32_is_float64_in_the_oracle():
+    walker = gradients._WideFloats(harness.experiment(LEAST_SQUARES % LAYOUTS["no collective"]), {})
+    narrow = [row for row in OPERATIONS.values() if row.in_float32]
+    assert narrow
+    assert [row.name for row in narrow if walker.function_of(row) is function(row.jax)] == []
 
 
 def test_differences_hold_stop_gradient_values_fixed(tmp_path):

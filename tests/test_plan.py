@@ -21,6 +21,7 @@ from runner.experiment import auto
 from runner.experiment.model import Experiment
 from runner.experiment.reader import read
 from runner.faults import InvalidExperiment, key_text
+from runner.flow.layouts import Planning, filled
 from runner.planning.elimination import TooLarge, eliminated, least_of_each
 from runner.planning.messages import Messages
 from runner.planning.network import Network, Table
@@ -632,6 +633,10 @@ REFUSED = {
         mlp(8, {"model": 4}, plan={"least": "time"}),
         "plan.least=time needs hardware: choose it, hardware=v5p, or write plan.least=bytes",
     ),
+    "hardware without a network": (
+        mlp(8, {"model": 4}, x=[], hardware={"name": "mine", "flops": {"float32": 1e12}, "slices": 2}),
+        "mine has no network between slices: give hardware.network",
+    ),
     "too little memory": (
         mlp(8, {"model": 4}, x=[], plan={"memory": "1 kB"}),
         "no layout fits: arrays and outputs take 1536 bytes of a device at least",
@@ -844,6 +849,24 @@ def test_reasons_name_the_line_of_the_users_python(tmp_path: Path) -> None:
     written = json.loads((tmp_path / "run" / "plan.json").read_text(encoding="utf-8"))
     assert "params/up" in written["labels"].values()
     assert {split["line"].split(" ")[0] for split in written["plan"]["splits"]} <= {"model.py:9", "model.py:10"}
+
+
+def test_a_candidate_is_verified_at_sizes_that_its_layouts_divide() -> None:
+    """The columns of w1 and the rows of w2 are in eight parts, so the hidden width is raised from 6 to 8."""
+    config = mlp(3, {"a": 2, "b": 4}, x=[], verify_dims={"B": 2, "D": 5, "F": 6})
+    found, graph = planned(config), read_graph(config)
+    assert layouts(found) == {"w1": [None, ["a", "b"]], "w2": [["a", "b"], None]}
+    keys = auto.keys(config)
+    types = value_types(graph.alone("graph"))
+    planning = Planning(graph, graph, auto.without(config), frozenset(), keys, types, auto.read_plan(config), found)
+    assert filled(planning, found.best)["verify_dims"] == {"B": 2, "D": 5, "F": 8}
+
+
+def test_where_the_rows_take_every_axis_the_weights_are_whole() -> None:
+    rows = [["a", "b"], None]
+    found = planned(mlp(16, {"a": 2, "b": 2}, x=rows) | {"outputs": {"y": rows}})
+    assert layouts(found) == {"w1": [None, None], "w2": [None, None]}
+    assert found.best.sent == 0
 
 
 def test_a_candidate_has_the_layouts_that_differ_from_the_first() -> None:

@@ -208,9 +208,14 @@ def resolved(config: DictConfig, provenance: Provenance) -> Configuration:
 
 
 def checked(given: Any, provenance: Provenance) -> Configuration:
-    """Check values that OmegaConf does not, and complete them. Raises `InvalidConfiguration`, as `resolved` does."""
-    from runner.config import composition, shape, specs
+    """Check values and choices that OmegaConf does not, and complete them.
 
+    Raises `InvalidConfiguration`, as `resolved` does.
+    """
+    from runner.config import choices, composition, shape, specs
+
+    if (message := choices.without_effect(provenance.overrides, lambda: provenance.sources)) is not None:
+        raise InvalidConfiguration(message)
     for key, message in specs.wrong(given):
         raise InvalidConfiguration(provenance.sources.report(Fault(key, message)))
     given = specs.normal(given)

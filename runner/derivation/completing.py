@@ -1,15 +1,20 @@
-"""The partial results of a reduction in; the collectives that complete them out."""
+"""The partial results of a reduction in; the collectives that complete them out, one for a sum of two results."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 from runner.derivation.calls import itemsize
 from runner.derivation.laying import Layouts
 from runner.derivation.rules import PricedAssignment, Reduction
-from runner.derivation.terms import built
+from runner.derivation.terms import built, operator
+from runner.derivation.values import DeviceValue
 from runner.estimate.prices import collective
-from runner.graph.term import Term
+from runner.graph.term import Apply, Const, Term
+from runner.language.operations import OPERATIONS
+from runner.language.printing import text
 from runner.programs.types import Typed
 from runner.sharding import moves
 
@@ -34,6 +39,38 @@ def completed(layouts: Layouts, term: Term, choice: PricedAssignment, typed: Typ
             term, by = reduced(term, kind, axes, derivative)
             layouts.spend_once(term, [collective(layouts.prices, mesh, by, axes, held)])
     return term
+
+
+def together(layouts: Layouts, term: Term, typed: Typed, operands: Sequence[DeviceValue]) -> Term:
+    """`psum(a) + psum(b)` as `psum(a + b)`, which sends half; other terms unchanged.
+
+    The operands have the type of the result: what is summed is then neither broadcast nor of another dtype.
+    """
+    if any((value.shape, value.dtype) != (typed.shape, typed.dtype) for value in operands):
+        return term
+    match term:
+        case Apply(operation="add" | "subtract" as by, operands=(Apply() as left, Apply() as right)):
+            alike = _sums(left) and _around(left) == _around(right)
+        case _:
+            return term
+    sendings = layouts.unspend_only((left, right)) if alike else None
+    if sendings is None:
+        return term
+    inner = together(layouts, operator(by, left.operands[0], right.operands[0]), typed, ())
+    both = replace(left, operands=(inner, *left.operands[1:]))
+    layouts.spend_once(both, sendings)
+    return both
+
+
+def _sums(term: Apply) -> bool:
+    """Whether a term is a collective that adds up the devices' values."""
+    row = OPERATIONS.get(term.operation)
+    return row is not None and row.over is not None and row.over.linear
+
+
+def _around(term: Apply) -> str:
+    """The text of a collective without what it reduces."""
+    return text(replace(term, operands=(Const(None), *term.operands[1:])))
 
 
 def reduced(term: Term, kind: Reduction, axes: tuple[str, ...], derivative: Derivative) -> tuple[Term, str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from runner.derivation.accumulating import added_up
 from runner.derivation.calls import NotStatic, is_number
-from runner.derivation.completing import Derivative, completed
+from runner.derivation.completing import Derivative, completed, together
 from runner.derivation.facts import leaves
 from runner.derivation.laying import Layouts
 from runner.derivation.registry import Write
@@ -148,6 +148,7 @@ class Expressions:
         terms = dict(zip(rule.operands, laid, strict=True))
         derivative = self._derivative(equation, typed)
         partial = write(replace(site, assignment=choice.assignment, terms=terms, derivative=derivative))
+        partial = together(layouts, partial, typed, operands)
         made = completed(layouts, partial, choice, typed, derivative)
         layouts.spend(rule.sendings(self.mesh, choice.assignment, layouts.prices), scope)
         layouts.compute(choice.computing, scope)

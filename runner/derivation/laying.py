@@ -76,6 +76,26 @@ class Layouts:
             scope.collectives.add(collective)
             scope.sent[collective] = tuple(sendings)
             self.spend(sendings, scope)
+        else:
+            scope.again.add(collective)
+
+    def unspend_only(self, terms: Sequence[Term]) -> tuple[Sending, ...] | None:
+        """Take back collectives of one scope, which nothing else uses; returns what the first sends.
+
+        Returns None, and takes nothing back, where something else uses one of them.
+        """
+        scopes, collectives = [self.names.home(term) for term in terms], list(map(text, terms))
+        scope = scopes[0]
+        if any(each is not scope for each in scopes) or scope.again & {*collectives}:
+            return None
+        if len({*collectives}) < len(collectives) or not scope.collectives >= {*collectives}:
+            return None
+        sendings = [scope.sent.pop(collective) for collective in collectives]
+        scope.collectives -= {*collectives}
+        for each in sendings:
+            for sending in each:
+                self.unspend(sending, scope)
+        return sendings[0]
 
     def cost_of(
         self, value: DeviceValue, spec: Spec, scope: Scope | None = None, prices: Prices | None = None

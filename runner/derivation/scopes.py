@@ -42,6 +42,7 @@ class Scope:
 
     - `steps`: how often they run; `within`: the loop, None for a section.
     - `collectives`: the texts of collectives already counted, until a name is bound again.
+    - `again`: those of them that occur more than once.
     - `sent`: what each step sends, by the texts of the collectives.
     - `changing`: the names whose value changes from step to step.
     - `kept`: the names that change in any case, since the loop carries, slices or stacks them.
@@ -55,6 +56,7 @@ class Scope:
     changing: set[str] = field(default_factory=set[str])
     kept: frozenset[str] = frozenset()
     sent: dict[str, tuple[Sending, ...]] = field(default_factory=dict[str, tuple[Sending, ...]])
+    again: set[str] = field(default_factory=set[str])
 
     def line(self, name: str) -> Line:
         """The line of this name in this scope."""
@@ -71,7 +73,8 @@ class Scope:
         names = {name: Binding(binding.value, dict(binding.held)) for name, binding in self.names.items()}
         counted, changing = set(self.collectives), set(self.changing)
         return Scope(
-            self.steps, self.within, list(self.lines), names, counted, changing, self.kept, dict(self.sent)
+            self.steps, self.within, list(self.lines), names, counted, changing, self.kept, dict(self.sent),
+            set(self.again),
         )  # fmt: skip
 
 

@@ -17,8 +17,6 @@ from runner import dtypes
 from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment, Section
 from runner.experiment.results import DIFFERENCES
-from runner.graph.model import walk
-from runner.language.operations import OPERATIONS
 from runner.reference.arithmetic import Arithmetic, Floats
 from runner.reference.decisions import PerDevice, Replaying
 from runner.reference.interpreter import interpret
@@ -29,9 +27,6 @@ DIRECTIONS = 3
 
 RTOL = 1e-6
 """The tolerance between <g, v> and the difference along v, relative to the sum of the magnitudes of <g, v>'s terms."""
-
-RTOL_IN_FLOAT32 = 1e-5
-"""The same where the graph calls an operation that JAX computes in float32 for any input."""
 
 _STEPS = (1e-6, 1e-7, 1e-5, 1e-4)
 """Steps, relative to the array's largest element: a smaller one for a kink that lies near, larger ones for rounding."""
@@ -86,7 +81,6 @@ def consult(
     """
     assert experiment.grad is not None
     consulted = Gradients()
-    rtol = RTOL_IN_FLOAT32 if _in_float32(experiment) else RTOL
     whole, experiment = experiment, experiment.forward
     for section, oracle in sections.items():
         # The graph's gradients are the oracle of all programs, even if its own programs do not compute them.
@@ -100,7 +94,7 @@ def consult(
             apart: dict[str, float] = {}
             for name in computed.wrt:
                 at, gradient = _wide(arrays[name]), by_jax[name]
-                apart[name] = max(_apart(scalar, name, at, gradient, rng, rtol) for _ in range(DIRECTIONS))
+                apart[name] = max(_apart(scalar, name, at, gradient, rng) for _ in range(DIRECTIONS))
             consulted.apart[section] = {f"grad.{name}": distance for name, distance in apart.items()}
             wrong = [name for name, distance in apart.items() if not distance <= 1.0]
             if not wrong:
@@ -178,22 +172,14 @@ def _scale(array: np.ndarray) -> float:
     return _largest(array) or 1.0
 
 
-def _in_float32(experiment: Experiment) -> bool:
-    """Whether JAX computes an operation of the graph in float32 for any input."""
-    rows = (OPERATIONS.get(equation.operation) for equation in walk(experiment.computed("graph")))
-    return any(row is not None and row.in_float32 for row in rows)
-
-
-def _apart(
-    scalar: _Scalar, name: str, at: np.ndarray, gradient: np.ndarray, rng: np.random.Generator, rtol: float
-) -> float:
+def _apart(scalar: _Scalar, name: str, at: np.ndarray, gradient: np.ndarray, rng: np.random.Generator) -> float:
     """The distance of <gradient, v> from the difference along a random v, in tolerances, at the best step."""
     direction = rng.choice([-1.0, 1.0], at.shape) * _scale(at)
     products = gradient * direction
     best = np.inf
     for step in _STEPS:
         slope = (scalar.value(name, at + step * direction) - scalar.value(name, at - step * direction)) / (2 * step)
-        allowed = rtol * np.abs(products).sum() + scalar.lost / step
+        allowed = RTOL * np.abs(products).sum() + scalar.lost / step
         off = abs(products.sum() - slope)
         best = min(best, 0.0 if off == 0 else float(off / allowed) if allowed > 0 else np.inf)
         if best <= 1.0:

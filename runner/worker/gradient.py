@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from runner import dtypes
@@ -19,7 +20,7 @@ from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment
 from runner.graph.model import Const, Equation, Group, Operand, Ref, Size
 from runner.language.casts import narrowed, of_own_dtype, own_dtype
-from runner.language.operations import OPERATIONS
+from runner.language.operations import OPERATIONS, Operation
 from runner.layout import Mesh
 from runner.reference.gradient import nudged, shares
 from runner.worker import calls
@@ -146,17 +147,18 @@ class _Real(Walker):
 class _WideFloats(_Real):
     """Walks a graph in float64, as the reference does; a cast rounds its value and passes the derivative through.
 
-    Random numbers are drawn in the experiment's own dtypes, since they depend on the dtype. Integers keep 32 bits.
+    Random numbers are drawn in the experiment's own dtypes, since they depend on the dtype, and are then float64.
+    Integers keep 32 bits; a float of integers, as their quotient, is float64.
     """
 
     floats: Mapping[str, Mapping[int, str]] = field(default_factory=dict[str, Mapping[int, str]])
 
+    def function_of(self, operation: Operation) -> Callable[..., Any]:
+        return _attention if operation.jax == "jax.nn.dot_product_attention" else super().function_of(operation)
+
     def operand(self, equation: Equation, operand: Operand) -> Any:
         value = super().operand(equation, operand)
-        if not isinstance(value, str):
-            return value
-        operation = OPERATIONS[equation.operation]
-        return value if operation.random or operation.dtype_of else _WIDE.get(value, value)
+        return _WIDE.get(value, value) if isinstance(value, str) and not _of_own_dtype(equation) else value
 
     def computed(self, equation: Equation) -> Any:
         value = super().computed(equation)
@@ -186,6 +188,11 @@ class _WideFloats(_Real):
                 starts = _elements(equation, operation.indices)
                 operands = [np.int32(x) if i in starts and isinstance(x, int) else x for i, x in enumerate(operands)]
         value = super().apply(equation, call, operands)
+        if any(map(_is_narrow, jax.tree.leaves(value))):
+            if not _of_own_dtype(equation):
+                # JAX computes a float of 32-bit integers in float32, and of 64-bit integers in float64.
+                value = super().apply(equation, call, list(map(_of_64_bits, operands)))
+            value = jax.tree.map(_wide, value)
         return value if self.experiment.x64 else jax.tree.map(_of_32_bits, value)
 
     def _float_of(self, operand: Operand) -> str:
@@ -195,9 +202,36 @@ class _WideFloats(_Real):
         return "float32" if source is None else self.floats.get(source.line.path, {}).get(source.part, "float32")
 
 
+def _attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    bias: Any = None,
+    mask: Any = None,
+    *,
+    scale: float | None = None,
+    is_causal: bool = False,
+) -> Any:
+    """`jax.nn.dot_product_attention` in the operands' dtype; JAX's own computes the softmax in float32."""
+    key, value = (jnp.repeat(x, query.shape[-2] // x.shape[-2], axis=-2) for x in (key, value))
+    logits = jnp.einsum("...tnh,...snh->...nts", query, key) * (query.shape[-1] ** -0.5 if scale is None else scale)
+    logits = logits if bias is None else logits + bias
+    allowed = jnp.broadcast_to(True if mask is None else mask, logits.shape)
+    allowed = jnp.tril(allowed) if is_causal else allowed
+    # JAX's value for what is masked: a query that may attend to nothing averages over everything.
+    weights = jax.nn.softmax(jnp.where(allowed, logits, -0.7 * jnp.finfo("float32").max), axis=-1)
+    return jnp.einsum("...nts,...snh->...tnh", weights, value)
+
+
+def _of_own_dtype(equation: Equation) -> bool:
+    """Whether an equation's values depend on the dtype that it names, or that its operands have in the experiment."""
+    operation = OPERATIONS.get(equation.operation) if equation.spelled == "call" else None
+    return operation is not None and bool(operation.random or operation.dtype_of)
+
+
 def _is_float(x: Any) -> bool:
     """Whether an operand is a Python number or an array of floats."""
-    return not hasattr(x, "dtype") or jax.numpy.issubdtype(x.dtype, jax.numpy.floating)
+    return not hasattr(x, "dtype") or jnp.issubdtype(x.dtype, jax.numpy.floating)
 
 
 def _elements(equation: Equation, name: str) -> range:
@@ -210,6 +244,18 @@ def _elements(equation: Equation, name: str) -> range:
             return range(start, start + count)
         start += count
     return range(0)
+
+
+def _is_narrow(x: Any) -> bool:
+    return isinstance(x, jax.Array) and _WIDE.get(str(x.dtype), str(x.dtype)) != str(x.dtype)
+
+
+def _wide(x: Any) -> Any:
+    return x.astype(_WIDE[str(x.dtype)]) if _is_narrow(x) else x
+
+
+def _of_64_bits(x: Any) -> Any:
+    return x.astype("int64") if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.numpy.integer) else x
 
 
 def _of_32_bits(x: Any) -> Any:

@@ -448,7 +448,7 @@ class Walker:
             else self.operand(equation, operand)
             for operand in flat(arguments)
         ]
-        call = function_of(operation)
+        call = self.function_of(operation)
 
         def packed(*operands: Any, **more: Any) -> Any:
             rest = iter(operands)
@@ -472,6 +472,10 @@ class Walker:
             return call(*positional, **by_name, **more)
 
         return self.apply(equation, packed, values)
+
+    def function_of(self, operation: Operation) -> Callable[..., Any]:
+        """Hook: the function that computes an operation."""
+        return function_of(operation)
 
     def operand(self, equation: Equation, operand: Operand) -> Any:
         """The value of an operand of a call."""

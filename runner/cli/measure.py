@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
             f"the smallest collective, {options.smallest} bytes, is larger than the largest, {options.largest}"
         )
     if not options.config_dir.is_dir():
-        parser.error(f"there is no folder {options.config_dir}")
+        parser.error(f"there is no folder {options.config_dir} for the file; make it, or name another with --config-dir")
     devices = options.devices or (8 if options.platform == "cpu" else 0)
     if devices == 1:
         parser.error("one device has no other to communicate with")

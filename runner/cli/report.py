@@ -108,7 +108,8 @@ def _read(paths: Sequence[Path]) -> tuple[dict[Path, Record], list[str]]:
     unreadable: list[str] = []
     for path in paths:
         if not path.is_dir():
-            raise InvalidReport(f"{path}: there is no such folder")
+            what = "it is not the folder of a run or sweep" if path.exists() else "there is no such folder"
+            raise InvalidReport(f"{path}: {what}")
         inside = folders.runs(path)
         if not inside:
             raise InvalidReport(f"{shown(path)}: no run folder, and none in it: there is no {folders.RECORD}")

@@ -76,7 +76,8 @@ def _selected(options: argparse.Namespace, unread: list[str]) -> list[ShelfEntry
     entries: dict[Path, ShelfEntry] = {}
     for folder in options.folders or [Path("outputs")]:
         if not folder.is_dir():
-            raise InvalidQuestion(f"{folder}: there is no such folder")
+            what = "it is not a folder of runs" if folder.exists() else "there is no such folder"
+            raise InvalidQuestion(f"{folder}: {what}")
         entries.update({entry.folder.resolve(): entry for entry in shelf.entries(folder, unread)})
     return [entry for entry in entries.values() if all(test(entry) for test in wanted)]
 

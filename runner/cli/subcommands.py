@@ -109,7 +109,7 @@ def chosen(arguments: Sequence[str]) -> tuple[str, list[str]]:
     name = arguments[0] if arguments else ""
     if name in ("help", "version"):
         return chosen([*arguments[1:], f"--{name}"])
-    if name == "run" and len(arguments) > 1:
+    if name == "run":
         return chosen(arguments[1:])
     if name in SUBCOMMANDS:
         return f"runner.cli.{name}", list(arguments[1:])

@@ -175,6 +175,11 @@ GROUPS = ("hardware", "mesh", "rules", "target")
 """The keys that are config groups; an experiment's file has a value, or the name of an option."""
 
 
+def is_group(name: str) -> bool:
+    """Whether a config group can have this name: that of any key of an experiment but `GROUPS` is taken."""
+    return name in GROUPS or name not in (root().keys or {})
+
+
 def _refusal(value: Any, key: Key, kind: Kind) -> str:
     name = f"'{key[-1]}'" if key else "an experiment"
     if value is None:

@@ -223,7 +223,8 @@ def _program(name: object, there: Sequence[Program]) -> Program:
     if not isinstance(name, str):
         raise invalid(("program",), f"{name!r} is not a program{choices(('all', *Program))}")
     if name not in tuple(Program):
-        raise invalid(("program",), f"no program '{name}'{nearest(name, Program) or choices(('all', *Program))}")
+        meant = "; jit with sharded inputs is program=auto" if name in ("jit", "pjit") else nearest(name, Program)
+        raise invalid(("program",), f"no program '{name}'{meant or choices(('all', *Program))}")
     program = Program(name)
     if program not in there:
         raise invalid(

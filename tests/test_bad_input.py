@@ -140,8 +140,7 @@ WITHOUT_JAX = {
     ),
     "a carry that is a word of Python's": (
         edited("  C: psum(partial, 'x')", "  r: {repeat: 2, carry: {as: partial}, body: {as: as + 1}}"),
-        "experiment/mine.yaml:17:18  per_device.r.carry\n  'as' is a word of Python's, "
-        "which no expression can use as a name",
+        "experiment/mine.yaml:17:18  per_device.r.carry\n  'as' is a keyword of Python and cannot be a name",
     ),
     "ragged literal init": (
         edited('"arange(16)"', "[[1, 2], [3]]"),
@@ -266,7 +265,7 @@ WITHOUT_JAX = {
     ),
     "another package": (
         edited("_global_", "experiment"),
-        "experiment/mine.yaml:1:1\n  this line of an experiment is: # @package _global_",
+        "experiment/mine.yaml:1:1\n  this line must be: # @package _global_",
     ),
     "the package too late": (
         edited("# @package", "# mine\n# @package"),
@@ -362,7 +361,7 @@ OVERRIDES = {
     ),
     "override that does not parse": (
         ["dims.I=[4"],
-        "command line: dims.I=[4\n  Hydra reads what begins with [ as a list or mapping, and this is none; "
+        "command line: dims.I=[4\n  Hydra reads what begins with [ as a list or mapping, and this is not one; "
         "quote the value for Hydra, and the whole for the shell:\n    'dims.I=\"[4\"'\n",
     ),
     "an expression that is not quoted": (
@@ -524,7 +523,7 @@ WITH_JAX = {
             "  gathered: all_gather(A, 'x', axis=1, tiled=True)\n  whole: gathered @ all_gather(B, 'x', tiled=True)\n",
         ),
         "experiment/mine.yaml:21:6  outputs.C\n  [null, null] promises the same 'C' on every device along 'x', but in "
-        "per_device it may differ along 'x': JAX knows that the copies are equal with per_device.gathered: "
+        "per_device it may differ along 'x': JAX can infer that the copies are equal with per_device.gathered: "
         "all_gather(A, 'x', axis=1, tiled=True, to='invarying'), per_device.whole: gathered @ "
         "all_gather(B, 'x', tiled=True, to='invarying')\n",
         [],
@@ -589,7 +588,7 @@ def test_a_line_that_nothing_reads_is_a_warning(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stdout + result.stderr
     assert [line for line in result.stdout.splitlines() if line.startswith("warning")] == [
         "warning: nothing reads 'unread' of graph: the compiler removes it",
-        "warning: nothing reads 'lost' of per_device: the compiler removes it, and its psum, which no count has",
+        "warning: nothing reads 'lost' of per_device: the compiler removes it, and its psum, which no check counts",
         "warning: nothing reads 'of' of per_device: the compiler removes it",
         "warning: nothing reads 'r.b' of per_device: the compiler removes it, and its pmax, which no count has",
     ]

@@ -13,7 +13,7 @@ from runner.layout import Mesh
 from tests.server import command
 
 SWEEP = ("-m", "+experiment=case3_allreduce", "program=auto", "hydra.sweep.dir=sweep")
-WHAT_TO_DO = "sweep over fewer values, or set sweep.most to what you mean"
+WHAT_TO_DO = "sweep over fewer values, or raise sweep.most"
 
 TOO_MANY = {
     "seed=range(0,1000000000)": "this would be 1,000,000,000 points, and sweep.most is 10,000: " + WHAT_TO_DO,

@@ -225,7 +225,7 @@ FAULTS: dict[str, tuple[str, str, str]] = {
     "dim 1.5": ("dims: {I: 1.5}", "dims.I", "1.5 is not a size; it is an integer, a dim, or an expression of dims"),
     "dim true": ("dims: {I: true}", "dims.I", "True is not a size"),
     "dim named true": ("dims: {true: 2}", "", "True is not a name; use letters, digits and '_'; YAML reads yes"),
-    "dim a keyword": ("dims: {in: 2}", "dims.in", "'in' is a word of Python's, which no expression can use as a name"),
+    "dim a keyword": ("dims: {in: 2}", "dims.in", "'in' is a keyword of Python and cannot be a name"),
     "array a keyword": ("arrays: {lambda: {shape: [2]}}", "arrays.lambda", "'lambda' is a word of Python's"),
     "dim a collective": (
         "dims: {psum: 2}",

@@ -606,7 +606,7 @@ CAME = "all-reduce of C over x appeared in auto: +64 B sent per device"
         (
             pin(one(inserted=True, asynchronous=True, overlapped=["D"])),
             pin(one()),
-            ["all-reduce of C over x changed in auto: the program asks for it now, synchronous now, "
+            ["all-reduce of C over x changed in auto: the program calls it now, synchronous now, "
              "overlapped with D → none"],
         ),
         (

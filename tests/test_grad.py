@@ -390,10 +390,10 @@ def test_a_per_device_with_another_gradient_is_distinguished_from_a_fault_of_jax
     for program in ("shard_map", "vmap"):
         output = outcome.checks[program].value.outputs["grad.w"]
         assert (output.oracle, output.status) == ("per_device", "passed")
-    assert outcome.failures() == ["sections: the derivative of per_device's scalar is another than graph's: grad.w"]
+    assert outcome.failures() == ["sections: the derivative of per_device's scalar differs from graph's: grad.w"]
     told = outcome.checks["shard_map"].gradient
     assert told.oracle["per_device"].startswith("central differences of the SPMD interpreter's scalar")
-    assert told.note == "per_device's scalar has another derivative than graph's in grad.w"
+    assert told.note == "the derivative of per_device's scalar differs from graph's in grad.w"
 
 
 @functools.cache
@@ -595,7 +595,7 @@ def test_a_per_device_programs_verdict_has_both_oracles(program):
         **BOTH,
         "directions": 3,
         "rtol": 1e-6,
-        "note": "per_device's scalar has another derivative than graph's in grad.w and grad.b",
+        "note": "the derivative of per_device's scalar differs from graph's in grad.w and grad.b",
     }
 
 

@@ -603,12 +603,12 @@ NAMED = "name a reference for it, or for a function with jit that calls it"
 REFUSED = {
     doubled: f"a Python callback '<lambda>' cannot be read: {NAMED}",
     kernel: f"a Pallas kernel 'doubling' cannot be read: {NAMED}",
-    searching: "a while_loop of which no constant says how many steps it takes at most: let its condition say so, as "
-    "in `(i < 100) & (error > 1e-6)`, or name a reference for a function with jit that has it inside",
+    searching: "a while_loop without a constant bound on its steps: bound them in its condition, as in "
+    "`(i < 100) & (error > 1e-6)`, or name a reference for a jitted function that contains it",
     of_another_key: "a random key of 'rbg': XLA's compiler draws its numbers, differently for each platform and "
     "layout; draw by a key of threefry2x32, JAX's default, or draw outside and pass the numbers as an argument",
-    poisson: "a while_loop of up to 2,147,483,647 steps, which the oracle would interpret one by one, and 1,000,000 "
-    "are the most: bound it by fewer, or name a reference for a jitted function that has it",
+    poisson: "a while_loop of up to 2,147,483,647 steps, which the oracle would interpret one by one; the limit "
+    "is 1,000,000: bound it by fewer, or name a reference for a jitted function that contains it",
     applied: "'scatter' with a function of its own, as x.at[index].apply has: set its results, x.at[i].set(f(x[i]))",
 }
 
@@ -648,17 +648,17 @@ UNFIT = {
     ),
     "give what is wanted": (
         lambda x: jax.jit(written._safe_sqrt)(x), {"_safe_sqrt": lambda x: x[0]},
-        "the reference of '_safe_sqrt' gives float32[3], in the place of float32[3, 3]",
+        "the reference of '_safe_sqrt' gives float32[3] instead of float32[3, 3]",
     ),
     "be differentiated": (
         jax.grad(lambda x: SUM(x, SQUARE).sum()), {"<lambda>": lambda x, w: x @ w},
-        "'<lambda>' is differentiated or mapped here, and its reference says what it computes as it is: name a "
-        "reference for a function that does so inside, with jit",
+        "'<lambda>' is differentiated or mapped here, and its reference is only for the function itself: name a "
+        "reference for a jitted function that contains the derivative or the map",
     ),
     "be mapped": (
         jax.vmap(kernel), {"doubling": lambda x: 2 * x},
-        "'doubling' is mapped by vmap here, and its reference says what it computes as it is: name a reference for a "
-        "function that maps it inside, with jit",
+        "'doubling' is mapped by vmap here, and its reference is only for the function itself: name a reference for a "
+        "jitted function that contains the vmap",
     ),
 }  # fmt: skip
 

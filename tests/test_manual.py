@@ -240,7 +240,8 @@ REFUSED = {
     "a constraint on a block over a manual axis": (
         changed("u: [x, z]", "u: [x, y]"),
         "26:10  constraints.u[1]\n"
-        "  'u' is in per_device alone, which is manual over 'y': its values are blocks, laid out over x, z",
+        "  'u' is only in per_device, which is manual over 'y': its values are blocks, and can be sharded over x, z "
+        "only",
     ),
     "an array whose parts are no blocks": (
         changed("spec: [[y, x], z]", "spec: [[x, y], z]"),

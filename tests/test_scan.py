@@ -203,7 +203,7 @@ FAULTS = {
     ),
     "stacked under a carried name": (
         ("stack: {gs: g}", "stack: {g: g}"),
-        "e.yaml:32:16  both.layers.stack.g\n  'g' is carried already; what is stacked has another name",
+        "e.yaml:32:16  both.layers.stack.g\n  'g' is carried already; give the stacked values another name",
     ),
     "a slice that is assigned": (
         ("      g: layer(g, v)", "      v: g\n      g: layer(g, v)"),

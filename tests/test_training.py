@@ -232,7 +232,7 @@ FAULTS = {
     ),
     "a scalar that needs its own gradient": (
         ("loss: {graph: mean((y - t) ** 2)", "loss: {graph: mean((y - t) ** 2) + sum(grad.w1)"),
-        "e.yaml:12:17  both.loss.graph\n  'loss' is what is differentiated, and needs grad.w1, its gradient",
+        "e.yaml:12:17  both.loss.graph\n  'loss' is differentiated, and needs its own gradient grad.w1",
     ),
 }
 

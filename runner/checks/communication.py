@@ -175,9 +175,9 @@ def _listed(program: Program, compiled: CompiledProgram, of: str) -> _Listed | J
         ]
         return _Listed(listed, of, compiled.collectives_unknown)
     if of == "lowered" and program.whole:
-        return NotRun(reason=f"{program} is written over whole arrays, and asks for no collective itself")
+        return NotRun(reason=f"{program} is written over whole arrays, and calls no collective")
     if compiled.lowered is None:
-        return Judged(status="failed", reason="what the program asks for is not known")
+        return Judged(status="failed", reason="the program's own collectives are not known")
     asked = [
         _entry(collective, words.asked(collective), words.asked_at_length(collective))
         for collective in compiled.lowered

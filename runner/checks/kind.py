@@ -63,7 +63,7 @@ def _always(experiment: Experiment, program: Program) -> bool:
 
 
 def _of_file(case: Case) -> Verdict:
-    raise NotImplementedError("what is checked of a file is asked of no program")
+    raise NotImplementedError("a check of the file has no program")
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,7 @@ def check(context: Context) -> SectionsVerdict:
     apart = [_apart(name, result) for name, result in compared.items() if not result.agree]
     derivatives = [name for name, off in context.gradients.apart.get("per_device", {}).items() if off > 1]
     if derivatives and not apart:
-        apart.append(f"the derivative of per_device's scalar is another than graph's: {' and '.join(derivatives)}")
+        apart.append(f"the derivative of per_device's scalar differs from graph's: {' and '.join(derivatives)}")
     status: Outcome = "failed" if apart else "passed"
     if any(result.status == "weak" for result in compared.values()) and not apart:
         status = "weak"

@@ -55,7 +55,7 @@ def _mutate(configuration: Configuration, job: Job, workers: Workers) -> Status:
         topology.require(experiment.target.topology)
         smaller = verification.smaller(experiment)
         if isinstance(smaller, str):
-            raise invalid(("target",), f"its results cannot be interpreted at sizes for hardware: {smaller}")
+            raise invalid(("target",), f"NumPy cannot interpret it at these sizes: {smaller}")
         overrides += verification.overrides(experiment.verify_dims)
         experiment = smaller
     context = consulted(experiment, folder, lambda: configuration.sources, workers, overrides)

@@ -45,8 +45,8 @@ def main(arguments: Sequence[str]) -> int:
         "--status", metavar="S[,S]", help="with one of these, or a sweep with such a point: failed,error"
     )
     parser.add_argument("--with", metavar="OVERRIDE", action="append", default=[], dest="overrides", help="dims.J=8")
-    parser.add_argument("--older", metavar="AGE", help="that began at least so long ago: 30m, 12h, 7d, 2w")
-    parser.add_argument("--newer", metavar="AGE", help="that began at most so long ago")
+    parser.add_argument("--older", metavar="AGE", help="that started at least this long ago: 30m, 12h, 7d, 2w")
+    parser.add_argument("--newer", metavar="AGE", help="that started at most this long ago")
     parser.add_argument("--delete", action="store_true", help="delete them, after asking")
     parser.add_argument("--yes", action="store_true", help="delete without asking")
     parser.add_argument("--json", action="store_true", help="a line of JSON for each")

@@ -174,7 +174,7 @@ def _of_defaults(error: Exception, sources: Sources) -> str | None:
         return f"command line: ++{written}\n  '{quoting.name(written)}' chooses a file: write {written}"
     if deleted := re.match(r"Could not delete '([^']*)'\. No match in the defaults list", text):
         name = deleted.group(1)
-        return f"command line: ~{name}\n  no file is chosen for '{name}', which is also the name of a folder of files"
+        return f"command line: ~{name}\n  no option of '{name}' is chosen, so there is none to delete"
     if unmatched := re.match(r"In '(\S+)': Could not override '([^']*)'", text):
         config, named = unmatched.groups()
         group = named.partition("@")[0].rpartition("/")[2]
@@ -258,9 +258,13 @@ def _of_yaml(error: yaml.YAMLError, file: Path | None = None) -> str:
         message = "not YAML: a tab; YAML is indented with spaces"
     elif context in _BRACKETS and opened is not None:
         bracket, where_opened = _BRACKETS[context], f"{opened.line + 1}:{opened.column + 1}"
-        message = f"not YAML: {problem.partition(', but got')[0]}, to go on in the '{bracket}' at {where_opened} or close it"
+        message = (
+            f"not YAML: {problem.partition(', but got')[0]}, to go on in the '{bracket}' at {where_opened} or close it"
+        )
     elif problem == "mapping values are not allowed here":
-        message = "not YAML: no key can begin here; keys of one mapping begin in one column, a text with ': ' is in quotes"
+        message = (
+            "not YAML: no key can begin here; keys of one mapping begin in one column, a text with ': ' is in quotes"
+        )
     elif context and not duplicate:
         message += f", {context}"
     if mark is not None and not duplicate and _has_spec(file or Path(mark.name), mark.line):

@@ -44,7 +44,9 @@ def located(file: Path, folder: Path | None = None) -> tuple[Path, str]:
     """
     path = Path(os.path.abspath(file))
     if not path.is_file():
-        raise InvalidName("this is a folder, not a file" if path.is_dir() else f"there is no such file{_file_meant(path)}")
+        raise InvalidName(
+            "this is a folder, not a file" if path.is_dir() else f"there is no such file{_file_meant(path)}"
+        )
     if path.suffix != ".yaml":
         raise InvalidName("the file of an experiment ends in .yaml: rename it")
     if folder is None:

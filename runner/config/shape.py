@@ -195,7 +195,7 @@ def _refusal(value: Any, key: Key, kind: Kind) -> str:
     cure = ""
     if kind.name == "list" and not isinstance(value, Mapping):
         enumerated = WORD.match(f"{key_text(key)}={value}")
-        cure = "; in a sweep that is all of them: add -m" if enumerated else f"; write [{value}]"
+        cure = "; to sweep over every layout, add -m" if enumerated else f"; write [{value}]"
     return f"{name} is {_in_words(kind)}, not {described(value)}{cure}"
 
 

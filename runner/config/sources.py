@@ -138,7 +138,9 @@ class Sources:
     @property
     def _whole(self) -> str:
         """The experiment's file, where what nothing sets is missing."""
-        return next((shown(layer.file) for layer in reversed(self.layers) if layer.group == "experiment"), "configuration")
+        return next(
+            (shown(layer.file) for layer in reversed(self.layers) if layer.group == "experiment"), "configuration"
+        )
 
     def _beside(self, what: str, key: Key) -> str:
         """Return the line of a message for a related key and its place, such as a call of the function at fault."""

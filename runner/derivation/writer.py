@@ -146,9 +146,11 @@ class Writer:
         for around in self._enclosed.get(line, ()):
             call = around.call
             if call.checkpoint is not None:
-                self.names.note(f"what the function '{call.function}' computes is kept: these lines have no functions")
+                self.names.note(
+                    f"the checkpoint policy of '{call.function}' is left out: derived lines have no functions"
+                )
             if isinstance(around, Choice):
-                why = "these lines have no functions to choose between"
+                why = "derived lines have no functions to choose between"
                 self.names.note(f"every branch of '{call.label}' is computed: {why}")
         value = self.expressions.result(equation, goal)
         if goal is not None and value.shape is not None:

@@ -44,7 +44,7 @@ def estimate(
     times = {line.nodes[0]: line.seconds or 0.0 for line in lines if len(line.nodes) == 1}
     taken = [_collective(links, mesh, collective, times, unknown) for collective in collectives or ()]
     if collectives is None:
-        unknown.append("what it communicates could not be read")
+        unknown.append("its collectives could not be read")
     multiplying = _multiplying(hardware, work)
     flops, size = sum(line.flops for line in lines), sum(line.bytes for line in lines) + work.ahead
     moving = None if hardware.memory_bandwidth is None else size / hardware.memory_bandwidth
@@ -156,10 +156,10 @@ def _collective(
 ) -> CollectiveTime:
     taken = _taken(links, mesh, collective)
     if taken is None or taken.seconds == float("inf"):
-        unknown.append(f"what {collective.instruction} takes is not known" + (f": {taken.over}" if taken else ""))
+        unknown.append(f"the time of {collective.instruction} is not known" + (f": {taken.over}" if taken else ""))
         taken = None
     elif collective.kind == RAGGED:
-        unknown.append(f"how much {collective.instruction} sends is known when it runs: it takes its latency at least")
+        unknown.append(f"how much {collective.instruction} sends is known only when it runs: its latency is counted")
     elif collective.count is None:
         unknown.append(f"how often {collective.instruction} runs is not known: it counts once")
     elif isinstance(collective.count, Range):

@@ -24,7 +24,7 @@ from runner.words import listed
 def check_name(name: Any, key: Key) -> None:
     check(name, key, NAME)
     if keyword.iskeyword(name):
-        raise invalid(key, f"'{name}' is a word of Python's, which no expression can use as a name")
+        raise invalid(key, f"'{name}' is a keyword of Python and cannot be a name")
     if name in CONSTANTS:
         raise invalid(key, f"'{name}' is a number in every expression; a name means one thing")
     # `mean: mean(A)` is natural and unambiguous; a line called psum that does not sum over devices would mislead.

@@ -133,7 +133,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
     target = _target(config["target"], mesh, programs)
     if config["profile"] and target.processes > 1:
         count = "one" if target.processes == 2 else target.processes - 1
-        message = f"a profile is of one process, and would lack what the devices of the other {count} did"
+        message = f"a profile covers one process, and would lack the devices of the other {count}"
         raise invalid(("profile",), message)
     # A program on one device, which does all the work there, is no evidence about hardware with many.
     left_out = tuple(program for program in programs if target.topology and not chosen and not program.on_mesh)
@@ -257,7 +257,8 @@ def _derive(config: Mapping[str, Any], mesh: Mesh, target: Target) -> hardware.D
     if given["hardware"] is None:
         return hardware.Derive("time", _hardware_there(config["hardware"], mesh, target))
     if isinstance(given["hardware"], str):
-        message = f"the numbers of '{given['hardware']}' are in a file that is read with the experiment's"
+        name = given["hardware"]
+        message = f"'{name}' is a name: its numbers are read from hardware/{name}.yaml with the experiment"
         raise invalid(("derive", "hardware"), message)
     numbers = schema.completed(given["hardware"], schema.HardwareConfig)
     try:
@@ -333,7 +334,7 @@ def _check_processes(target: Target, mesh: Mesh, programs: tuple[Program, ...]) 
         raise invalid(key, f"nothing runs on {target.topology.name}: there is nothing to divide over {count} processes")
     if target.platform != "cpu" and not target.cluster:
         message = (
-            f"only simulated devices are divided over processes; all {target.platform}s here are one process's; "
+            f"only simulated devices can be divided over processes; one process has all {target.platform}s here; "
             "target.cluster=true runs over those of a cluster's processes"
         )
         raise invalid(key, message)
@@ -354,7 +355,7 @@ def _check_processes(target: Target, mesh: Mesh, programs: tuple[Program, ...]) 
     if idle is not None:
         first = idle * target.devices_each
         has = f"device {first}" if target.devices_each == 1 else f"devices {first} to {first + target.devices_each - 1}"
-        raise invalid(key, f"process {idle} would have {has}, of which the mesh {mesh} has none")
+        raise invalid(key, f"process {idle} would have {has}, none of them in the mesh {mesh}")
 
 
 def tested(config: Mapping[str, Any]) -> tuple[str, ...]:

@@ -98,4 +98,4 @@ def _check_names(config: Mapping[str, Any], key: Key, dims: Mapping[str, int]) -
             raise invalid((*key, "body", name), f"'{name}' is a slice in each step; choose another name")
     for name in stack:
         if name in carry:
-            raise invalid((*key, "stack", name), f"'{name}' is carried already; what is stacked has another name")
+            raise invalid((*key, "stack", name), f"'{name}' is carried already; give the stacked values another name")

@@ -64,8 +64,8 @@ def check_constraints(
             for axis in axes:
                 if axis not in automatic:
                     left = ", ".join(axis for axis in mesh.axes if axis in automatic)
-                    message = f"'{name}' is in per_device alone, which is manual over '{axis}': its values are"
-                    raise invalid(("constraints", name, i), f"{message} blocks, laid out over {left}")
+                    message = f"'{name}' is only in per_device, which is manual over '{axis}': its values are blocks"
+                    raise invalid(("constraints", name, i), f"{message}, and can be sharded over {left} only")
 
 
 def check_inside(key: Key, names: Iterable[str], statements: Sequence[Statement], imports: Imports) -> None:
@@ -180,7 +180,7 @@ def check_gradients(grad: Gradient | None, sections: Mapping[Section, tuple[Flat
                 continue
             by = known[entered[0]]
             if grad.of in statement.defines:
-                message = f"'{grad.of}' is what is differentiated, and needs {by}, its gradient"
+                message = f"'{grad.of}' is differentiated, and needs its own gradient {by}"
                 raise invalid(statement.line.written(section)[0], message)
             known |= dict.fromkeys(statement.defines, by)
 
@@ -220,7 +220,7 @@ def read_approximate(
         if name not in outputs:
             raise invalid(key, f"'{name}' is not an output{nearest(name, outputs)}")
         if not (sections["graph"] and sections["per_device"]):
-            raise invalid(key, "there are not two sections that could differ")
+            raise invalid(key, "there is only one section, so none can differ")
         check(share, key)
     return {name: float(share) for name, share in config.items()}
 

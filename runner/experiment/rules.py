@@ -219,7 +219,7 @@ class Specs:
             raise InvalidExperiment(Fault(key, message, also=(("the rule", rule.key),)))
         if axis in names and not alone:
             raise invalid(
-                key, f"'{axis}' is a logical name, which a dimension has alone; rules may give it several axes"
+                key, f"'{axis}' is a logical name, and a dimension has only one; a rule may give it several axes"
             )
         if axis in names or axis in self.mesh.axes:
             return

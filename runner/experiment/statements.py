@@ -164,7 +164,7 @@ class _SectionReader:
             return [self._node(given[0], term, place)]
         if isinstance(term, Group):
             if len(term.items) != len(given):
-                message = f"it gives {len(term.items)} values, and {len(given)} names stand before it"
+                message = f"it gives {len(term.items)} values for {len(given)} names"
                 raise place.fault(message, term)
             if not any(name in given for name in heads(term)):
                 return [self._node(name, part, place) for name, part in zip(given, term.items, strict=True)]
@@ -329,7 +329,7 @@ class _SectionReader:
         else:
             assert isinstance(term, Group)
             if len(term.items) != len(made.results):
-                message = f"it gives {len(term.items)} values, and {len(made.results)} names are before the call"
+                message = f"it gives {len(term.items)} values for {len(made.results)} names"
                 raise there.fault(message, term)
             gives: list[Node] = []
             for i, (name, part) in enumerate(zip(made.results, term.items, strict=True)):
@@ -461,8 +461,8 @@ class _SectionReader:
         if isinstance(case, Name) and case.name in self.functions:
             return self.functions[case.name]
         what = f"'{case.name}' is none" if isinstance(case, Name) else "this is none"
-        form = "functions of the experiment's own, or lambdas: lambda x: x * 2"
-        raise place.fault(f"what is chosen are {form}; {what}{self._hint(case)}", case)
+        form = "functions of the experiment, or lambdas: lambda x: x * 2"
+        raise place.fault(f"a choice is among {form}; {what}{self._hint(case)}", case)
 
     def _hint(self, term: Term) -> str:
         """A suggestion of the experiment's functions for a misspelt one."""
@@ -564,7 +564,7 @@ class _SectionReader:
         if not isinstance(function, Lambda):
             return self._fresh(f"{label}_x", place)
         if len(function.parameters) != 1:
-            raise place.fault(f"what is mapped takes a slice: {_MAP}", function)
+            raise place.fault(f"the mapped function takes one slice: {_MAP}", function)
         return function.parameters[0]
 
     def _step(self, function: Term, parameter: str, result: str, place: Place, call: Apply) -> list[Statement]:
@@ -581,7 +581,7 @@ class _SectionReader:
     def _mapped(self, function: Term, place: Place) -> DefinedFunction:
         if isinstance(function, Name) and function.name in self.functions:
             return self.functions[function.name]
-        message = f"what is mapped is a function of the experiment's own, or a lambda: {_MAP}{self._hint(function)}"
+        message = f"map takes a function of the experiment, or a lambda: {_MAP}{self._hint(function)}"
         raise place.fault(message, function)
 
     def _length(self, call: Apply, array: Term, place: Place) -> int:
@@ -607,8 +607,8 @@ class _SectionReader:
 
 def _unlike(what: str, count: int, given: tuple[str, ...]) -> str:
     gives = "one value" if count == 1 else f"{count} values"
-    names = "one name stands" if len(given) == 1 else f"{len(given)} names stand"
-    return f"{what} gives {gives}, and {names} before the choice: a, b: cond(p, f, g, x) where both give (a, b)"
+    names = "one name" if len(given) == 1 else f"{len(given)} names"
+    return f"{what} gives {gives} for {names}; write a, b: cond(p, f, g, x) where both give (a, b)"
 
 
 def _taken(name: str, on: Name, parts: tuple[Name, ...], call: Apply) -> Term:

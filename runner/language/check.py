@@ -166,7 +166,7 @@ def _check_call(expression: Expression, call: Apply, scope: VisibleNames) -> Non
     operation = OPERATIONS.get(name)
     if operation is None and name in CALLING:
         raise expression.fault(
-            f"'{name}' cannot stand in a function that combines two values", callee(expression, call)
+            f"'{name}' cannot be used in a function that combines two values", callee(expression, call)
         )
     if operation is None:
         what = "operation or function" if scope.functions else "operation"
@@ -220,7 +220,7 @@ def _check_lambda(expression: Expression, node: Lambda, scope: VisibleNames) -> 
     for part in within(node.body):
         operation = OPERATIONS[part.operation] if calls(part, OPERATIONS) else None
         if operation is not None and (operation.over is not None or operation.random or operation.function):
-            raise expression.fault(f"'{operation.name}' cannot stand in a function that combines two values", part)
+            raise expression.fault(f"'{operation.name}' cannot be used in a function that combines two values", part)
     inside = replace(scope, values={*own, *scope.parameters}, loops={}, later={})
     _check(expression, node.body, inside)
 

@@ -74,7 +74,7 @@ def evaluate(expression: Expression, sizes: Mapping[str, int], mesh: Mesh | None
             case Apply(operation=operation, spelled="operator", operands=(left, right)) if BY_NAME[operation].exact:
                 first, second, how = value(left), value(right), BY_NAME[operation]
                 if how.natural and second < 0:
-                    what = "what a size is shifted by" if how.kind == "bits" else "sizes are integers: the exponent"
+                    what = "the shift of a size" if how.kind == "bits" else "sizes are integers: the exponent"
                     raise expression.fault(f"{what} is at least 0", term)
                 try:
                     return how.python(first, second)

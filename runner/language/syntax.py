@@ -285,7 +285,7 @@ def _check_branch(text: str, node: ast.expr, depth: int) -> None:
         ):
             _check(text, body, depth)
         case ast.Lambda():
-            raise _fault(text, "what is chosen is a lambda of names alone: lambda x, w: x @ w", node)
+            raise _fault(text, "a lambda here has plain parameters: lambda x, w: x @ w", node)
         case _:
             _check(text, node, depth)
 
@@ -305,7 +305,7 @@ def _check_lambda(text: str, node: ast.expr, depth: int) -> None:
         ) if one != other:
             _check(text, body, depth)
         case ast.Lambda():
-            raise _fault(text, "what combines two values is a lambda of two: lambda a, b: a + b", node)
+            raise _fault(text, "a lambda that combines two values has two parameters: lambda a, b: a + b", node)
         case _:
             _check(text, node, depth)
 

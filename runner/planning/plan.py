@@ -288,7 +288,7 @@ def _others(
     for key, at in free.items():
         spec = lying[at].spec(chosen[at])
         if key not in seconds:
-            alternatives.append(Alternative(key=key, spec=spec, next=None, more=None, since="there is no other one"))
+            alternatives.append(Alternative(key=key, spec=spec, next=None, more=None, since="there is no other plan"))
             continue
         following = lying[at].spec(seconds[key][1])
         second = choices.get(key)

@@ -310,7 +310,7 @@ _ORDER = (
     "asynchronous",
 )
 _SAID = {
-    "inserted": ("the program asks for it now", "the compiler inserts it now"),
+    "inserted": ("the program calls it now", "the compiler inserts it now"),
     "asynchronous": ("synchronous now", "asynchronous now"),
     "gradient": ("in the forward pass now", "in the backward pass now"),
 }

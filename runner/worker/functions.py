@@ -394,7 +394,7 @@ class _FunctionReader:
         try:
             calls.tree.map(below, specs, leaves, is_leaf=is_spec)
         except ValueError as error:
-            message = f"the specs have another structure than what they are of: {' '.join(str(error).split())}"
+            message = f"the specs have another tree structure than their value: {' '.join(str(error).split())}"
             if any(isinstance(leaf, str) for leaf in calls.tree.leaves(specs, is_leaf=is_spec)):
                 message = f"a spec is a PartitionSpec, and not {specs!r}"
             raise InvalidExperiment(Fault(key, message, call.text, 0, len(call.text))) from None
@@ -698,7 +698,7 @@ class _FunctionReader:
             top = calls.tree.unflatten(tree.structure, tree.leaves)
             if not isinstance(top, tuple | list) or len(cast("Sequence[Any]", top)) != len(given):
                 count = len(cast("Sequence[Any]", top)) if isinstance(top, tuple | list) else 1
-                message = f"it gives {count} value{'s' if count > 1 else ''}, and {len(given)} names stand before it"
+                message = f"it gives {count} value{'s' if count > 1 else ''} for {len(given)} names"
                 raise InvalidExperiment(Fault(key, message, text, 0, len(text)))
             parts = list(cast("Sequence[Any]", top))
         names: list[str] = []
@@ -719,8 +719,9 @@ class _FunctionReader:
         handed = python_source.names(text) & {*self.calling} if any(name in text for name in self.calling) else ()
         for name in sorted(handed):
             message = (
-                f"'{name}' calls Python, which is read at the types of its arguments: where a function is expected "
-                f"write a lambda that calls it with lines, as lambda: {name}(x); for map call jax.lax.map in Python"
+                f"'{name}' calls Python, and is traced with the types of its arguments: where a function is expected, "
+                f"write a lambda that calls it with lines, such as lambda: {name}(x); for map, call jax.lax.map in "
+                "Python"
             )
             raise InvalidExperiment(Fault(key, message, value, 0, len(value)))
 
@@ -798,7 +799,8 @@ class _FunctionReader:
             (lines, gives), (again, gives_again) = reading(), reading()
             if not _alike(lines, again) or calls.tree.flatten(gives) != calls.tree.flatten(gives_again):
                 raise CannotRead(
-                    f"{call.function or call.text} computes something else at its second call: it reads what changes, "
+                    f"{call.function or call.text} returns something else at its second call: it reads state that "
+                    "changes, "
                     "such as a global, the time or NumPy's generator; give it that as an argument"
                 )
         except CannotRead as error:

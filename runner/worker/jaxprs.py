@@ -515,13 +515,13 @@ class _Body:
         info = equation.params["jaxpr"].jaxpr.debug_info if equation.primitive.name in ("jit", "pjit") else None
         if info is not None and (info.arg_names is None or info.result_paths is None):
             raise self._cannot(
-                f"'{name}' is differentiated or mapped here, and its reference says what it computes as it is: name a "
-                "reference for a function that does so inside, with jit"
+                f"'{name}' is differentiated or mapped here, and its reference is only for the function itself: name a "
+                "reference for a jitted function that contains the derivative or the map"
             )
         if self.mapped or "vmap(" in str(equation.source_info.name_stack):
             raise self._cannot(
-                f"'{name}' is mapped by vmap here, and its reference says what it computes as it is: name a reference "
-                "for a function that maps it inside, with jit"
+                f"'{name}' is mapped by vmap here, and its reference is only for the function itself: name a reference "
+                "for a jitted function that contains the vmap"
             )
         avals = [v.aval for v in equation.invars]
         try:
@@ -535,7 +535,7 @@ class _Body:
             gives, wanted = (
                 ", ".join(_typed(v.aval) for v in each) for each in (closed.jaxpr.outvars, equation.outvars)
             )
-            raise self._cannot(f"the reference of '{name}' gives {gives}, in the place of {wanted}")
+            raise self._cannot(f"the reference of '{name}' gives {gives} instead of {wanted}")
         rest = {each: function for each, function in self.references.items() if each != name}
         replaced = replace(self, references=rest)
         return replaced._within(closed.jaxpr, closed.consts, equation.invars, [True] * len(wants), equation)
@@ -758,13 +758,13 @@ class _Body:
         loop_steps = steps(condition.jaxpr, numbers[:asked], body.jaxpr, numbers[asked:first], numbers[first:])
         if loop_steps is None:
             raise self._cannot(
-                "a while_loop of which no constant says how many steps it takes at most: let its condition say so, as "
-                "in `(i < 100) & (error > 1e-6)`, or name a reference for a function with jit that has it inside"
+                "a while_loop without a constant bound on its steps: bound them in its condition, as in "
+                "`(i < 100) & (error > 1e-6)`, or name a reference for a jitted function that contains it"
             )
         if loop_steps.count > STEPS:
             raise self._cannot(
-                f"a while_loop of up to {loop_steps.count:,} steps, which the oracle would interpret one by one, and "
-                f"{STEPS:,} are the most: bound it by fewer, or name a reference for a jitted function that has it"
+                f"a while_loop of up to {loop_steps.count:,} steps, which the oracle would interpret one by one; "
+                f"the limit is {STEPS:,}: bound it by fewer, or name a reference for a jitted function that contains it"
             )
         initial = [self._initial(v) for v in equation.invars[first:]]
         if not loop_steps.count:

@@ -1126,7 +1126,7 @@ def _must_be_threefry(implementation: str) -> None:
 
 @reads("rng_bit_generator", "rng_uniform", "random_gamma", "random_gamma_grad")
 def _drawn_elsewhere(application: Application) -> Term:
-    by = "a loop that rejects draws until rounding lets it end" if "gamma" in application.name else "XLA's compiler"
+    by = "a rejection loop whose end depends on rounding" if "gamma" in application.name else "XLA's compiler"
     raise Unread(
         f"'{application.name}' is drawn by {by}, which the oracle cannot repeat: draw outside and pass the numbers as "
         "an argument, or name a reference for a function with jit that draws"

@@ -269,7 +269,7 @@ def _check_varying(experiment: Experiment, name: str, spec: Spec, varying: froze
     if loose:
         over = quoted(loose)
         trivial = [axis for axis in loose if experiment.mesh.sizes[axis] == 1]
-        sizes = f" (that {quoted(trivial)} has size 1 does not count for JAX)" if trivial else ""
+        sizes = f" (JAX ignores that {quoted(trivial)} has size 1)" if trivial else ""
         why = _known_gathered(experiment, name, frozenset(loose)) or LEFT_OUT
         raise invalid(
             ("outputs", name),
@@ -293,7 +293,7 @@ def _known_gathered(experiment: Experiment, name: str, loose: frozenset[str]) ->
             continue
         if lines and not varying[name] & loose:
             changes = ", ".join(f"{experiment.place('per_device', line)}: {gathered[line].text}" for line in lines)
-            return f"JAX knows that the copies are equal with {changes}"
+            return f"JAX can infer that the copies are equal with {changes}"
     return None
 
 

@@ -161,7 +161,7 @@ class Walker:
         count: int | None = len(value) if is_sequence(value) else next(iter(getattr(value, "shape", ())), None)
         if count != names:
             gives = "one number" if count is None else f"{count} value{'s' if count != 1 else ''}"
-            self.refuse(f"it gives {gives}, and {names} names stand before it", source)
+            self.refuse(f"it gives {gives} for {names} names", source)
 
     def refuse(self, message: str, source: Source) -> NoReturn:
         """Raise `InvalidExperiment` with a message about the part of a line at this place."""

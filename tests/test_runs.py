@@ -436,7 +436,7 @@ def test_a_page_follows_a_link_and_refuses_non_files(capsys: pytest.CaptureFixtu
         assert capsys.readouterr().err == said
     assert stat.S_ISFIFO(os.stat("pipe.html").st_mode)
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
-    with pytest.raises(OSError, match="it is not a file, and is left alone"):
+    with pytest.raises(OSError, match="it is not a file, so it is left as it is"):
         files.write_text(Path("pipe.html"), "text")
 
 

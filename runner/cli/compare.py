@@ -56,7 +56,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "b", metavar="B", type=Path, nargs="*", default=[], help="without it A's two series of JAX are compared"
     )
-    parser.add_argument("--series", nargs="+", metavar="S", help="of goldens, one for A and one for B: 'jax 0.10'")
+    parser.add_argument(
+        "--series", nargs="+", metavar="S", help="for goldens: the series of A and that of B, such as 'jax 0.10'"
+    )
     options = parser.parse_args(list(arguments))
     try:
         # Unreadable records of A are reported once.

@@ -58,7 +58,7 @@ def digits(text: str) -> str | None:
     if not _NUMBER.match(text):
         return None
     return (
-        f"a number of {len(text.lstrip('+-')):,} digits; {_DIGITS:,} are the most, and no dtype has more than 64 bits"
+        f"a number of {len(text.lstrip('+-')):,} digits; the limit is {_DIGITS:,}, and no dtype has more than 64 bits"
     )
 
 

@@ -113,7 +113,7 @@ def check_required(required: object, dims: Mapping[str, int], mesh: Mesh) -> Non
             case Apply(operation=comparison, spelled="operator", operands=ends) if comparison in COMPARISONS:
                 pass
             case _:
-                raise invalid(key, f"{text!r} compares nothing; what is required of dims is a comparison: M >= S")
+                raise invalid(key, f"{text!r} is not a comparison; write one of dims, such as M >= S")
         try:
             first, second = (static.evaluate(Expression(expression.text, end), dims, mesh) for end in ends)
         except SyntaxFault as fault:

@@ -40,7 +40,7 @@ def _written_out(
         raise expression.fault("the step of a range is not 0", term)
     steps = range(*bounds_)
     if len(steps) > _LONGEST:
-        raise expression.fault(f"it has {len(steps):,} elements; {_LONGEST:,} are the most", term)
+        raise expression.fault(f"it has {len(steps):,} elements; the limit is {_LONGEST:,}", term)
 
     def element(part: Term, i: int) -> Term:
         if isinstance(part, Group):

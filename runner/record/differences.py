@@ -286,7 +286,7 @@ def _changed(program: str, old: Pinned, new: Pinned, times: int) -> str:
         else:
             changes.append(f"{_FIELDS.get(key, key)} {_change(was, now)}")
     if not changes:
-        changes.append(f"stands {_between(new)}, before {_between(old)}")
+        changes.append(f"is {_between(new)}, was {_between(old)}")
     several = f", {times} of them" if times > 1 else ""
     return f"{words.collective(_entry(old))} changed in {program}: {', '.join(changes)}{several}"
 

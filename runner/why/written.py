@@ -204,7 +204,7 @@ class ProgramLines:
             # A derivative that the user's function takes has lines of its own.
             text = f"the derivative of {lines} asks for it: {', '.join(dict.fromkeys(own))}"
             return Reason(text=text, by="differentiation", line=compiled.node, keys=keys)
-        return unexplained("JAX's differentiation asks for it in a line that has no collective of its kind")
+        return unexplained("JAX's differentiation adds it in a line without a collective of this kind")
 
     # The lines.
 

@@ -88,12 +88,12 @@ WITHOUT_JAX = {
     "axis used twice in a spec": (
         edited("spec: [null, x]", "spec: [x, x]"),
         "experiment/mine.yaml:9:52  arrays.A.spec[1]\n"
-        "  the mesh axis 'x' is used twice; each axis shards one dimension at most",
+        "  the mesh axis 'x' is used twice; each axis shards at most one dimension",
     ),
     "axis used twice within one entry": (
         edited("spec: [null, x]", "spec: [null, [x, x]]"),
         "experiment/mine.yaml:9:55  arrays.A.spec[1]\n"
-        "  the mesh axis 'x' is used twice; each axis shards one dimension at most",
+        "  the mesh axis 'x' is used twice; each axis shards at most one dimension",
     ),
     "dimension that the axis does not divide": (
         edited("J: 4", "J: 5").replace("arange(16)", "normal()"),
@@ -629,8 +629,8 @@ outputs:
 def test_a_carry_that_every_step_gathers_is_a_warning_with_a_remedy(tmp_path: Path) -> None:
     gathered = run(tmp_path, CARRIED, "program=explicit")
     told = (
-        "warning: explicit gathers the carry r.a at every step, since it begins unsharded: "
-        "begin it with a line of its own, and constrain that to [x, null]"
+        "warning: explicit gathers the carry r.a at every step, since it starts unsharded: "
+        "compute its start in a line of its own, and constrain that to [x, null]"
     )
     assert told in gathered.stdout.splitlines()
     assert "all-gather" in gathered.stdout

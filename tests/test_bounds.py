@@ -91,7 +91,7 @@ def test_the_count_of_meshes_is_exact(devices: int, axes: int) -> None:
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("seed=range(10,0)", "this has no value, so that the sweep has no point"),
+        ("seed=range(10,0)", "this has no value, so the sweep has no points"),
         ("seed=interval(0,1)", "an interval is for sweepers that draw from it (hydra/sweeper=…)"),
         ("seed=glob(*)", "glob chooses among the files of a config group"),
         ("seed=range(0,1e300)", "this would be more than 10^18 points, and sweep.most is 10,000"),

@@ -488,7 +488,7 @@ def test_programs_that_agree_on_undecided_elements_are_not_blamed() -> None:
     judged = blame.unblamed(given, values, runs, alike=True)
     assert {verdict.status for verdict in judged.values()} == {"weak"}
     assert judged[Program.AUTO].reason == (
-        "C: 32 of 32 elements match nothing that undecided comparisons would give, but auto and shard_map agree in them"
+        "C: 32 of 32 elements match no value that near ties allow, but auto and shard_map agree in them"
     )
 
 
@@ -542,7 +542,7 @@ def test_sections_are_weak_if_too_many_elements_only_lie_between() -> None:
     found = sections.check(given)
     assert (found.status, found.reason) == (
         "weak",
-        "C: 32 of 32 elements lie between what undecided comparisons would give",
+        "C: 32 of 32 elements lie between the values that near ties allow",
     )
     rounding.alternatives = rounding.alternatives[2:]
     assert sections.check(given).status == "failed"

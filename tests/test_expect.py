@@ -180,7 +180,7 @@ def test_the_closest_program_or_platform_counts(scoped, on, expected):
         (
             "{collectives: {all-reduce: 1}, no_collectives: true}",
             "no_collectives",
-            "expect.collectives says otherwise for program auto",
+            "expect.collectives contradicts it for program auto",
         ),
         ("max_bytes_per_device: 1 MB", "max_bytes_per_device", "not a Python expression: invalid syntax"),
         ("max_memory_bytes: -5", "max_memory_bytes", "-5 is not a number of bytes"),

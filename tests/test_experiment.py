@@ -226,7 +226,7 @@ FAULTS: dict[str, tuple[str, str, str]] = {
     "dim true": ("dims: {I: true}", "dims.I", "True is not a size"),
     "dim named true": ("dims: {true: 2}", "", "True is not a name; use letters, digits and '_'; YAML reads yes"),
     "dim a keyword": ("dims: {in: 2}", "dims.in", "'in' is a keyword of Python and cannot be a name"),
-    "array a keyword": ("arrays: {lambda: {shape: [2]}}", "arrays.lambda", "'lambda' is a word of Python's"),
+    "array a keyword": ("arrays: {lambda: {shape: [2]}}", "arrays.lambda", "'lambda' is a keyword of Python"),
     "dim a collective": (
         "dims: {psum: 2}",
         "dims.psum",
@@ -239,7 +239,7 @@ FAULTS: dict[str, tuple[str, str, str]] = {
         "graph.r.carry",
         "'ppermute' is a collective in every expression",
     ),
-    "node a keyword": ("graph: {if: A}", "graph.if", "'if' is a word of Python's"),
+    "node a keyword": ("graph: {if: A}", "graph.if", "'if' is a keyword of Python"),
     "array inf": ("arrays: {inf: {shape: [2]}}", "arrays.inf", "'inf' is a number in every expression; a name means"),
     "node with a dash": ("graph: {a-b: A}", "graph.a-b", "'a-b' is not a name; use letters, digits and '_'"),
     "array and dim": ("arrays: {I: {shape: [2]}}", "arrays.I", "'I' is a dim already; a name means one thing"),

@@ -672,11 +672,11 @@ GOOD = LEAST_SQUARES % LAYOUTS["data parallel"]
         ),
         (
             {"graph": {"loss": "x @ w"}, "per_device": {}},
-            "grad.of: 'loss' of graph is float32[8, 6]; a gradient is of one number: take its sum",
+            "grad.of: 'loss' of graph is float32[8, 6]; a gradient needs a scalar: take its sum",
         ),
         (
             {"graph": {"loss": "argmax(x @ w)"}, "per_device": {}},
-            "grad.of: 'loss' of graph is int32; a gradient is of a floating-point number",
+            "grad.of: 'loss' of graph is int32; a gradient needs a floating-point scalar",
         ),
         (
             {"graph": {"grad": "x @ w", "loss": "sum(grad)"}, "per_device": {}},
@@ -695,7 +695,7 @@ def test_a_mistake_in_grad_gets_a_message(changes, expected):
 
 def test_an_integer_has_no_gradient():
     text = GOOD.replace("w: {", "w: {dtype: int32, init: ones, ")
-    assert message(text) == "grad.wrt[0]: 'w' is int32; a gradient is with respect to an array of floats"
+    assert message(text) == "grad.wrt[0]: 'w' is int32; a gradient is taken with respect to a floating-point array"
 
 
 # The programs.

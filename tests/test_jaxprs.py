@@ -609,7 +609,7 @@ REFUSED = {
     "layout; draw by a key of threefry2x32, JAX's default, or draw outside and pass the numbers as an argument",
     poisson: "a while_loop of up to 2,147,483,647 steps, which the oracle would interpret one by one; the limit "
     "is 1,000,000: bound it by fewer, or name a reference for a jitted function that contains it",
-    applied: "'scatter' with a function of its own, as x.at[index].apply has: set its results, x.at[i].set(f(x[i]))",
+    applied: "'scatter' with a function, as in x.at[index].apply: set its results, x.at[i].set(f(x[i]))",
 }
 
 

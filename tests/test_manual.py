@@ -225,7 +225,7 @@ REFUSED = {
     "an axis twice": (changed("manual: [y]", "manual: [y, y]"), "2:13  manual[1]\n  the mesh axis 'y' appears twice"),
     "no axis": (
         changed("manual: [y]", "manual: []"),
-        "2:9  manual\n  per_device is manual over one mesh axis at least; the mesh has x, y, z",
+        "2:9  manual\n  per_device is manual over at least one mesh axis; the mesh has x, y, z",
     ),
     "a collective over an automatic axis": (
         changed("pmean(mean(s), 'y')", "pmean(mean(s), ('y', 'z'))"),

@@ -75,7 +75,7 @@ BAD = {
     "map(one, xs, batch_size=2)": "map takes a function and an array",
     "map(tanh, xs)": "map takes a function of the experiment, or a lambda",
     "map(ones, xs)": "map takes a function of the experiment, or a lambda",
-    "map(lambda a, b: a, xs)": "what is mapped takes a slice",
+    "map(lambda a, b: a, xs)": "the mapped function takes one slice",
     "map(one, xs * 2)": "give it: map(f, xs, length=N)",
     "map(one, xs * 2, length=sum(w))": "a size is made of integers, dims",
     "map(block, xs)": "missing a required argument: 'w'",

@@ -111,8 +111,8 @@ def test_a_word_that_names_no_experiment_is_one_message(here: Path, typed: str, 
 @pytest.mark.parametrize(
     ("typed", "message"),
     [
-        ("case3_allreduce dims.J", "dims.J\n  'dims.J' is a key, whose value is missing: write dims.J=…"),
-        ("case3_allreduce trace", "trace\n  'trace' is a key, whose value is missing: write trace=true"),
+        ("case3_allreduce dims.J", "dims.J\n  'dims.J' is a key without its value: write dims.J=…"),
+        ("case3_allreduce trace", "trace\n  'trace' is a key without its value: write trace=true"),
         (
             "sweep my.yaml",
             "sweep\n  there is no subcommand 'sweep': "

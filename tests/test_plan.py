@@ -472,7 +472,7 @@ def test_the_gradient_of_a_product_is_computed_in_the_layout_of_its_weight() -> 
 def test_a_limit_that_no_plan_meets_names_the_least_that_would() -> None:
     with pytest.raises(NoPlan) as error:
         planned(mlp(8, {"model": 4}, x=[], plan={"memory": 1000}))
-    assert "arrays and outputs take 1536 bytes of a device at least" in str(error.value)
+    assert "arrays and outputs need at least 1536 bytes of a device" in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -634,7 +634,7 @@ REFUSED = {
     ),
     "too little memory": (
         mlp(8, {"model": 4}, x=[], plan={"memory": "1 kB"}),
-        "no layout fits: arrays and outputs take 1536 bytes of a device at least",
+        "no layout fits: arrays and outputs need at least 1536 bytes of a device",
     ),
     "blocks that are written by hand": (
         mlp(8, {"model": 4}) | {"per_device": {"y": "x @ w1 @ w2"}},

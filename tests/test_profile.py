@@ -287,7 +287,7 @@ ENTRY %main (A: f32[8], k0: s32[]) -> f32[2] {
 """  # noqa: E501
     found = read_profile(event("scatter", 0, 10), module=module)
     assert nanoseconds(found) == {"reduce": 10, "unattributed": 0}
-    assert found.unknown == ["the time of reduce is also that of other, computed in the same fusion"]
+    assert found.unknown == ["the time of reduce includes other, computed in the same fusion"]
 
 
 # Recorded profiles. The planes of GPUs and TPUs are synthetic: made with XLA's names of lines and events, not recorded.

@@ -15,7 +15,7 @@ from runner.record.verdicts import RefusalVerdict
 from tests.command import REFUSED, ROOT, recorded, run_command
 from tests.test_plugin import Project
 
-TWICE = Fault(("outputs", "C", 1), "the mesh axis 'x' is used twice; each axis shards one dimension at most")
+TWICE = Fault(("outputs", "C", 1), "the mesh axis 'x' is used twice; each axis shards at most one dimension")
 
 FORBIDDEN = """\
 # @package _global_
@@ -128,8 +128,8 @@ def test_another_refusal_fails(tmp_path: Path) -> None:
     status, said, found = run(tmp_path, FORBIDDEN, "outputs.C=[x,z]")
     assert (status, found["status"], found["error"]) == (1, "failed", None)
     assert (
-        "invalid failed\n  expected to be refused with 'the mesh axis 'x' is used twice', but refused with another message"
-        in said
+        "invalid failed\n  expected to be refused with 'the mesh axis 'x' is used twice', but refused with another "
+        "message" in said
     )
     assert "mesh axis 'z' does not exist; the mesh has x" in said
 

@@ -221,7 +221,7 @@ FAULTS = {
     "steps of an array": (
         ("    repeat: n\n", "    repeat: h\n"),
         "e.yaml:27:13  both.layers.repeat\n"
-        "  no dim 'h'; the steps of a repeat are known without arrays: integers, dims, lines of these",
+        "  no dim 'h'; the number of steps cannot depend on arrays: write it with integers, dims, or lines of these",
     ),
     "neither carried nor stacked": (
         (

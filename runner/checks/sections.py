@@ -107,12 +107,12 @@ def _undecided(context: Context, name: str, result: Comparison) -> Undecided | N
 
 
 def _blunt(name: str, result: Comparison) -> str:
-    return f"{name}: {result.between} of {result.size} elements lie between what undecided comparisons would give"
+    return f"{name}: {result.between} of {result.size} elements lie between the values that near ties allow"
 
 
 def _apart(name: str, result: Comparison) -> str:
     if not result.wrong:
-        return f"{name}: {result.excused} of {result.size} elements match nothing that undecided comparisons would give"
+        return f"{name}: {result.excused} of {result.size} elements match no value that near ties allow"
     return (
         f"{name} of per_device is not graph's at {result.wrong} of {result.size} elements, "
         f"on {on_devices(result.devices)}; "

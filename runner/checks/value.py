@@ -116,11 +116,7 @@ def _verdict(context: Context, section: Section, name: str, output: Output) -> V
     if _overflows(total):
         power = None
     status: Outcome = "failed" if total.wrong or excused else "passed"
-    reason = (
-        f"{total.excused} of {total.size} elements match nothing that undecided comparisons would give"
-        if excused
-        else None
-    )
+    reason = f"{total.excused} of {total.size} elements match no value that near ties allow" if excused else None
     if whole is not None and whole.outside and status == "passed":
         status = "failed"
         reason = "; ".join(_outside(measure, measures[measure]) for measure in whole.outside)

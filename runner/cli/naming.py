@@ -154,7 +154,7 @@ def _no_name(word: str) -> str | None:
     if kind is None:
         return None
     value = "true" if kind.name == "flag" or kind.form == "boolean" else "…"
-    return f"'{word}' is a key, whose value is missing: write {word}={value}"
+    return f"'{word}' is a key without its value: write {word}={value}"
 
 
 def _place(arguments: Sequence[str], word: str) -> int:

@@ -173,7 +173,7 @@ def _optimality(planning: Planning) -> str:
     if plan.proved:
         return "by the model no other plan is better"
     best = amount(plan.bound, plan.least)
-    return f"by the model no plan is below {best}, and this one has {amount(plan.best.cost, plan.least)}"
+    return f"by the model no plan costs less than {best}; this one costs {amount(plan.best.cost, plan.least)}"
 
 
 def _show_plan(planning: Planning) -> None:

@@ -40,9 +40,11 @@ def main(arguments: Sequence[str]) -> int:
     """
     parser = subcommands.parser("runs")
     parser.add_argument("folders", metavar="FOLDER", type=Path, nargs="*", help="where to look; by default outputs")
-    parser.add_argument("--experiment", metavar="PATTERN", help="of this name: 'case*'")
+    parser.add_argument("--experiment", metavar="PATTERN", help="only those with this name: 'case*'")
     parser.add_argument(
-        "--status", metavar="S[,S]", help="with one of these, or a sweep with such a point: failed,error"
+        "--status",
+        metavar="S[,S]",
+        help="only those with one of these statuses, or sweeps with such a point: failed,error",
     )
     parser.add_argument("--with", metavar="OVERRIDE", action="append", default=[], dest="overrides", help="dims.J=8")
     parser.add_argument("--older", metavar="AGE", help="that started at least this long ago: 30m, 12h, 7d, 2w")
@@ -109,7 +111,7 @@ def _age(flag: str, text: str) -> timedelta:
     try:
         return timedelta(**{_UNITS[unit]: int(number)})
     except OverflowError:
-        raise InvalidQuestion(f"{flag}: '{text}' is longer ago than there are dates") from None
+        raise InvalidQuestion(f"{flag}: '{text}' is before the first date there is") from None
 
 
 def _listing(entries: Sequence[ShelfEntry]) -> None:

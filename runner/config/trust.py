@@ -161,7 +161,7 @@ def _of_parameters(parameters: Any) -> str | None:
         return f"'hydra.sweeper.params' is a mapping of keys to their values, not {described(parameters)}"
     for name in parameters:
         if not isinstance(name, str) or not _KEY.fullmatch(name) or of_hydra(name):
-            return f"a sweep's parameters are keys of experiments, and {name!r} is none"
+            return f"a sweep's parameters are keys of experiments, and {name!r} is not one"
     return None
 
 

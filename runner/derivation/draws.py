@@ -69,4 +69,4 @@ whole(
     "gumbel", "randint", "rademacher", "laplace", "truncated_normal",
     because="no operand is an array, so every device computes it whole and keeps its part",
 )  # fmt: skip
-whole("choice", because="each element of the result may depend on all of them")
+whole("choice", because="each element of the result may depend on all elements")

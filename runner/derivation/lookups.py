@@ -189,4 +189,4 @@ def searched(call: Call) -> Rule | None:
     return Rule({place: every(shape)}, every(shape), dict(enumerate(shape)))
 
 
-whole("isin", "unravel_index", because="each element of the result may depend on all of them")
+whole("isin", "unravel_index", because="each element of the result may depend on all elements")

@@ -87,14 +87,14 @@ def doubts(experiment: Experiment) -> list[str]:
     reasons: list[str] = []
     target, hardware = experiment.target, experiment.hardware
     if target.topology is None and target.platform == "cpu":
-        reasons.append("compiled for CPUs: on this hardware the compiler may fuse, merge and overlap otherwise")
+        reasons.append("compiled for CPUs: on this hardware the compiler may fuse, merge and overlap differently")
         kinds = [dtypes.dtype(array.dtype) for array in experiment.arrays]
         if any(kind.kind == "float" and kind.numpy.itemsize < 4 for kind in kinds):
             reasons.append("compiled for CPUs, which multiply and send narrow floats as float32")
     generation = None if target.topology is None else target.topology.generation
     if hardware is not None and generation is not None and _short(hardware.name) != _short(generation):
         reasons.append(
-            f"compiled for {generation}: for {hardware.name} the compiler may fuse, merge and overlap otherwise"
+            f"compiled for {generation}: for {hardware.name} the compiler may fuse, merge and overlap differently"
         )
     return reasons
 

@@ -300,7 +300,7 @@ def _target(config: Mapping[str, Any], mesh: Mesh, programs: tuple[Program, ...]
         raise invalid(("mesh", "shape"), f"the mesh {mesh} needs {mesh.size} devices, but target.devices is {devices}")
     if platform == "cpu" and not absent and (needed := devices or mesh.needed) > _SIMULATED:
         key = ("mesh", "shape") if devices is None else ("target", "devices")
-        raise invalid(key, f"{needed:,} devices are more than can be simulated here: {_SIMULATED:,} at most")
+        raise invalid(key, f"{needed:,} devices cannot be simulated here: the limit is {_SIMULATED:,}")
     if absent and mesh.size != absent.devices and any(program.on_mesh for program in programs):
         # libtpu refuses to compile for a part of some slices, such as 8x8 of v5e:16x16.
         per_chip = ", two on each chip" if absent.devices_per_chip == 2 else ""

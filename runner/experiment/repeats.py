@@ -33,7 +33,10 @@ def read_steps(
         value = text(substituted(read_expression(value, at).term, frame.statics.get))
     sizes = {**dims, **scope.static}
     if isinstance(value, str) and IDENTIFIER.match(value) and value not in sizes and value in scope.values:
-        message = f"no dim '{value}'; the steps of a repeat are known without arrays: integers, dims, lines of these"
+        message = (
+            f"no dim '{value}'; the number of steps cannot depend on arrays: write it with integers, dims, or lines of "
+            "these"
+        )
         raise InvalidExperiment(replace(invalid(at, message).fault, uses=frame.uses))
     try:
         steps = read_size(value, at, sizes, scope.mesh if scope.section == "per_device" else None)

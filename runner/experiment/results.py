@@ -148,7 +148,9 @@ def read_gradient(
         if name in wrt[:i]:
             raise invalid(key, f"'{name}' appears twice")
         if dtypes.dtype(named[name].dtype).kind != "float":
-            raise invalid(key, f"'{name}' is {named[name].dtype}; a gradient is with respect to an array of floats")
+            raise invalid(
+                key, f"'{name}' is {named[name].dtype}; a gradient is taken with respect to a floating-point array"
+            )
     for section, statements in sections.items():
         if any(statement.name == GRADIENTS for statement in statements):
             raise invalid((section, GRADIENTS), f"the gradients are called {GRADIENTS}.…; choose another name")

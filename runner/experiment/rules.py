@@ -232,5 +232,5 @@ class Specs:
 
 def _twice(axis: str, of_mesh: bool) -> str:
     if of_mesh:
-        return f"the mesh axis '{axis}' is used twice; each axis shards one dimension at most"
-    return f"the logical name '{axis}' appears twice; its rules can shard one dimension at most"
+        return f"the mesh axis '{axis}' is used twice; each axis shards at most one dimension"
+    return f"the logical name '{axis}' appears twice; its rules can shard at most one dimension"

@@ -534,7 +534,7 @@ class _SectionReader:
             raise place.fault(f"map takes a function and an array: {_MAP}", call)
         label, *more = given
         if more:
-            raise place.fault("a map gives one array; of several, write a repeat with 'over' and 'stack'", call)
+            raise place.fault("a map gives one array; for several, write a repeat with 'over' and 'stack'", call)
         function, xs = call.operands
         frame, scope = place.frame, place.scope
         array = self._held(xs, f"{label}_xs", set(), place, before) if name_of(xs) is None else xs

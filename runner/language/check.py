@@ -207,7 +207,7 @@ def _check_function(expression: Expression, node: Term, operation: Operation) ->
     if operation.combines:
         if isinstance(node, Lambda):
             return
-        otherwise = ", a function of the experiment's own of two parameters, or a lambda of two"
+        otherwise = ", a function of the experiment with two parameters, or a lambda with two"
     _check_choice(expression, node, str(operation.function), COMPUTATIONS, otherwise)
 
 

@@ -230,7 +230,7 @@ def _within(
     if limit is None or memory.needed(solution.choice) <= limit:
         return solution, network, unlimited
     if memory.least > limit:
-        message = f"no layout fits: arrays and outputs take {round(memory.least)} bytes of a device at least"
+        message = f"no layout fits: arrays and outputs need at least {round(memory.least)} bytes of a device"
         raise NoPlan(message, memory.least)
     low, high, price = 0.0, None, max(abs(solution.cost), 1e-3 * network.largest, 1e-12) / limit
     best: tuple[Solution, Network] | None = None

@@ -733,7 +733,7 @@ class _FunctionReader:
         elif isinstance(value, str) and (calls := python.taken_out(value, self.objects, self.calling)[1]):
             first = next(iter(calls.values()))
             where = "a line of a section, or of the body of a repeat"
-            message = f"{first.function} is called where no line of its own can be; call it in {where}"
+            message = f"{first.function} cannot be called here; call it in {where}"
             raise InvalidExperiment(Fault(key, message, value, 0, len(value)))
 
     # Calls.
@@ -1025,7 +1025,7 @@ class _FunctionReader:
         topology = self.probe.target.topology
         if made is None or topology is not None:
             why = "the line calls no function of arrays alone" if made is None else f"{topology} is not here"
-            raise invalid(key, f"'{name}' has no PartitionSpec, and the compiler cannot be asked for one: {why}")
+            raise invalid(key, f"'{name}' has no PartitionSpec, and the compiler cannot choose one: {why}")
         phases.tell("the compiler was asked for the layouts of results")
         function, structs = made
         alone = {"arrays": self.arrays, "grad": {}, "expect": {}}

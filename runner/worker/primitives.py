@@ -842,9 +842,7 @@ def _scattered(application: Application) -> Term:
     method = {"": "set", "sub": "subtract"}.get(method := application.name[len("scatter") + 1 :], method)
     computed = application.params.get("update_jaxpr")
     if method == "set" and computed is not None and computed.eqns:
-        raise Unread(
-            "'scatter' with a function of its own, as x.at[index].apply has: set its results, x.at[i].set(f(x[i]))"
-        )
+        raise Unread("'scatter' with a function, as in x.at[index].apply: set its results, x.at[i].set(f(x[i]))")
     numbers, mode = application.params["dimension_numbers"], _mode(application)
     shape, values = application.shape, tuple(application.inputs[2].shape)
     dropped = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)

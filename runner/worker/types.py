@@ -312,10 +312,10 @@ def _differentiable(experiment: Experiment, section: Section, types: Mapping[str
     assert experiment.grad is not None
     of, typed = experiment.grad.of, types[experiment.grad.of]
     if typed.shape:
-        message = f"'{of}' of {section} is {typed.dtype}{list(typed.shape)}; a gradient is of one number: take its sum"
+        message = f"'{of}' of {section} is {typed.dtype}{list(typed.shape)}; a gradient needs a scalar: take its sum"
         raise invalid(("grad", "of"), message)
     if typed.dtype not in dtypes.NAMES or dtypes.dtype(typed.dtype).kind != "float":
-        raise invalid(("grad", "of"), f"'{of}' of {section} is {typed.dtype}; a gradient is of a floating-point number")
+        raise invalid(("grad", "of"), f"'{of}' of {section} is {typed.dtype}; a gradient needs a floating-point scalar")
 
 
 def _refused_lines(experiment: Experiment, floats: Floats) -> str | None:

@@ -361,7 +361,7 @@ OVERRIDES = {
     ),
     "override that does not parse": (
         ["dims.I=[4"],
-        "command line: dims.I=[4\n  Hydra reads what begins with [ as a list or mapping, and this is not one; "
+        "command line: dims.I=[4\n  Hydra reads a value that begins with [ as a list or mapping, and this is not one; "
         "quote the value for Hydra, and the whole for the shell:\n    'dims.I=\"[4\"'\n",
     ),
     "an expression that is not quoted": (

@@ -264,7 +264,7 @@ def test_values_inside_a_users_function_are_refused_as_outputs(key: str) -> None
         harness.read(config)
     assert refused.value.fault.key == (key, "loss_logits")
     assert refused.value.fault.message == (
-        f"'loss_logits' is a value inside of transformer.loss ({place(LOGITS)}), which no program can reach; "
+        f"'loss_logits' is a value inside transformer.loss ({place(LOGITS)}), which no program can reach; "
         f"{how}, or name what the call gives: 'loss'"
     )
 

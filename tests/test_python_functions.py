@@ -502,7 +502,7 @@ WITH_SPECS = {"params": {"tree": "mine.init(key(0), 4)", "specs": "mine.fewer_sp
         (
             LINE | {"graph": {"y": "mine.outer(x)"}, "references": {"flash": "mine.scaled"}},
             "references.flash",
-            "nothing calls 'flash'; what is called is inner and mine.outer",
+            "nothing calls 'flash'; the functions called are inner and mine.outer",
         ),
         (
             LINE | {"graph": {"y": "mine.outer(x)"}, "references": {"inner": "mine"}},
@@ -564,8 +564,7 @@ WITH_SPECS = {"params": {"tree": "mine.init(key(0), 4)", "specs": "mine.fewer_sp
                 "outputs": {"y_g": []},
             },
             "outputs.y_g",
-            "'y_g' is a value inside of f, which no program can reach; return it there, or name what the call gives: "
-            "'y'",
+            "'y_g' is a value inside f, which no program can reach; return it there, or name what the call gives: 'y'",
         ),
     ],
 )

@@ -30,7 +30,7 @@ outputs: {C: [x]}
 program: auto
 """
 CALLS = "{a: {_target_: os.system, command: touch called}}"
-ONLY = "an experiment sets hydra.sweeper.params and hydra.verbose; the command line sets what else Hydra has"
+ONLY = "an experiment may set only hydra.sweeper.params and hydra.verbose; the command line sets the rest of Hydra"
 
 
 @pytest.fixture(autouse=True)

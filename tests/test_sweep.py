@@ -204,7 +204,7 @@ def test_a_failed_point_is_neither_passed_nor_best(folder: Path) -> None:
     assert all(
         row["error"].startswith("sections failed: C of per_device is not graph's") for row in rows(folder / "out")
     )
-    assert "the least, of what passed" not in done.stdout
+    assert "the best by each measure" not in done.stdout
     assert "2 rows are left out by where=" in done.stdout
 
 

@@ -227,7 +227,7 @@ FAULTS = {
     ),
     "no gradients at all": (
         ("\ngrad: {of: loss, wrt: [w1, w2]}", ""),
-        "e.yaml:13:6  both.m\n  there are no gradients: grad: {of: LOSS, wrt: [w1]} says what is differentiated\n"
+        "e.yaml:13:6  both.m\n  there are no gradients: write grad: {of: LOSS, wrt: [w1]}\n"
         "    0.9 * m0 + grad.w1\n               ^^^^^^^",
     ),
     "a scalar that needs its own gradient": (

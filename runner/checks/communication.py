@@ -109,12 +109,12 @@ def sent(expected: Expectations, program: Program, compiled: CompiledProgram, of
     for unknown, why in (
         (
             [collective for collective in there if collective.count is None],
-            "since these run an unknown number of times",
+            "these run an unknown number of times",
         ),
-        ([collective for collective in there if collective.sent is None], "since what is sent for these is not"),
+        ([collective for collective in there if collective.sent is None], "the bytes of these are not"),
     ):
         if unknown:
-            reason = f"how much is communicated is not known, {why}"
+            reason = f"the bytes sent are not known: {why}"
             return LimitVerdict(status="failed", reason=reason, details=[_amount(collective) for collective in unknown])
     whole = executions.total((collective.count, collective.branches, collective.sent) for collective in there)
     total = executions.most(whole) or 0

@@ -126,4 +126,4 @@ def _report(mutants: Sequence[Mutant], section: str, name: str) -> None:
     outcomes += [f"{counts[outcome]} {outcome}" for outcome in order[1:]]
     print(f"\n{len(mutants)} mutants of {name}'s {section}: {', '.join(outcomes)}")
     if counts["survived"] and section == "graph":
-        print("there is only a graph: it is compared with nothing but the numbers of expect.values")
+        print("without per_device, the graph is compared only with the numbers of expect.values")

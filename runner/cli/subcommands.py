@@ -51,7 +51,7 @@ SUBCOMMANDS = {
         experiment=True,
     ),
     "plan": Subcommand(
-        "the layouts with the least to send, take or hold",
+        "layouts that send the fewest bytes, or take the least time or memory",
         "Find the layouts of what is `auto`: those with which a device sends the fewest bytes, or the program takes "
         "the least time or memory (plan.least). The best are compiled and verified.",
         "case3_allreduce per_device=null expect=null arrays.A.spec=auto",
@@ -87,7 +87,7 @@ SUBCOMMANDS = {
     ),
     "editor": Subcommand(
         "completion and checks of YAML files in an editor",
-        "Write the JSON Schema of experiments into a config folder, and its name into its experiments.",
+        "Write the JSON Schema of experiments into a config folder, and refer to it from each experiment.",
         "my_conf",
         "0 done, 2 bad input; an experiment that cannot be read is left as it is",
     ),

@@ -96,6 +96,6 @@ def _expanded(text: str) -> tuple[int, int, str] | None:
         outer, before = open_[-1]
         open_[-1] = outer, before + nodes
         if before + nodes > _NODES:
-            aliases = ", every alias replaced by what it names" if anchored else ""
+            aliases = ", with every alias expanded" if anchored else ""
             return line, column, f"the file holds more than {_NODES:,} values{aliases}"
     return None

@@ -52,7 +52,7 @@ def too_many(overrides: str, count: str, limit: int) -> InvalidConfiguration:
     """Return the exception for overrides that would make `count` points, more than `limit`."""
     return InvalidConfiguration(
         f"command line: {overrides}\n  this would be {count} points, and {MOST} is {limit:,}: sweep over fewer values, "
-        f"or set {MOST} to what you mean"
+        f"or raise {MOST}"
     )
 
 

@@ -42,7 +42,7 @@ MAY_SET = (_PARAMS, _VERBOSE)
 
 _OUR_SWEEPER = "hydra_plugins.shardproof_sweeper.ShardproofSweeper"
 
-_ALLOWED = "an experiment sets hydra.sweeper.params and hydra.verbose; the command line sets what else Hydra has"
+_ALLOWED = "an experiment may set only hydra.sweeper.params and hydra.verbose; the command line sets the rest of Hydra"
 
 _OF_HYDRA = ("hydra", "schema")
 """The providers of configurations in Python: Hydra's own, and the runner's schema."""

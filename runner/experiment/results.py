@@ -92,7 +92,7 @@ def check_inside(key: Key, names: Iterable[str], statements: Sequence[Statement]
         if key == ("constraints",):
             how = f"give it a checkpoint_name there, and constrain '{call.call.label}/**/NAME'"
         function = call.call.function if python is None else python.call
-        message = f"'{name}' is a value inside of {function}{where}, which no program can reach"
+        message = f"'{name}' is a value inside {function}{where}, which no program can reach"
         raise invalid((*key, name), f"{message}; {how}, or name what the call gives: '{gives}'")
 
 

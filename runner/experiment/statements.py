@@ -138,7 +138,7 @@ class _SectionReader:
                 statements += self._line(line, expression, local, frame, within)
                 continue
             if len(line.names) > 1:
-                raise invalid(line.key, f"a repeat has one name; what it carries is NAME.{line.names[0]}")
+                raise invalid(line.key, f"a repeat has one name; its carries are NAME.{line.names[0]}")
             *before, loop = self._loop(line, local, frame, within)
             statements += [*before, loop]
             assert isinstance(loop, Loop)

@@ -128,7 +128,7 @@ def _check_carry(expression: Expression, term: Term, loop: str, carry: str, scop
     carries = scope.loops.get(loop)
     if carries is None:
         if loop == "grad":
-            message = f"there are no gradients: grad: {{of: LOSS, wrt: [{carry}]}} says what is differentiated"
+            message = f"there are no gradients: write grad: {{of: LOSS, wrt: [{carry}]}}"
             raise expression.fault(message, term)
         if carry == "at":
             raise expression.fault(AT_ALONE, term)

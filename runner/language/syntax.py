@@ -19,7 +19,7 @@ _DEEPEST = 100
 
 _TOO_DEEP = f"nested more than {_DEEPEST} levels deep; give a part of it a name"
 
-AT_ALONE = f"after x.at[index] comes what is done there: {', '.join(f'.{method}(…)' for method in METHODS)}"
+AT_ALONE = f"x.at[index] needs a method: {', '.join(f'.{method}(…)' for method in METHODS)}"
 
 NO_ATTRIBUTE = "attribute '.{}' is not part of the language; only .T and the carries of a repeat are"
 

@@ -218,7 +218,7 @@ class _FunctionReader:
         for name in self.references:
             if not {name, name.rpartition(".")[2]} & self.called:
                 known = listed(sorted(self.called)[:12])
-                raise invalid(("references", name), f"nothing calls '{name}'; what is called is {known}")
+                raise invalid(("references", name), f"nothing calls '{name}'; the functions called are {known}")
         names = (*self.definition["imports"], *(f"{name}_tree" for name in self.trees))
         paths = {name: path for name, path in self.paths.items() if name != path}
         changed[KEY] = codec.plain(

@@ -56,8 +56,8 @@ def unlike_branches(ends: dict[int, tuple[Any, ...]]) -> str | None:
                 loose = sorted(every - own)
                 cast = repr(loose[0] if len(loose) == 1 else tuple(loose))
                 return (
-                    f"what branch {branch} gives is the same on every device along {quoted(loose)}, and what another "
-                    f"gives may differ; let both differ: pcast(…, {cast}, to='varying')"
+                    f"the result of branch {branch} is the same on every device along {quoted(loose)}, and another's "
+                    f"may differ; let both differ: pcast(…, {cast}, to='varying')"
                 )
     return None
 

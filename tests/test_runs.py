@@ -432,7 +432,7 @@ def test_a_page_follows_a_link_and_refuses_non_files(capsys: pytest.CaptureFixtu
     os.mkfifo("pipe.html")
     for name in ("pipe.html", "/dev/null", "elsewhere"):
         assert report.main(["run", "-o", name]) == 2
-        said = f"-o {name}: this is no file that a page can be written to\n"
+        said = f"-o {name}: this is not a regular file\n"
         assert capsys.readouterr().err == said
     assert stat.S_ISFIFO(os.stat("pipe.html").st_mode)
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)

@@ -77,7 +77,7 @@ def _named(page: Path) -> Path:
     """Return the file of a page that the user named, with links resolved. Raises `InvalidReport`."""
     file = page.resolve()
     if file.exists() and not file.is_file():
-        raise InvalidReport(f"-o {page}: this is no file that a page can be written to")
+        raise InvalidReport(f"-o {page}: this is not a regular file")
     return file
 
 

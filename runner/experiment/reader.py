@@ -335,7 +335,7 @@ def _check_processes(target: Target, mesh: Mesh, programs: tuple[Program, ...]) 
     if target.platform != "cpu" and not target.cluster:
         message = (
             f"only simulated devices can be divided over processes; one process has all {target.platform}s here; "
-            "target.cluster=true runs over those of a cluster's processes"
+            "target.cluster=true uses those of all processes of a cluster"
         )
         raise invalid(key, message)
     if not any(program.on_mesh for program in programs):

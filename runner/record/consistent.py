@@ -92,7 +92,7 @@ def _values(output: OutputRecord, at: str) -> None:
     if output.dtype not in dtypes.NAMES:
         raise Misfit(f"{at}.dtype is {output.dtype!r:.60}, which is not a dtype")
     if output.values is not None and not _has_shape(output.values, output.shape):
-        raise Misfit(f"{at}.values has not the shape {output.shape!r:.60}")
+        raise Misfit(f"{at}.values does not have the shape {output.shape!r:.60}")
 
 
 def _has_shape(values: Any, shape: Sequence[int]) -> bool:

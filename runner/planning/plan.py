@@ -311,7 +311,7 @@ def _others(
 _LOOKED = 6
 """The number of runners-up overall, and of those that cost more, whose plans are compared."""
 
-_EQUAL = "it costs as much"
+_EQUAL = "it costs the same"
 
 
 def _more(other: float, cost: float) -> float:

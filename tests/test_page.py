@@ -547,7 +547,7 @@ def test_the_answer_is_given_for_each_size() -> None:
         ("mesh=a", "dims.I=16"), ("mesh=b", "dims.I=16"), ("mesh=b", "dims.I=2"), ("mesh=a", "dims.I=2")
     )
     text = Page(sweep.page("mine", found)).text
-    assert "For each size of dims.I and the best by each measure, of the points that passed every check." in text
+    assert "For each size of dims.I the best by each measure, of the points that passed every check." in text
     assert "dims.I=2 300 B auto mesh=b the most 400 B dims.I=16 100 B auto mesh=a the most 200 B" in text
 
 

@@ -256,7 +256,7 @@ class Trial:
 
     def mends(self, edit: Edit) -> bool:
         """Whether the edited suspect computes the graph."""
-        # Nobody knows the gradients of other arrays, which what is written by hand would have to give.
+        # Lines written by hand would have to give the gradients of other arrays too, and these are not known.
         apart = self._context.experiment.apart
         return all(
             self._equal(

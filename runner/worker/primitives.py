@@ -1269,10 +1269,10 @@ def literal(value: Any, dtype: str) -> Term:
         return Const(bool(value))
     kind = _numpy(dtype)
     if dtype in _NARROW_INTEGERS:
-        # Numbers of Python are not promoted to these dtypes.
+        # Python numbers are not promoted to these dtypes.
         return _built("asarray({n}, {t})", n=int(value), t=dtype)
     if np.issubdtype(kind, np.integer):
-        # A number of Python is an int32.
+        # A Python integer is an int32.
         wide = int(value) >= 2**31 and dtype.startswith("u")
         return _built("asarray({n}, {t})", n=int(value), t=dtype) if wide else constant(int(value))
     if np.issubdtype(kind, np.complexfloating):

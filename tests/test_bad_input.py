@@ -490,6 +490,11 @@ WITH_JAX = {
         "experiment/mine.yaml:13:6  graph.C\n",
         ["float32[4, 3], float32[4, 4]", "    A[:, :3] @ B\n    ^^^^^^^^^^^^"],
     ),
+    "a power written ^": (
+        edited("  C: A @ B\n", "  C: A @ B ^ 2\n"),
+        "experiment/mine.yaml:13:6  graph.C\n  JAX refuses it: ",
+        ["; '^' is Python's exclusive or: for a power write A @ B ** 2\n"],
+    ),
     "output spec longer than the rank": (
         edited("  C: [null, null]", "  C: [null, null, null]"),
         "experiment/mine.yaml:20:6  outputs.C\n  the spec has 3 entries, but 'C' has rank 2\n",

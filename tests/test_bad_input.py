@@ -536,8 +536,8 @@ WITH_JAX = {
     "copies that JAX cannot know": (
         edited("psum(partial, 'x')", "ppermute(psum(partial, 'x') + 0 * axis_index('x'), 'x', [(0, 1), (1, 0)])"),
         "experiment/mine.yaml:20:6  outputs.C\n  [null, null] promises the same 'C' on every device along 'x', but in "
-        "per_device it may differ along 'x': it is the same there, by the reference, but JAX cannot know it: "
-        "a psum or pmax, or check_vma: false\n",
+        "per_device it may differ along 'x': by the reference it is the same there, but JAX cannot infer it: "
+        "add a psum or pmax, or check_vma: false\n",
         [],
     ),
     "a pinned block that does not fit": (

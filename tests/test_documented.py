@@ -118,7 +118,7 @@ RUNS = {
 
 SHORTER = {
     "python -m benchmarks.fuzz --seconds 600": "python -m benchmarks.fuzz --seconds 5",
-    "python -m benchmarks.derived --out": "python -m benchmarks.derived --count 20 --out",
+    "python -m benchmarks.derived --out": "python -m benchmarks.derived --count 3 --out",
     "python -m benchmarks.derived_bytes": "python -m benchmarks.derived_bytes case3_allreduce fsdp",
 }
 """The commands that take minutes, by their beginnings, and what runs instead: a few of the same cases."""

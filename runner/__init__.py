@@ -1,4 +1,4 @@
-"""Shardproof: one YAML file says what a sharded JAX program means; the runner proves what JAX does with it.
+"""Shardproof runs a sharded JAX computation from one YAML file, checks every device's values, and explains collectives.
 
 `run` runs an experiment and returns its `Record`, `sweep` many of them and returns a table, `check` a function of your
 own; `read` reads the record of a run folder, and the table of a sweep; `compose` and `validate` say what an experiment

@@ -73,7 +73,7 @@ class Sharded:
             if changes and not config.getoption("update_golden"):
                 update = f"pytest {self._node.nodeid} --update-golden"
                 lines = [f"{name} is not what {shown(file)} pins:", *(f"  {change}" for change in changes)]
-                pytest.fail("\n".join([*lines, f"if that is as it should be: {update}"]), pytrace=False)
+                pytest.fail("\n".join([*lines, f"if that is intended: {update}"]), pytrace=False)
 
     def _file(self) -> Path:
         test = re.sub(r"[^\w.-]+", "_", self._node.name).strip("_")

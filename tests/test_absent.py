@@ -78,7 +78,7 @@ def test_a_topology_has_a_platform_devices_and_jax_arguments(name, platform, dev
         ("v6:2x2", "cpu", "no TPU generation 'v6'; did you mean 'v6e'?"),
         ("h100:8", "cpu", "no TPU generation 'h100'; there are v4, v5e, v5p, v6e, tpu7x"),
         ("v5p:4x4", "cpu", "the chips of v5p lie in 3 dimensions, not 2: v5p:4x4x4, for example"),
-        ("v5e:0x4", "cpu", "'v5e:0x4' has a dimension of no chips"),
+        ("v5e:0x4", "cpu", "'v5e:0x4' has a dimension of 0 chips"),
         ("2x4", "tpu", "'2x4' names no TPU generation, as v5e:2x4 does; there are v4, v5e, v5p, v6e, tpu7x"),
         ("1x8", "gpu", "'1x8' is not a topology of GPUs, which counts partitions, hosts and GPUs: 1x1x8"),
     ],
@@ -364,7 +364,7 @@ def test_a_run_for_absent_hardware(compiled):
     assert "all-reduce" in (folder / "hlo_shard_map.txt").read_text()
     assert not (folder / "worker.log").exists()
     assert "mesh x=2 × y=4, compiled for 8 TPU v5 lite devices (v5e:2x4), which are not here" in done.stdout
-    assert f"values, replicas and agreement were not run: {NOT_HERE}; verify_dims names no sizes" in done.stdout
+    assert f"values, replicas and agreement were not checked: {NOT_HERE}; verify_dims names no sizes" in done.stdout
     assert "passed: 5 of 5 programs compiled, values not run" in done.stdout
     assert "8 TPU devices of v5e:2x4, not here" in (folder / "shardings.svg").read_text()
 
@@ -414,7 +414,7 @@ def test_no_data_is_made(tmp_path):
     assert found["programs"]["constraint"]["memory"]["output_bytes"] == 4 * 2**42 // 4096
     assert found["target"]["device_order"] == "topology-aware, physical axes split"
     assert found["target"]["device_order_reason"] == (
-        "jax.make_mesh cannot make the axes of the mesh x=64 × y=64 of whole axes of v5p:16x16x16"
+        "jax.make_mesh cannot build the axes of the mesh x=64 × y=64 from whole axes of v5p:16x16x16"
     )
 
 

@@ -70,7 +70,8 @@ def test_an_invalid_setting_is_reported_for_each_point(tmp_path: Path) -> None:
 
 
 OF_THE_FILE = {
-    "hydra: {job_logging: {root: {level: LOUD}}}": "hydra.job_logging\n  an experiment sets hydra.sweeper.params",
+    "hydra: {job_logging: {root: {level: LOUD}}}": "hydra.job_logging\n  an experiment may set only "
+    "hydra.sweeper.params",
     "hydra: {verbose: [x, 1]}": "hydra.verbose\n  Hydra cannot use this: A logger name",
 }
 

@@ -89,12 +89,12 @@ WITHOUT_JAX = {
     "axis used twice in a spec": (
         edited("spec: [null, x]", "spec: [x, x]"),
         "experiment/mine.yaml:9:52  arrays.A.spec[1]\n"
-        "  the mesh axis 'x' is used twice; each axis shards one dimension at most",
+        "  the mesh axis 'x' is used twice; each axis shards at most one dimension",
     ),
     "axis used twice within one entry": (
         edited("spec: [null, x]", "spec: [null, [x, x]]"),
         "experiment/mine.yaml:9:55  arrays.A.spec[1]\n"
-        "  the mesh axis 'x' is used twice; each axis shards one dimension at most",
+        "  the mesh axis 'x' is used twice; each axis shards at most one dimension",
     ),
     "dimension that the axis does not divide": (
         edited("J: 4", "J: 5").replace("arange(16)", "normal()"),
@@ -141,8 +141,7 @@ WITHOUT_JAX = {
     ),
     "a carry that is a word of Python's": (
         edited("  C: psum(partial, 'x')", "  r: {repeat: 2, carry: {as: partial}, body: {as: as + 1}}"),
-        "experiment/mine.yaml:17:18  per_device.r.carry\n  'as' is a word of Python's, "
-        "which no expression can use as a name",
+        "experiment/mine.yaml:17:18  per_device.r.carry\n  'as' is a keyword of Python and cannot be a name",
     ),
     "ragged literal init": (
         edited('"arange(16)"', "[[1, 2], [3]]"),
@@ -155,7 +154,7 @@ WITHOUT_JAX = {
     ),
     "YAML that does not parse": (
         edited("shape: [I, J]", "shape: [I, J"),
-        "experiment/mine.yaml:9:56\n  not YAML: expected ',' or ']', but got '}', while parsing a flow sequence",
+        "experiment/mine.yaml:9:56\n  not YAML: expected ',' or ']', to go on in the '[' at 9:14 or close it",
     ),
     "tab": (
         edited("  C: A @ B", "\tC: A @ B"),
@@ -207,7 +206,7 @@ WITHOUT_JAX = {
     ),
     "no mesh": (
         edited("defaults:\n  - override /mesh: x2_y2\n", ""),
-        "configuration  mesh\n  there is no mesh; write mesh: {axes: [x], shape: [4]}, or choose one: mesh=x4",
+        "experiment/mine.yaml  mesh\n  there is no mesh; write mesh: {axes: [x], shape: [4]}, or choose one: mesh=x4",
     ),
     "dtype": (
         edited("spec: [null, x]}", "spec: [null, x], dtype: flaot32}"),
@@ -267,7 +266,7 @@ WITHOUT_JAX = {
     ),
     "another package": (
         edited("_global_", "experiment"),
-        "experiment/mine.yaml:1:1\n  this line of an experiment is: # @package _global_",
+        "experiment/mine.yaml:1:1\n  this line must be: # @package _global_",
     ),
     "the package too late": (
         edited("# @package", "# mine\n# @package"),
@@ -363,7 +362,7 @@ OVERRIDES = {
     ),
     "override that does not parse": (
         ["dims.I=[4"],
-        "command line: dims.I=[4\n  Hydra reads what begins with [ as a list or mapping, and this is none; "
+        "command line: dims.I=[4\n  Hydra reads a value that begins with [ as a list or mapping, and this is not one; "
         "quote the value for Hydra, and the whole for the shell:\n    'dims.I=\"[4\"'\n",
     ),
     "an expression that is not quoted": (
@@ -524,10 +523,10 @@ def test_an_experiment_is_suggested_for_the_name_in_its_source(tmp_path: Path, n
     expect(result, f"command line: +experiment={name}\n  no experiment '{name}'; did you mean {meant}?")
 
 
-def test_an_unknown_name_lists_the_experiments(tmp_path: Path) -> None:
+def test_an_unknown_name_says_where_the_names_are(tmp_path: Path) -> None:
     result = command(tmp_path, "+experiment=zzz")
     assert result.returncode == 2
-    assert "no experiment 'zzz'; there are allreduce_as_scatter_gather, block_matmul, " in result.stderr
+    assert "no experiment 'zzz'; python -m runner list names those there are" in result.stderr
     # A source that several experiments share does not name one of them.
     assert "did you mean" not in command(tmp_path, "+experiment=MinText").stderr
 
@@ -537,6 +536,11 @@ WITH_JAX = {
         edited("  C: A @ B\n", "  C: A[:, :3] @ B\n"),
         "experiment/mine.yaml:13:6  graph.C\n",
         ["float32[4, 3], float32[4, 4]", "    A[:, :3] @ B\n    ^^^^^^^^^^^^"],
+    ),
+    "a power written ^": (
+        edited("  C: A @ B\n", "  C: A @ B ^ 2\n"),
+        "experiment/mine.yaml:13:6  graph.C\n  JAX refuses it: ",
+        ["; '^' is Python's exclusive or: for a power write A @ B ** 2\n"],
     ),
     "output spec longer than the rank": (
         edited("  C: [null, null]", "  C: [null, null, null]"),
@@ -571,7 +575,7 @@ WITH_JAX = {
             "  gathered: all_gather(A, 'x', axis=1, tiled=True)\n  whole: gathered @ all_gather(B, 'x', tiled=True)\n",
         ),
         "experiment/mine.yaml:21:6  outputs.C\n  [null, null] promises the same 'C' on every device along 'x', but in "
-        "per_device it may differ along 'x': JAX knows that the copies are equal with per_device.gathered: "
+        "per_device it may differ along 'x': JAX can infer that the copies are equal with per_device.gathered: "
         "all_gather(A, 'x', axis=1, tiled=True, to='invarying'), per_device.whole: gathered @ "
         "all_gather(B, 'x', tiled=True, to='invarying')\n",
         [],
@@ -579,8 +583,8 @@ WITH_JAX = {
     "copies that JAX cannot know": (
         edited("psum(partial, 'x')", "ppermute(psum(partial, 'x') + 0 * axis_index('x'), 'x', [(0, 1), (1, 0)])"),
         "experiment/mine.yaml:20:6  outputs.C\n  [null, null] promises the same 'C' on every device along 'x', but in "
-        "per_device it may differ along 'x': it is the same there, by the reference, but JAX cannot know it: "
-        "a psum or pmax, or check_vma: false\n",
+        "per_device it may differ along 'x': by the reference it is the same there, but JAX cannot infer it: "
+        "add a psum or pmax, or check_vma: false\n",
         [],
     ),
     "a pinned block that does not fit": (
@@ -636,7 +640,7 @@ def test_a_line_that_nothing_reads_is_a_warning(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stdout + result.stderr
     assert [line for line in result.stdout.splitlines() if line.startswith("warning")] == [
         "warning: nothing reads 'unread' of graph: the compiler removes it",
-        "warning: nothing reads 'lost' of per_device: the compiler removes it, and its psum, which no count has",
+        "warning: nothing reads 'lost' of per_device: the compiler removes it, and its psum, which no check counts",
         "warning: nothing reads 'of' of per_device: the compiler removes it",
         "warning: nothing reads 'r.b' of per_device: the compiler removes it, and its pmax, which no count has",
     ]
@@ -677,8 +681,8 @@ outputs:
 def test_a_carry_that_every_step_gathers_is_a_warning_with_a_remedy(tmp_path: Path) -> None:
     gathered = run(tmp_path, CARRIED, "program=explicit")
     told = (
-        "warning: explicit gathers the carry r.a at every step, since it begins unsharded: "
-        "begin it with a line of its own, and constrain that to [x, null]"
+        "warning: explicit gathers the carry r.a at every step, since it starts unsharded: "
+        "compute its start in a line of its own, and constrain that to [x, null]"
     )
     assert told in gathered.stdout.splitlines()
     assert "all-gather" in gathered.stdout

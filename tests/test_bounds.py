@@ -13,7 +13,7 @@ from runner.layout import Mesh
 from tests.server import command
 
 SWEEP = ("-m", "+experiment=case3_allreduce", "program=auto", "hydra.sweep.dir=sweep")
-WHAT_TO_DO = "sweep over fewer values, or set sweep.most to what you mean"
+WHAT_TO_DO = "sweep over fewer values, or raise sweep.most"
 
 TOO_MANY = {
     "seed=range(0,1000000000)": "this would be 1,000,000,000 points, and sweep.most is 10,000: " + WHAT_TO_DO,
@@ -91,7 +91,7 @@ def test_the_count_of_meshes_is_exact(devices: int, axes: int) -> None:
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("seed=range(10,0)", "this has no value, so that the sweep has no point"),
+        ("seed=range(10,0)", "this has no value, so the sweep has no points"),
         ("seed=interval(0,1)", "an interval is for sweepers that draw from it (hydra/sweeper=…)"),
         ("seed=glob(*)", "glob chooses among the files of a config group"),
         ("seed=range(0,1e300)", "this would be more than 10^18 points, and sweep.most is 10,000"),

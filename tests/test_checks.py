@@ -165,8 +165,8 @@ def test_an_output_that_its_dtype_cannot_hold_proves_nothing() -> None:
     given = context(text.replace("arange(16),", "20,").replace('"arange(16, 32)"', "20"))
     found = value.check(given, run(given))
     assert found.status == "weak"
-    beyond = "C: 32 of 32 elements are beyond its dtype, and were not compared"
-    assert found.reason == f"{beyond}: float8_e4m3fn has no infinity, and NaN in its place"
+    beyond = "C: 32 of 32 elements overflow its dtype and were not compared"
+    assert found.reason == f"{beyond}: float8_e4m3fn has no infinity and holds NaN instead"
 
 
 # sections
@@ -489,7 +489,7 @@ def test_programs_that_agree_on_undecided_elements_are_not_blamed() -> None:
     judged = blame.unblamed(given, values, runs, alike=True)
     assert {verdict.status for verdict in judged.values()} == {"weak"}
     assert judged[Program.AUTO].reason == (
-        "C: 32 of 32 elements match nothing that undecided comparisons would give, but auto and shard_map agree in them"
+        "C: 32 of 32 elements match no value that near ties allow, but auto and shard_map agree in them"
     )
 
 
@@ -543,7 +543,7 @@ def test_sections_are_weak_if_too_many_elements_only_lie_between() -> None:
     found = sections.check(given)
     assert (found.status, found.reason) == (
         "weak",
-        "C: 32 of 32 elements lie between what undecided comparisons would give",
+        "C: 32 of 32 elements lie between the values that near ties allow",
     )
     rounding.alternatives = rounding.alternatives[2:]
     assert sections.check(given).status == "failed"

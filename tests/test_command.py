@@ -76,8 +76,8 @@ WARNINGS = {
     ],
     # The function's own lines, which no program may change.
     "llama_step": [
-        "program explicit is left out: graph.loss, new_embed, new_layers_attention_k, …: JAX's sharding types ask for "
-        "a change inside of llama.step, which no program can make. llama.py:91 x, _ = jax.lax.scan(layer, "
+        "program explicit is left out: graph.loss, new_embed, new_layers_attention_k, …: JAX's sharding types need a "
+        "change inside llama.step, which no program can make. llama.py:91 x, _ = jax.lax.scan(layer, "
         'params["embed"][tokens], params[…: JAX refuses it: A single NamedSharding spec specification can map every '
         "mesh axis to at most one positional dimension, but P('data', None, 'data') has duplicate entries for `data`",
         "program vmap is left out: llama.step_of_shard takes the derivative of a collective, which is another one "

@@ -251,7 +251,7 @@ def test_two_goldens_are_compared_series_by_series(capsys: pytest.CaptureFixture
     assert said(capsys, "a/case.json", "b/case.json", "--series", "jax 0.10", status=0) == ["case: the same"]
 
 
-ALONE = "with one golden alone it takes two series, which are compared"
+ALONE = "with one golden, give two series to compare"
 NOT_JSON = "not JSON: Expecting value; restore the file, or delete it and run pytest --update-golden"
 BROKEN = "not JSON: Expecting value: line 1 column 1 (char 0)"
 

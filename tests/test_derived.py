@@ -111,7 +111,7 @@ def test_a_wrongly_derived_line_is_noticed(tmp_path: Path) -> None:
     context = Context(experiment, data.make(experiment, tmp_path), types.outputs, types.floats, None, None)
     derived = replace(wrong, per_device=wrong.per_device[1:])
     found = derivation.check(context, derived, {})
-    assert found == Judged(status="failed", reason="the lines of derived are not graph's in out")
+    assert found == Judged(status="failed", reason="derived computes something else than graph in out")
 
 
 def test_collectives_are_written_where_the_plan_puts_them() -> None:

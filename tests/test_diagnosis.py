@@ -206,7 +206,7 @@ def test_a_value_with_scattered_errors_has_no_factor() -> None:
 def test_a_mistake_that_no_single_edit_mends_is_not_found() -> None:
     given = context("A @ B", {"half": "tanh(A) @ sin(B)", "C": "psum(half, 'y')"})
     assert diagnosis.diagnose(given) == [
-        "no single edit of per_device was found that computes the graph",
+        "no single edit of per_device was found that makes it equal the graph",
         "per_device.half: the first line whose values match no value of graph, neither as blocks nor as partial sums",
     ]
 
@@ -234,7 +234,7 @@ def test_the_search_ends_in_time_and_says_so(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(diagnosis.Trial, "mends", lambda *_: pytest.fail("an edit was tried"))
     given = context("A @ B", {"C": "psum(A @ B, 'x') + 1"})
     assert diagnosis.diagnose(given, seconds=0.0) == [
-        "no single edit of per_device was found within 0 s that computes the graph",
+        "no single edit of per_device was found within 0 s that makes it equal the graph",
         "per_device.C: the first line whose values match no value of graph, neither as blocks nor as partial sums",
     ]
 
@@ -284,7 +284,7 @@ def test_edits_that_the_reader_refuses_are_not_proposed() -> None:
     """`half` is a line of the graph alone; the missing scale can be written with the available lines."""
     given = consulted({"half": "sum(R)", "C": "A @ B * half"}, {"C": "psum(A @ B, 'x')"})
     told = diagnosis.diagnose(given, lambda _: None)[0]
-    assert told == "no single edit of per_device was found that computes the graph"
+    assert told == "no single edit of per_device was found that makes it equal the graph"
 
 
 def test_edits_that_jax_refuses_are_not_proposed() -> None:

@@ -110,8 +110,18 @@ def excused(line: str) -> str | None:
 
 RUN = [each for each in COMMANDS if excused(each.line) is None]
 
-RUNS = {"outputs/mine/2026-11-21_01-30-43-685693": "8", "outputs/mine/2026-11-22_09-12-01-120034": "16"}
-"""The runs that pages compare, and the size of each."""
+RUNS = {
+    "outputs/mine/2026-11-21_01-30-43-685693": (),
+    "outputs/mine/2026-11-22_09-12-01-120034": ("arrays.B.spec=[null,y]",),
+}
+"""The runs that pages compare, and the overrides of each."""
+
+SHORTER = {
+    "python -m benchmarks.fuzz --seconds 600": "python -m benchmarks.fuzz --seconds 5",
+    "python -m benchmarks.derived --out": "python -m benchmarks.derived --count 3 --out",
+    "python -m benchmarks.derived_bytes": "python -m benchmarks.derived_bytes case3_allreduce fsdp",
+}
+"""The commands that take minutes, by their beginnings, and what runs instead: a few of the same cases."""
 
 SWEEP = "outputs/case3_allreduce/2026-01-31_12-00-00-000000"
 
@@ -140,9 +150,15 @@ def run(folder: Path, line: str) -> Done:
         at = "hydra.sweep.dir=" + SWEEP
         command(folder, "-m", "+experiment=case3_allreduce", "dims.K=8,16", "program=auto", at, limit=600)
         line = line.replace("FOLDER…", SWEEP)
-    for each, size in RUNS.items():
+    for each, overrides in RUNS.items():
         if each in line:
-            command(folder, "+experiment=case3_allreduce", f"dims.K={size}", f"hydra.run.dir={each}", limit=600)
+            mine = ("--config-dir", "my_conf", "+experiment=mine", "program=constraint", "expect=null")
+            command(folder, *mine, *overrides, f"hydra.run.dir={each}", limit=600)
+    if line.startswith("make "):
+        line = recipe(line.removeprefix("make "))
+    for long, short in SHORTER.items():
+        if line.startswith(long):
+            line = short + line.removeprefix(long)
     if re.search(r"runner[. ]runs", line):
         command(folder, "+experiment=case3_allreduce", "program=auto", limit=600)
     words = shlex.split(line.replace(" FOLDER", " build"))
@@ -159,6 +175,13 @@ def run(folder: Path, line: str) -> Done:
     return command(folder, *words[3:], module=words[2], limit=600)
 
 
+def recipe(target: str) -> str:
+    """Return the command of a target of the Makefile, whose virtual environment is not made."""
+    made = ["-o", ".venv/.tests", "-o", ".venv/.installed"]
+    told = subprocess.run(["make", "-n", *made, target], cwd=ROOT, capture_output=True, text=True, check=True)
+    return told.stdout.strip().splitlines()[-1].replace(".venv/bin/python", "python")
+
+
 def _sampled(number: int, line: str) -> bool:
     """Return whether a command without output runs in every session; those that need their own processes are slow."""
     return number % SAMPLE == 0 and not any(word in line for word in _OF_ITS_OWN)
@@ -169,7 +192,9 @@ def test_every_command_is_run_or_listed_as_not_run() -> None:
     assert len(RUN) >= 20
     stale = [beginning for beginning in NOT_RUN if not any(each.line.startswith(beginning) for each in COMMANDS)]
     assert stale == []
-    assert all(each.line.startswith(("python -m ", "pytest ")) for each in RUN)
+    assert all(each.line.startswith(("python -m ", "pytest ", "make ")) for each in RUN)
+    stale = [long for long in SHORTER if not any(each.line.startswith(long) for each in RUN)]
+    assert stale == []
 
 
 @pytest.mark.parametrize(

@@ -227,8 +227,8 @@ def test_collectives_add_up_over_executions_and_overlap_with_computation() -> No
 
 def test_unknown_communication_is_reported() -> None:
     sent = collective(kind="send", groups=[[0, 1]], bytes_in=None, bytes_out=None)
-    assert made([], sent).unknown == [f"what {sent.instruction} takes is not known"]
-    assert estimate(V5E, MESH, ModuleWork(), None).unknown == ["what it communicates could not be read"]
+    assert made([], sent).unknown == [f"the time of {sent.instruction} is not known"]
+    assert estimate(V5E, MESH, ModuleWork(), None).unknown == ["its collectives could not be read"]
 
 
 def test_a_ragged_collective_takes_at_least_its_latency() -> None:
@@ -238,7 +238,7 @@ def test_a_ragged_collective_takes_at_least_its_latency() -> None:
     assert [one.seconds for one in found.collectives] == [one.seconds for one in dense.collectives]
     assert found.collectives[0].bound == "latency"
     name = found.collectives[0].instruction
-    assert found.unknown == [f"how much {name} sends is known when it runs: it takes its latency at least"]
+    assert found.unknown == [f"how much {name} sends is known only when it runs: its latency is counted"]
 
 
 def test_a_program_that_needs_more_memory_than_there_is_does_not_fit() -> None:

@@ -180,7 +180,7 @@ def test_the_closest_program_or_platform_counts(scoped, on, expected):
         (
             "{collectives: {all-reduce: 1}, no_collectives: true}",
             "no_collectives",
-            "expect.collectives says otherwise for program auto",
+            "expect.collectives contradicts it for program auto",
         ),
         ("max_bytes_per_device: 1 MB", "max_bytes_per_device", "not a Python expression: invalid syntax"),
         ("max_memory_bytes: -5", "max_memory_bytes", "-5 is not a number of bytes"),
@@ -308,8 +308,8 @@ def test_no_collectives():
     assert verdicts("no_collectives: false", collective()) == {}
 
 
-MISSING = ["g calls NcclAllGather, which is not known to stay on its device", "1 line of the module could not be read"]
-IN_PART = "what could be read of the compiled module is as expected, but it may communicate more than that"
+MISSING = ["g calls NcclAllGather, which may communicate", "1 line of the module could not be read"]
+IN_PART = "the collectives that could be read are as expected, but others may be missing"
 
 
 @pytest.mark.parametrize(
@@ -357,7 +357,7 @@ def test_a_library_call_that_may_communicate_fails_no_collectives(given, target,
     (found,) = verdicts(given, *module.entries, **read).values()
     assert found["status"] == status
     if status == "failed":
-        assert found["details"] == [f"c calls {target}, which is not known to stay on its device"]
+        assert found["details"] == [f"c calls {target}, which may communicate"]
 
 
 def test_a_certain_violation_is_reported_before_unreadable_parts():
@@ -443,7 +443,7 @@ def test_bytes_of_an_unknown_count_fail():
     found = verdicts("max_bytes_per_device: 1000", collective(), collective(node="D", count=None))
     assert found["max_bytes_per_device"] == {
         "status": "failed",
-        "reason": "how much is communicated is not known, since these run an unknown number of times",
+        "reason": "the bytes sent are not known: these run an unknown number of times",
         "details": ["an unknown number of × all-reduce of D over x: a device sends 64 B"],
     }
 
@@ -452,7 +452,7 @@ def test_bytes_of_an_unknown_size_fail():
     found = verdicts("max_bytes_per_device: 1000", collective(), collective(node="D", bytes_out=None, bytes=None))
     assert found["max_bytes_per_device"] == {
         "status": "failed",
-        "reason": "how much is communicated is not known, since what is sent for these is not",
+        "reason": "the bytes sent are not known: the bytes of these are not",
         "details": ["1 × all-reduce of D over x: a device sends an unknown number of bytes"],
     }
 
@@ -536,7 +536,7 @@ def test_expected_overlaps_pass():
             [behind("D"), behind(count=2), replace(behind(), overlapped=None)],
             [
                 "2 × all-reduce of C over x: a device sends 64 B: nothing is computed meanwhile",
-                "1 × all-reduce of C over x: a device sends 64 B: what overlaps with it is not known",
+                "1 × all-reduce of C over x: a device sends 64 B: the computation that overlaps with it is not known",
             ],
         ),
         ("overlapped", [behind("C", node="D")], ["C has no collective"]),
@@ -562,7 +562,7 @@ def test_expected_overlaps_pass():
         (
             "not_overlapped",
             [replace(behind(), overlapped=None)],
-            ["1 × all-reduce of C over x: a device sends 64 B: what overlaps with it is not known"],
+            ["1 × all-reduce of C over x: a device sends 64 B: the computation that overlaps with it is not known"],
         ),
         ("not_overlapped", [], ["C has no collective"]),
     ],

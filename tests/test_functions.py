@@ -91,7 +91,11 @@ def test_a_scan_by_a_function_is_the_recurrence(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ("after(p, q):", "after(p, q, r=1):", "what combines two values has two parameters; after(p, q, r=1) has 3"),
+        (
+            "after(p, q):",
+            "after(p, q, r=1):",
+            "a function that combines two values has two parameters; after(p, q, r=1) has 3",
+        ),
         (
             "slope: p[0]",
             "slope: scanned(p[0], q[0], 1)",
@@ -200,7 +204,7 @@ def test_a_function_that_combines_two_values_reads_no_array(tmp_path: Path, monk
         '{graph: "map(f, A)", per_device: "map(f, A, length=2)"}', "associative_scan(both_, A, axis=1)"
     )
     said = refusal(experiment, text, tmp_path / "e.yaml")
-    assert "  what combines two values reads nothing else; 'both_' reads 'W'\n" in said
+    assert "  a function that combines two values reads nothing else; 'both_' reads 'W'\n" in said
 
 
 def test_a_function_may_have_the_name_of_the_experiment() -> None:
@@ -292,7 +296,7 @@ FAULTS = {
     ),
     "another number of results": (
         ("n: rms(h, whole(g, 'y'))", "n, m, k: pair(h, h)"),
-        "e.yaml:8:15  functions.pair(a, b)\n  it gives 2 values, and 3 names are before the call\n"
+        "e.yaml:8:15  functions.pair(a, b)\n  it gives 2 values for 3 names\n"
         "    (a * b, a + b)\n    ^^^^^^^^^^^^^^\n  called in both.n, m, k (e.yaml:16:12)",
     ),
     "a name twice": (("n: rms(", "n, n: rms("), "e.yaml:16:9  both.n, n\n  'n' appears twice"),
@@ -319,12 +323,12 @@ FAULTS = {
     ),
     "no parameters": (
         ("pair(a, b)", "pair"),
-        "e.yaml:8:9  functions.pair\n  the function 'pair' does not say what it is of; "
-        "write NAME(x, y): EXPRESSION, or NAME: {of: [x, y], result: EXPRESSION}",
+        "e.yaml:8:9  functions.pair\n  the function 'pair' has no parameters; write NAME(x, y): EXPRESSION, or NAME: "
+        "{of: [x, y], result: EXPRESSION}",
     ),
     "no result": (
         ("result: inner + 1", "rseult: inner + 1"),
-        "e.yaml:9:3  functions.deep(x)\n  the function 'deep' has no 'result': the line that says what it gives",
+        "e.yaml:9:3  functions.deep(x)\n  the function 'deep' has no 'result', the line with its value",
     ),
     "a line with the name of a parameter": (
         ("inner: rms(x, x)", "x: rms(x, x)"),
@@ -342,7 +346,7 @@ FAULTS = {
     "a difference in one section": (
         ("both:\n  n: rms(h, whole(g, 'y'))", "graph:\n  n: {graph: h, per_device: h}"),
         "e.yaml:16:3  graph.n\n"
-        "  a line of one section cannot differ between the sections; those that do stand in 'both'",
+        "  a line of one section cannot differ between the sections; lines that do belong in 'both'",
     ),
     "a line that both have already": (
         ("outputs:", "graph: {n: h}\noutputs:"),
@@ -362,7 +366,7 @@ def test_invalid_input_is_refused_with_a_message(name: str, tmp_path: Path, monk
     ("old", "new", "message"),
     [
         ("x * rsqrt(", "reshape(x, (3,)) * rsqrt(", "  called in both.n (e.yaml:16:6)"),
-        ("n: rms(h, whole(g, 'y'))", "n, m: split(h, 4)", "  it gives 4 values, and 2 names stand before it"),
+        ("n: rms(h, whole(g, 'y'))", "n, m: split(h, 4)", "  it gives 4 values for 2 names"),
     ],
 )
 def test_a_refusal_of_jax_names_the_line(

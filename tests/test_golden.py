@@ -255,8 +255,8 @@ SHARDED = {"C": output(spec=Spec.of(["x", None]), shard_shape=[2, 4])}
         (
             program(collective(inserted=True, between={"from": ["C"], "to": ["C"]})),
             program(collective(inserted=True, between={"from": ["C"], "to": []})),
-            ["all-reduce of C over x changed in constraint: stands between C and no line that the module names, "
-             "before between C and C"],
+            ["all-reduce of C over x changed in constraint: is between C and no line that the module names, "
+             "was between C and C"],
         ),
         (
             program(collective("all-gather", inserted=True, between={"from": ["w"], "to": ["C"]})),
@@ -606,7 +606,7 @@ CAME = "all-reduce of C over x appeared in auto: +64 B sent per device"
         (
             pin(one(inserted=True, asynchronous=True, overlapped=["D"])),
             pin(one()),
-            ["all-reduce of C over x changed in auto: the program asks for it now, synchronous now, "
+            ["all-reduce of C over x changed in auto: the program calls it now, synchronous now, "
              "overlapped with D → none"],
         ),
         (
@@ -640,8 +640,8 @@ CAME = "all-reduce of C over x appeared in auto: +64 B sent per device"
         (
             pin(one(inserted=True, between={"from": ["B", "C"], "to": []})),
             pin(one(inserted=True, between={"from": ["C", "B"], "to": []})),
-            ["all-reduce of B for C over x changed in auto: stands between C and B and no line that the module names, "
-             "before between B and C and no line that the module names"],
+            ["all-reduce of B for C over x changed in auto: is between C and B and no line that the module names, "
+             "was between B and C and no line that the module names"],
         ),
         (
             pin(one(bytes_sent=64)),

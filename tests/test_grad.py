@@ -458,10 +458,10 @@ def test_a_per_device_with_another_gradient_is_distinguished_from_a_fault_of_jax
     for program in ("shard_map", "vmap"):
         output = outcome.checks[program].value.outputs["grad.w"]
         assert (output.oracle, output.status) == ("per_device", "passed")
-    assert outcome.failures() == ["sections: the derivative of per_device's scalar is another than graph's: grad.w"]
+    assert outcome.failures() == ["sections: the derivative of per_device's scalar differs from graph's: grad.w"]
     told = outcome.checks["shard_map"].gradient
     assert told.oracle["per_device"].startswith("central differences of the SPMD interpreter's scalar")
-    assert told.note == "per_device's scalar has another derivative than graph's in grad.w"
+    assert told.note == "the derivative of per_device's scalar differs from graph's in grad.w"
 
 
 @functools.cache
@@ -663,7 +663,7 @@ def test_a_per_device_programs_verdict_has_both_oracles(program):
         **BOTH,
         "directions": 3,
         "rtol": 1e-6,
-        "note": "per_device's scalar has another derivative than graph's in grad.w and grad.b",
+        "note": "the derivative of per_device's scalar differs from graph's in grad.w and grad.b",
     }
 
 
@@ -740,11 +740,11 @@ GOOD = LEAST_SQUARES % LAYOUTS["data parallel"]
         ),
         (
             {"graph": {"loss": "x @ w"}, "per_device": {}},
-            "grad.of: 'loss' of graph is float32[8, 6]; a gradient is of one number: take its sum",
+            "grad.of: 'loss' of graph is float32[8, 6]; a gradient needs a scalar: take its sum",
         ),
         (
             {"graph": {"loss": "argmax(x @ w)"}, "per_device": {}},
-            "grad.of: 'loss' of graph is int32; a gradient is of a floating-point number",
+            "grad.of: 'loss' of graph is int32; a gradient needs a floating-point scalar",
         ),
         (
             {"graph": {"grad": "x @ w", "loss": "sum(grad)"}, "per_device": {}},
@@ -763,7 +763,7 @@ def test_a_mistake_in_grad_gets_a_message(changes, expected):
 
 def test_an_integer_has_no_gradient():
     text = GOOD.replace("w: {", "w: {dtype: int32, init: ones, ")
-    assert message(text) == "grad.wrt[0]: 'w' is int32; a gradient is with respect to an array of floats"
+    assert message(text) == "grad.wrt[0]: 'w' is int32; a gradient is taken with respect to a floating-point array"
 
 
 # The programs.

@@ -264,7 +264,7 @@ def test_values_inside_a_users_function_are_refused_as_outputs(key: str) -> None
         harness.read(config)
     assert refused.value.fault.key == (key, "loss_logits")
     assert refused.value.fault.message == (
-        f"'loss_logits' is a value inside of transformer.loss ({place(LOGITS)}), which no program can reach; "
+        f"'loss_logits' is a value inside transformer.loss ({place(LOGITS)}), which no program can reach; "
         f"{how}, or name what the call gives: 'loss'"
     )
 
@@ -272,7 +272,7 @@ def test_values_inside_a_users_function_are_refused_as_outputs(key: str) -> None
 def test_explicit_says_which_line_of_the_users_its_types_refuse(tmp_path: Path) -> None:
     record = examined(imported.definition(TEXT, LOSS) | {"program": "all"}, tmp_path)
     assert record.not_supported["explicit"].startswith(
-        "graph.loss: JAX's sharding types ask for a change inside of transformer.loss, which no program can make. "
+        "graph.loss: JAX's sharding types need a change inside transformer.loss, which no program can make. "
         f"{place(OUT)}: JAX refuses it: Contracting dimensions are sharded"
     )
 

@@ -663,13 +663,13 @@ OTHERS = (
 REFUSED = {
     doubled: f"a Python callback '<lambda>' cannot be read: {NAMED}",
     kernel: f"a Pallas kernel 'doubling' cannot be read: {NAMED}",
-    counting: "a while_loop of 2,000,000 steps, which the oracle would interpret one by one, and 1,000,000 are the "
-    "most: take fewer, or name a reference for a jitted function that has it",
+    counting: "a while_loop of 2,000,000 steps, which the oracle would interpret one by one; the limit is 1,000,000: "
+    "take fewer, or name a reference for a jitted function that contains it",
     of_another_key: f"a random key of 'rbg': {OTHERS}",
     of_another_default: f"a random key of 'unsafe_rbg': {OTHERS}",
     gamma: "'random_gamma' is drawn by JAX's own loop for each element, which the oracle does not repeat: draw outside "
     "and pass the numbers as an argument, or name a reference for a function with jit that draws",
-    applied: "'scatter' with a function of its own, as x.at[index].apply has: set its results, x.at[i].set(f(x[i]))",
+    applied: "'scatter' with a function, as in x.at[index].apply: set its results, x.at[i].set(f(x[i]))",
 }
 
 
@@ -708,17 +708,17 @@ UNFIT = {
     ),
     "give what is wanted": (
         lambda x: jax.jit(written._safe_sqrt)(x), {"_safe_sqrt": lambda x: x[0]},
-        "the reference of '_safe_sqrt' gives float32[3], in the place of float32[3, 3]",
+        "the reference of '_safe_sqrt' gives float32[3] instead of float32[3, 3]",
     ),
     "be differentiated": (
         jax.grad(lambda x: SUM(x, SQUARE).sum()), {"<lambda>": lambda x, w: x @ w},
-        "'<lambda>' is differentiated or mapped here, and its reference says what it computes as it is: name a "
-        "reference for a function that does so inside, with jit",
+        "'<lambda>' is differentiated or mapped here, and its reference is only for the function itself: name a "
+        "reference for a jitted function that contains the derivative or the map",
     ),
     "be mapped": (
         jax.vmap(kernel), {"doubling": lambda x: 2 * x},
-        "'doubling' is mapped by vmap here, and its reference says what it computes as it is: name a reference for a "
-        "function that maps it inside, with jit",
+        "'doubling' is mapped by vmap here, and its reference is only for the function itself: name a reference for a "
+        "jitted function that contains the vmap",
     ),
 }  # fmt: skip
 

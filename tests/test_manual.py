@@ -226,7 +226,7 @@ REFUSED = {
     "an axis twice": (changed("manual: [y]", "manual: [y, y]"), "2:13  manual[1]\n  the mesh axis 'y' appears twice"),
     "no axis": (
         changed("manual: [y]", "manual: []"),
-        "2:9  manual\n  per_device is manual over one mesh axis at least; the mesh has x, y, z",
+        "2:9  manual\n  per_device is manual over at least one mesh axis; the mesh has x, y, z",
     ),
     "a collective over an automatic axis": (
         changed("pmean(mean(s), 'y')", "pmean(mean(s), ('y', 'z'))"),
@@ -241,7 +241,8 @@ REFUSED = {
     "a constraint on a block over a manual axis": (
         changed("u: [x, z]", "u: [x, y]"),
         "26:10  constraints.u[1]\n"
-        "  'u' is in per_device alone, which is manual over 'y': its values are blocks, laid out over x, z",
+        "  'u' is only in per_device, which is manual over 'y': its values are blocks, and can be sharded over x, z "
+        "only",
     ),
     "an array whose parts are no blocks": (
         changed("spec: [[y, x], z]", "spec: [[x, y], z]"),

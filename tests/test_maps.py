@@ -73,15 +73,15 @@ def test_explicit_types_a_map(tmp_path: Path) -> None:
 BAD = {
     "map(one)": "map takes a function and an array",
     "map(one, xs, batch_size=2)": "map takes a function and an array",
-    "map(tanh, xs)": "what is mapped is a function of the experiment's own, or a lambda",
-    "map(ones, xs)": "what is mapped is a function of the experiment's own, or a lambda",
-    "map(lambda a, b: a, xs)": "what is mapped takes a slice",
+    "map(tanh, xs)": "map takes a function of the experiment, or a lambda",
+    "map(ones, xs)": "map takes a function of the experiment, or a lambda",
+    "map(lambda a, b: a, xs)": "the mapped function takes one slice",
     "map(one, xs * 2)": "give it: map(f, xs, length=N)",
     "map(one, xs * 2, length=sum(w))": "a size is made of integers, dims",
     "map(block, xs)": "missing a required argument: 'w'",
     "map(one, nothing)": "no array, dim or earlier name 'nothing'",
     "map(lambda row: row @ q, xs)": "no array, dim or earlier name 'q'",
-    "associative_scan(lambda a, b: map(one, a), xs)": "'map' cannot stand in a function that combines two values",
+    "associative_scan(lambda a, b: map(one, a), xs)": "'map' cannot be used in a function that combines two values",
 }
 
 

@@ -86,7 +86,13 @@ def test_a_shipped_file_is_chosen_by_its_name(here: Path) -> None:
         ("qqqq", "no experiment 'qqqq'; python -m runner list names those there are"),
         ("case3_allreduce,qqqq", "no experiment 'qqqq'; python -m runner list names those there are"),
         ("nosuch.yaml", "there is no such file"),
-        ("conf.yaml", "this is not a file"),
+        ("mi.yaml", "there is no such file; did you mean 'my.yaml'?"),
+        (
+            "case3_allreduce.yaml",
+            "there is no such file; write case3_allreduce for the experiment of that name that comes with Shardproof",
+        ),
+        ("init", "no experiment 'init'; python -m runner list names those there are"),
+        ("conf.yaml", "this is a folder, not a file"),
         ("my.yml", "the file of an experiment ends in .yaml: rename it"),
         (
             "case3_allreduce fsdp",
@@ -105,15 +111,25 @@ def test_a_word_that_names_no_experiment_is_one_message(here: Path, typed: str, 
 @pytest.mark.parametrize(
     ("typed", "message"),
     [
-        ("case3_allreduce dims.J", "dims.J\n  'dims.J' is a key, whose value is missing: write dims.J=…"),
-        ("case3_allreduce trace", "trace\n  'trace' is a key, whose value is missing: write trace=true"),
+        ("case3_allreduce dims.J", "dims.J\n  'dims.J' is a key without its value: write dims.J=…"),
+        ("case3_allreduce trace", "trace\n  'trace' is a key without its value: write trace=true"),
         (
             "sweep my.yaml",
             "sweep\n  there is no subcommand 'sweep': "
             "python -m runner -m NAME KEY=A,B runs every combination of the values",
         ),
         ("diff A B", "diff\n  there is no subcommand 'diff': python -m runner compare A B says what differs"),
-        ("-m case3_allreduce dims.J=4, 8", "dims.J=4, 8\n  a space after the comma: write dims.J=4,8"),
+        *(
+            (f"case3_allreduce {typed}", f"{typed}\n  the shell splits this at its spaces; write {whole}")
+            for typed, whole in {
+                "dims.J=4, 8": "dims.J=4,8",
+                "dims.J = 8": "dims.J=8",
+                "dims.J= 8": "dims.J=8",
+                "dims.J =8": "dims.J=8",
+                "graph.C=A @ B": "'graph.C=A @ B'",
+                "arrays.A.spec=[x, null]": "'arrays.A.spec=[x, null]'",
+            }.items()
+        ),
     ],
 )
 def test_a_word_that_is_a_key_or_a_value_names_no_experiment(here: Path, typed: str, message: str) -> None:
@@ -139,6 +155,13 @@ def test_a_fault_in_a_file_given_by_path_has_its_place(here: Path) -> None:
         2,
         "my.yaml:1:1\n  an experiment begins with the line: # @package _global_\n",
     )
+
+
+def test_a_folder_called_like_a_key_is_no_config_group(here: Path) -> None:
+    (here / "outputs").mkdir()
+    ran = command(here, "my.yaml", *ROW, "outputs=null", "hydra.run.dir=run")
+    assert ran.returncode == 2
+    assert ran.stderr.startswith("command line: outputs=null  outputs\n  the experiment has no outputs; write")
 
 
 def test_an_experiment_without_a_name_has_its_files(here: Path) -> None:

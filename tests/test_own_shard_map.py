@@ -313,7 +313,7 @@ def test_collectives_are_those_of_the_lines_inside_and_the_verdict_says_what_it_
     assert program.checks.value is not None
     note = program.checks.value.note
     assert note is not None
-    assert "not that its collectives are what was meant" in note
+    assert "whether its collectives are right is not checked" in note
     assert "reference=" in note
 
 

@@ -547,8 +547,23 @@ def test_the_answer_is_given_for_each_size() -> None:
         ("mesh=a", "dims.I=16"), ("mesh=b", "dims.I=16"), ("mesh=b", "dims.I=2"), ("mesh=a", "dims.I=2")
     )
     text = Page(sweep.page("mine", found)).text
-    assert "For each size of dims.I and by each measure the least, of what passed every check." in text
+    assert "For each size of dims.I the best by each measure, of the points that passed every check." in text
     assert "dims.I=2 300 B auto mesh=b the most 400 B dims.I=16 100 B auto mesh=a the most 200 B" in text
+
+
+def test_runs_of_several_experiments_are_no_sweep_and_compare_no_bytes() -> None:
+    records = [
+        evidence.record(
+            {"auto": evidence.program(bytes_sent=sent)}, experiment=name, overrides=[f"mesh={mesh}", f"dims.I={size}"]
+        )
+        for name, mesh, size, sent in (("mine", "a", 2, 100.0), ("yours", "b", 4, 200.0))
+    ]
+    points = [measured.MeasuredPoint(str(k), each, each.overrides, None) for k, each in enumerate(records)]
+    text = Page(sweep.page("mine, yours", measured.gather(points))).text
+    assert "Shardproof runs mine, yours" in text
+    assert "they differ in mesh, dims.I" in text
+    assert "Only one layout passed at each size, so there is none to choose." in text
+    assert "Layouts by bytes" not in text
 
 
 def measured_points(*of: tuple[str, dict[str, Any]]) -> measured.MeasuredSweep:

@@ -473,7 +473,7 @@ def test_the_gradient_of_a_product_is_computed_in_the_layout_of_its_weight() -> 
 def test_a_limit_that_no_plan_meets_names_the_least_that_would() -> None:
     with pytest.raises(NoPlan) as error:
         planned(mlp(8, {"model": 4}, x=[], plan={"memory": 1000}))
-    assert "arrays and outputs take 1536 bytes of a device at least" in str(error.value)
+    assert "arrays and outputs need at least 1536 bytes of a device" in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -639,7 +639,7 @@ REFUSED = {
     ),
     "too little memory": (
         mlp(8, {"model": 4}, x=[], plan={"memory": "1 kB"}),
-        "no layout fits: arrays and outputs take 1536 bytes of a device at least",
+        "no layout fits: arrays and outputs need at least 1536 bytes of a device",
     ),
     "blocks that are written by hand": (
         mlp(8, {"model": 4}) | {"per_device": {"y": "x @ w1 @ w2"}},
@@ -744,7 +744,7 @@ def test_handwritten_layouts_are_compared_with_the_plan(tmp_path: Path) -> None:
         ("arrays: {x: [], w1: [null, model]}", "has no layout for arrays.w2.spec, which is auto in the experiment"),
         ("arrays: {y: []}", "hand.yaml: the experiment has no array 'y'"),
         ("arrays: {x: model}", "hand.yaml: arrays.x: 'model' is not a PartitionSpec; it is a list such as [x, null]"),
-        ("mesh: {}", "hand.yaml is not a file of layouts; that maps names to specs, below arrays, constraints"),
+        ("mesh: {}", "hand.yaml is not a file of layouts, which maps names to specs below arrays, constraints"),
     ],
 )
 def test_a_fault_in_a_competitors_file_is_one_message(written: str, message: str, tmp_path: Path) -> None:
@@ -772,7 +772,7 @@ def test_a_memory_limit_holds_for_the_compiled_program(tmp_path: Path) -> None:
     written = json.loads((tmp_path / "tight" / "plan.json").read_text(encoding="utf-8"))
     assert written["lowered"][0]["needed"] == needed
     assert written["tried"][0]["programs"][0]["memory_bytes"] <= limit
-    assert "planned again, with this at most" in done.stdout
+    assert "so the plan was made again with a limit of" in done.stdout
 
 
 def test_a_limit_that_no_candidate_meets_names_the_least_that_was_compiled(tmp_path: Path) -> None:
@@ -782,7 +782,7 @@ def test_a_limit_that_no_candidate_meets_names_the_least_that_was_compiled(tmp_p
     assert done.returncode == 1, done.stdout + done.stderr
     tried = json.loads((tmp_path / "run" / "plan.json").read_text(encoding="utf-8"))["tried"]
     needed = min(program["memory_bytes"] for one in tried for program in one["programs"])
-    assert f"as compiled nothing is within the limit of {bytes_text(round(least + 1))}: " in done.stdout
+    assert f"no compiled layout fits the limit of {bytes_text(round(least + 1))}: " in done.stdout
     assert f"the least that was found needs {bytes_text(needed)}" in done.stdout
 
 

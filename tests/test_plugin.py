@@ -317,6 +317,17 @@ def test_experiments_on_the_command_line_run_alone_and_in_addopts_by_default(
     assert "mine.yaml" in below
 
 
+@pytest.mark.parametrize(("named", "status"), [("loose", 5), ("loose/mine.yaml", 4)])
+def test_an_experiment_outside_a_folder_experiment_is_not_passed_over_silently(
+    project: Project, named: str, status: int
+) -> None:
+    project.write("loose/mine.yaml", MINE)
+    assert (
+        "loose/mine.yaml is not in a folder called experiment, so it is not collected: move it to "
+        "loose/experiment/mine.yaml, or run it with python -m runner loose/mine.yaml"
+    ) in project.pytest(named, status=status)
+
+
 def test_collecting_imports_no_jax(project: Project) -> None:
     project.write(
         "conftest.py",

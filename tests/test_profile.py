@@ -287,7 +287,7 @@ ENTRY %main (A: f32[8], k0: s32[]) -> f32[2] {
 """  # noqa: E501
     found = read_profile(event("scatter", 0, 10), module=module)
     assert nanoseconds(found) == {"reduce": 10, "unattributed": 0}
-    assert found.unknown == ["the time of reduce is also that of other, computed in the same fusion"]
+    assert found.unknown == ["the time of reduce includes other, computed in the same fusion"]
 
 
 # Recorded profiles. The planes of GPUs and TPUs are synthetic: made with XLA's names of lines and events, not recorded.
@@ -354,7 +354,7 @@ def test_a_missing_end_event_is_reported() -> None:
     thread = [on_cpu("a", 10, 20, 1, 0, 1), made("end: a", 29, 0.2, _c=1), on_cpu("b", 30, 5, 1, 0, 2)]
     recorded = planes.read([Plane("/host:CPU", [Line("tf_XLAEigen/2", thread)])])
     assert [one.done for one in recorded.events] == [30, 35]
-    assert recorded.unknown == ("the trace does not say when 1 of 2 events were done",)
+    assert recorded.unknown == ("the trace does not say when 1 of 2 events ended",)
 
 
 def test_a_gpu_executes_on_streams_synthetic() -> None:
@@ -398,7 +398,7 @@ def test_a_tpu_names_events_by_the_text_of_their_instructions_synthetic() -> Non
         (3, 0, "permute", "jit_f"),
         (3, 1, "sum", "jit_f"),
     ]
-    assert recorded.unknown == ("what /device:TPU:0 SparseCore 1 did is not read",)
+    assert recorded.unknown == ("the events of /device:TPU:0 SparseCore 1 were not read",)
     assert own_times(recorded.events, {}) == [50, 30, 30]
 
 

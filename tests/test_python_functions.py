@@ -502,7 +502,7 @@ WITH_SPECS = {"params": {"tree": "mine.init(key(0), 4)", "specs": "mine.fewer_sp
         (
             LINE | {"graph": {"y": "mine.outer(x)"}, "references": {"flash": "mine.scaled"}},
             "references.flash",
-            "nothing calls 'flash'; what is called is inner and mine.outer",
+            "nothing calls 'flash'; the functions called are inner and mine.outer",
         ),
         (
             LINE | {"graph": {"y": "mine.outer(x)"}, "references": {"inner": "mine"}},
@@ -533,8 +533,8 @@ WITH_SPECS = {"params": {"tree": "mine.init(key(0), 4)", "specs": "mine.fewer_sp
         (
             LINE | {"functions": {"f(a)": "mine.scaled(a)"}, "graph": {"y": "map(f, x)"}},
             "graph.y",
-            "'f' calls Python, which is read at the types of its arguments: where a function is expected write a "
-            "lambda that calls it with lines, as lambda: f(x); for map call jax.lax.map in Python",
+            "'f' calls Python, and is traced with the types of its arguments: where a function is expected, write a "
+            "lambda that calls it with lines, such as lambda: f(x); for map, call jax.lax.map in Python",
         ),
         (
             LINE | {"functions": {"f(a)": "mine.scaled(a, z)"}, "graph": {"y": "f(x)"}},
@@ -564,8 +564,7 @@ WITH_SPECS = {"params": {"tree": "mine.init(key(0), 4)", "specs": "mine.fewer_sp
                 "outputs": {"y_g": []},
             },
             "outputs.y_g",
-            "'y_g' is a value inside of f, which no program can reach; return it there, or name what the call gives: "
-            "'y'",
+            "'y_g' is a value inside f, which no program can reach; return it there, or name what the call gives: 'y'",
         ),
     ],
 )
@@ -581,7 +580,7 @@ def test_a_file_that_is_not_there_is_named(folder: Path) -> None:
 def test_specs_of_another_structure_are_refused(folder: Path) -> None:
     key, said = fault(folder, TREE | {"arrays": WITH_SPECS})
     assert key == "arrays.params.specs"
-    assert re.match(r"the specs have another structure than what they are of: .*1.*2", said)
+    assert re.match(r"the specs have another tree structure than their value: .*1.*2", said)
 
 
 def test_a_reference_is_named_by_its_file_too(folder: Path) -> None:

@@ -196,7 +196,7 @@ outputs: {C: [x, null]}
     assert outcome.sections is not None
     assert outcome.sections.diagnosis[0] == (
         "per_device.C: input_offsets and output_offsets of ragged_all_to_all(A, R, far, S, near, S, axis_name='x') "
-        "are the wrong way round: exchanged, it equals the graph"
+        "are swapped: exchanged, it equals the graph"
     )
 
 

@@ -15,7 +15,7 @@ from runner.record.verdicts import RefusalVerdict
 from tests.command import REFUSED, ROOT, recorded, run_command
 from tests.test_plugin import Project
 
-TWICE = Fault(("outputs", "C", 1), "the mesh axis 'x' is used twice; each axis shards one dimension at most")
+TWICE = Fault(("outputs", "C", 1), "the mesh axis 'x' is used twice; each axis shards at most one dimension")
 
 FORBIDDEN = """\
 # @package _global_
@@ -69,7 +69,7 @@ def test_a_part_of_key_and_message_is_enough(expected: str) -> None:
 def test_another_message_fails_and_is_shown(expected: str) -> None:
     found = refused.check(expected, TWICE, "mine.yaml:3:1  outputs.C[1]\n  the mesh axis")
     assert found.status == "failed"
-    assert found.reason == f"expected to be refused with '{expected}', but refused otherwise"
+    assert found.reason == f"expected to be refused with '{expected}', but refused with another message"
     assert found.details == ["mine.yaml:3:1  outputs.C[1]", "  the mesh axis"]
     assert found.refused == "mine.yaml:3:1  outputs.C[1]\n  the mesh axis"
 
@@ -128,7 +128,8 @@ def test_another_refusal_fails(tmp_path: Path) -> None:
     status, said, found = run(tmp_path, FORBIDDEN, "outputs.C=[x,z]")
     assert (status, found["status"], found["error"]) == (1, "failed", None)
     assert (
-        "invalid failed\n  expected to be refused with 'the mesh axis 'x' is used twice', but refused otherwise" in said
+        "invalid failed\n  expected to be refused with 'the mesh axis 'x' is used twice', but refused with another "
+        "message" in said
     )
     assert "mesh axis 'z' does not exist; the mesh has x" in said
 

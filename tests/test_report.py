@@ -223,7 +223,7 @@ def places(*operations: str, **changes: Any) -> dict[str, Any]:
         (places("<", "argmax", "sign", "astype"), "undecided: < in v0, argmax in v1 and 2 more may fall"),
         (places("floor", count=1), "1 of 64 elements of C is undecided: floor in v0 may fall"),
         (places(), "12 of 64 elements of C are undecided\n"),
-        (places("floor", between=3, excused=1), "rounding; of these 3 lie between what that leads to, 1 beyond\n"),
+        (places("floor", between=3, excused=1), "rounding; 3 of them lie between the possible values, 1 beyond\n"),
     ],
 )
 def test_undecided_elements_are_reported_with_their_line(

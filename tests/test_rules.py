@@ -200,9 +200,9 @@ def test_a_layout_that_rules_make_impossible_names_the_rule(tmp_path: Path) -> N
         (["outputs.y=[heads]"], "a dimension of that name that is not sharded has the rule [heads, null]"),
         (
             ["outputs.y=[[mlp,x]]"],
-            "'mlp' is a logical name, which a dimension has alone; rules may give it several axes",
+            "'mlp' is a logical name, and a dimension has only one; a rule may give it several axes",
         ),
-        (["outputs.y=[mlp,mlp]"], "the logical name 'mlp' appears twice; its rules can shard one dimension at most"),
+        (["outputs.y=[mlp,mlp]"], "the logical name 'mlp' appears twice; its rules can shard at most one dimension"),
         (["outputs.y=[mlp,y]"], "the rule mlp → y is dropped: dimension 1 has 'y', and no other rule"),
         (["rules.logical_axis_rules=[[batch,z]]"], "mesh axis 'z' does not exist; the mesh has x, y"),
         (["rules.logical_axis_rules=[[batch,[x,x]]]"], "a mesh axis appears twice in the rule for 'batch'"),

@@ -85,7 +85,7 @@ def test_a_listing_can_be_filtered(capsys: pytest.CaptureFixture[str], arguments
             "--status: there is no status 'bad'; there are passed, known, weak, failed, invalid, error",
         ),
         (["--older", "soon"], "--older: 'soon' is not an age; 30m, 12h, 7d and 2w are"),
-        (["--older", "9999999999w"], "--older: '9999999999w' is longer ago than there are dates"),
+        (["--older", "9999999999w"], "--older: '9999999999w' is before the first date there is"),
         (["--yes"], "--yes belongs to --delete, which is missing"),
         (["--delete"], "--delete: name the runs, by a folder, or by --experiment, --status, --with or --older"),
     ],
@@ -172,7 +172,7 @@ def test_a_record_that_is_damaged_further_down_is_listed_and_named(capsys: pytes
     assert [line.split()[0] for line in lines[1:3]] == ["outputs/damaged", "outputs/right"]
     assert lines[-2:] == [
         "outputs/damaged/result.json",
-        f"  not a record of schema {SCHEMA}: it has no 'arrays'; what it says first is listed",
+        f"  not a record of schema {SCHEMA}: it has no 'arrays'; only the start of the file could be listed",
     ]
     # One of another schema is read as far as the schemas agree.
     damaged.write_text(record_.read_text().replace(f'"schema": {SCHEMA}', '"schema": 2').replace('"arrays"', '"arays"'))
@@ -432,11 +432,11 @@ def test_a_page_follows_a_link_and_refuses_non_files(capsys: pytest.CaptureFixtu
     os.mkfifo("pipe.html")
     for name in ("pipe.html", "/dev/null", "elsewhere"):
         assert report.main(["run", "-o", name]) == 2
-        said = f"-o {name}: it is not a file: a page is not written into a folder or a device\n"
+        said = f"-o {name}: this is not a regular file\n"
         assert capsys.readouterr().err == said
     assert stat.S_ISFIFO(os.stat("pipe.html").st_mode)
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
-    with pytest.raises(OSError, match="it is not a file, and is left alone"):
+    with pytest.raises(OSError, match="it is not a file, so it is left as it is"):
         files.write_text(Path("pipe.html"), "text")
 
 

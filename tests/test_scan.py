@@ -203,7 +203,7 @@ FAULTS = {
     ),
     "stacked under a carried name": (
         ("stack: {gs: g}", "stack: {g: g}"),
-        "e.yaml:32:16  both.layers.stack.g\n  'g' is carried already; what is stacked has another name",
+        "e.yaml:32:16  both.layers.stack.g\n  'g' is carried already; give the stacked values another name",
     ),
     "a slice that is assigned": (
         ("      g: layer(g, v)", "      v: g\n      g: layer(g, v)"),
@@ -221,7 +221,7 @@ FAULTS = {
     "steps of an array": (
         ("    repeat: n\n", "    repeat: h\n"),
         "e.yaml:27:13  both.layers.repeat\n"
-        "  no dim 'h'; the steps of a repeat are known without arrays: integers, dims, lines of these",
+        "  no dim 'h'; the number of steps cannot depend on arrays: write it with integers, dims, or lines of these",
     ),
     "neither carried nor stacked": (
         (

@@ -30,7 +30,7 @@ outputs: {C: [x]}
 program: auto
 """
 CALLS = "{a: {_target_: os.system, command: touch called}}"
-ONLY = "an experiment sets hydra.sweeper.params and hydra.verbose; the command line sets what else Hydra has"
+ONLY = "an experiment may set only hydra.sweeper.params and hydra.verbose; the command line sets the rest of Hydra"
 
 
 @pytest.fixture(autouse=True)
@@ -186,8 +186,11 @@ def test_another_sweeper_cannot_choose_such_a_file() -> None:
         ("+hydra.callbacks.a={_target_:os.system,command:touch called}", "sets Hydra's hydra.callbacks.a"),
         ("hydra/launcher=basic", "sets Hydra's hydra/launcher"),
         ("+target@hydra.callbacks.a=cpu", "sets Hydra's target@hydra.callbacks.a"),
-        ("--config-path=theirs", "has --config-path=theirs; of flags a sweep goes on with -m and --config-dir"),
-        ("--experimental-rerun=job.pickle", "has --experimental-rerun=job.pickle; of flags"),
+        (
+            "--config-path=theirs",
+            "has --config-path=theirs; only sweeps with no flags but -m and --config-dir can be resumed",
+        ),
+        ("--experimental-rerun=job.pickle", "has --experimental-rerun=job.pickle; only sweeps"),
     ],
 )
 def test_a_resumed_folder_may_set_only_keys_of_experiments(argument: str, says: str) -> None:
@@ -213,7 +216,7 @@ def test_a_repeated_point_does_not_delete_foreign_files(left: str) -> None:
         clear(point)
     named = point / {"no manifest": manifest.FILE, "link": manifest.FILE}.get(left, left)
     assert str(error.value) == (
-        f"{point}\n  this point is run again, and no run wrote {named}, or it changed since: move it"
+        f"{point}\n  this point must run again, but {named} was not written by a run, or has changed since: move it"
     )
     assert sorted(path.name for path in point.iterdir()) == before
 

@@ -86,7 +86,7 @@ def seed(name: str) -> Seed:
     [
         (
             "stale_weight",
-            "PLACE: w1 stands where w2 is meant: with tanh(h @ w2) it equals the graph",
+            "PLACE: w1 is used where w2 is meant: with tanh(h @ w2) it equals the graph",
         ),
         (
             "causal_by_local_position",
@@ -100,7 +100,7 @@ def seed(name: str) -> Seed:
         ),
         (
             "cumulative",
-            "no single edit of per_device was found that computes the graph\n"
+            "no single edit of per_device was found that makes it equal the graph\n"
             "PLACE: the first line whose values match no value of graph, neither as blocks nor as partial sums",
         ),
     ],

@@ -134,7 +134,7 @@ def test_no_part_of_a_module_is_analysed_as_a_schedule(monkeypatch: pytest.Monke
 def test_a_missing_cost_analysis_gives_a_sentence() -> None:
     told = versions.module_cost("no module")
     assert isinstance(told, str)
-    assert told.startswith("XLA's cost analysis cannot be asked of a part of a module here: ")
+    assert told.startswith("XLA's cost analysis is not available for a part of a module here: ")
 
 
 # Requested, planned and compiled collectives.

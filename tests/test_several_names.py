@@ -81,7 +81,7 @@ BAD = {
         ("  p, q: [null, y]", "  p, q: [null, y]\n  q, p: [x, null]"),
         "e.yaml:13:9  constraints.q, p\n  'q' appears twice",
     ),
-    "no name": (("a, b, c:", "a, b, c,:"), "e.yaml:4:3  arrays.a, b, c,\n  there is a comma, and no name beside it"),
+    "no name": (("a, b, c:", "a, b, c,:"), "e.yaml:4:3  arrays.a, b, c,\n  a name is missing beside a comma"),
     "no shape": (("  d: {shape: [J]}", "  d, e: {}"), "e.yaml:5:3  arrays.d\n  the array 'd' has no shape"),
     "a spec of several that does not fit": (
         ("spec: [x, null]", "spec: [x, z]"),

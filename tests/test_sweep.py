@@ -204,7 +204,7 @@ def test_a_failed_point_is_neither_passed_nor_best(folder: Path) -> None:
     assert all(
         row["error"].startswith("sections failed: C of per_device is not graph's") for row in rows(folder / "out")
     )
-    assert "the least, of what passed" not in done.stdout
+    assert "the best by each measure" not in done.stdout
     assert "2 rows are left out by where=" in done.stdout
 
 
@@ -294,7 +294,10 @@ def test_invalid_sweep_options_are_refused_before_anything_runs(
     ("arguments", "message"),
     [
         (["resume=nosuch"], "command line: resume=nosuch\n  there is no such folder\n"),
-        (["resume=.", "dims.J=4"], "command line: resume=.\n  the sweep goes on as it was begun: leave out dims.J=4\n"),
+        (
+            ["resume=.", "dims.J=4"],
+            "command line: resume=.\n  a resumed sweep keeps its arguments: leave out dims.J=4\n",
+        ),
         (["resume=."], "command line: resume=.\n  it has no sweep.json: it is not the folder of a sweep\n"),
     ],
 )

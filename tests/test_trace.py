@@ -386,7 +386,7 @@ def test_without_shard_map_the_traced_values_are_the_interpreters(tmp_path: Path
     assert nodes(found)["y"].values == [[22], [20], [12], [17]]
     assert nodes(found)["y"].agrees is None
     assert printed(found).startswith(
-        "trace: every value on every device, by the SPMD interpreter alone (program shard_map was not asked for)\n"
+        "trace: every value on every device, by the SPMD interpreter alone (program shard_map was not selected)\n"
     )
     assert not (tmp_path / "program_trace.py").exists()
 

@@ -227,12 +227,12 @@ FAULTS = {
     ),
     "no gradients at all": (
         ("\ngrad: {of: loss, wrt: [w1, w2]}", ""),
-        "e.yaml:13:6  both.m\n  there are no gradients: grad: {of: LOSS, wrt: [w1]} says what is differentiated\n"
+        "e.yaml:13:6  both.m\n  there are no gradients: write grad: {of: LOSS, wrt: [w1]}\n"
         "    0.9 * m0 + grad.w1\n               ^^^^^^^",
     ),
     "a scalar that needs its own gradient": (
         ("loss: {graph: mean((y - t) ** 2)", "loss: {graph: mean((y - t) ** 2) + sum(grad.w1)"),
-        "e.yaml:12:17  both.loss.graph\n  'loss' is what is differentiated, and needs grad.w1, its gradient",
+        "e.yaml:12:17  both.loss.graph\n  'loss' is differentiated, and needs its own gradient grad.w1",
     ),
 }
 

@@ -91,7 +91,7 @@ def test_an_unknown_flag_is_bad_input_with_or_without_an_experiment(tmp_path: Pa
     assert told.returncode == 2
     assert told.stdout == ""
     first, *others = told.stderr.splitlines()
-    assert re.fullmatch(r"python -m runner: (unrecognized arguments: --nosuch|argument --version: .*)", first)
+    assert re.fullmatch(r"python -m runner: (unrecognized arguments: --nosuch|argument --version/-V: .*)", first)
     assert others == [
         "  for example: python -m runner case3_allreduce dims.J=8",
         "  all arguments: python -m runner --help",
@@ -235,7 +235,7 @@ def test_an_interrupt_prints_one_word(monkeypatch: pytest.MonkeyPatch, capsys: p
         ("help plan", "runner.cli.plan --help"),
         ("version", "runner.cli.app --version"),
         ("run case3_allreduce dims.J=8", "runner.cli.app case3_allreduce dims.J=8"),
-        ("run", "runner.cli.app run"),
+        ("run", "runner.cli.app"),
         ("plan layer", "runner.cli.plan layer"),
     ],
 )

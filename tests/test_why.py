@@ -96,7 +96,7 @@ def test_a_collective_without_a_need_is_not_explained(mlp: harness.Outcome) -> N
     assert why.text.startswith("not explained: Shardy plans nothing in loss")
     nowhere = collective("all-gather", None, axes=["y"], inserted=True, between={"from": [], "to": []})
     (why,) = again(mlp, nowhere)
-    assert why.text == "not explained: it leads back to no line of the experiment"
+    assert why.text == "not explained: it comes from no line of the experiment"
 
 
 def test_origins_are_known_after_a_reduction_too(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_without_a_plan_a_sentence_says_so_and_nothing_else_breaks(
     found = harness.run(MLP, tmp_path, grad=None).record
     assert found.status == "passed"
     texts = {each.why.text for each in listed(found) if each.why}
-    assert texts == {"not explained: what Shardy plans is not known: Shardy's passes cannot be run from Python here"}
+    assert texts == {"not explained: Shardy's plan is not known: Shardy's passes cannot be run from Python here"}
 
 
 PER_DEVICE = """

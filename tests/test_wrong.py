@@ -183,7 +183,7 @@ def test_a_known_wrong_output_that_is_right_fails() -> None:
     found = judged(given, run(given, "auto")).value
     assert found.status == "failed"
     assert found.outputs["C"].reason == (
-        "it is right with jax 0.13.0, but expect.wrong lists it as wrong: if JAX is mended, remove the entry, "
+        "it is right with jax 0.13.0, but expect.wrong lists it as wrong: if JAX is fixed, remove the entry, "
         "or name the versions that are wrong (C: '<0.13.0')"
     )
 

@@ -109,12 +109,12 @@ def sent(expected: Expectations, program: Program, compiled: CompiledProgram, of
     for unknown, why in (
         (
             [collective for collective in there if collective.count is None],
-            "since these run an unknown number of times",
+            "these run an unknown number of times",
         ),
-        ([collective for collective in there if collective.sent is None], "since what is sent for these is not"),
+        ([collective for collective in there if collective.sent is None], "the bytes of these are not"),
     ):
         if unknown:
-            reason = f"how much is communicated is not known, {why}"
+            reason = f"the bytes sent are not known: {why}"
             return LimitVerdict(status="failed", reason=reason, details=[_amount(collective) for collective in unknown])
     whole = executions.total((collective.count, collective.branches, collective.sent) for collective in there)
     total = executions.most(whole) or 0
@@ -175,9 +175,9 @@ def _listed(program: Program, compiled: CompiledProgram, of: str) -> _Listed | J
         ]
         return _Listed(listed, of, compiled.collectives_unknown)
     if of == "lowered" and program.whole:
-        return NotRun(reason=f"{program} is written over whole arrays, and asks for no collective itself")
+        return NotRun(reason=f"{program} is written over whole arrays, and calls no collective")
     if compiled.lowered is None:
-        return Judged(status="failed", reason="what the program asks for is not known")
+        return Judged(status="failed", reason="the program's own collectives are not known")
     asked = [
         _entry(collective, words.asked(collective), words.asked_at_length(collective))
         for collective in compiled.lowered

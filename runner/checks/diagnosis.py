@@ -81,7 +81,7 @@ def diagnose_written(context: Context, refused: Refused | None, seconds: float) 
         return [who, mend.mend.replace("it equals the graph", "the function equals its reference")]
     within = "" if complete else f" within {seconds:.2g} s"
     away = trial.departure(max(seconds, LEAST))
-    none = f"no single edit of the function was found{within} that computes its reference"
+    none = f"no single edit of the function was found{within} that makes it equal its reference"
     return [who, none, *([away] if away else [])]
 
 
@@ -105,7 +105,7 @@ def diagnose(context: Context, refused: Refused | None = None, seconds: float = 
         return [mend.mend, *factors]
     within = "" if complete else f" within {seconds:.2g} s"
     away = trial.departure(max(seconds, LEAST))
-    none = f"no single edit of per_device was found{within} that computes the graph"
+    none = f"no single edit of per_device was found{within} that makes it equal the graph"
     return [none, *([away] if away else []), *factors]
 
 
@@ -144,7 +144,7 @@ def _mend(context: Context, trial: Trial, refused: Refused | None, seconds: floa
         if reason is None:
             best, lowest = edit, score
         elif reason and suspect.section == "graph":
-            more = f"; JAX's types refuse the line as it is then, so it needs more than this: {reason}"
+            more = f"; JAX rejects the edited line, so more must change: {reason}"
             refused_edits.append(replace(edit, mend=edit.mend + more))
     return best or _likeliest(refused_edits, graph), every
 
@@ -259,7 +259,7 @@ class Trial:
 
     def mends(self, edit: Edit) -> bool:
         """Whether the edited suspect computes the graph."""
-        # Nobody knows the gradients of other arrays, which what is written by hand would have to give.
+        # Lines written by hand would have to give the gradients of other arrays too, and these are not known.
         apart = self._context.experiment.apart
         return all(
             self._equal(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Needs(Enum):
     """What must be known before a check can run."""
 
-    FILE = "the file: `flow` asks it by itself, of no program"
+    FILE = "the file: `flow` runs it once, without a program"
     LAYOUTS = "the layouts that the compiler reports of one program"
     EVIDENCE = "what was read of the compiled module"
     VALUES = "what the devices hold after one program"
@@ -63,7 +63,7 @@ def _always(experiment: Experiment, program: Program) -> bool:
 
 
 def _of_file(case: Case) -> Verdict:
-    raise NotImplementedError("what is checked of a file is asked of no program")
+    raise NotImplementedError("a check of the file has no program")
 
 
 @dataclass(frozen=True)

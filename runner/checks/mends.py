@@ -279,7 +279,9 @@ def _other_names(edits: Edits, site: EditSite) -> Iterator[Edit]:
                 continue
             new = Name(name)
             meant, replaced = site.text(new), site.text(swapped(site.term, part, new))
-            mend = f"{site.named}: {site.text(part)} stands where {meant} is meant: with {replaced} it equals the graph"
+            mend = (
+                f"{site.named}: {site.text(part)} is used where {meant} is meant: with {replaced} it equals the graph"
+            )
             yield edits.edit(site, part, new, "value", mend, 4.5)
 
 

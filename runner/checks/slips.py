@@ -206,9 +206,9 @@ def _exchanged(part: _Part, call: Apply, operation: Operation) -> Iterator[Edit]
         yield part.edit(new, "dimension", f"{part.shown} splits what it should join: with both exchanged", 4)
     elif operation.over is not None:
         names_of_pair = " and ".join(operation.pair)
-        yield part.edit(new, "argument", f"{names_of_pair} of {part.shown} are the wrong way round: exchanged,", 4)
+        yield part.edit(new, "argument", f"{names_of_pair} of {part.shown} are swapped: exchanged,", 4)
     else:
-        yield part.edit(new, "edge", f"the branches of {part.shown} are the wrong way round: exchanged,", 6)
+        yield part.edit(new, "edge", f"the branches of {part.shown} are swapped: exchanged,", 6)
 
 
 def _after_instead(part: _Part, call: Apply, operation: Operation, axes: Term) -> Iterator[Edit]:
@@ -227,7 +227,9 @@ def _after_instead(part: _Part, call: Apply, operation: Operation, axes: Term) -
                 yield part.edit(new, "order", meaning, 1.5)
         case Apply(spelled="call") as summed if _is_plain(summed):
             new = with_argument(summed, 0, with_argument(call, 0, summed.operands[0]))
-            yield part.edit(new, "order", f"{part.text(summed)} stands before the {name} over {over}; after it,", 4)
+            yield part.edit(
+                new, "order", f"{part.text(summed)} is computed before the {name} over {over}; computed after it,", 4
+            )
         case _:
             return
 
@@ -236,7 +238,7 @@ def _before_instead(part: _Part, call: Apply) -> Iterator[Edit]:
     """Write `tanh(psum(x))` as `psum(tanh(x))`."""
     if _is_plain(call) and is_reduction(inner := call.operands[0]):
         new = with_argument(inner, 0, with_argument(call, 0, inner.operands[0]))
-        yield part.edit(new, "order", f"{part.shown} stands after the collective; before it,", 4)
+        yield part.edit(new, "order", f"{part.shown} is computed after the collective; computed before it,", 4)
 
 
 def _inside_instead(part: _Part, row: Operation, left: Term, right: Term) -> Iterator[Edit]:

@@ -28,6 +28,8 @@ def main(arguments: Sequence[str], task: Task | None = None) -> int:
     try:
         arguments = with_specs(arguments)
         known, overrides = parsed(arguments)
+        if known.config_dir and not Path(known.config_dir).is_dir():
+            raise InvalidName(f"command line: --config-dir {known.config_dir}\n  there is no such folder")
         arguments, overrides = with_experiment(arguments, known, overrides)
     except InvalidName as error:
         print(error, file=sys.stderr)
@@ -35,9 +37,6 @@ def main(arguments: Sequence[str], task: Task | None = None) -> int:
     if known.version:
         print(f"shardproof {__version__}")
         return 0
-    if known.config_dir and not Path(known.config_dir).is_dir():
-        print(f"command line: --config-dir {known.config_dir}\n  there is no such folder", file=sys.stderr)
-        return 2
     if known.help:
         from runner.cli import help
 

@@ -58,7 +58,7 @@ def parsed(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser = Parser(f"{command} case3_allreduce dims.J=8", prog=command, add_help=False, allow_abbrev=False)
     for flag in ("--help", "-h"):
         parser.add_argument(flag, action="store_true", dest="help")
-    parser.add_argument("--version", action="store_true")
+    parser.add_argument("--version", "-V", action="store_true")
     parser.add_argument("--config-dir", "-cd")
     parser.add_argument("--multirun", "-m", action="store_true")
     # Hydra's own flags.

@@ -35,7 +35,7 @@ def joined(command: CommandLine, config: DictConfig) -> bool:
     configuration = _of_task(config)
     sources = configuration.sources
     if not command.runs_experiments:
-        message = "only python -m runner runs over a cluster, and this does not run"
+        message = "only a run can use a cluster, and this command runs nothing"
         raise InvalidConfiguration(sources.report(Fault(("target", "cluster"), message)))
     timeout: float = configuration.plain["timeout"]
     timeout = timeout if timeout > 0 else _TIMEOUT

@@ -56,7 +56,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "b", metavar="B", type=Path, nargs="*", default=[], help="without it A's two series of JAX are compared"
     )
-    parser.add_argument("--series", nargs="+", metavar="S", help="of goldens, one for A and one for B: 'jax 0.10'")
+    parser.add_argument(
+        "--series", nargs="+", metavar="S", help="for goldens: the series of A and that of B, such as 'jax 0.10'"
+    )
     options = parser.parse_args(list(arguments))
     try:
         # Unreadable records of A are reported once.
@@ -91,7 +93,7 @@ def _sides(a: Path, b: Path | None, series: Sequence[str], loaded: Mapping[Path,
         if not any(goldens):
             raise InvalidComparison(f"--series: {shown(a)} and {shown(b or a)} are no goldens")
         if b is None and len(series) == 1:
-            raise InvalidComparison("--series: with one golden alone it takes two series, which are compared")
+            raise InvalidComparison("--series: with one golden, give two series to compare")
         before = _of_series(a, before, series[0]) if goldens[0] else before
         after = _of_series(b or a, after, series[-1]) if goldens[1] else after
     elif b is None:

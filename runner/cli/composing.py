@@ -64,7 +64,7 @@ def _run(command: CommandLine, arguments: list[str], known: argparse.Namespace, 
         print(occupied, file=sys.stderr)
         return 2
     except RecursionError:
-        print(f"{_chosen(overrides)}\n  its defaults lead back to itself", file=sys.stderr)
+        print(f"{_chosen(overrides)}\n  its defaults list includes the experiment itself", file=sys.stderr)
         return 2
     if command.lent is not None:
         return command.lent

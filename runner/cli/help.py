@@ -19,7 +19,7 @@ _GROUPS = {
 """The config groups of an experiment, in the order in which users need them."""
 
 _TEXT = """\
-Shardproof: one YAML file says what a sharded JAX program means; the runner proves what JAX does with it.
+Shardproof runs a sharded JAX computation from one YAML file, checks every device's values, and explains collectives.
 
 usage:
   {program}                         list the experiments

@@ -45,7 +45,9 @@ def main(arguments: Sequence[str]) -> int:
             f"the smallest collective, {options.smallest} bytes, is larger than the largest, {options.largest}"
         )
     if not options.config_dir.is_dir():
-        parser.error(f"there is no folder {options.config_dir}")
+        parser.error(
+            f"there is no folder {options.config_dir} for the file; make it, or name another with --config-dir"
+        )
     devices = options.devices or (8 if options.platform == "cpu" else 0)
     if devices == 1:
         parser.error("one device has no other to communicate with")
@@ -77,7 +79,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _report(measures: Sequence[MeasuredRun]) -> None:
     first = measures[0]
-    say(f"{first.devices} × {first.device}; a program that does nothing takes {time_text(first.seconds)}", "bold")
+    say(f"{first.devices} × {first.device}; an empty program takes {time_text(first.seconds)}", "bold")
     rows = [
         (
             timing.kind,

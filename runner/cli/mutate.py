@@ -55,7 +55,7 @@ def _mutate(configuration: Configuration, job: Job, workers: Workers) -> Status:
         topology.require(experiment.target.topology)
         smaller = verification.smaller(experiment)
         if isinstance(smaller, str):
-            raise invalid(("target",), f"its results cannot be interpreted at sizes for hardware: {smaller}")
+            raise invalid(("target",), f"NumPy cannot interpret it at these sizes: {smaller}")
         overrides += verification.overrides(experiment.verify_dims)
         experiment = smaller
     context = consulted(experiment, folder, lambda: configuration.sources, workers, overrides)
@@ -83,7 +83,7 @@ def consulted(
     released = pinned.released(experiment.values, overrides)
     context = oracles.consult(experiment, arrays, types.outputs, types.floats, released)
     for reason in dict.fromkeys(released.values()):
-        print(f"values is not asked: {reason}")
+        print(f"the check values is left out: {reason}")
     if experiment.reads_gradients and gradients is not None:
         oracles.consult_gradients(context, *gradients)
         if not context.experiment.reads_gradients:
@@ -127,4 +127,4 @@ def _report(mutants: Sequence[Mutant], section: str, name: str) -> None:
     outcomes += [f"{counts[outcome]} {outcome}" for outcome in order[1:]]
     print(f"\n{len(mutants)} mutants of {name}'s {section}: {', '.join(outcomes)}")
     if counts["survived"] and section == "graph":
-        print("there is only a graph: it is compared with nothing but the numbers of expect.values")
+        print("without per_device, the graph is compared only with the numbers of expect.values")

@@ -10,6 +10,7 @@ import argparse
 import itertools
 import os
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -41,12 +42,10 @@ def with_experiment(
     if known.config_name or known.config_path:
         # A user's own primary configuration may use these words differently.
         return list(arguments), list(overrides)
+    _refuse_split_values(overrides)
     named = [override for override in overrides if _names(override)]
     if any(override.startswith(f"+{_GROUP}") for override in overrides) or not named:
         return list(arguments), list(overrides)
-    for before, word in itertools.pairwise(overrides):
-        if before.endswith(",") and word in named:
-            raise InvalidName(f"command line: {before} {word}\n  a space after the comma: write {before}{word}")
     chosen = [_option(word, Path(known.config_dir) if known.config_dir else None) for word in named]
     for word, (folder, options) in zip(named, chosen, strict=True):
         _require_there(word, options, [folder] if folder else folders(known, list(overrides)))
@@ -65,6 +64,25 @@ def with_experiment(
         [*flags, *arguments[:at], override, *arguments[at + 1 :]],
         [override if each == named[0] else each for each in overrides],
     )
+
+
+def _refuse_split_values(overrides: Sequence[str]) -> None:
+    """Raise `InvalidName` for an override that the shell split at its spaces: `dims.J = 8`, `graph.C=A @ B`."""
+    for at, (before, word) in enumerate(itertools.pairwise(overrides)):
+        open_value = _is_override(before) and (before.endswith(("=", ",")) or not _names(word))
+        if not _is_override(word) and (word.startswith("=") or open_value):
+            words = [before, *itertools.takewhile(lambda each: not _is_override(each), overrides[at + 1 :])]
+            whole = re.sub(r" ?= ?", "=", " ".join(words), count=1)
+            # A list has spaces after its commas; the values of a sweep have none.
+            whole = whole if "[" in whole else whole.replace(", ", ",")
+            raise InvalidName(
+                f"command line: {' '.join(words)}\n  the shell splits this at its spaces; write {shlex.quote(whole)}"
+            )
+
+
+def _is_override(word: str) -> bool:
+    """Return whether a word is `KEY=…` or `~KEY`; a single `=` and `=8` are parts of one."""
+    return word.startswith("~") or "=" in word[1:]
 
 
 def with_specs(arguments: Sequence[str]) -> list[str]:
@@ -114,16 +132,13 @@ def _option(word: str, own: Path | None) -> tuple[Path | None, list[str]]:
 def _require_there(word: str, options: Sequence[str], folders: Sequence[Path]) -> None:
     for option in options:
         if not any(file_of(folder, "experiment", option).is_file() for folder in folders):
-            from runner.config.composition import experiment_meant
+            from runner.config.composition import elsewhere, experiment_meant
             from runner.faults import nearest
 
             if (meant := _no_name(word)) is not None:
                 raise InvalidName(f"command line: {word}\n  {meant}")
-            file = f"{option}.yaml"
-            if Path(file).is_file():
-                raise InvalidName(f"command line: {word}\n  no experiment '{option}'; did you mean the file '{file}'?")
             subcommand = "" if "=" in word else nearest(option, SUBCOMMANDS).replace("mean '", "mean the subcommand '")
-            meant = experiment_meant(option, folders) or subcommand or f"; {invocation()} list names those there are"
+            meant = experiment_meant(option, folders) or subcommand or elsewhere()
             raise InvalidName(f"command line: {word}\n  no experiment '{option}'{meant}")
 
 
@@ -139,7 +154,7 @@ def _no_name(word: str) -> str | None:
     if kind is None:
         return None
     value = "true" if kind.name == "flag" or kind.form == "boolean" else "…"
-    return f"'{word}' is a key, whose value is missing: write {word}={value}"
+    return f"'{word}' is a key without its value: write {word}={value}"
 
 
 def _place(arguments: Sequence[str], word: str) -> int:

@@ -91,11 +91,11 @@ def _plan(configuration: Configuration, job: Job, workers: Workers) -> Status:
     if ranked.tried:
         _show_tried(planning, ranked.tried)
         if ranked.tried[0].by_hand is not None:
-            print(f"\nas compiled {ranked.tried[0].by_hand} is better than the plan")
+            print(f"\ncompiled, {ranked.tried[0].by_hand} is better than the plan")
     if ranked.least_memory is not None:
         print(
-            f"\nas compiled nothing is within the limit of {bytes_text(round(planning.request.memory or 0))}: "
-            f"the least that was found needs {bytes_text(ranked.least_memory)}"
+            f"\nno compiled layout fits the limit of {bytes_text(round(planning.request.memory or 0))}: "
+            f"the smallest needs {bytes_text(ranked.least_memory)}"
         )
     print(f"\n{folder / PLAN}")
     print(f"{invocation()} --config-dir {folder / EXPERIMENT.parts[0]} +experiment={EXPERIMENT.stem}")
@@ -107,8 +107,9 @@ def _plan(configuration: Configuration, job: Job, workers: Workers) -> Status:
 
 def _show_lowered(lowered: Lowered) -> None:
     print(
-        f"as compiled a device needs {bytes_text(lowered.needed)}, in the plan's model "
-        f"{bytes_text(round(lowered.planned))}: planned again, with this at most {bytes_text(round(lowered.limit))}\n"
+        f"compiled, a device needs {bytes_text(lowered.needed)}; the plan's model has "
+        f"{bytes_text(round(lowered.planned))}"
+        f", so the plan was made again with a limit of {bytes_text(round(lowered.limit))} in the model\n"
     )
 
 
@@ -172,7 +173,7 @@ def _optimality(planning: Planning) -> str:
     if plan.proved:
         return "by the model no other plan is better"
     best = amount(plan.bound, plan.least)
-    return f"by the model no plan is below {best}, and this one has {amount(plan.best.cost, plan.least)}"
+    return f"by the model no plan costs less than {best}; this one costs {amount(plan.best.cost, plan.least)}"
 
 
 def _show_plan(planning: Planning) -> None:
@@ -196,7 +197,7 @@ def _show_plan(planning: Planning) -> None:
         costs = f"costs {amount(more, least)}" if more > 1e-6 * plan.unlimited else "costs nothing"
         print(f"the limit of {bytes_text(round(plan.memory))} {costs}")
         if plan.best.needed > plan.memory:
-            print("of the layouts that were tried, none is within the limit in the model; these need the least")
+            print("no layout that was tried fits the limit in the model; these need the least memory")
     for axes in plan.axes:
         print(f"  {axes.kind} over {listed(axes.axes)}: {bytes_text(round(axes.bytes))} in {axes.count}")
     for sentence in plan.parallelism:

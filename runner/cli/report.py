@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = subcommands.parser("report")
     parser.add_argument("folders", metavar="FOLDER", type=Path, nargs="+", help="a run folder, or one that holds some")
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="the page; by default report.html in FOLDER")
-    parser.add_argument("--only", action="store_true", help="of several runs the one page, without one for each")
+    parser.add_argument("--only", action="store_true", help="of several runs, write the one page without one for each")
     options = parser.parse_args(list(arguments))
     try:
         page = _report([path.parent if path.name == folders.RECORD else path for path in options.folders], options)
@@ -77,7 +77,7 @@ def _named(page: Path) -> Path:
     """Return the file of a page that the user named, with links resolved. Raises `InvalidReport`."""
     file = page.resolve()
     if file.exists() and not file.is_file():
-        raise InvalidReport(f"-o {page}: it is not a file: a page is not written into a folder or a device")
+        raise InvalidReport(f"-o {page}: this is not a regular file")
     return file
 
 
@@ -108,7 +108,8 @@ def _read(paths: Sequence[Path]) -> tuple[dict[Path, Record], list[str]]:
     unreadable: list[str] = []
     for path in paths:
         if not path.is_dir():
-            raise InvalidReport(f"{path}: there is no such folder")
+            what = "it is not the folder of a run or sweep" if path.exists() else "there is no such folder"
+            raise InvalidReport(f"{path}: {what}")
         inside = folders.runs(path)
         if not inside:
             raise InvalidReport(f"{shown(path)}: no run folder, and none in it: there is no {folders.RECORD}")

@@ -44,7 +44,7 @@ def read(overrides: Sequence[str]) -> Resumed | None:
     typed = [override for override in overrides if override not in named]
     others = [override for override in typed if not quoting.of_hydra(override) or override.startswith(_FOLDER)]
     if others or len(named) > 1:
-        raise _refused(named[0], f"the sweep goes on as it was begun: leave out {' '.join(others or named[1:])}")
+        raise _refused(named[0], f"a resumed sweep keeps its arguments: leave out {' '.join(others or named[1:])}")
     kept = _kept(named[0], folder, typed)
     quoted = str(folder).replace("\\", "\\\\").replace("'", "\\'")
     return Resumed(folder, ["-m", *kept, *typed, f"{_FOLDER}'{quoted}'"])
@@ -63,7 +63,7 @@ def _kept(named: str, folder: Path, typed: Sequence[str]) -> list[str]:
         raise _refused(named, f"{folder / FILE} is {error}") from None
     arguments = content.get("arguments") if is_dict(content) else None
     if not is_list(arguments) or not all(isinstance(argument, str) for argument in arguments):
-        raise _refused(named, f"{folder / FILE} does not say with which arguments the sweep was begun")
+        raise _refused(named, f"{folder / FILE} does not hold the arguments of the sweep")
     kept: list[str] = []
     rest = iter(map(str, arguments))
     for argument in rest:
@@ -75,14 +75,17 @@ def _kept(named: str, folder: Path, typed: Sequence[str]) -> list[str]:
         elif argument in _SWEEP:
             continue
         elif argument.startswith("-"):
-            raise _refused(named, f"{folder / FILE} has {argument}; of flags a sweep goes on with -m and --config-dir")
+            raise _refused(
+                named,
+                f"{folder / FILE} has {argument}; only sweeps with no flags but -m and --config-dir can be resumed",
+            )
         elif not quoting.of_hydra(argument):
             kept.append(argument)
         elif not argument.startswith(_KNOWN) and argument not in typed:
             raise _refused(
                 named,
-                f"{folder / FILE} sets Hydra's {quoting.name(argument)}, and a folder sets nothing but experiments; "
-                f"if the sweep is to have it, type it too:\n    {quoting.for_shell(argument)}",
+                f"{folder / FILE} sets Hydra's {quoting.name(argument)}, and a sweep's folder may not; "
+                f"to set it again, type it too:\n    {quoting.for_shell(argument)}",
             )
     return kept
 

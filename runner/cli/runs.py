@@ -40,13 +40,15 @@ def main(arguments: Sequence[str]) -> int:
     """
     parser = subcommands.parser("runs")
     parser.add_argument("folders", metavar="FOLDER", type=Path, nargs="*", help="where to look; by default outputs")
-    parser.add_argument("--experiment", metavar="PATTERN", help="of this name: 'case*'")
+    parser.add_argument("--experiment", metavar="PATTERN", help="only those with this name: 'case*'")
     parser.add_argument(
-        "--status", metavar="S[,S]", help="with one of these, or a sweep with such a point: failed,error"
+        "--status",
+        metavar="S[,S]",
+        help="only those with one of these statuses, or sweeps with such a point: failed,error",
     )
     parser.add_argument("--with", metavar="OVERRIDE", action="append", default=[], dest="overrides", help="dims.J=8")
-    parser.add_argument("--older", metavar="AGE", help="that began at least so long ago: 30m, 12h, 7d, 2w")
-    parser.add_argument("--newer", metavar="AGE", help="that began at most so long ago")
+    parser.add_argument("--older", metavar="AGE", help="that started at least this long ago: 30m, 12h, 7d, 2w")
+    parser.add_argument("--newer", metavar="AGE", help="that started at most this long ago")
     parser.add_argument("--delete", action="store_true", help="delete them, after asking")
     parser.add_argument("--yes", action="store_true", help="delete without asking")
     parser.add_argument("--json", action="store_true", help="a line of JSON for each")
@@ -76,7 +78,8 @@ def _selected(options: argparse.Namespace, unread: list[str]) -> list[ShelfEntry
     entries: dict[Path, ShelfEntry] = {}
     for folder in options.folders or [Path("outputs")]:
         if not folder.is_dir():
-            raise InvalidQuestion(f"{folder}: there is no such folder")
+            what = "it is not a folder of runs" if folder.exists() else "there is no such folder"
+            raise InvalidQuestion(f"{folder}: {what}")
         entries.update({entry.folder.resolve(): entry for entry in shelf.entries(folder, unread)})
     return [entry for entry in entries.values() if all(test(entry) for test in wanted)]
 
@@ -108,7 +111,7 @@ def _age(flag: str, text: str) -> timedelta:
     try:
         return timedelta(**{_UNITS[unit]: int(number)})
     except OverflowError:
-        raise InvalidQuestion(f"{flag}: '{text}' is longer ago than there are dates") from None
+        raise InvalidQuestion(f"{flag}: '{text}' is before the first date there is") from None
 
 
 def _listing(entries: Sequence[ShelfEntry]) -> None:

@@ -51,9 +51,10 @@ SUBCOMMANDS = {
         experiment=True,
     ),
     "plan": Subcommand(
-        "the layouts with the least to send, take or hold",
+        "layouts that send the fewest bytes, or take the least time or memory",
         "Find the layouts of what is `auto`: those with which a device sends the fewest bytes, or the program takes "
-        "the least time or memory (plan.least). The best are compiled and verified.",
+        "the least time or memory (plan.least). The best are compiled and verified. plan --compare A B says how "
+        "the plans of two run folders differ.",
         "case3_allreduce per_device=null expect=null arrays.A.spec=auto",
         "0 the plan passes its checks, 1 one failed, 2 bad input, 3 an error",
         experiment=True,
@@ -87,7 +88,7 @@ SUBCOMMANDS = {
     ),
     "editor": Subcommand(
         "completion and checks of YAML files in an editor",
-        "Write the JSON Schema of experiments into a config folder, and its name into its experiments.",
+        "Write the JSON Schema of experiments into a config folder, and refer to it from each experiment.",
         "my_conf",
         "0 done, 2 bad input; an experiment that cannot be read is left as it is",
     ),
@@ -109,7 +110,7 @@ def chosen(arguments: Sequence[str]) -> tuple[str, list[str]]:
     name = arguments[0] if arguments else ""
     if name in ("help", "version"):
         return chosen([*arguments[1:], f"--{name}"])
-    if name == "run" and len(arguments) > 1:
+    if name == "run":
         return chosen(arguments[1:])
     if name in SUBCOMMANDS:
         return f"runner.cli.{name}", list(arguments[1:])

@@ -254,7 +254,8 @@ def clear(folder: Path) -> None:
     others = manifest.delete(folder)
     if others:
         raise InvalidConfiguration(
-            f"{folder}\n  this point is run again, and no run wrote {others[0]}, or it changed since: move it"
+            f"{folder}\n  this point must run again, but {others[0]} was not written by a run, or has changed since: "
+            "move it"
         )
 
 

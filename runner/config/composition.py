@@ -21,6 +21,7 @@ from runner.config.folders import is_there
 from runner.config.shape import ShapeMisfit
 from runner.config.sources import Layer, Sources, key_place, listing, one_by_one, shown, text_at, text_place
 from runner.faults import Fault, Key, key_text, nearest
+from runner.invocation import invocation
 from runner.untyped import is_dict, is_list
 from runner.words import listed
 
@@ -168,7 +169,7 @@ def _of_defaults(error: Exception, sources: Sources) -> str | None:
         return f"command line: ++{written}\n  '{quoting.name(written)}' chooses a file: write {written}"
     if deleted := re.match(r"Could not delete '([^']*)'\. No match in the defaults list", text):
         name = deleted.group(1)
-        return f"command line: ~{name}\n  no file is chosen for '{name}', which is also the name of a folder of files"
+        return f"command line: ~{name}\n  no option of '{name}' is chosen, so there is none to delete"
     if unmatched := re.match(r"In '(\S+)': Could not override '([^']*)'", text):
         config, named = unmatched.groups()
         group = named.partition("@")[0].rpartition("/")[2]
@@ -247,13 +248,27 @@ def _of_yaml(error: yaml.YAMLError, file: Path | None = None) -> str:
     duplicate = re.match(r"found duplicate key (.*)", problem)
     message = f"the key '{duplicate.group(1)}' appears twice" if duplicate else f"not YAML: {problem}"
     context = getattr(error, "context", None)
+    opened = getattr(error, "context_mark", None)
     if problem.startswith("found character '\\t'"):
         message = "not YAML: a tab; YAML is indented with spaces"
+    elif context in _BRACKETS and opened is not None:
+        bracket, where_opened = _BRACKETS[context], f"{opened.line + 1}:{opened.column + 1}"
+        message = (
+            f"not YAML: {problem.partition(', but got')[0]}, to go on in the '{bracket}' at {where_opened} or close it"
+        )
+    elif problem == "mapping values are not allowed here":
+        message = (
+            "not YAML: no key can begin here; keys of one mapping begin in one column, a text with ': ' is in quotes"
+        )
     elif context and not duplicate:
         message += f", {context}"
     if mark is not None and not duplicate and _has_spec(file or Path(mark.name), mark.line):
         message += "; between { and } a PartitionSpec is in quotes, \"P(None, 'x')\", or a list, [null, x]"
     return f"{where}\n  {message}"
+
+
+_BRACKETS = {"while parsing a flow sequence": "[", "while parsing a flow mapping": "{"}
+"""What the parser was reading when it met something else, and the bracket with which that began."""
 
 
 def _has_spec(file: Path, number: int) -> bool:
@@ -280,7 +295,9 @@ def _of_missing(missing: str, sources: Sources, folders: Sequence[Path]) -> str:
     sizes = [name for name in there if name.startswith(f"{option}_")] or _of_sizes(
         option, there if group == "mesh" else ()
     )
-    meant = experiment_meant(option, folders) if group == "experiment" else "" if sizes else nearest(option, there)
+    if group == "experiment":
+        return f"{where}\n  no experiment '{option}'{experiment_meant(option, folders) or elsewhere()}"
+    meant = "" if sizes else nearest(option, there)
     return f"{where}\n  no {group} '{option}'{meant or shape.listed(sizes or there)}"
 
 
@@ -299,7 +316,9 @@ _NEAR, _SURE = 3, 0.85
 
 
 def experiment_meant(option: str, folders: Sequence[Path]) -> str:
-    """Return `; did you mean 'NAME'?` for experiments with a similar name or a similarly named `source`."""
+    """Return `; did you mean 'NAME'?` for a file here, or experiments with a similar name or `source`."""
+    if is_there(file := Path(f"{option}.yaml")):
+        return f"; did you mean the file '{file}'?"
     called: dict[str, tuple[str, str]] = {}
     shared: set[str] = set()
     for name, _, file in listing(folders):
@@ -312,7 +331,12 @@ def experiment_meant(option: str, folders: Sequence[Path]) -> str:
     called |= dict.fromkeys(shared, ("", ""))
     called |= {name.lower(): (name, "") for name, _, _ in listing(folders)}
     wanted = option.lower()
-    close = difflib.get_close_matches(wanted, called, n=_NEAR)
+    close = [
+        name
+        for name in difflib.get_close_matches(wanted, called, n=_NEAR)
+        # Words of a source are no names: only nearly the same one is meant.
+        if called[name][1] == "" or difflib.SequenceMatcher(None, wanted, name).ratio() >= _SURE
+    ]
     if close and difflib.SequenceMatcher(None, wanted, close[0]).ratio() >= _SURE:
         close = close[:1]
     else:
@@ -320,6 +344,11 @@ def experiment_meant(option: str, folders: Sequence[Path]) -> str:
     meant = dict(called[name] for name in close[:_NEAR] if called[name][0])
     names = [f"'{name}'{source}" for name, source in meant.items()]
     return f"; did you mean {listed(names, 'or')}?" if names else ""
+
+
+def elsewhere() -> str:
+    """Return the end of a message about an experiment that does not exist: where the names are."""
+    return f"; {invocation()} list names those there are"
 
 
 def _where(option: str, group: str, sources: Sources) -> str:

@@ -139,7 +139,7 @@ def _header(file: Path, text: str, others: Sequence[str]) -> str | None:
             return "\n    ".join([f"{place}\n  an experiment begins with these lines:", PACKAGE, *others])
         return f"{place}\n  an experiment begins with the line: {PACKAGE}"
     if not re.fullmatch(r"\s*#\s*@package\s+_global_\s*", lines[head[0] - 1]):
-        return f"{place}\n  this line of an experiment is: {PACKAGE}"
+        return f"{place}\n  this line must be: {PACKAGE}"
     if above < head[0]:
         return f"{place}\n  this line has to be the first: Hydra looks for it no further than line {above}"
     return None

@@ -44,7 +44,9 @@ def located(file: Path, folder: Path | None = None) -> tuple[Path, str]:
     """
     path = Path(os.path.abspath(file))
     if not path.is_file():
-        raise InvalidName("there is no such file" if not path.exists() else "this is not a file")
+        raise InvalidName(
+            "this is a folder, not a file" if path.is_dir() else f"there is no such file{_file_meant(path)}"
+        )
     if path.suffix != ".yaml":
         raise InvalidName("the file of an experiment ends in .yaml: rename it")
     if folder is None:
@@ -53,6 +55,15 @@ def located(file: Path, folder: Path | None = None) -> tuple[Path, str]:
     home = Path(os.path.realpath(folder / "experiment"))
     there = path if path.is_relative_to(home) else Path(os.path.realpath(path))
     return folder, Path(os.path.relpath(there, home)).with_suffix("").as_posix()
+
+
+def _file_meant(path: Path) -> str:
+    """Return the end of a message for a YAML file that does not exist: a similar one, or the runner's own."""
+    from runner.faults import nearest
+
+    if (conf_folder() / "experiment" / f"{path.stem}.yaml").is_file():
+        return f"; write {path.stem} for the experiment of that name that comes with Shardproof"
+    return nearest(path.name, (file.name for file in path.parent.glob("*.yaml") if is_there(file)))
 
 
 def misnamed(name: str) -> str | None:

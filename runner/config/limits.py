@@ -58,7 +58,7 @@ def digits(text: str) -> str | None:
     if not _NUMBER.match(text):
         return None
     return (
-        f"a number of {len(text.lstrip('+-')):,} digits; {_DIGITS:,} are the most, and no dtype has more than 64 bits"
+        f"a number of {len(text.lstrip('+-')):,} digits; the limit is {_DIGITS:,}, and no dtype has more than 64 bits"
     )
 
 
@@ -96,6 +96,6 @@ def _expanded(text: str) -> tuple[int, int, str] | None:
         outer, before = open_[-1]
         open_[-1] = outer, before + nodes
         if before + nodes > _NODES:
-            aliases = ", every alias replaced by what it names" if anchored else ""
+            aliases = ", with every alias expanded" if anchored else ""
             return line, column, f"the file holds more than {_NODES:,} values{aliases}"
     return None

@@ -21,7 +21,7 @@ from hydra.errors import ConfigCompositionException
 from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig, OmegaConf
 
-from runner.config import files
+from runner.config import files, shape
 from runner.untyped import is_list, leaves
 
 
@@ -52,6 +52,13 @@ def reading() -> Generator[Reading]:
 
 class FileConfigSource(file_config_source.FileConfigSource):
     """Reads the files of a folder as Hydra does, and expands options of config groups."""
+
+    def is_group(self, config_path: str) -> bool:
+        """Whether a folder holds options; never one with the name of a key that has none, such as `outputs`.
+
+        Otherwise `outputs=null` would choose a file of the folder `outputs/` where an experiment lies beside its runs.
+        """
+        return shape.is_group(config_path) and super().is_group(config_path)
 
     def load_config(self, config_path: str) -> ConfigResult:
         """Return the content of a file, with its options in the defaults list.

@@ -86,8 +86,8 @@ def _why(value: str) -> str:
     if call := re.match(r"\s*(\w+)\(", value):
         return f"Hydra reads {call.group(1)}(…) as a function of its own, and has none of that name"
     if value.lstrip()[:1] in tuple("[{"):
-        return f"Hydra reads what begins with {value.lstrip()[0]} as a list or mapping, and this is none"
-    return "Hydra's grammar does not take the value as it is"
+        return f"Hydra reads a value that begins with {value.lstrip()[0]} as a list or mapping, and this is not one"
+    return "Hydra's grammar does not accept the value unquoted"
 
 
 def _quoted(key: str, value: str) -> str | None:

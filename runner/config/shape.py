@@ -175,6 +175,11 @@ GROUPS = ("hardware", "mesh", "rules", "target")
 """The keys that are config groups; an experiment's file has a value, or the name of an option."""
 
 
+def is_group(name: str) -> bool:
+    """Whether a config group can have this name: that of any key of an experiment but `GROUPS` is taken."""
+    return name in GROUPS or name not in (root().keys or {})
+
+
 def _refusal(value: Any, key: Key, kind: Kind) -> str:
     name = f"'{key[-1]}'" if key else "an experiment"
     if value is None:
@@ -190,7 +195,7 @@ def _refusal(value: Any, key: Key, kind: Kind) -> str:
     cure = ""
     if kind.name == "list" and not isinstance(value, Mapping):
         enumerated = WORD.match(f"{key_text(key)}={value}")
-        cure = "; in a sweep that is all of them: add -m" if enumerated else f"; write [{value}]"
+        cure = "; to sweep over every layout, add -m" if enumerated else f"; write [{value}]"
     return f"{name} is {_in_words(kind)}, not {described(value)}{cure}"
 
 

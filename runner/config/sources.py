@@ -117,7 +117,7 @@ class Sources:
         """Return the message for a fault: where, what, and the expression with carets under the wrong part."""
         override = self.override(fault.key)
         place = None if override else self.place(fault.key)
-        where = f"command line: {override}" if override else str(place) if place else "configuration"
+        where = f"command line: {override}" if override else str(place) if place else self._whole
         name = key_text(fault.key)
         lines = [f"{where}  {name}" if name else where]
         lines += [f"  {line}" for line in fault.message.splitlines()]
@@ -134,6 +134,13 @@ class Sources:
             lines.append(f"    {under}")
         beside = [*(("called in", key) for key in fault.uses), *((f"{what}:", key) for what, key in fault.also)]
         return "\n".join([*lines, *(self._beside(what, key) for what, key in beside)])
+
+    @property
+    def _whole(self) -> str:
+        """The experiment's file, where what nothing sets is missing."""
+        return next(
+            (shown(layer.file) for layer in reversed(self.layers) if layer.group == "experiment"), "configuration"
+        )
 
     def _beside(self, what: str, key: Key) -> str:
         """Return the line of a message for a related key and its place, such as a call of the function at fault."""

@@ -37,7 +37,7 @@ def require_few(overrides: Sequence[Override], limit: int) -> None:
     counts = {str(o.input_line or o.get_key_element()): _count(o) for o in overrides if o.is_sweep_override()}
     count = math.prod(counts.values())
     if empty := next((text for text, number in counts.items() if not number), None):
-        raise InvalidConfiguration(f"command line: {empty}\n  this has no value, so that the sweep has no point")
+        raise InvalidConfiguration(f"command line: {empty}\n  this has no value, so the sweep has no points")
     if count > limit:
         several = {text: number for text, number in counts.items() if number > 1}
         product = f"{' × '.join(map(_counted, several.values()))} = " if len(several) > 1 and count < _MANY else ""
@@ -52,7 +52,7 @@ def too_many(overrides: str, count: str, limit: int) -> InvalidConfiguration:
     """Return the exception for overrides that would make `count` points, more than `limit`."""
     return InvalidConfiguration(
         f"command line: {overrides}\n  this would be {count} points, and {MOST} is {limit:,}: sweep over fewer values, "
-        f"or set {MOST} to what you mean"
+        f"or raise {MOST}"
     )
 
 

@@ -42,7 +42,7 @@ MAY_SET = (_PARAMS, _VERBOSE)
 
 _OUR_SWEEPER = "hydra_plugins.shardproof_sweeper.ShardproofSweeper"
 
-_ALLOWED = "an experiment sets hydra.sweeper.params and hydra.verbose; the command line sets what else Hydra has"
+_ALLOWED = "an experiment may set only hydra.sweeper.params and hydra.verbose; the command line sets the rest of Hydra"
 
 _OF_HYDRA = ("hydra", "schema")
 """The providers of configurations in Python: Hydra's own, and the runner's schema."""
@@ -161,7 +161,7 @@ def _of_parameters(parameters: Any) -> str | None:
         return f"'hydra.sweeper.params' is a mapping of keys to their values, not {described(parameters)}"
     for name in parameters:
         if not isinstance(name, str) or not _KEY.fullmatch(name) or of_hydra(name):
-            return f"a sweep's parameters are keys of experiments, and {name!r} is none"
+            return f"a sweep's parameters are keys of experiments, and {name!r} is not one"
     return None
 
 

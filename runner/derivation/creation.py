@@ -147,5 +147,5 @@ def one_hot(call: Call) -> Rule | None:
 
 whole(
     "linspace", "logspace", "empty", "fftfreq", "rfftfreq", "tril_indices", "triu_indices", "diag_indices",
-    because="it has no array operand, so that every device makes it whole and takes its part",
+    because="no operand is an array, so every device computes it whole and keeps its part",
 )  # fmt: skip

@@ -67,6 +67,6 @@ def permutation(call: Call) -> Rule | None:
 whole(
     "key", "PRNGKey", "key_data", "wrap_key_data", "fold_in", "split_key", "bits", "uniform", "normal", "exponential",
     "gumbel", "randint", "rademacher", "laplace", "truncated_normal",
-    because="it has no array operand, so that every device makes it whole and takes its part",
+    because="no operand is an array, so every device computes it whole and keeps its part",
 )  # fmt: skip
-whole("choice", because="each element of the result may depend on all of them")
+whole("choice", because="each element of the result may depend on all elements")

@@ -146,9 +146,11 @@ class Writer:
         for around in self._enclosed.get(line, ()):
             call = around.call
             if call.checkpoint is not None:
-                self.names.note(f"what the function '{call.function}' computes is kept: these lines have no functions")
+                self.names.note(
+                    f"the checkpoint policy of '{call.function}' is left out, since derived lines have no functions"
+                )
             if isinstance(around, Choice):
-                why = "these lines have no functions to choose between"
+                why = "derived lines have no functions to choose between"
                 self.names.note(f"every branch of '{call.label}' is computed: {why}")
         value = self.expressions.result(equation, goal)
         if goal is not None and value.shape is not None:
@@ -270,7 +272,7 @@ class Writer:
             self.names.scopes[-1].names[f"{loop.name}.{name}"] = Binding(DeviceValue(term, shape, spec, value.dtype))
         for name, value in carried:
             if ends[name].shape != value.shape:
-                raise NotDerived(f"what the repeat '{loop.name}' carries changes its shape")
+                raise NotDerived(f"a carry of the repeat '{loop.name}' changes its shape")
             end = replace(ends[name], term=Name(f"{line.name}.{name}"), make=None, made=None)
             if name in sums:
                 end = self._summed(f"{loop.name}_{name}", value, end, sums[name])
@@ -367,7 +369,7 @@ class Writer:
         for name, inner in loop.stack:
             value, result = self.names.binding(inner).value, f"{loop.name}.{name}"
             if value.shape is None:
-                raise NotDerived(f"what '{result}' stacks is not an array")
+                raise NotDerived(f"'{result}' stacks a value that is not an array")
             goal = None
             if len(self.names.scopes) == 2:
                 goal = self.experiment.constraints.get(result, self.experiment.results.get(result))

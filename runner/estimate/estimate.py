@@ -44,7 +44,7 @@ def estimate(
     times = {line.nodes[0]: line.seconds or 0.0 for line in lines if len(line.nodes) == 1}
     taken = [_collective(links, mesh, collective, times, unknown) for collective in collectives or ()]
     if collectives is None:
-        unknown.append("what it communicates could not be read")
+        unknown.append("its collectives could not be read")
     multiplying = _multiplying(hardware, work)
     flops, size = sum(line.flops for line in lines), sum(line.bytes for line in lines) + work.ahead
     moving = None if hardware.memory_bandwidth is None else size / hardware.memory_bandwidth
@@ -87,14 +87,14 @@ def doubts(experiment: Experiment) -> list[str]:
     reasons: list[str] = []
     target, hardware = experiment.target, experiment.hardware
     if target.topology is None and target.platform == "cpu":
-        reasons.append("compiled for CPUs: on this hardware the compiler may fuse, merge and overlap otherwise")
+        reasons.append("compiled for CPUs: on this hardware the compiler may fuse, merge and overlap differently")
         kinds = [dtypes.dtype(array.dtype) for array in experiment.arrays]
         if any(kind.kind == "float" and kind.numpy.itemsize < 4 for kind in kinds):
             reasons.append("compiled for CPUs, which multiply and send narrow floats as float32")
     generation = None if target.topology is None else target.topology.generation
     if hardware is not None and generation is not None and _short(hardware.name) != _short(generation):
         reasons.append(
-            f"compiled for {generation}: for {hardware.name} the compiler may fuse, merge and overlap otherwise"
+            f"compiled for {generation}: for {hardware.name} the compiler may fuse, merge and overlap differently"
         )
     return reasons
 
@@ -156,10 +156,10 @@ def _collective(
 ) -> CollectiveTime:
     taken = _taken(links, mesh, collective)
     if taken is None or taken.seconds == float("inf"):
-        unknown.append(f"what {collective.instruction} takes is not known" + (f": {taken.over}" if taken else ""))
+        unknown.append(f"the time of {collective.instruction} is not known" + (f": {taken.over}" if taken else ""))
         taken = None
     elif collective.kind == RAGGED:
-        unknown.append(f"how much {collective.instruction} sends is known when it runs: it takes its latency at least")
+        unknown.append(f"how much {collective.instruction} sends is known only when it runs: its latency is counted")
     elif collective.count is None:
         unknown.append(f"how often {collective.instruction} runs is not known: it counts once")
     elif isinstance(collective.count, Range):

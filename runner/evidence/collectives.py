@@ -170,7 +170,7 @@ class _CollectiveReader:
         if instruction.opcode.endswith("-start"):
             done = done_with(computation, instruction)
             if not done:
-                self._result.unknown.append(f"nothing is done with {instruction.name}")
+                self._result.unknown.append(f"{instruction.name} has no matching done instruction")
             return _Scheduled(kind, computation, instruction, (computation, instruction), done, True)
         caller = self._caller(computation)
         if caller is not None:
@@ -220,7 +220,7 @@ class _CollectiveReader:
             # A transfer between slices has lost its name.
             own = own or self._flow.producers(computation, instruction.operands)
         if not own:
-            self._result.unknown.append(f"{instruction.name} leads back to no line of the experiment")
+            self._result.unknown.append(f"{instruction.name} comes from no line of the experiment")
         nodes = _nodes(own)
         bytes_in, bytes_out, dtype = self._bytes(place)
         runs = self._counts.of(place.start[0].name)
@@ -324,7 +324,7 @@ class _CollectiveReader:
         for dtype in dict.fromkeys(shape.dtype for shape in moved if not shape.bits and shape.dtype != "token"):
             self._result.unknown.append(f"the size of a {dtype} in {place.instruction.name} is not known")
         if taken is None:
-            self._result.unknown.append(f"what {place.instruction.name} takes is not in {computation.name}")
+            self._result.unknown.append(f"an operand of {place.instruction.name} is not in {computation.name}")
         dtypes = dict.fromkeys(shape.dtype for shape in (taken or results or ()) if shape.dtype != "token")
         return size_of(taken), size_of(results), ", ".join(dtypes)
 

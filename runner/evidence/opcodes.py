@@ -50,7 +50,7 @@ def doubts(computation: Computation, instruction: Instruction) -> str | None:
         begins = target == START and any(map(kind_of, computation.instructions.values()))
         if begins or custom_calls.local(target):
             return None
-        return f"{instruction.name} calls {target or 'what is not said'}, which is not known to stay on its device"
+        return f"{instruction.name} calls {target or 'an unnamed target'}, which may communicate"
     if opcode.endswith(("-done", "-update")):
         alike = opcode.rsplit("-", 1)[0] not in (*KINDS, "async", *_LOCAL)
     else:

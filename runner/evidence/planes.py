@@ -122,11 +122,11 @@ def read(planes: Iterable[RecordedPlane]) -> Recorded:
         if match:
             events += _of_device(list(plane.lines), int(match.group(1)), annotated, numbers)
         elif any(True for line in plane.lines for _ in line.events):
-            unknown.append(f"what {plane.name} did is not read")
+            unknown.append(f"the events of {plane.name} were not read")
     if not events:
         events, unended = _of_host([line for plane in planes if not _on_device(plane) for line in plane.lines], numbers)
         if unended:
-            unknown.append(f"the trace does not say when {unended} of {len(events)} events were done")
+            unknown.append(f"the trace does not say when {unended} of {len(events)} events ended")
     return Recorded(tuple(events), tuple(unknown))
 
 

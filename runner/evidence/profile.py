@@ -167,9 +167,7 @@ class _PlaneReader:
                     self._unknown.append(f"{name} ran {executions} times a run, not {text(entry.count)} times")
             also = self._also(name, entry)
             if also:
-                self._unknown.append(
-                    f"the time of {name} is also that of {', '.join(also)}, computed in the same fusion"
-                )
+                self._unknown.append(f"the time of {name} includes {', '.join(also)}, computed in the same fusion")
         return ProfiledCollective(
             instruction=name,
             node=entry.node,

@@ -142,13 +142,13 @@ class _WorkReader:
         target = target_of(instruction)
         if target is not None:
             if custom_calls.computing(target):
-                self._unknown[f"what {target} computes is not counted"] = None
+                self._unknown[f"the flops of {target} are not counted"] = None
             return
         if instruction.opcode not in ("dot", "convolution"):
             return
         number = None if len(shapes) < 2 else _multiplied(instruction, *shapes[:2])
         if number is None:
-            self._unknown[f"what {instruction.name} multiplies could not be read"] = None
+            self._unknown[f"the operands of {instruction.name} could not be read"] = None
             return
         widest = max((shape.dtype for shape in shapes[:2]), key=lambda dtype: _bits(dtype, shapes))
         kind = (widest, _precision(instruction))

@@ -25,10 +25,12 @@ def combined(term: Term, functions: Mapping[str, DefinedFunction], place: Place)
 def _lambda(function: DefinedFunction, named: Name, functions: Mapping[str, DefinedFunction], place: Place) -> Lambda:
     if len(function.parameters) != 2:
         count = len(function.parameters)
-        message = f"what combines two values has two parameters; {function} has {count}"
+        message = f"a function that combines two values has two parameters; {function} has {count}"
         raise place.fault(message, named)
     if function.captured:
-        message = f"what combines two values reads nothing else; '{function.name}' reads '{function.captured[0]}'"
+        message = (
+            f"a function that combines two values reads nothing else; '{function.name}' reads '{function.captured[0]}'"
+        )
         raise place.fault(message, named)
     known: dict[str, Term] = {}
     section = place.scope.section

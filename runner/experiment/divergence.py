@@ -148,7 +148,7 @@ class _Differing:
             if row is not None and row.communicates and (axes & on or _waits_for_all(row)):
                 message = f"{why} never reach this {row.name}; move it before the choice"
             elif row is not None and row.over and row.over.does == "cast" and axes & on and summed:
-                message = f"{why} never reach the sum that its gradient is; cast before the choice"
+                message = f"{why} never reach the sum in its gradient; cast before the choice"
             if message is not None:
                 _refuse(message, equation.source)
             for ref in _refs(equation) if summed else ():
@@ -157,8 +157,8 @@ class _Differing:
                     cast = sorted(same)
                     written = repr(cast[0] if len(cast) == 1 else tuple(cast))
                     message = (
-                        f"{why} never reach the sum over {quoted(cast)} that the gradient of '{name}' is; "
-                        f"a line before it: {name}_here: pcast({name}, {written}, to='varying')"
+                        f"{why} never reach the sum over {quoted(cast)} in the gradient of '{name}'; "
+                        f"add a line before it: {name}_here: pcast({name}, {written}, to='varying')"
                     )
                     _refuse(message, ref.source)
 

@@ -102,7 +102,7 @@ def _of(config: Mapping[str, Any], program: Program, platform: str, names: Expec
         if expected["no_collectives"] and expected["collectives"]:
             prefix = "expect" if of is None else f"expect.{of}"
             key = ("expect", *([] if of is None else [of]), "no_collectives")
-            raise invalid(key, f"{prefix}.collectives says otherwise for program {program}")
+            raise invalid(key, f"{prefix}.collectives contradicts it for program {program}")
         return expected if of is None else {f"{of}_{name}": value for name, value in expected.items()}
 
     expectations = Expectations(

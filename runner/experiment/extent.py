@@ -41,10 +41,10 @@ def check_functions(functions: Mapping[str, DefinedFunction], section: Section) 
     for name, count in known.items():
         if count > LINES:
             message = f"a call of '{name}' comes to {count:,} lines, as each call in it is written out"
-            raise invalid(functions[name].key, f"{message}; {LINES:,} are the most: compute once what is called twice")
+            raise invalid(functions[name].key, f"{message}; the limit is {LINES:,}: compute once what is called twice")
     if (together := sum(known.values())) > LINES:
         message = f"the functions come to {together:,} lines together, as each call in them is written out"
-        raise invalid(("functions",), f"{message}; {LINES:,} are the most: take fewer, or shorter ones")
+        raise invalid(("functions",), f"{message}; the limit is {LINES:,}: take fewer, or shorter ones")
     return known
 
 
@@ -107,13 +107,13 @@ def check_repeats(statements: Sequence[Flat], section: Section) -> None:
             extent = f"{unrolled:,} steps" if len(statement.body) == 1 else f"{unrolled:,} lines"
             message = (
                 f"'{statement.name}' is unrolled: each program would trace and compile its {extent} one by one, and "
-                f"{UNROLLED:,} lines are the most; unroll: false compiles one step"
+                f"the limit is {UNROLLED:,} lines; unroll: false compiles one step"
             )
             raise InvalidExperiment(Fault(key, message, uses=uses))
         if steps > STEPS:
             message = (
                 f"the steps of '{statement.name}' compute {steps:,} lines, and the reference computes each in NumPy; "
-                f"{STEPS:,} are the most"
+                f"the limit is {STEPS:,}"
             )
             raise InvalidExperiment(Fault(key, message, uses=uses))
 

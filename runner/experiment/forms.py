@@ -175,7 +175,7 @@ _OF_A_REPEAT: Mapping[str, Inner] = {
     "body": replace(_TO_EXPRESSIONS, of="line"),
     "stack": Form(
         "mapping",
-        "the stack of a repeat maps the names of what is stacked to names of the body",
+        "the stack of a repeat maps names of results to names of the body",
         of=Form("text", "{value!r} is not a name of the body"),
         fewest=1,
     ),

@@ -178,13 +178,13 @@ def _read(written: object, value: Any, key: Key) -> DefinedFunction:
         signature = _signature(written, key)
     else:
         if "of" not in lines:
-            raise invalid(key, f"the function '{name}' does not say what it is of; {_FORM}")
+            raise invalid(key, f"the function '{name}' has no parameters; {_FORM}")
         of_ = lines.pop("of")
         parameters: list[Any] = of_ if is_list(of_) else [of_]
         signature = _signature(f"{name}({', '.join(map(str, parameters))})", (*key, "of"))
     checkpoint = read_checkpoint(lines.pop(CHECKPOINT, None), (*key, CHECKPOINT))
     if RESULT not in lines:
-        raise invalid(key, f"the function '{name.strip()}' has no '{RESULT}': the line that says what it gives")
+        raise invalid(key, f"the function '{name.strip()}' has no '{RESULT}', the line with its value")
     return DefinedFunction(name.strip(), signature, lines, key, not mapping, checkpoint)
 
 

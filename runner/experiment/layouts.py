@@ -46,7 +46,7 @@ def _read_types(types: Any, axes: list[str]) -> tuple[str, ...]:
     for i, kind in enumerate(types):
         if str(kind).lower() == "manual":
             message = (
-                f"no whole program has manual axes; per_device has, if it says so: manual: [{axes[i % len(axes)]}]"
+                f"programs over whole arrays have no manual axes; per_device has, with manual: [{axes[i % len(axes)]}]"
             )
             raise invalid((*key, i), message)
         if str(kind).lower() not in AXIS_TYPES:
@@ -96,7 +96,7 @@ def read_manual(axes: Any, mesh: Mesh) -> tuple[str, ...]:
         if axis in axes[:i]:
             raise invalid(key, f"the mesh axis '{axis}' appears twice")
     if not axes:
-        message = "per_device is manual over one mesh axis at least; the mesh has " + ", ".join(mesh.axes)
+        message = "per_device is manual over at least one mesh axis; the mesh has " + ", ".join(mesh.axes)
         raise invalid(("manual",), message)
     return tuple(axis for axis in mesh.axes if axis not in axes)
 
@@ -139,7 +139,7 @@ def read_array(name: str, config: Mapping[str, Any], specs: Specs, dims: Mapping
         message = f"'specs' is a call that gives the specs of a tree's leaves; '{name}' is an array, which has a 'spec'"
         raise invalid((*key, "specs"), message)
     if (rank := len(config["shape"])) > _RANK:
-        message = f"'{name}' has {rank} dimensions, and NumPy, which computes the reference, has {_RANK} at most"
+        message = f"'{name}' has {rank} dimensions, and NumPy, which computes the reference, has at most {_RANK}"
         raise invalid((*key, "shape"), message)
     shape = tuple(read_size(entry, (*key, "shape", i), dims) for i, entry in enumerate(config["shape"]))
     for i, size in enumerate(shape):

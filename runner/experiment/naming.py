@@ -141,7 +141,7 @@ def _named(experiment: Experiment, *, shown: bool) -> NamedCode:
 
 def too_large(elements: int) -> str:
     """Why there is no trace of values with this many elements in all."""
-    return f"its values have {elements} elements on all devices together; a trace holds {ELEMENTS} at most"
+    return f"its values have {elements} elements on all devices together; a trace holds at most {ELEMENTS}"
 
 
 class _TooMany(Exception):

@@ -24,7 +24,7 @@ from runner.words import listed
 def check_name(name: Any, key: Key) -> None:
     check(name, key, NAME)
     if keyword.iskeyword(name):
-        raise invalid(key, f"'{name}' is a word of Python's, which no expression can use as a name")
+        raise invalid(key, f"'{name}' is a keyword of Python and cannot be a name")
     if name in CONSTANTS:
         raise invalid(key, f"'{name}' is a number in every expression; a name means one thing")
     # `mean: mean(A)` is natural and unambiguous; a line called psum that does not sum over devices would mislead.
@@ -113,7 +113,7 @@ def check_required(required: object, dims: Mapping[str, int], mesh: Mesh) -> Non
             case Apply(operation=comparison, spelled="operator", operands=ends) if comparison in COMPARISONS:
                 pass
             case _:
-                raise invalid(key, f"{text!r} compares nothing; what is required of dims is a comparison: M >= S")
+                raise invalid(key, f"{text!r} is not a comparison; write one of dims, such as M >= S")
         try:
             first, second = (static.evaluate(Expression(expression.text, end), dims, mesh) for end in ends)
         except SyntaxFault as fault:

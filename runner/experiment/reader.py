@@ -130,7 +130,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
     target = _target(config["target"], mesh, programs)
     if config["profile"] and target.processes > 1:
         count = "one" if target.processes == 2 else target.processes - 1
-        message = f"a profile is of one process, and would lack what the devices of the other {count} did"
+        message = f"a profile covers one process, and would lack the devices of the other {count}"
         raise invalid(("profile",), message)
     # A program on one device, which does all the work there, is no evidence about hardware with many.
     left_out = tuple(program for program in programs if target.topology and not chosen and not program.on_mesh)
@@ -218,7 +218,8 @@ def _program(name: object, there: Sequence[Program]) -> Program:
     if not isinstance(name, str):
         raise invalid(("program",), f"{name!r} is not a program{choices(('all', *Program))}")
     if name not in tuple(Program):
-        raise invalid(("program",), f"no program '{name}'{nearest(name, Program) or choices(('all', *Program))}")
+        meant = "; jit with sharded inputs is program=auto" if name in ("jit", "pjit") else nearest(name, Program)
+        raise invalid(("program",), f"no program '{name}'{meant or choices(('all', *Program))}")
     program = Program(name)
     if program not in there:
         raise invalid(
@@ -251,7 +252,8 @@ def _derive(config: Mapping[str, Any], mesh: Mesh, target: Target) -> hardware.D
     if given["hardware"] is None:
         return hardware.Derive("time", _hardware_there(config["hardware"], mesh, target))
     if isinstance(given["hardware"], str):
-        message = f"the numbers of '{given['hardware']}' are in a file that is read with the experiment's"
+        name = given["hardware"]
+        message = f"'{name}' is a name: its numbers are read from hardware/{name}.yaml with the experiment"
         raise invalid(("derive", "hardware"), message)
     numbers = schema.completed(given["hardware"], schema.HardwareConfig)
     try:
@@ -293,7 +295,7 @@ def _target(config: Mapping[str, Any], mesh: Mesh, programs: tuple[Program, ...]
         raise invalid(("mesh", "shape"), f"the mesh {mesh} needs {mesh.size} devices, but target.devices is {devices}")
     if platform == "cpu" and not absent and (needed := devices or mesh.needed) > _SIMULATED:
         key = ("mesh", "shape") if devices is None else ("target", "devices")
-        raise invalid(key, f"{needed:,} devices are more than can be simulated here: {_SIMULATED:,} at most")
+        raise invalid(key, f"{needed:,} devices cannot be simulated here: the limit is {_SIMULATED:,}")
     if absent and mesh.size != absent.devices and any(program.on_mesh for program in programs):
         # libtpu refuses to compile for a part of some slices, such as 8x8 of v5e:16x16.
         per_chip = ", two on each chip" if absent.devices_per_chip == 2 else ""
@@ -327,8 +329,8 @@ def _check_processes(target: Target, mesh: Mesh, programs: tuple[Program, ...]) 
         raise invalid(key, f"nothing runs on {target.topology.name}: there is nothing to divide over {count} processes")
     if target.platform != "cpu" and not target.cluster:
         message = (
-            f"only simulated devices are divided over processes; all {target.platform}s here are one process's; "
-            "target.cluster=true runs over those of a cluster's processes"
+            f"only simulated devices can be divided over processes; one process has all {target.platform}s here; "
+            "target.cluster=true uses those of all processes of a cluster"
         )
         raise invalid(key, message)
     if not any(program.on_mesh for program in programs):
@@ -348,7 +350,7 @@ def _check_processes(target: Target, mesh: Mesh, programs: tuple[Program, ...]) 
     if idle is not None:
         first = idle * target.devices_each
         has = f"device {first}" if target.devices_each == 1 else f"devices {first} to {first + target.devices_each - 1}"
-        raise invalid(key, f"process {idle} would have {has}, of which the mesh {mesh} has none")
+        raise invalid(key, f"process {idle} would have {has}, none of them in the mesh {mesh}")
 
 
 def tested(config: Mapping[str, Any]) -> tuple[str, ...]:

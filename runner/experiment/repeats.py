@@ -33,7 +33,10 @@ def read_steps(
         value = text(substituted(read_expression(value, at).term, frame.statics.get))
     sizes = {**dims, **scope.static}
     if isinstance(value, str) and IDENTIFIER.match(value) and value not in sizes and value in scope.values:
-        message = f"no dim '{value}'; the steps of a repeat are known without arrays: integers, dims, lines of these"
+        message = (
+            f"no dim '{value}'; the number of steps cannot depend on arrays: write it with integers, dims, or lines of "
+            "these"
+        )
         raise InvalidExperiment(replace(invalid(at, message).fault, uses=frame.uses))
     try:
         steps = read_size(value, at, sizes, scope.mesh if scope.section == "per_device" else None)
@@ -107,4 +110,4 @@ def _check_names(config: Mapping[str, Any], key: Key, dims: Mapping[str, int]) -
             raise invalid((*key, "body", name), f"'{name}' is a slice in each step; choose another name")
     for name in stack:
         if name in carry:
-            raise invalid((*key, "stack", name), f"'{name}' is carried already; what is stacked has another name")
+            raise invalid((*key, "stack", name), f"'{name}' is carried already; give the stacked values another name")

@@ -64,8 +64,8 @@ def check_constraints(
             for axis in axes:
                 if axis not in automatic:
                     left = ", ".join(axis for axis in mesh.axes if axis in automatic)
-                    message = f"'{name}' is in per_device alone, which is manual over '{axis}': its values are"
-                    raise invalid(("constraints", name, i), f"{message} blocks, laid out over {left}")
+                    message = f"'{name}' is only in per_device, which is manual over '{axis}': its values are blocks"
+                    raise invalid(("constraints", name, i), f"{message}, and can be sharded over {left} only")
 
 
 def check_inside(key: Key, names: Iterable[str], statements: Sequence[Statement], imports: Imports) -> None:
@@ -92,7 +92,7 @@ def check_inside(key: Key, names: Iterable[str], statements: Sequence[Statement]
         if key == ("constraints",):
             how = f"give it a checkpoint_name there, and constrain '{call.call.label}/**/NAME'"
         function = call.call.function if python is None else python.call
-        message = f"'{name}' is a value inside of {function}{where}, which no program can reach"
+        message = f"'{name}' is a value inside {function}{where}, which no program can reach"
         raise invalid((*key, name), f"{message}; {how}, or name what the call gives: '{gives}'")
 
 
@@ -148,7 +148,9 @@ def read_gradient(
         if name in wrt[:i]:
             raise invalid(key, f"'{name}' appears twice")
         if dtypes.dtype(named[name].dtype).kind != "float":
-            raise invalid(key, f"'{name}' is {named[name].dtype}; a gradient is with respect to an array of floats")
+            raise invalid(
+                key, f"'{name}' is {named[name].dtype}; a gradient is taken with respect to a floating-point array"
+            )
     for section, statements in sections.items():
         if any(statement.name == GRADIENTS for statement in statements):
             raise invalid((section, GRADIENTS), f"the gradients are called {GRADIENTS}.…; choose another name")
@@ -180,7 +182,7 @@ def check_gradients(grad: Gradient | None, sections: Mapping[Section, tuple[Flat
                 continue
             by = known[entered[0]]
             if grad.of in statement.defines:
-                message = f"'{grad.of}' is what is differentiated, and needs {by}, its gradient"
+                message = f"'{grad.of}' is differentiated, and needs its own gradient {by}"
                 raise invalid(statement.line.written(section)[0], message)
             known |= dict.fromkeys(statement.defines, by)
 
@@ -220,7 +222,7 @@ def read_approximate(
         if name not in outputs:
             raise invalid(key, f"'{name}' is not an output{nearest(name, outputs)}")
         if not (sections["graph"] and sections["per_device"]):
-            raise invalid(key, "there are not two sections that could differ")
+            raise invalid(key, "there is only one section, so none can differ")
         check(share, key)
     return {name: float(share) for name, share in config.items()}
 

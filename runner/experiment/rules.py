@@ -219,7 +219,7 @@ class Specs:
             raise InvalidExperiment(Fault(key, message, also=(("the rule", rule.key),)))
         if axis in names and not alone:
             raise invalid(
-                key, f"'{axis}' is a logical name, which a dimension has alone; rules may give it several axes"
+                key, f"'{axis}' is a logical name, and a dimension has only one; a rule may give it several axes"
             )
         if axis in names or axis in self.mesh.axes:
             return
@@ -232,5 +232,5 @@ class Specs:
 
 def _twice(axis: str, of_mesh: bool) -> str:
     if of_mesh:
-        return f"the mesh axis '{axis}' is used twice; each axis shards one dimension at most"
-    return f"the logical name '{axis}' appears twice; its rules can shard one dimension at most"
+        return f"the mesh axis '{axis}' is used twice; each axis shards at most one dimension"
+    return f"the logical name '{axis}' appears twice; its rules can shard at most one dimension"

@@ -139,7 +139,7 @@ class _SectionReader:
                 continue
             if len(line.names) > 1:
                 what = "while" if "while" in (line.value or {}) else "repeat"
-                raise invalid(line.key, f"a {what} has one name; what it carries is NAME.{line.names[0]}")
+                raise invalid(line.key, f"a {what} has one name; its carries are NAME.{line.names[0]}")
             *before, loop = self._loop(line, local, frame, within)
             statements += [*before, loop]
             assert isinstance(loop, Loop)
@@ -165,7 +165,7 @@ class _SectionReader:
             return [self._node(given[0], term, place)]
         if isinstance(term, Group):
             if len(term.items) != len(given):
-                message = f"it gives {len(term.items)} values, and {len(given)} names stand before it"
+                message = f"it gives {len(term.items)} values for {len(given)} names"
                 raise place.fault(message, term)
             if not any(name in given for name in heads(term)):
                 return [self._node(name, part, place) for name, part in zip(given, term.items, strict=True)]
@@ -330,7 +330,7 @@ class _SectionReader:
         else:
             assert isinstance(term, Group)
             if len(term.items) != len(made.results):
-                message = f"it gives {len(term.items)} values, and {len(made.results)} names are before the call"
+                message = f"it gives {len(term.items)} values for {len(made.results)} names"
                 raise there.fault(message, term)
             gives: list[Node] = []
             for i, (name, part) in enumerate(zip(made.results, term.items, strict=True)):
@@ -464,8 +464,8 @@ class _SectionReader:
         if isinstance(case, Name) and case.name in self.functions:
             return self.functions[case.name]
         what = f"'{case.name}' is none" if isinstance(case, Name) else "this is none"
-        form = "functions of the experiment's own, or lambdas: lambda x: x * 2"
-        raise place.fault(f"what is chosen are {form}; {what}{self._hint(case)}", case)
+        form = "functions of the experiment, or lambdas: lambda x: x * 2"
+        raise place.fault(f"a choice is among {form}; {what}{self._hint(case)}", case)
 
     def _hint(self, term: Term) -> str:
         """A suggestion of the experiment's functions for a misspelt one."""
@@ -537,7 +537,7 @@ class _SectionReader:
             raise place.fault(f"map takes a function and an array: {_MAP}", call)
         label, *more = given
         if more:
-            raise place.fault("a map gives one array; of several, write a repeat with 'over' and 'stack'", call)
+            raise place.fault("a map gives one array; for several, write a repeat with 'over' and 'stack'", call)
         function, xs = call.operands
         frame, scope = place.frame, place.scope
         array = self._held(xs, f"{label}_xs", set(), place, before) if name_of(xs) is None else xs
@@ -567,7 +567,7 @@ class _SectionReader:
         if not isinstance(function, Lambda):
             return self._fresh(f"{label}_x", place)
         if len(function.parameters) != 1:
-            raise place.fault(f"what is mapped takes a slice: {_MAP}", function)
+            raise place.fault(f"the mapped function takes one slice: {_MAP}", function)
         return function.parameters[0]
 
     def _step(self, function: Term, parameter: str, result: str, place: Place, call: Apply) -> list[Statement]:
@@ -584,7 +584,7 @@ class _SectionReader:
     def _mapped(self, function: Term, place: Place) -> DefinedFunction:
         if isinstance(function, Name) and function.name in self.functions:
             return self.functions[function.name]
-        message = f"what is mapped is a function of the experiment's own, or a lambda: {_MAP}{self._hint(function)}"
+        message = f"map takes a function of the experiment, or a lambda: {_MAP}{self._hint(function)}"
         raise place.fault(message, function)
 
     def _length(self, call: Apply, array: Term, place: Place) -> int:
@@ -610,8 +610,8 @@ class _SectionReader:
 
 def _unlike(what: str, count: int, given: tuple[str, ...]) -> str:
     gives = "one value" if count == 1 else f"{count} values"
-    names = "one name stands" if len(given) == 1 else f"{len(given)} names stand"
-    return f"{what} gives {gives}, and {names} before the choice: a, b: cond(p, f, g, x) where both give (a, b)"
+    names = "one name" if len(given) == 1 else f"{len(given)} names"
+    return f"{what} gives {gives} for {names}; write a, b: cond(p, f, g, x) where both give (a, b)"
 
 
 def _taken(name: str, on: Name, parts: tuple[Name, ...], call: Apply) -> Term:

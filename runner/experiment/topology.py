@@ -136,7 +136,7 @@ def parse(name: object, platform: str, slices: int = 1) -> Topology:
                            "such as v5e:16x16 or v5p:4x4x8, or 1x1x8 for 8 GPUs")  # fmt: skip
     shape = tuple(map(int, match["shape"].split("x")))
     if 0 in shape:
-        raise invalid(KEY, f"'{name}' has a dimension of no chips")
+        raise invalid(KEY, f"'{name}' has a dimension of 0 chips")
     if match["generation"] is None:
         if slices > 1:
             raise invalid(("target", "slices"), f"GPUs have no slices; {name} counts partitions, hosts and GPUs")

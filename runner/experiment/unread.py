@@ -52,4 +52,4 @@ def _with(computed: Graph, statement: Flat) -> str:
     ]
     rows = (OPERATIONS.get(name) for name in dict.fromkeys(gone))
     collectives = [row.name for row in rows if row is not None and row.kind == "collective"]
-    return f", and its {' and '.join(collectives)}, which no count has" if collectives else ""
+    return f", and its {' and '.join(collectives)}, which no check counts" if collectives else ""

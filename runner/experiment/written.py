@@ -57,7 +57,7 @@ def is_choice(value: Any) -> bool:
 def _check_choice(value: Mapping[str, Any], key: Key, shared: bool) -> None:
     check(value, key, FORMS["choice"])
     if not shared:
-        message = "a line of one section cannot differ between the sections; those that do stand in 'both'"
+        message = "a line of one section cannot differ between the sections; lines that do belong in 'both'"
         raise invalid(key, message)
 
 
@@ -88,7 +88,7 @@ def spread(config: Mapping[str, Any], key: Key) -> dict[str, Any]:
                 alone[name] = value
                 continue
             if not name:
-                raise invalid((*key, written), "there is a comma, and no name beside it")
+                raise invalid((*key, written), "a name is missing beside a comma")
             if several.count(name) > 1:
                 raise invalid((*key, written), f"'{name}' appears twice")
             for earlier in before:

@@ -157,7 +157,7 @@ class Findings:
         run = next((run for run in self._runs if run.program is program), None)
         reason = finished.unsupported or finished.error
         if reason and not self._experiment.on_mesh:
-            reason = f"program {program} was not asked for"
+            reason = f"program {program} was not selected"
         event = finished.result if isinstance(finished.result, Traced) else None
         in_order = range(self._experiment.mesh.size) if event is None else event.device_ids
         process_of = {} if event is None else event.process_of

@@ -257,7 +257,7 @@ def _by_hand(planning: Planning, path: Path, file: str, key: Key) -> tuple[dict[
         raise invalid(key, f"{file} cannot be read: {error}") from None
     sections = ("arrays", "constraints", "outputs", "specs")
     if not is_mapping(written) or not all(name in sections and is_mapping(part) for name, part in written.items()):
-        raise invalid(key, f"{file} is not a file of layouts; that maps names to specs, below {', '.join(sections)}")
+        raise invalid(key, f"{file} is not a file of layouts, which maps names to specs below {', '.join(sections)}")
     given = {name: dict(written.get(name) or {}) for name in sections}
     layouts: dict[str, Spec] = {}
     for name, array in given["arrays"].items():

@@ -25,8 +25,9 @@ def explained(experiment: Experiment, arrays: Arrays | None, fault: Fault, refus
         return fault
     graph = interpret(experiment, "graph", arrays, keep=experiment.results)
     if _same_everywhere(experiment, arrays, name, graph.values[name][0] if experiment.graph else None):
-        reason = "it is the same there, by the reference, but JAX cannot know it: a psum or pmax, or check_vma: false"
-        return replace(fault, message=f"{fault.message.removesuffix(LEFT_OUT)}{reason}")
+        same = "by the reference it is the same there, but JAX cannot infer it"
+        message = f"{fault.message.removesuffix(LEFT_OUT)}{same}: add a psum or pmax, or check_vma: false"
+        return replace(fault, message=message)
     if not experiment.graph:
         return fault
     first = {name: graph.values[name][0] for name in experiment.results}

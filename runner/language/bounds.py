@@ -111,7 +111,7 @@ def check(expression: Expression, sizes: Mapping[str, int], mesh: Mesh | None = 
     def bounded(elements: int, term: Term) -> _Sequence:
         if elements > _ELEMENTS:
             many = f"it makes {elements:,} elements in a list or a text"
-            raise expression.fault(f"{many}; {_ELEMENTS:,} are the most", term)
+            raise expression.fault(f"{many}; the limit is {_ELEMENTS:,}", term)
         return _Sequence(elements)
 
     visit(expression.term)

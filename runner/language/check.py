@@ -128,7 +128,7 @@ def _check_carry(expression: Expression, term: Term, loop: str, carry: str, scop
     carries = scope.loops.get(loop)
     if carries is None:
         if loop == "grad":
-            message = f"there are no gradients: grad: {{of: LOSS, wrt: [{carry}]}} says what is differentiated"
+            message = f"there are no gradients: write grad: {{of: LOSS, wrt: [{carry}]}}"
             raise expression.fault(message, term)
         if carry == "at":
             raise expression.fault(AT_ALONE, term)
@@ -166,7 +166,7 @@ def _check_call(expression: Expression, call: Apply, scope: VisibleNames) -> Non
     operation = OPERATIONS.get(name)
     if operation is None and name in CALLING:
         raise expression.fault(
-            f"'{name}' cannot stand in a function that combines two values", callee(expression, call)
+            f"'{name}' cannot be used in a function that combines two values", callee(expression, call)
         )
     if operation is None:
         what = "operation or function" if scope.functions else "operation"
@@ -207,7 +207,7 @@ def _check_function(expression: Expression, node: Term, operation: Operation) ->
     if operation.combines:
         if isinstance(node, Lambda):
             return
-        otherwise = ", a function of the experiment's own of two parameters, or a lambda of two"
+        otherwise = ", a function of the experiment with two parameters, or a lambda with two"
     _check_choice(expression, node, str(operation.function), COMPUTATIONS, otherwise)
 
 
@@ -220,7 +220,7 @@ def _check_lambda(expression: Expression, node: Lambda, scope: VisibleNames) -> 
     for part in within(node.body):
         operation = OPERATIONS[part.operation] if calls(part, OPERATIONS) else None
         if operation is not None and (operation.over is not None or operation.random or operation.function):
-            raise expression.fault(f"'{operation.name}' cannot stand in a function that combines two values", part)
+            raise expression.fault(f"'{operation.name}' cannot be used in a function that combines two values", part)
     inside = replace(scope, values={*own, *scope.parameters}, loops={}, later={})
     _check(expression, node.body, inside)
 

@@ -101,7 +101,7 @@ def _call(node: ast.expr, text: str) -> PythonCall:
     for part in ast.walk(node):
         if not isinstance(part, _ALLOWED) or (isinstance(part, ast.Attribute) and part.attr.startswith("_")):
             shown = ast.unparse(part) if isinstance(part, ast.expr) else type(part).__name__
-            message = f"'{shown}' has no place in a call of Python; give it a line, or a function, of its own"
+            message = f"'{shown}' cannot be used in a call of Python; give it a line, or a function, of its own"
             raise SyntaxFault(message, 0, len(text))
     return PythonCall(
         ast.unparse(node),

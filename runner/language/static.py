@@ -40,7 +40,7 @@ def _written_out(
         raise expression.fault("the step of a range is not 0", term)
     steps = range(*bounds_)
     if len(steps) > _LONGEST:
-        raise expression.fault(f"it has {len(steps):,} elements; {_LONGEST:,} are the most", term)
+        raise expression.fault(f"it has {len(steps):,} elements; the limit is {_LONGEST:,}", term)
 
     def element(part: Term, i: int) -> Term:
         if isinstance(part, Group):
@@ -74,7 +74,7 @@ def evaluate(expression: Expression, sizes: Mapping[str, int], mesh: Mesh | None
             case Apply(operation=operation, spelled="operator", operands=(left, right)) if BY_NAME[operation].exact:
                 first, second, how = value(left), value(right), BY_NAME[operation]
                 if how.natural and second < 0:
-                    what = "what a size is shifted by" if how.kind == "bits" else "sizes are integers: the exponent"
+                    what = "the shift of a size" if how.kind == "bits" else "sizes are integers: the exponent"
                     raise expression.fault(f"{what} is at least 0", term)
                 try:
                     return how.python(first, second)

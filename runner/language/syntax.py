@@ -19,7 +19,7 @@ _DEEPEST = 100
 
 _TOO_DEEP = f"nested more than {_DEEPEST} levels deep; give a part of it a name"
 
-AT_ALONE = f"after x.at[index] comes what is done there: {', '.join(f'.{method}(…)' for method in METHODS)}"
+AT_ALONE = f"x.at[index] needs a method: {', '.join(f'.{method}(…)' for method in METHODS)}"
 
 NO_ATTRIBUTE = "attribute '.{}' is not part of the language; only .T and the carries of a repeat are"
 
@@ -187,7 +187,7 @@ def _check(text: str, node: ast.expr, depth: int = 0) -> None:
     depth += 1
     match node:
         case ast.Constant(value=str() as value) if any("\ud800" <= character <= "\udfff" for character in value):
-            raise _fault(text, "a part of it is half of a character, not text", node)
+            raise _fault(text, "it contains half of a character, which is not text", node)
         case ast.Name() | ast.Constant(value=bool() | int() | float() | complex() | str() | None):
             return
         case ast.Constant(value=value) if value is Ellipsis:
@@ -285,7 +285,7 @@ def _check_branch(text: str, node: ast.expr, depth: int) -> None:
         ):
             _check(text, body, depth)
         case ast.Lambda():
-            raise _fault(text, "what is chosen is a lambda of names alone: lambda x, w: x @ w", node)
+            raise _fault(text, "a lambda here has plain parameters: lambda x, w: x @ w", node)
         case _:
             _check(text, node, depth)
 
@@ -305,7 +305,7 @@ def _check_lambda(text: str, node: ast.expr, depth: int) -> None:
         ) if one != other:
             _check(text, body, depth)
         case ast.Lambda():
-            raise _fault(text, "what combines two values is a lambda of two: lambda a, b: a + b", node)
+            raise _fault(text, "a lambda that combines two values has two parameters: lambda a, b: a + b", node)
         case _:
             _check(text, node, depth)
 

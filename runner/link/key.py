@@ -37,7 +37,7 @@ def given() -> bytes | None:
     """The key of the environment; None if it has none. Raises `Unusable`."""
     text = os.environ.get(VARIABLE)
     if text is not None and len(text) < _SHORTEST:
-        raise Unusable(f"{VARIABLE} has {len(text)} characters; a key that nobody guesses has {_SHORTEST} at least")
+        raise Unusable(f"{VARIABLE} has {len(text)} characters; a key needs at least {_SHORTEST}")
     return None if text is None else text.encode()
 
 
@@ -73,13 +73,13 @@ def read(path: Path) -> bytes:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
         raise Absent(
-            f"neither {VARIABLE}, the same for all processes, nor {path}, which process 0 "
-            f"leaves where they share a folder ({error.strerror})"
+            f"set {VARIABLE} to the same value in all processes, or let them share the folder where "
+            f"process 0 writes {path} ({error.strerror})"
         ) from None
     try:
         about = os.fstat(handle)
         if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & 0o077:
-            raise Unusable(f"{path} is not a file that its user alone can read and write: no key of a run")
+            raise Unusable(f"{path} must be a file that its user alone can read and write")
         key = os.read(handle, 1024)
     finally:
         os.close(handle)

@@ -44,7 +44,7 @@ def lend(member: Member, config: Mapping[str, Any], timeout: float, folder: Path
                 return bid.status
             lent.do(bid)
     except Misfit as misfit:
-        raise Unmet(f"process 0 asked {member.name} for what cannot be read: {misfit}") from None
+        raise Unmet(f"process 0 sent {member.name} a request that cannot be read: {misfit}") from None
     finally:
         # First of all: later events of the worker must not be reported.
         connection.close()

@@ -77,7 +77,7 @@ class Wire:
                     way(self._frames, key)
             except (AssertionError, EOFError, ValueError) as error:
                 raise OSError(
-                    f"what answers there is not a process of this run{f': {error}' if str(error) else ''}"
+                    f"the process that answers there is not of this run{f': {error}' if str(error) else ''}"
                 ) from None
 
     @contextmanager

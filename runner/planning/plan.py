@@ -230,7 +230,7 @@ def _within(
     if limit is None or memory.needed(solution.choice) <= limit:
         return solution, network, unlimited
     if memory.least > limit:
-        message = f"no layout fits: arrays and outputs take {round(memory.least)} bytes of a device at least"
+        message = f"no layout fits: arrays and outputs need at least {round(memory.least)} bytes of a device"
         raise NoPlan(message, memory.least)
     low, high, price = 0.0, None, max(abs(solution.cost), 1e-3 * network.largest, 1e-12) / limit
     best: tuple[Solution, Network] | None = None
@@ -288,7 +288,7 @@ def _others(
     for key, at in free.items():
         spec = lying[at].spec(chosen[at])
         if key not in seconds:
-            alternatives.append(Alternative(key=key, spec=spec, next=None, more=None, since="there is no other one"))
+            alternatives.append(Alternative(key=key, spec=spec, next=None, more=None, since="there is no other plan"))
             continue
         following = lying[at].spec(seconds[key][1])
         second = choices.get(key)
@@ -311,7 +311,7 @@ def _others(
 _LOOKED = 6
 """The number of runners-up overall, and of those that cost more, whose plans are compared."""
 
-_EQUAL = "it costs as much"
+_EQUAL = "it costs the same"
 
 
 def _more(other: float, cost: float) -> float:

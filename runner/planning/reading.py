@@ -230,7 +230,9 @@ class _LayableReader:
         call, rule, line = ruled.call, ruled.rule, equation.source.line.path
         given = call.elements or (() if call.typed is None else (call.typed,))
         if ruled.whole and any(read.values()):
-            self.layable.note(f"'{call.name}' in '{self.layable.written(line)}' has no rule: its operands are whole")
+            self.layable.note(
+                f"'{call.name}' in '{self.layable.written(line)}' has no rule: its operands are planned whole"
+            )
         work = work_of(call)
         operands: list[Read] = []
         for place, tensors in read.items():
@@ -349,7 +351,7 @@ def _differentiate(experiment: Experiment, layable: Layable) -> None:
             layable.tensors[operand.tensor].differentiated for operand in operation.operands
         )
     if any(operation.differentiated for operation in layable.operations):
-        layable.note("the backward pass is assumed to be sharded as the forward pass is, and to keep what that reads")
+        layable.note("the backward pass is assumed to be sharded like the forward pass, and to keep all that it reads")
 
 
 def _is_constant(operation: RuledOperation) -> bool:

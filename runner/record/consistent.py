@@ -42,7 +42,7 @@ def require(record: Record, data: dict[str, Any]) -> None:
 
 def _integers(data: object, at: str) -> None:
     if isinstance(data, int) and abs(data) > _LARGEST:
-        raise Misfit(f"{at} is {data:.1e}, more than there can be")
+        raise Misfit(f"{at} is {data:.1e}, which is too large")
     if is_dict(data):
         for key, value in data.items():
             _integers(value, f"{at}.{key}" if at else str(key))
@@ -63,7 +63,7 @@ def _programs(record: Record, data: dict[str, Any]) -> None:
 def _finite(value: Any, at: str) -> None:
     """Raise `Misfit` for a measured or estimated number that is NaN or infinite."""
     if isinstance(value, float) and not math.isfinite(value):
-        raise Misfit(f"{at} is {value}, not a number of anything")
+        raise Misfit(f"{at} is {value}, not a finite number")
     if is_dataclass(value):
         for field_of_value in fields(value):
             _finite(getattr(value, field_of_value.name), f"{at}.{field_of_value.name}")
@@ -92,7 +92,7 @@ def _values(output: OutputRecord, at: str) -> None:
     if output.dtype not in dtypes.NAMES:
         raise Misfit(f"{at}.dtype is {output.dtype!r:.60}, which is not a dtype")
     if output.values is not None and not _has_shape(output.values, output.shape):
-        raise Misfit(f"{at}.values has not the shape {output.shape!r:.60}")
+        raise Misfit(f"{at}.values does not have the shape {output.shape!r:.60}")
 
 
 def _has_shape(values: Any, shape: Sequence[int]) -> bool:
@@ -113,6 +113,6 @@ def require_pictures(pictures: Pictures) -> None:
         if len(array.dims) != len(array.shape):
             raise Misfit(f"{at} has {len(array.dims)} dims and the shape {list(array.shape)!r:.60}")
         if not array.shards or not all(shard.devices for shard in array.shards):
-            raise Misfit(f"{at} has a shard that no device has, or none")
+            raise Misfit(f"{at} has no shards, or one that no device has")
         for k, shard in enumerate(array.shards):
             _ranges(shard.ranges, array.shape, f"{at}.shards[{k}].ranges")

@@ -306,7 +306,7 @@ def _changed(program: str, old: Pinned, new: Pinned, times: int) -> str:
         else:
             changes.append(f"{_FIELDS.get(key, key)} {_change(was, now)}")
     if not changes:
-        changes.append(f"stands {_between(new)}, before {_between(old)}")
+        changes.append(f"is {_between(new)}, was {_between(old)}")
     several = f", {times} of them" if times > 1 else ""
     return f"{words.collective(_entry(old))} changed in {program}: {', '.join(changes)}{several}"
 
@@ -330,7 +330,7 @@ _ORDER = (
     "asynchronous",
 )
 _CHANGES = {
-    "inserted": ("the program asks for it now", "the compiler inserts it now"),
+    "inserted": ("the program calls it now", "the compiler inserts it now"),
     "asynchronous": ("synchronous now", "asynchronous now"),
     "gradient": ("in the forward pass now", "in the backward pass now"),
 }

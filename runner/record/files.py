@@ -20,7 +20,7 @@ def write_text(path: Path, text: str) -> None:
     device or a pipe is not replaced: `OSError`. In a `.txt`, which terminals show, control characters are escaped.
     """
     if path.exists() and not (path.is_file() or path.is_dir() or path.is_symlink()):
-        raise OSError(errno.EINVAL, "it is not a file, and is left alone", str(path))
+        raise OSError(errno.EINVAL, "it is not a file, so it is left as it is", str(path))
     text = printable(text) if path.suffix == ".txt" else text
     with _unnamed(path.parent) as handle:
         if handle is not None:

@@ -102,7 +102,7 @@ def _damage(folder: Path) -> str | None:
     try:
         record.read(folder)
     except record.UnreadableRecord as error:
-        return f"{error}; what it says first is listed"
+        return f"{error}; only the start of the file could be listed"
     return None
 
 

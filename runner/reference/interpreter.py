@@ -345,7 +345,7 @@ class _Interpreter:
         except (ValueError, IndexError) as error:
             if equation is None or not _TOO_MANY_DIMENSIONS.search(str(error)):
                 raise
-            message = "it has more than 64 dimensions, and NumPy, which computes the reference, has 64 at most"
+            message = "it has more than 64 dimensions, and NumPy, which computes the reference, has at most 64"
             raise CannotInterpret(message, equation) from None
 
     def _kind(self, source: Source | None) -> str:

@@ -21,7 +21,7 @@ def show(record: Record, target: Devices) -> None:
     else:
         reasons = [check.reason for p in record.programs.values() for check in p.checks if check.status == "not_run"]
         if reasons:
-            say(f"values, replicas and agreement were not run: {reasons[0]}")
+            say(f"values, replicas and agreement were not checked: {reasons[0]}")
     sections = record.checks.sections
     if isinstance(sections, NotRun):
         say(f"sections was not run: {sections.reason}")

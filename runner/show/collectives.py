@@ -136,7 +136,7 @@ def way(reshard: Reshard) -> str:
     """Describe what the compiler reshards by gathering the whole array, and whether the gather can be avoided."""
     what = f"{reshard.dtype}{list(reshard.shape)} goes from {reshard.before} to {reshard.after}"
     if reshard.through is None:
-        return f"{what}; no steps were found that the compiler takes without gathering the whole"
+        return f"{what}; no intermediate specs were found with which the compiler does not gather the whole array"
     steps = ", then ".join(map(str, reshard.through))
     proof = "compiled without a warning" + (", and run: the values are the same" if reshard.ran else "")
     return f"{what}; by way of {steps} a device sends {bytes_text(reshard.bytes_sent)} ({proof})"

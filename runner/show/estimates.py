@@ -19,7 +19,10 @@ _MOST = 3
 def head(estimates: Mapping[str, Estimate]) -> list[str]:
     """Return the lines above the table: the hardware and the target."""
     first = next(iter(estimates.values()))
-    return [f"estimate: the least time of a run on {where(first)}, from its peaks and links; what is hidden overlaps"]
+    return [
+        f"estimate: the least time of a run on {where(first)}, from its peaks and links; "
+        "hidden time overlaps with computation"
+    ]
 
 
 def where(estimate: Estimate) -> str:

@@ -241,9 +241,7 @@ def draw(exchanges: Sequence[Exchange], platform: str, title: str, summary: str)
     shown = exchanges[:MOST]
     left = len(exchanges) - len(shown)
     rest = f" {left} more collectives are not drawn." if left else ""
-    legend = (
-        "Each device's operand has a colour, which goes along with its values. Striped: made of several. White: zeros."
-    )
+    legend = "Each device's operand has a colour, which moves with its values. Striped: made of several. White: zeros."
     description = "; ".join(f"{collective.name} = {collective.expression}, {collective.over}" for collective in shown)
     return document(title, summary, legend + rest, description, [_card(collective, platform) for collective in shown])
 

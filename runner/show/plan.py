@@ -129,7 +129,7 @@ _SAME = 1e-6
 
 def _more(a: _Plan, b: _Plan, difference: float, least: str) -> str:
     if abs(difference) <= _SAME * max(a.cost, b.cost):
-        return "both cost as much"
+        return "both cost the same"
     return f"{(b if difference > 0 else a).name} costs {amount(abs(difference), least)} more"
 
 

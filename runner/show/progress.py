@@ -103,7 +103,7 @@ class Progress(_ProgressLine):
 
 
 class Quiet(Progress):
-    """Shows nothing: one of many runs, for which the sweep has a line."""
+    """Shows nothing: the run is one of many, and the sweep prints a line for it."""
 
     def __enter__(self) -> Self:
         return self

@@ -260,7 +260,7 @@ def _open(name: str, output: ValueOutput, undecided: Undecided) -> str:
     text = f"{undecided.count} of {output.of} elements of {name} {are} undecided"
     text += f": {listed(places)} may fall to either side by rounding" if places else ""
     if undecided.between or undecided.excused:
-        text += f"; of these {undecided.between} lie between what that leads to, {undecided.excused} beyond"
+        text += f"; {undecided.between} of them lie between the possible values, {undecided.excused} beyond"
     return text
 
 

@@ -153,7 +153,8 @@ def lines(rows: Sequence[Row]) -> list[str]:
     """Say what the estimates are for, and the best by each measure with its lead."""
     answers = [_line(best) for name in MEASURES if (best := measures.best(rows, name))]
     estimates = [f"estimate: the least time of a run on {each}" for each in measures.estimated(rows)]
-    return [*estimates, *(["the least, of what passed:", *(f"  {line}" for line in answers)] if answers else [])]
+    best_of = ["the best by each measure, of the points that passed:", *(f"  {line}" for line in answers)]
+    return [*estimates, *(best_of if answers else [])]
 
 
 def _line(best: Best) -> str:

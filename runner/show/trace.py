@@ -77,7 +77,9 @@ def _title(trace: Trace) -> str:
         lines.append(f"the steps of {', '.join(trace.steps_one_by_one)} ran one by one, without jax.lax.fori_loop")
     if trace.same_outputs is False:
         program = f"program_{trace.taken_from}.py"
-        lines.append(f"its outputs round otherwise than {program}'s: what returns more is fused otherwise")
+        lines.append(
+            f"its outputs round differently from {program}'s: a program that returns more is fused differently"
+        )
     return "\n".join(lines)
 
 

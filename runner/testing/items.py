@@ -333,7 +333,7 @@ class CheckItem(_Check):
             pytest.skip(reason)
         raise _Failure(
             f"JAX cannot express {self.program}: {reason}\n  but {self.where} pins it\n"
-            f"if that is as it should be: {self.update()}"
+            f"if that is intended: {self.update()}"
         )
 
     @property
@@ -389,7 +389,7 @@ class GoldenItem(CheckItem):
             lines = _indented(changes)
             head, tail = (
                 f"{self.program} is not what {self.where} pins:",
-                f"if that is as it should be: {self.update()}",
+                f"if that is intended: {self.update()}",
             )
             raise _Failure("\n".join([head, *lines, tail]))
 

@@ -76,8 +76,11 @@ class _Hooks:
         if report.when == "call":
             self._rewritten += [str(text) for name, text in report.user_properties if name == UPDATES]
 
-    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """Print which goldens were rewritten, and which no item reads."""
+    def pytest_terminal_summary(self, terminalreporter: Any, exitstatus: int) -> None:
+        """Print which goldens were rewritten, which no item reads, and why named experiments were not collected."""
+        if exitstatus in (pytest.ExitCode.NO_TESTS_COLLECTED, pytest.ExitCode.USAGE_ERROR):
+            for line in self.session.misplaced():
+                terminalreporter.write_line(line)
         if self._rewritten or self._unused:
             terminalreporter.section("goldens")
         for line in [*self._rewritten, *self._unused]:

@@ -139,6 +139,19 @@ class Session:
         """Whether a command-line argument lies in a folder, or contains it."""
         return any(path.is_relative_to(place) or place.is_relative_to(path) for path in self._arguments())
 
+    def misplaced(self) -> list[str]:
+        """The messages for experiments that an argument names, or whose folder it names, outside any `experiment/`."""
+        from runner.config.sources import shown
+        from runner.invocation import invocation
+
+        files = [file for path in self._arguments() for file in (path.glob("*.yaml") if path.is_dir() else [path])]
+        return [
+            f"{shown(file)} is not in a folder called experiment, so it is not collected: move it to "
+            f"{shown(file.parent / 'experiment' / file.name)}, or run it with {invocation()} {shown(file)}"
+            for file in sorted(files)
+            if is_there(file) and _is_ours(file) and not any(folder.name == "experiment" for folder in file.parents)
+        ]
+
     def close(self) -> None:
         """Stop the workers, and remove the run folders of passed items."""
         if self._workers is not None:
@@ -167,5 +180,8 @@ def _by_argument(path: Path) -> list[Path]:
     if not folders or not (path.is_dir() or path.suffix == ".yaml"):
         return []
     files = [path] if path.is_file() else path.rglob("*.yaml")
-    ours = any(_OURS.search(file.read_text(encoding="utf-8", errors="replace")) for file in files if is_there(file))
-    return [folders[0].parent] if ours else []
+    return [folders[0].parent] if any(_is_ours(file) for file in files if is_there(file)) else []
+
+
+def _is_ours(file: Path) -> bool:
+    return bool(_OURS.search(file.read_text(encoding="utf-8", errors="replace")))

@@ -146,7 +146,7 @@ def of_operation(
     return None
 
 
-_TAKEN = {"all-gather": "all of {dims} of {name}", "all-to-all": "{name} sharded otherwise than along {dims}"}
+_TAKEN = {"all-gather": "all of {dims} of {name}", "all-to-all": "{name} sharded along other dimensions than {dims}"}
 """What the reader of a moved value gets, by the kind of collective."""
 
 

@@ -49,7 +49,7 @@ def _inserted(
 ) -> Callable[[Collective], Reason]:
     if plan is None or plan.collectives is None:
         missing = "there is no plan" if plan is None else plan.missing
-        return lambda _: unexplained(f"what Shardy plans is not known: {missing}")
+        return lambda _: unexplained(f"Shardy's plan is not known: {missing}")
     teller = _Inserted(experiment, program, collectives, plan)
 
     def reason(compiled: Collective) -> Reason:
@@ -76,7 +76,7 @@ class _Inserted:
         """Return the reason for a collective."""
         lines = _lines_of(compiled)
         if not lines:
-            return unexplained("it leads back to no line of the experiment")
+            return unexplained("it comes from no line of the experiment")
         match = self._matching.of(compiled, compiled.nodes or lines)
         if match.planned:
             needs_of = [self._need(collective, compiled) for collective in match.planned]

@@ -180,31 +180,23 @@ class ProgramLines:
         ]
         if compiled.kind == "all-reduce" and same and not transposed:
             text = (
-                f"JAX sums the cotangents of {listed(same)}, of which every device along "
-                f"{listed(compiled.axes or [])} has the same in {lines}"
+                f"JAX sums the cotangents of {listed(same)}, replicated over {listed(compiled.axes or [])}, in {lines}"
             )
             arrays = [f"arrays.{name}.spec" for name in same]
             return Reason(text=text, by="differentiation", line=compiled.node, keys=arrays)
         if transposed:
             text = f"the derivative of {', '.join(dict.fromkeys(transposed))} in {lines}"
-            text += (
-                f", and of {listed(same)}, which every device has whole"
-                if same and compiled.kind == "all-reduce"
-                else ""
-            )
+            text += f", and of {listed(same)}, which is replicated" if same and compiled.kind == "all-reduce" else ""
             return Reason(text=text, by="differentiation", line=compiled.node, keys=keys)
         if compiled.kind == "all-reduce" and compiled.nodes:
-            text = (
-                f"JAX sums the cotangents of what every device along {listed(compiled.axes or [])} has the same of "
-                f"in {lines}"
-            )
+            text = f"JAX sums the cotangents of values replicated over {listed(compiled.axes or [])}, in {lines}"
             return Reason(text=text, by="differentiation", line=compiled.node, keys=keys)
         own = [call for line in compiled.nodes for call in self._calls(line, compiled.kind)]
         if own:
             # A derivative that the user's function takes has lines of its own.
             text = f"the derivative of {lines} asks for it: {', '.join(dict.fromkeys(own))}"
             return Reason(text=text, by="differentiation", line=compiled.node, keys=keys)
-        return unexplained("JAX's differentiation asks for it in a line that has no collective of its kind")
+        return unexplained("JAX's differentiation adds it in a line without a collective of this kind")
 
     # The lines.
 

@@ -140,12 +140,15 @@ def _order(experiment: Experiment, devices: list[Any]) -> tuple[str | None, str 
         try:
             mesh_utils.create_hybrid_device_mesh(within, across, devices)
         except NotImplementedError:
-            return _SPLIT, f"JAX cannot make the axes of the mesh {mesh} of whole axes of a slice of {wanted.of_slice}"
+            return (
+                _SPLIT,
+                f"JAX cannot build the axes of the mesh {mesh} from whole axes of a slice of {wanted.of_slice}",
+            )
         return "topology-aware", None
     try:
         calls.make_mesh(mesh.shape, mesh.axes, axis_types=(AxisType.Auto,) * len(mesh.axes), devices=devices)
     except NotImplementedError:
-        return _SPLIT, f"jax.make_mesh cannot make the axes of the mesh {mesh} of whole axes of {wanted.name}"
+        return _SPLIT, f"jax.make_mesh cannot build the axes of the mesh {mesh} from whole axes of {wanted.name}"
     return "topology-aware", None
 
 

@@ -142,7 +142,7 @@ def derived(experiment: Experiment, judge: Judge) -> tuple[Experiment, Derivatio
     lines then cost less, backward pass included.
     """
     if experiment.regions:
-        return f"the shard_map in {listed(experiment.regions)} is a device's code already, of which no other is derived"
+        return f"the shard_map in {listed(experiment.regions)} is per-device code already; nothing is derived from it"
     shardy, types = planned(experiment)
     hints = Hints({number: whole_axes(spec) for number, spec in shardy.values.items()})
     hardware, mesh = experiment.derive.hardware, experiment.mesh

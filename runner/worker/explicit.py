@@ -215,7 +215,7 @@ class _Explicit(Walker):
         _, uses = body.producers[body.outputs[0]].source.line.written("graph")
         raise invalid(
             uses[-1],
-            f"JAX's sharding types ask for a change inside of {function.call}, which no program can make. "
+            f"JAX's sharding types need a change inside {function.call}, which no program can make. "
             f"{where}{describe(refusal, [])}",
         ) from None
 
@@ -241,7 +241,7 @@ class _Explicit(Walker):
                     continue
                 self.chosen.setdefault(path, {})[part] = repair
                 return result
-            message = "its sharding types agree under no resharding of the operands"
+            message = "no resharding of its operands makes its sharding types agree"
             return self.refuse(f"{message}. {describe(refusal, operands)}", equation.source)
 
     def _attempt(self, equation: Equation, call: Callable[..., Any], operands: list[Any], repair: Repair) -> Any:

@@ -218,7 +218,7 @@ class _FunctionReader:
         for name in self.references:
             if not {name, name.rpartition(".")[2]} & self.called:
                 known = listed(sorted(self.called)[:12])
-                raise invalid(("references", name), f"nothing calls '{name}'; what is called is {known}")
+                raise invalid(("references", name), f"nothing calls '{name}'; the functions called are {known}")
         names = (*self.definition["imports"], *(f"{name}_tree" for name in self.trees))
         paths = {name: path for name, path in self.paths.items() if name != path}
         changed[KEY] = codec.plain(
@@ -394,7 +394,7 @@ class _FunctionReader:
         try:
             calls.tree.map(below, specs, leaves, is_leaf=is_spec)
         except ValueError as error:
-            message = f"the specs have another structure than what they are of: {' '.join(str(error).split())}"
+            message = f"the specs have another tree structure than their value: {' '.join(str(error).split())}"
             if any(isinstance(leaf, str) for leaf in calls.tree.leaves(specs, is_leaf=is_spec)):
                 message = f"a spec is a PartitionSpec, and not {specs!r}"
             raise InvalidExperiment(Fault(key, message, call.text, 0, len(call.text))) from None
@@ -698,7 +698,7 @@ class _FunctionReader:
             top = calls.tree.unflatten(tree.structure, tree.leaves)
             if not isinstance(top, tuple | list) or len(cast("Sequence[Any]", top)) != len(given):
                 count = len(cast("Sequence[Any]", top)) if isinstance(top, tuple | list) else 1
-                message = f"it gives {count} value{'s' if count > 1 else ''}, and {len(given)} names stand before it"
+                message = f"it gives {count} value{'s' if count > 1 else ''} for {len(given)} names"
                 raise InvalidExperiment(Fault(key, message, text, 0, len(text)))
             parts = list(cast("Sequence[Any]", top))
         names: list[str] = []
@@ -719,8 +719,9 @@ class _FunctionReader:
         handed = python_source.names(text) & {*self.calling} if any(name in text for name in self.calling) else ()
         for name in sorted(handed):
             message = (
-                f"'{name}' calls Python, which is read at the types of its arguments: where a function is expected "
-                f"write a lambda that calls it with lines, as lambda: {name}(x); for map call jax.lax.map in Python"
+                f"'{name}' calls Python, and is traced with the types of its arguments: where a function is expected, "
+                f"write a lambda that calls it with lines, such as lambda: {name}(x); for map, call jax.lax.map in "
+                "Python"
             )
             raise InvalidExperiment(Fault(key, message, value, 0, len(value)))
 
@@ -732,7 +733,7 @@ class _FunctionReader:
         elif isinstance(value, str) and (calls := python.taken_out(value, self.objects, self.calling)[1]):
             first = next(iter(calls.values()))
             where = "a line of a section, or of the body of a repeat"
-            message = f"{first.function} is called where no line of its own can be; call it in {where}"
+            message = f"{first.function} cannot be called here; call it in {where}"
             raise InvalidExperiment(Fault(key, message, value, 0, len(value)))
 
     # Calls.
@@ -798,7 +799,8 @@ class _FunctionReader:
             (lines, gives), (again, gives_again) = reading(), reading()
             if not _alike(lines, again) or calls.tree.flatten(gives) != calls.tree.flatten(gives_again):
                 raise CannotRead(
-                    f"{call.function or call.text} computes something else at its second call: it reads what changes, "
+                    f"{call.function or call.text} returns something else at its second call: it reads state that "
+                    "changes, "
                     "such as a global, the time or NumPy's generator; give it that as an argument"
                 )
         except CannotRead as error:
@@ -1023,7 +1025,7 @@ class _FunctionReader:
         topology = self.probe.target.topology
         if made is None or topology is not None:
             why = "the line calls no function of arrays alone" if made is None else f"{topology} is not here"
-            raise invalid(key, f"'{name}' has no PartitionSpec, and the compiler cannot be asked for one: {why}")
+            raise invalid(key, f"'{name}' has no PartitionSpec, and the compiler cannot choose one: {why}")
         phases.tell("the compiler was asked for the layouts of results")
         function, structs = made
         alone = {"arrays": self.arrays, "grad": {}, "expect": {}}

@@ -538,13 +538,13 @@ class _Body:
         info = equation.params["jaxpr"].jaxpr.debug_info if equation.primitive.name in ("jit", "pjit") else None
         if info is not None and (info.arg_names is None or info.result_paths is None):
             raise self._cannot(
-                f"'{name}' is differentiated or mapped here, and its reference says what it computes as it is: name a "
-                "reference for a function that does so inside, with jit"
+                f"'{name}' is differentiated or mapped here, and its reference is only for the function itself: name a "
+                "reference for a jitted function that contains the derivative or the map"
             )
         if self.mapped or "vmap(" in str(equation.source_info.name_stack):
             raise self._cannot(
-                f"'{name}' is mapped by vmap here, and its reference says what it computes as it is: name a reference "
-                "for a function that maps it inside, with jit"
+                f"'{name}' is mapped by vmap here, and its reference is only for the function itself: name a reference "
+                "for a jitted function that contains the vmap"
             )
         avals = [v.aval for v in equation.invars]
         try:
@@ -558,7 +558,7 @@ class _Body:
             gives, wanted = (
                 ", ".join(_typed(v.aval) for v in each) for each in (closed.jaxpr.outvars, equation.outvars)
             )
-            raise self._cannot(f"the reference of '{name}' gives {gives}, in the place of {wanted}")
+            raise self._cannot(f"the reference of '{name}' gives {gives} instead of {wanted}")
         rest = {each: function for each, function in self.references.items() if each != name}
         replaced = replace(self, references=rest)
         return replaced._within(closed.jaxpr, closed.consts, equation.invars, [True] * len(wants), equation)
@@ -788,8 +788,8 @@ class _Body:
             return initial
         if count is not None and count > STEPS:
             raise self._cannot(
-                f"a while_loop of {count:,} steps, which the oracle would interpret one by one, and {STEPS:,} are the "
-                "most: take fewer, or name a reference for a jitted function that has it"
+                f"a while_loop of {count:,} steps, which the oracle would interpret one by one; the limit is "
+                f"{STEPS:,}: take fewer, or name a reference for a jitted function that contains it"
             )
         loop, inside = self.reader.fresh(self._loop_name("while")), self.inside({})
         wishes = [wish or "carry" for wish in _parameters(body.jaxpr)[first - asked :]]

@@ -278,8 +278,8 @@ class _Doing:
 
 def _of_gathered(carry: str, spec: Spec) -> str:
     return (
-        f"explicit gathers the carry {carry.replace('/body/', '/').replace('/', '.')} at every step, since it begins "
-        f"unsharded: begin it with a line of its own, and constrain that to {spec.yaml()}"
+        f"explicit gathers the carry {carry.replace('/body/', '/').replace('/', '.')} at every step, since it starts "
+        f"unsharded: compute its start in a line of its own, and constrain that to {spec.yaml()}"
     )
 
 

@@ -842,9 +842,7 @@ def _scattered(application: Application) -> Term:
     method = {"": "set", "sub": "subtract"}.get(method := application.name[len("scatter") + 1 :], method)
     computed = application.params.get("update_jaxpr")
     if method == "set" and computed is not None and computed.eqns:
-        raise Unread(
-            "'scatter' with a function of its own, as x.at[index].apply has: set its results, x.at[i].set(f(x[i]))"
-        )
+        raise Unread("'scatter' with a function, as in x.at[index].apply: set its results, x.at[i].set(f(x[i]))")
     numbers, mode = application.params["dimension_numbers"], _mode(application)
     shape, values = application.shape, tuple(application.inputs[2].shape)
     dropped = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
@@ -1271,10 +1269,10 @@ def literal(value: Any, dtype: str) -> Term:
         return Const(bool(value))
     kind = _numpy(dtype)
     if dtype in _NARROW_INTEGERS:
-        # Numbers of Python are not promoted to these dtypes.
+        # Python numbers are not promoted to these dtypes.
         return _built("asarray({n}, {t})", n=int(value), t=dtype)
     if np.issubdtype(kind, np.integer):
-        # A number of Python is an int32.
+        # A Python integer is an int32.
         wide = int(value) >= 2**31 and dtype.startswith("u")
         return _built("asarray({n}, {t})", n=int(value), t=dtype) if wide else constant(int(value))
     if np.issubdtype(kind, np.complexfloating):

@@ -48,7 +48,7 @@ def unlike_branches(ends: dict[int, tuple[Any, ...]]) -> str | None:
         kinds = [jax.typeof(value) for value in values]
         types = [f"{kind.dtype}{list(kind.shape)}" for kind in kinds]
         if len(set(types)) > 1:
-            return f"the branches give {', '.join(types)}, in JAX's order of them; a choice gives one type"
+            return f"the branches give {', '.join(types)}, in JAX's order; all branches must give one type"
         axes = [varying_axes(kind) for kind in kinds]
         every = frozenset[str]().union(*axes)
         for branch, own in zip(ends, axes, strict=True):
@@ -56,8 +56,8 @@ def unlike_branches(ends: dict[int, tuple[Any, ...]]) -> str | None:
                 loose = sorted(every - own)
                 cast = repr(loose[0] if len(loose) == 1 else tuple(loose))
                 return (
-                    f"what branch {branch} gives is the same on every device along {quoted(loose)}, and what another "
-                    f"gives may differ; let both differ: pcast(…, {cast}, to='varying')"
+                    f"the result of branch {branch} is the same on every device along {quoted(loose)}, and another's "
+                    f"may differ; let both differ: pcast(…, {cast}, to='varying')"
                 )
     return None
 

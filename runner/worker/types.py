@@ -270,7 +270,7 @@ def _check_varying(experiment: Experiment, name: str, spec: Spec, varying: froze
     if loose:
         over = quoted(loose)
         trivial = [axis for axis in loose if experiment.mesh.sizes[axis] == 1]
-        sizes = f" (that {quoted(trivial)} has size 1 does not count for JAX)" if trivial else ""
+        sizes = f" (JAX ignores that {quoted(trivial)} has size 1)" if trivial else ""
         why = _known_gathered(experiment, name, frozenset(loose)) or LEFT_OUT
         raise invalid(
             ("outputs", name),
@@ -294,7 +294,7 @@ def _known_gathered(experiment: Experiment, name: str, loose: frozenset[str]) ->
             continue
         if lines and not varying[name] & loose:
             changes = ", ".join(f"{experiment.place('per_device', line)}: {gathered[line].text}" for line in lines)
-            return f"JAX knows that the copies are equal with {changes}"
+            return f"JAX can infer that the copies are equal with {changes}"
     return None
 
 
@@ -313,10 +313,10 @@ def _differentiable(experiment: Experiment, section: Section, types: Mapping[str
     assert experiment.grad is not None
     of, typed = experiment.grad.of, types[experiment.grad.of]
     if typed.shape:
-        message = f"'{of}' of {section} is {typed.dtype}{list(typed.shape)}; a gradient is of one number: take its sum"
+        message = f"'{of}' of {section} is {typed.dtype}{list(typed.shape)}; a gradient needs a scalar: take its sum"
         raise invalid(("grad", "of"), message)
     if typed.dtype not in dtypes.NAMES or dtypes.dtype(typed.dtype).kind != "float":
-        raise invalid(("grad", "of"), f"'{of}' of {section} is {typed.dtype}; a gradient is of a floating-point number")
+        raise invalid(("grad", "of"), f"'{of}' of {section} is {typed.dtype}; a gradient needs a floating-point scalar")
 
 
 def _refused_lines(experiment: Experiment, floats: Floats) -> str | None:

@@ -148,7 +148,7 @@ def module_cost(text: str) -> dict[str, float] | str:
         return private.hlo_module_cost_analysis(client, module)
     except (ImportError, AttributeError, TypeError, ValueError, RuntimeError) as error:
         reason = str(error).strip().split("\n")[0]
-        return f"XLA's cost analysis cannot be asked of a part of a module here: {type(error).__name__}: {reason}"
+        return f"XLA's cost analysis is not available for a part of a module here: {type(error).__name__}: {reason}"
 
 
 @dataclass(frozen=True)

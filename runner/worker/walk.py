@@ -163,7 +163,7 @@ class Walker:
         count: int | None = len(value) if is_sequence(value) else next(iter(getattr(value, "shape", ())), None)
         if count != names:
             gives = "one number" if count is None else f"{count} value{'s' if count != 1 else ''}"
-            self.refuse(f"it gives {gives}, and {names} names stand before it", source)
+            self.refuse(f"it gives {gives} for {names} names", source)
 
     def refuse(self, message: str, source: Source) -> NoReturn:
         """Raise `InvalidExperiment` with a message about the part of a line at this place."""
@@ -369,7 +369,7 @@ class Walker:
         try:
             value = call(*operands)
         except (*REFUSALS, AssertionError, NameError) as error:
-            self.refuse(refusal(error, operands), equation.source)
+            self.refuse(refusal(error, operands) + _power_meant(equation), equation.source)
         if (reason := limits.elements(value)) is not None:
             self.refuse(reason, equation.source)
         return value
@@ -484,3 +484,12 @@ class Walker:
     def _permutation(self, bound: inspect.BoundArguments) -> list[tuple[int, int]]:
         size, shift = self.experiment.mesh.axis_size(bound.arguments["axis_name"]), bound.arguments["shift"]
         return [(j, (j + shift) % size) for j in range(size)]
+
+
+def _power_meant(equation: Equation) -> str:
+    """Return the end of the message for operands that `^` does not take; people write it for a power."""
+    source = equation.source
+    if (equation.operation, equation.spelled) != ("bitwise_xor", "operator"):
+        return ""
+    written = source.text.encode()[source.start : source.end].decode()
+    return f"; '^' is Python's exclusive or: for a power write {written.replace('^', '**')}"

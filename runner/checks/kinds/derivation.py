@@ -42,7 +42,7 @@ def check(context: Context, derived: Experiment, floats: Floats) -> Judged | Not
     if wrong:
         paths = context.experiment.imports.paths
         named = " and ".join(paths.get(name, name) for name in wrong)
-        return Judged(status="failed", reason=f"the lines of derived are not graph's in {named}")
+        return Judged(status="failed", reason=f"derived computes something else than graph in {named}")
     return Judged(status="passed")
 
 

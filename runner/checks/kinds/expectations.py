@@ -60,7 +60,7 @@ def _incomplete(verdict: Verdict, compiled: CompiledProgram) -> Verdict:
     return replace(verdict, status="failed", reason=_IN_PART, details=list(missing))
 
 
-_IN_PART = "what could be read of the compiled module is as expected, but it may communicate more than that"
+_IN_PART = "the collectives that could be read are as expected, but others may be missing"
 
 
 def _memory(expected: Expectations, compiled: CompiledProgram, experiment: Experiment) -> LimitVerdict:
@@ -116,7 +116,7 @@ def _otherwise(collective: Collective, wanted: bool) -> bool:
 
 def _meanwhile(collective: Collective) -> str:
     if collective.overlapped is None:
-        return "what overlaps with it is not known"
+        return "the computation that overlaps with it is not known"
     if collective.overlapped:
         return f"it overlaps with {', '.join(collective.overlapped)}"
     return "nothing is computed meanwhile" if collective.asynchronous else "it is synchronous"

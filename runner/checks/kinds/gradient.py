@@ -32,7 +32,7 @@ def check(context: Context, run: ProgramRun) -> GradientVerdict:
     gradients = context.gradients
     sections = ("graph", "per_device") if run.program.section == "per_device" else ("graph",)
     differing = [name for name, apart in gradients.apart.get("per_device", {}).items() if apart > 1]
-    differs = f"per_device's scalar has another derivative than graph's in {' and '.join(differing)}"
+    differs = f"the derivative of per_device's scalar differs from graph's in {' and '.join(differing)}"
     return GradientVerdict(
         status="failed" if gradients.faults else "passed",
         reason="; ".join(gradients.faults) or None,

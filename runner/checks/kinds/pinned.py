@@ -92,7 +92,7 @@ def check(context: Context, run: ProgramRun) -> PinnedVerdict | NotRun:
     computed = {name: value for name, value in _bound(context).items() if name in run.outputs}
     if not computed:
         of = " and ".join(_bound(context))
-        return NotRun(reason=f"{run.program} computes no {of}: lines of {run.program.section} stand in its place")
+        return NotRun(reason=f"{run.program} does not compute {of}: lines of {run.program.section} replace it")
     outputs: dict[str, PinnedOutput] = {}
     wrong: list[str] = []
     largest = 0.0

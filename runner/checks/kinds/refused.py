@@ -17,7 +17,7 @@ def check(expected: str, fault: Fault | None, message: str | None) -> RefusalVer
         return RefusalVerdict(status="failed", reason=reason, expected=expected, refused=None)
     if _words(expected) in _words(f"{key_text(fault.key)}: {fault.message}"):
         return RefusalVerdict(status="passed", expected=expected, refused=message)
-    reason = f"{_wanted(expected)}, but refused otherwise"
+    reason = f"{_wanted(expected)}, but refused with another message"
     details = (message or "").splitlines()
     return RefusalVerdict(status="failed", reason=reason, details=details, expected=expected, refused=message)
 

@@ -88,7 +88,7 @@ def check(context: Context) -> SectionsVerdict:
     apart = [_apart(name, result) for name, result in compared.items() if not result.agree]
     derivatives = [name for name, off in context.gradients.apart.get("per_device", {}).items() if off > 1]
     if derivatives and not apart:
-        apart.append(f"the derivative of per_device's scalar is another than graph's: {' and '.join(derivatives)}")
+        apart.append(f"the derivative of per_device's scalar differs from graph's: {' and '.join(derivatives)}")
     status: Outcome = "failed" if apart else "passed"
     if any(result.status == "weak" for result in compared.values()) and not apart:
         status = "weak"
@@ -106,12 +106,12 @@ def _undecided(context: Context, name: str, result: Comparison) -> Undecided | N
 
 
 def _blunt(name: str, result: Comparison) -> str:
-    return f"{name}: {result.between} of {result.size} elements lie between what undecided comparisons would give"
+    return f"{name}: {result.between} of {result.size} elements lie between the values that near ties allow"
 
 
 def _apart(name: str, result: Comparison) -> str:
     if not result.wrong:
-        return f"{name}: {result.excused} of {result.size} elements match nothing that undecided comparisons would give"
+        return f"{name}: {result.excused} of {result.size} elements match no value that near ties allow"
     return (
         f"{name} of per_device is not graph's at {result.wrong} of {result.size} elements, "
         f"on {on_devices(result.devices)}; "

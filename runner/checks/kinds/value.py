@@ -60,9 +60,9 @@ def _noted(context: Context, verdict: ValueVerdict) -> ValueVerdict:
     if not places:
         return verdict
     note = (
-        f"the oracle is the function as it is written, with its shard_map ({listed(places)}): this proves that JAX "
-        "computes what the function says, not that its collectives are what was meant; a function without them proves "
-        "that: reference= of runner.check, or references: in a file"
+        f"the oracle is the function itself, with its shard_map ({listed(places)}): JAX computes what the function "
+        "says, but whether its collectives are right is not checked; to check them, name the same function without "
+        "collectives: reference= of runner.check, or references: in a file"
     )
     return replace(verdict, note=note if verdict.note is None else f"{verdict.note}; {note}")
 
@@ -116,11 +116,7 @@ def _verdict(context: Context, section: Section, name: str, output: Output) -> V
     if _overflows(total):
         power = None
     status: Outcome = "failed" if total.wrong or excused else "passed"
-    reason = (
-        f"{total.excused} of {total.size} elements match nothing that undecided comparisons would give"
-        if excused
-        else None
-    )
+    reason = f"{total.excused} of {total.size} elements match no value that near ties allow" if excused else None
     if whole is not None and whole.outside and status == "passed":
         status = "failed"
         reason = "; ".join(_outside(measure, measures[measure]) for measure in whole.outside)
@@ -153,8 +149,8 @@ def _verdict(context: Context, section: Section, name: str, output: Output) -> V
 def _blunt(total: Difference, power: float | None, dtype: str) -> str | None:
     """Why a check that passed proves too little; None if it proves enough."""
     if _overflows(total):
-        lacks = "" if dtypes.dtype(dtype).infinite else f": {dtype} has no infinity, and NaN in its place"
-        return f"{total.overflowing} of {total.size} elements are beyond its dtype, and were not compared{lacks}"
+        lacks = "" if dtypes.dtype(dtype).infinite else f": {dtype} has no infinity and holds NaN instead"
+        return f"{total.overflowing} of {total.size} elements overflow its dtype and were not compared{lacks}"
     if power is not None and power > WEAK:
         return f"it would not notice a mistake of less than {power:.0%} of its root mean square"
     return None
@@ -259,7 +255,7 @@ def _known(
     if verdict.status == "failed":
         return replace(verdict, status="known")
     reason = (
-        f"it is right with jax {context.jax}, but expect.wrong lists it as wrong: if JAX is mended, remove the entry, "
+        f"it is right with jax {context.jax}, but expect.wrong lists it as wrong: if JAX is fixed, remove the entry, "
         f"or name the versions that are wrong ({name}: '<{context.jax}')"
     )
     return replace(verdict, status="failed", reason=reason)

@@ -169,7 +169,7 @@ _ELEMENTWISE = (
 
 ROWS = (
     *(replace(row, elementwise=True) for row in _ELEMENTWISE),
-    # Of all elements.
+    # One result for all elements.
     array("allclose", "a, b, rtol=1e-05, atol=1e-08, equal_nan=False", arithmetic.allclose, decides="comparison"),
     array("array_equal", "a1, a2, equal_nan=False", np.array_equal, decides="equality"),
 )

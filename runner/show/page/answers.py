@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from runner.record import measures
@@ -32,17 +32,25 @@ def part(sweep: MeasuredSweep) -> Part:
         groups.setdefault(tuple(row.keys[key] for key in sizes), []).append(row)
     best_of = {size: _best(sweep, groups[size]) for size in sorted(groups, key=lambda size: [natural(n) for n in size])}
     if not any(best_of.values()):
-        sentence = "Nothing passed." if not sweep.passed else "No measure tells the points that passed apart."
-        return Part("answer", "Answer", tag("p", sentence))
+        return Part("answer", "Answer", tag("p", _without_best(sweep, groups.values())))
     left = " vmap, which has one device, is left out." if len(sweep.candidates) < len(sweep.passed) else ""
     if len(groups) > 1:
-        lead = f"For each size of {', '.join(sizes)} and by each measure the least, of what passed every check."
+        lead = f"For each size of {', '.join(sizes)} the best by each measure, of the points that passed every check."
         shown: Inside = _by_size(sweep, sizes, best_of)
     else:
-        lead = "By each measure the least, of what passed every check."
+        lead = "The best by each measure, of the points that passed every check."
         shown = tag("div", [_card(sweep, best) for best in best_of[next(iter(groups))].values()], class_="answers")
     take = _take(sweep, {size: groups[size] for size in best_of})
     return Part("answer", "Answer", [take, tag("p", lead + left, class_="lead"), shown])
+
+
+def _without_best(sweep: MeasuredSweep, groups: Iterable[Sequence[Row]]) -> str:
+    """Return why no point is better than another."""
+    if not sweep.passed:
+        return "Nothing passed."
+    if all(len({sweep.choice(row) for row in rows}) == 1 for rows in groups):
+        return f"Only one layout passed{' at each size' if sweep.sizes else ''}, so there is none to choose."
+    return "The points that passed are equal in every measure."
 
 
 def _take(sweep: MeasuredSweep, groups: Mapping[tuple[str, ...], Sequence[Row]]) -> Markup | None:
@@ -169,7 +177,7 @@ def _since(sweep: MeasuredSweep, measure: str, size: Sequence[str], chosen: _Cho
     sentence += "."
     if chosen.alike:
         several = f"{chosen.alike} other layouts are" if chosen.alike > 1 else "Another layout is"
-        sentence += f" {several} as good by this; none of them costs less otherwise."
+        sentence += f" {several} equally good by this measure, and no better by another."
     costs = [
         words
         for name, words in (

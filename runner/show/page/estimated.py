@@ -33,8 +33,8 @@ def part(record: Record) -> Part | None:
         rows = list(_rows(estimate))
         if rows:
             head = ("what", "does", "bound by", "takes", "hidden")
-            content = table(f"{programs}, what takes longest first", Table(head, rows), kind="small")
-            inside.append(tag("details", tag("summary", f"What of {programs} takes how long"), content))
+            content = table(f"{programs}, the longest first", Table(head, rows), kind="small")
+            inside.append(tag("details", tag("summary", f"Where the time of {programs} goes"), content))
     return Part("estimates", "Estimates", inside)
 
 

@@ -28,7 +28,7 @@ def parts(record: Record) -> Iterator[Part]:
     every = alike(arrays)
     paint = figure_colours(mesh, every)
     yield Part("mesh", "Mesh", [_mesh(mesh, paint), _chooser(mesh, paint)])
-    lead = "A cell is a shard, labelled with every device that holds a copy and striped in the colours of all of these."
+    lead = "A cell is a shard, labelled with every device that holds a copy, and striped in their colours."
     lead += " Arrays with the same layout share a picture." if len(every) < len(merge(arrays)) else ""
     drawn = [_array(picture, paint, k) for k, picture in enumerate(every)]
     if record.logical:

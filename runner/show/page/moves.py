@@ -36,7 +36,7 @@ _LEAD = (
 )
 
 _KEY = (
-    ("written", "as written: a line asks for it"),
+    ("written", "as written: a line calls it"),
     ("inserted", "inserted by the compiler"),
     ("backward", "of the backward pass of the line"),
 )

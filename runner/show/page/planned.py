@@ -28,7 +28,7 @@ def part(folder: Path) -> Part | None:
     whole: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     plan, labels = whole["plan"], whole.get("labels", {})
     least, best = plan["least"], plan["best"]
-    bound = "no other plan is better" if plan["proved"] else f"no plan is below {amount(plan['bound'], least)}"
+    bound = "no other plan is better" if plan["proved"] else f"no plan costs less than {amount(plan['bound'], least)}"
     sent, held = (amount(best[key], "bytes") for key in ("sent", "held"))
     cost = amount(best["cost"], least)
     does = f"A device sends {sent} and holds {held} of arrays and outputs"

@@ -15,6 +15,9 @@ _COSTS = ("estimate_s", "run_s", "bytes_sent")
 _ACROSS = 40
 """The most values of a key of a heat map."""
 
+_SHOWN = ("explain", "show", "trace")
+"""The keys that change what is shown of a run, and nothing that it computes."""
+
 
 @dataclass(frozen=True)
 class MeasureGrid:
@@ -51,10 +54,12 @@ class Growth:
 def layouts(sweep: MeasuredSweep) -> MeasureGrid | None:
     """Return bytes sent by two keys: layouts first, then meshes, then the keys with the most values.
 
-    None if fewer than two keys vary.
+    None if fewer than two keys vary, or the rows are of several experiments, whose bytes compare nothing.
     """
+    if len({row.experiment for row in sweep.rows}) > 1:
+        return None
     values = {key: len({row.keys[key] for row in sweep.rows}) for key in sweep.keys}
-    usable = [key for key, count in values.items() if 1 < count <= _ACROSS]
+    usable = [key for key, count in values.items() if 1 < count <= _ACROSS and key not in _SHOWN]
 
     def rank(key: str) -> tuple[int, int]:
         layout = key.endswith(".spec") or key.startswith(("outputs.", "constraints."))

@@ -35,7 +35,7 @@ def page(
 ) -> str:
     """Return the page; `notes` are remarks on how it was made, `exported` is the Vega-Lite file beside it.
 
-    `commands` are the commands of its sweeps.
+    `commands` are the commands of its sweeps; without any, the points are single runs.
     """
     parts: list[Part | None] = [
         answers.part(sweep),
@@ -49,7 +49,8 @@ def page(
     foot: list[Inside] = ["Made by shardproof from the records of the points."]
     if exported:
         foot += [" The same data with its charts: ", tag("a", exported, href=exported), " (Vega-Lite)."]
-    return document(f"{name}: sweep", _head(name, sweep, commands), [part for part in parts if part], flat(sweep), foot)
+    heading = f"{name}: {'sweep' if commands else 'runs'}"
+    return document(heading, _head(name, sweep, commands), [part for part in parts if part], flat(sweep), foot)
 
 
 def _head(name: str, sweep: MeasuredSweep, commands: Sequence[Command]) -> list[Inside]:
@@ -63,12 +64,12 @@ def _head(name: str, sweep: MeasuredSweep, commands: Sequence[Command]) -> list[
     times = sorted(point.record.time for point in points.values())
     facts = [f"{len(points)} point{'' if len(points) == 1 else 's'}, {len(sweep.rows)} rows"]
     if sweep.keys:
-        facts.append("swept: " + ", ".join(sweep.keys))
+        facts.append(("swept: " if commands else "they differ in ") + ", ".join(sweep.keys))
     facts += dict.fromkeys(_where(sweep))
     facts += [f"estimates: the least time of a run on {hardware}" for hardware in measures.estimated(sweep.rows)]
     facts.append(times[0][:19].replace("T", " ") + " UTC" if times else "")
     return [
-        tag("p", "Shardproof sweep", class_="over"),
+        tag("p", f"Shardproof {'sweep' if commands else 'runs'}", class_="over"),
         tag("h1", name),
         tag("p", next(iter(summaries)), class_="summary") if len(summaries) == 1 and first else None,
         tag("ul", items, class_="facts"),
@@ -281,7 +282,7 @@ def _row(sweep: MeasuredSweep, row: Row, *, experiments: bool, messages: bool) -
             Number(text(measure, value), value, sweep.lacking(row, measure) if value is None else None)
             for measure, value in measured.items()
         ),
-        *([brief(row.error)] if messages else []),
+        *([tag("div", brief(row.error), class_="message" if row.error else None)] if messages else []),
     ]
 
 

@@ -49,7 +49,10 @@ def _lead(trace: Trace) -> str:
     if trace.steps_one_by_one:
         lead += f" The steps of {', '.join(trace.steps_one_by_one)} ran one by one, without jax.lax.fori_loop."
     if trace.same_outputs is False:
-        lead += f" Its outputs round otherwise than program_{program}.py's: what returns more is fused otherwise."
+        lead += (
+            f" Its outputs round differently from program_{program}.py's: a program that returns more is fused "
+            "differently."
+        )
     return lead
 
 
@@ -67,7 +70,7 @@ def _node(trace: Trace, node: TracedNode, axes: Sequence[str], platform: str, nu
         title = f"{name}: {node.collective.operation if node.collective else 'collective'} {drawn.over}"
         box = exchange.figure(drawn, platform)
         words = [f"{drawn.over}; from each device before to each device after"]
-        caption = f"{drawn.over}: each device's operand has a colour, which goes along with its values"
+        caption = f"{drawn.over}: each device's operand has a colour, which moves with its values"
         inside.append(drawing.figure(drawing.svg(box, f"trace-{number}", title, words), title, caption))
     inside += list(_values(trace, node, axes, platform, drawn=drawn is not None))
     return tag("div", inside, class_="node", id=f"trace-of-{number}")

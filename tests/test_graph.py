@@ -135,6 +135,7 @@ def test_a_line_is_followed_from_the_file_to_the_verdict(tmp_path: Path) -> None
     (node,) = experiment.per_device
     assert isinstance(node, Node)
     assert str(node.line) == "C"
+    assert node.line.origin is not None
     assert node.line.origin.key == ("per_device", "C")
     product = Apply("matmul", (Name("A", at=(5, 6)), Name("B", at=(9, 10))), spelled="operator", at=(5, 10))
     assert node.expression.term == Apply("psum", (product, Const("x", at=(12, 15))), at=(0, 16))
@@ -151,7 +152,7 @@ def test_a_line_is_followed_from_the_file_to_the_verdict(tmp_path: Path) -> None
     outcome = harness.run(LINE, tmp_path)
     written = outcome.sources["shard_map"]
     assert 'with jax.named_scope("C"):\n            C = jax.lax.psum(A @ B, "x")\n' in written
-    (collective,) = outcome.record.compiled["shard_map"].collectives or ()
+    (collective,) = outcome.record.compiled["shard_map"].collectives or []
     assert (collective.kind, collective.nodes, collective.axes) == ("all-reduce", ["C"], ["x"])
     assert not collective.inserted
     assert collective.bytes_out == 64

@@ -856,7 +856,7 @@ def test_a_candidate_is_verified_at_sizes_that_its_layouts_divide() -> None:
     config = mlp(3, {"a": 2, "b": 4}, x=[], verify_dims={"B": 2, "D": 5, "F": 6})
     found, graph = planned(config), read_graph(config)
     assert layouts(found) == {"w1": [None, ["a", "b"]], "w2": [["a", "b"], None]}
-    keys = auto.keys(config)
+    keys = tuple(auto.keys(config))
     types = value_types(graph.alone("graph"))
     planning = Planning(graph, graph, auto.without(config), frozenset(), keys, types, auto.read_plan(config), found)
     assert filled(planning, found.best)["verify_dims"] == {"B": 2, "D": 5, "F": 8}

@@ -58,7 +58,7 @@ def test_every_program_takes_the_steps(newton: harness.Outcome) -> None:
 
 
 def test_the_number_of_its_collectives_is_not_known(newton: harness.Outcome) -> None:
-    compiled = newton.record.programs["shard_map"]
+    compiled = newton.record.compiled["shard_map"]
     (collective,) = [each for each in compiled.collectives or () if "newton.going" in each.nodes]
     assert (collective.kind, collective.count) == ("all-reduce", None)
 

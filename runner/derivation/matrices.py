@@ -77,7 +77,8 @@ class _Diagonal:
         shape, offset = call.array.shape, call.static("k" if call.name == "diag" else "offset", 0)
         if not isinstance(offset, int):
             raise NotStatic
-        rows, columns = call.static("axis1", 0) % len(shape), call.static("axis2", 1) % len(shape)
+        rows: int = call.static("axis1", 0) % len(shape)
+        columns: int = call.static("axis2", 1) % len(shape)
         low, left = max(-offset, 0), max(offset, 0)
         count = max(min(shape[rows] - low, shape[columns] - left), 0)
         by_columns = count == shape[columns] and count != shape[rows]
@@ -155,9 +156,12 @@ def from_vector(call: Call) -> Rule | None:
 
 
 rule_for("trace", "diagonal", write=_diagonal)(diagonals)
-rule_for("diag", write=_diagonal, otherwise=[Way(from_vector, _from_vector)])(
-    lambda call: diagonals(call) if len(call.array.shape) == 2 else None
-)
+
+
+@rule_for("diag", write=_diagonal, otherwise=[Way(from_vector, _from_vector)])
+def of_matrix(call: Call) -> Rule | None:
+    """Rule: the diagonal of a matrix."""
+    return diagonals(call) if len(call.array.shape) == 2 else None
 
 
 @rule_for("cross")

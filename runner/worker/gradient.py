@@ -213,14 +213,16 @@ def _attention(
     is_causal: bool = False,
 ) -> Any:
     """`jax.nn.dot_product_attention` in the operands' dtype; JAX's own computes the softmax in float32."""
-    key, value = (jnp.repeat(x, query.shape[-2] // x.shape[-2], axis=-2) for x in (key, value))
-    logits = jnp.einsum("...tnh,...snh->...nts", query, key) * (query.shape[-1] ** -0.5 if scale is None else scale)
+    # The types of jax.numpy are unknown in parts.
+    numpy: Any = jnp
+    key, value = (numpy.repeat(x, query.shape[-2] // x.shape[-2], axis=-2) for x in (key, value))
+    logits = numpy.einsum("...tnh,...snh->...nts", query, key) * (query.shape[-1] ** -0.5 if scale is None else scale)
     logits = logits if bias is None else logits + bias
-    allowed = jnp.broadcast_to(True if mask is None else mask, logits.shape)
-    allowed = jnp.tril(allowed) if is_causal else allowed
+    allowed = numpy.broadcast_to(True if mask is None else mask, logits.shape)
+    allowed = numpy.tril(allowed) if is_causal else allowed
     # JAX's value for what is masked: a query that may attend to nothing averages over everything.
-    weights = jax.nn.softmax(jnp.where(allowed, logits, -0.7 * jnp.finfo("float32").max), axis=-1)
-    return jnp.einsum("...nts,...snh->...tnh", weights, value)
+    weights = jax.nn.softmax(numpy.where(allowed, logits, -0.7 * numpy.finfo("float32").max), axis=-1)
+    return numpy.einsum("...nts,...snh->...tnh", weights, value)
 
 
 def _of_own_dtype(equation: Equation) -> bool:

@@ -305,7 +305,7 @@ class _Body:
         reader_of = {v: at for at, each in enumerate(read) for v in each}
         # Of a library's function, JAX may have cached the trace of a call elsewhere.
         own = self.outermost or _defined(jaxpr) is not None
-        sources = spelled(equations, read) if own else {}
+        sources: Mapping[Any, SourceOf] = spelled(equations, read) if own else {}
         for equation, frame in zip(equations, frames, strict=True):
             self.frame = frame or self.frame
             results = self._equation(equation, [reads[v] > 0 for v in equation.outvars])

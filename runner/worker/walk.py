@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, NoReturn
 
 import jax
@@ -279,7 +279,7 @@ class Walker:
             return carried
 
         try:
-            carry = calls.while_loop(lambda carry: carry[going], body, first)
+            carry = calls.while_loop(itemgetter(going), body, first)
         except REFUSALS as error:
             self._numbered = outer
             self._unlike(graph, repeat, first, ends, "while_loop")

@@ -9,7 +9,7 @@ THETA, EPS = 10_000.0, 1e-5
 
 
 def init(key, vocab, width, heads, kv_heads, hidden, layers):
-    """Random weights; those of all layers are stacked along their first dimension."""
+    """Random weights, with scales around 1; those of all layers are stacked along their first dimension."""
     size = width // heads
     shapes = {
         "embed": (vocab, width),
@@ -36,7 +36,7 @@ def init(key, vocab, width, heads, kv_heads, hidden, layers):
     drawn = jnp.split(jax.random.normal(key, ends[-1:]) * width**-0.5, ends[:-1])
 
     def weight(path, shape, values):
-        return jnp.ones(shape) if path[-1].key == "norm" else values.reshape(shape)
+        return values.reshape(shape) + (path[-1].key == "norm")
 
     leaves = [weight(path, shape, values) for (path, shape), values in zip(paths, drawn, strict=True)]
     return jax.tree.unflatten(structure, leaves)

@@ -642,7 +642,7 @@ def test_a_line_that_nothing_reads_is_a_warning(tmp_path: Path) -> None:
         "warning: nothing reads 'unread' of graph: the compiler removes it",
         "warning: nothing reads 'lost' of per_device: the compiler removes it, and its psum, which no check counts",
         "warning: nothing reads 'of' of per_device: the compiler removes it",
-        "warning: nothing reads 'r.b' of per_device: the compiler removes it, and its pmax, which no count has",
+        "warning: nothing reads 'r.b' of per_device: the compiler removes it, and its pmax, which no check counts",
     ]
 
 

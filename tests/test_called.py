@@ -219,8 +219,8 @@ def test_a_function_that_changes_between_calls_is_refused(tmp_path: Path) -> Non
 
     for function in (counts, draws):
         assert message(tmp_path / function.__name__, function, X, in_specs=P()) == (
-            f"{function.__name__} computes something else at its second call: it reads what changes, such as a global, "
-            "the time or NumPy's generator; give it that as an argument"
+            f"{function.__name__} returns something else at its second call: it reads state that changes, such as a "
+            "global, the time or NumPy's generator; give it that as an argument"
         )
 
 

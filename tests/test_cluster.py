@@ -503,7 +503,7 @@ def asking_for_another_key(end: socket.socket) -> None:
     Wire(end, 5.0).prove(b"another key, quite as long", 5.0, asks_first=True)
 
 
-UNREAD = "process 0 asked process 1 of 2 for what cannot be read"
+UNREAD = "process 0 sent process 1 of 2 a request that cannot be read"
 
 
 @pytest.mark.usefixtures("keyed")

@@ -397,4 +397,4 @@ def test_a_closed_pipe_ends_the_command_quietly() -> None:
 def test_help_is_shardproofs_not_hydras() -> None:
     result = run_command("--help")
     assert result.returncode == 0
-    assert result.stdout.startswith("Shardproof: one YAML file")
+    assert result.stdout.startswith("Shardproof runs a sharded JAX computation from one YAML file")

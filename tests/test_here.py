@@ -40,6 +40,8 @@ def test_the_record_equals_that_of_a_separate_worker(tmp_path: Path, monkeypatch
         (tmp_path / name).mkdir()
         found = codec.plain(flow.run(given, tmp_path / name, Sources, workers=worker and Workers(worker)))
         del found["time"]
+        found["environment"].pop("worker", None)
+        found["environment"].pop("worker_reason", None)
         for program in found["programs"].values():
             del program["timing"]
         told.append(found)

@@ -356,7 +356,7 @@ def test_a_trace_takes_a_loop_inside_whole_if_it_has_too_many_steps(monkeypatch:
     experiment = harness.experiment(text, program="auto")
     monkeypatch.setattr(naming, "VALUES", 12)
     traced = naming.inside(experiment)
-    assert traced.whole == ("shard_map.scan",)
+    assert traced.whole == (("shard_map.scan", "with them the trace would have more than 12 values"),)
     values = interpret(traced.experiment, "per_device", given).values
     (result,) = (values[traced.results[name]] for name in lines.results)
     np.testing.assert_allclose(result[0], attention(*operands), rtol=2e-5, atol=2e-6)
@@ -371,7 +371,7 @@ def test_an_edit_that_mends_but_that_jax_refuses_is_said_to_need_more(
     value = record.compiled["auto"].checks.value
     assert record.status == "failed"
     assert value is not None
-    assert any("so it needs more than this: the carry may differ" in each for each in value.diagnosis), value.diagnosis
+    assert any("so more must change: the carry may differ" in each for each in value.diagnosis), value.diagnosis
 
 
 def test_explicit_axes_and_a_reference(tmp_path: Path) -> None:

@@ -783,7 +783,7 @@ def test_a_limit_that_no_candidate_meets_names_the_least_that_was_compiled(tmp_p
     tried = json.loads((tmp_path / "run" / "plan.json").read_text(encoding="utf-8"))["tried"]
     needed = min(program["memory_bytes"] for one in tried for program in one["programs"])
     assert f"no compiled layout fits the limit of {bytes_text(round(least + 1))}: " in done.stdout
-    assert f"the least that was found needs {bytes_text(needed)}" in done.stdout
+    assert f"the smallest needs {bytes_text(needed)}" in done.stdout
 
 
 def test_two_plans_are_compared_in_words(tmp_path: Path) -> None:

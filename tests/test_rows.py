@@ -241,7 +241,7 @@ def test_what_is_confused_with_an_operation_is_one_with_the_same_arguments() -> 
 
 def test_an_argument_that_a_row_names_is_one_of_its_own() -> None:
     for row in OPERATIONS.values():
-        named = [row.indices, row.dtype_of, *(row.pair or ())]
+        named = [row.indices, *row.dtype_of, *(row.pair or ())]
         assert set(row.signature.parameters) >= {name for name in named if name is not None}, row.name
 
 

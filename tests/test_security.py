@@ -95,7 +95,7 @@ def test_a_sweeps_parameters_in_a_file_are_keys_of_experiments(key: str) -> None
     written(mine(f"hydra: {{sweeper: {{params: {{'{key}': 1}}}}}}\n"))
     assert refused() == (
         "experiment/mine.yaml:8:19  hydra.sweeper.params\n"
-        f"  a sweep's parameters are keys of experiments, and '{key}' is none"
+        f"  a sweep's parameters are keys of experiments, and '{key}' is not one"
     )
 
 

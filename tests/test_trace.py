@@ -297,7 +297,7 @@ outputs: {C: [x]}
     assert found.status == "passed"
     assert found.trace.taken_from is None
     assert found.trace.nodes == []
-    reason = "its values have 2097152 elements on all devices together; a trace holds 1000000 at most"
+    reason = "its values have 2097152 elements on all devices together; a trace holds at most 1000000"
     assert found.trace.reason == reason
     assert found.warnings == [f"there is no trace: {reason}"]
     assert printed(found) == f"no trace: {reason}\n"

@@ -63,7 +63,8 @@ def _file_meant(path: Path) -> str:
 
     if (conf_folder() / "experiment" / f"{path.stem}.yaml").is_file():
         return f"; write {path.stem} for the experiment of that name that comes with Shardproof"
-    return nearest(path.name, (file.name for file in path.parent.glob("*.yaml") if is_there(file)))
+    files = [file for file in path.parent.glob("*.yaml") if is_there(file)]
+    return nearest(path.name, [file.name for file in files if nearest(path.stem, [file.stem])])
 
 
 def misnamed(name: str) -> str | None:

@@ -147,11 +147,15 @@ def frames(statements: Iterable[Statement], imports: Imports) -> dict[Line, Fram
 
 def source_text(statements: Iterable[Statement], imports: Imports) -> SourceText:
     """How the user's source spells values and expressions of a section's lines, in the section's names."""
-    calls: dict[int, tuple[Invocation, Imported, dict[str, str]]] = {}
+    calls: list[tuple[Invocation, Imported, dict[str, str]]] = []
     for line, invocation, function in inside(statements, imports):
-        calls.setdefault(id(invocation), (invocation, function, {}))[2][line.label] = line.name
+        # The lines of a call inside may stand between those of this one.
+        lines = next((lines for call, _, lines in reversed(calls) if call is invocation), None)
+        if lines is None:
+            calls.append((invocation, function, lines := {}))
+        lines[line.label] = line.name
     spelled: dict[str, str] = {}
-    for invocation, function, lines in calls.values():
+    for invocation, function, lines in calls:
         names = {name: Name(given) for name, given in {**dict(invocation.call.arguments), **lines}.items()}
         for term, source in function.spellings.items():
             spelled.setdefault(text(substituted(term, names.get)), source)

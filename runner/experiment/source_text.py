@@ -6,7 +6,6 @@ The lines of a Python function have names that the reader made, such as `y_3` fo
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,9 +14,7 @@ from runner.graph.source import Frame
 from runner.graph.term import Apply, Group, Lambda, Listed, Name, Slice, Term, mapped
 from runner.language.operations.arguments import AT
 from runner.language.printing import text
-
-_COMPOUND = (ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Lambda)
-"""The expressions of Python that need parentheses inside of another one."""
+from runner.language.python_source import is_compound
 
 
 @dataclass(frozen=True)
@@ -76,8 +73,4 @@ def _enclosed(source: str, *, alone: bool) -> str:
     """The source of an expression, in parentheses if it needs them."""
     if alone or source.isidentifier():
         return source
-    try:
-        compound = isinstance(ast.parse(source, mode="eval").body, _COMPOUND)
-    except SyntaxError:
-        compound = " " in source
-    return f"({source})" if compound else source
+    return f"({source})" if is_compound(source) else source

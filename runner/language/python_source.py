@@ -48,6 +48,15 @@ def expression(text: str) -> PythonPart:
     return _part(ast.parse(text.strip(), mode="eval").body)
 
 
+def is_compound(source: str) -> bool:
+    """Whether the source of an expression needs parentheses inside of another one."""
+    try:
+        node = ast.parse(source, mode="eval").body
+    except SyntaxError:
+        return " " in source
+    return isinstance(node, ast.BinOp | ast.UnaryOp | ast.BoolOp | ast.Compare | ast.IfExp | ast.Lambda)
+
+
 def _part(node: ast.expr) -> PythonPart:
     text = ast.unparse(node)
     match node:

@@ -187,7 +187,7 @@ class _Interpreter:
         firsts = [operand.number for operand in equation.operands if isinstance(operand, Ref)]
         of_carried, of_slices = firsts[: repeat.carried], firsts[repeat.carried :]
         *params, index = (value.number for value in body.inputs)
-        carried = self._begun(of_carried, firsts, gone)
+        carried = self._initial(of_carried, firsts, gone)
         slices = [self.values[number] for number in of_slices]
         stacked: list[list[PerDevice]] = [[] for _ in body.outputs[repeat.carried :]]
         kept = frozenset(body.outputs)
@@ -209,7 +209,7 @@ class _Interpreter:
         together = (self._lift(lambda *slices: OPERATIONS["stack"].numpy(slices), None, *steps) for steps in stacked)
         self.values |= zip((result.number for result in equation.results), (*carried, *together), strict=True)
 
-    def _begun(self, carried: list[int], firsts: list[int], gone: frozenset[int]) -> list[PerDevice]:
+    def _initial(self, carried: list[int], firsts: list[int], gone: frozenset[int]) -> list[PerDevice]:
         """The initial values of carries, moved: no other reference to a value that the body replaces may remain."""
         return [self.values.pop(n) if n in gone and firsts.count(n) == 1 else self.values[n] for n in carried]
 
@@ -223,8 +223,8 @@ class _Interpreter:
         """Take steps on all devices until none of them goes on; a device that has ended keeps its values."""
         (body,) = equation.bodies
         firsts = [operand.number for operand in equation.operands if isinstance(operand, Ref)]
-        begun = zip(self._begun(firsts, firsts, gone), repeat.starts, strict=True)
-        carried, kept = [self._as_array(value, source) for value, source in begun], frozenset(body.outputs)
+        initial = zip(self._initial(firsts, firsts, gone), repeat.starts, strict=True)
+        carried, kept = [self._as_array(value, source) for value, source in initial], frozenset(body.outputs)
         most = self.script.most_steps()
         longest = max(1, STEPS // max(1, sum(1 for _ in walk(body))))
         taken = [0] * self.mesh.size

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from typing import Any, NoReturn
 
 import jax
@@ -269,6 +269,9 @@ class Walker:
         if refused is not None:
             self.refuse(refused, repeat.starts[going])
 
+        def goes_on(carry: tuple[Any, ...]) -> Any:
+            return carry[going]
+
         def body(carry: tuple[Any, ...]) -> tuple[Any, ...]:
             self._numbered = outer | dict(zip((value.number for value in graph.inputs), carry, strict=True))
             self._run(graph)
@@ -279,7 +282,7 @@ class Walker:
             return carried
 
         try:
-            carry = calls.while_loop(itemgetter(going), body, first)
+            carry = calls.while_loop(goes_on, body, first)
         except REFUSALS as error:
             self._numbered = outer
             self._unlike(graph, repeat, first, ends, "while_loop")

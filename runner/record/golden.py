@@ -72,7 +72,7 @@ def pinned(
     if program.collectives_unknown:
         pins["collectives_incomplete"] = True
     used = {*pins["outputs"], *_named(pins["collectives"] or [])}
-    if readable := {name: shown for name, shown in (names or {}).items() if name in used}:
+    if readable := {name: shown for name, shown in (names or {}).items() if name in used and shown != name}:
         pins[NAMES] = readable
     return pins
 

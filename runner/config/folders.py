@@ -59,12 +59,15 @@ def located(file: Path, folder: Path | None = None) -> tuple[Path, str]:
 
 def _file_meant(path: Path) -> str:
     """Return the end of a message for a YAML file that does not exist: a similar one, or the runner's own."""
+    import difflib
+
     from runner.faults import nearest
 
     if (conf_folder() / "experiment" / f"{path.stem}.yaml").is_file():
         return f"; write {path.stem} for the experiment of that name that comes with Shardproof"
-    files = [file for file in path.parent.glob("*.yaml") if is_there(file)]
-    return nearest(path.name, [file.name for file in files if nearest(path.stem, [file.stem])])
+    # The ending is alike in all of them.
+    stems = [file.stem for file in path.parent.glob("*.yaml") if is_there(file)]
+    return nearest(path.name, [f"{stem}.yaml" for stem in difflib.get_close_matches(path.stem, stems, cutoff=0.5)])
 
 
 def misnamed(name: str) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from runner.derivation.calls import Call
@@ -62,21 +63,20 @@ def filled(call: Call) -> Rule | None:
     return None if fill is not None and fill.typed is not None and fill.typed.shape else _own(call)
 
 
-_FILLED = {"zeros_like": "zeros", "empty_like": "zeros", "ones_like": "ones", "full_like": "full"}
-"""For each operation the one that makes the same from a shape."""
-
-
-def _filled_like(site: Site) -> Term:
+def _filled_like(site: Site, makes: str) -> Term:
+    """`makes`: the operation that makes the same from a shape."""
     place, typed, fill = site.call.operand.place, site.call.result, "fill_value"
     value = site.values.get(place)
     if value is not None and value.shape == typed.shape and value.spec == Spec(map(site.over, range(len(typed.shape)))):
         return site.rewritten({place: value.term})
     template = "{f}({shape}, {fill}, {dtype})" if fill in site.call.arguments else "{f}({shape}, {dtype})"
     others: dict[str, Term] = {"fill": site.whole(fill)} if fill in site.call.arguments else {}
-    return built(template, f=_FILLED[site.call.name], shape=constant(site.local), dtype=typed.dtype, **others)
+    return built(template, f=makes, shape=constant(site.local), dtype=typed.dtype, **others)
 
 
-rule_for(*_FILLED, write=_filled_like)(filled)
+rule_for("zeros_like", "empty_like", write=partial(_filled_like, makes="zeros"))(filled)
+rule_for("ones_like", write=partial(_filled_like, makes="ones"))(filled)
+rule_for("full_like", write=partial(_filled_like, makes="full"))(filled)
 
 
 @_made

@@ -47,7 +47,8 @@ def _sliced(call: Call, items: list[Argument | None]) -> dict[int, range]:
     return {d: taken for d, taken in ranges.items() if taken}
 
 
-def _write(site: Site) -> Term:
+def _write(site: Site, neutral: int | None = None) -> Term:
+    """`neutral`: the value that changes nothing, of an update whose derivative may be infinite elsewhere."""
     items = _items(site.call)
     blocks = {d: item for d in _placed(items) if (item := items[d]) is not None and site.over(d)}
     written = {item.place: _in_block(site, item, d) for d, item in blocks.items()}
@@ -65,7 +66,7 @@ def _write(site: Site) -> Term:
         inside, at = _places(site, d, taken)
         updated.append(spread(inside, len(items) - 1 - d))
         after = len(dimensions) - 1 - dimensions.index(d)
-        written[place] = _placed_values(site, written.get(place), spread(inside, after), at, after)
+        written[place] = _placed_values(site, written.get(place), spread(inside, after), at, after, neutral)
         item = items[d]
         assert item is not None
         written[item.place] = ALL
@@ -88,19 +89,18 @@ def _places(site: Site, d: int, taken: range) -> tuple[Term, Term]:
     return site.define("inside", inside), built("clip({place}, 0, {last})", place=place, last=len(taken) - 1)
 
 
-_KEPT = {"at[].multiply": 1, "at[].mul": 1, "at[].divide": 1, "at[].power": 1}
-"""The updates whose derivative may be infinite, each with the value that changes nothing, for what no slice takes."""
+def _placed_values(site: Site, values: Term | None, inside: Term, at: Term, after: int, neutral: int | None) -> Term:
+    """The values of an update for the elements of a block, along the dimension that `after` others follow.
 
-
-def _placed_values(site: Site, values: Term | None, inside: Term, at: Term, after: int) -> Term:
-    """The values of an update for the elements of a block, along the dimension that `after` others follow."""
-    given, kept = site.call.arguments["values"], _KEPT.get(site.call.name)
+    `neutral`: the value for the elements that no slice takes; None if any may be there.
+    """
+    given = site.call.arguments["values"]
     values = values or site.terms.get("values") or site.whole("values")
     shape = () if given.typed is None else given.typed.shape
     d = len(shape) - 1 - after
     if d >= 0 and shape[d] > 1:
         values = built("take({x}, {at}, axis={d})", x=values, at=at, d=d)
-    return values if kept is None else built("where({inside}, {x}, {kept})", inside=inside, x=values, kept=kept)
+    return values if neutral is None else built("where({inside}, {x}, {kept})", inside=inside, x=values, kept=neutral)
 
 
 def _is_zero(site: Site) -> bool:
@@ -174,7 +174,7 @@ def _indexed(items: list[Argument | None], indices: _Indices) -> list[int]:
     return [*kept[:at], *indices.factors, *kept[at:]]
 
 
-@rule_for("at[].set", "at[].multiply", "at[].mul", "at[].divide", "at[].power", "at[].get", write=_write)
+@rule_for("at[].set", "at[].get", write=_write)
 def by_index(call: Call, kind: Reduction | None = None) -> Rule | None:
     """Rule: an update, or a `get`; values are sharded as the dimensions that the index takes whole.
 
@@ -222,6 +222,7 @@ def by_index(call: Call, kind: Reduction | None = None) -> Rule | None:
 READS = Way(by_index, _write)
 
 
+rule_for("at[].multiply", "at[].mul", "at[].divide", "at[].power", write=partial(_write, neutral=1))(by_index)
 rule_for("at[].add", "at[].subtract", write=_write)(partial(by_index, kind="sum"))
 rule_for("at[].max", write=_write)(partial(by_index, kind="max"))
 rule_for("at[].min", write=_write)(partial(by_index, kind="min"))

@@ -800,8 +800,7 @@ class _FunctionReader:
             if not _alike(lines, again) or calls.tree.flatten(gives) != calls.tree.flatten(gives_again):
                 raise CannotRead(
                     f"{call.function or call.text} returns something else at its second call: it reads state that "
-                    "changes, "
-                    "such as a global, the time or NumPy's generator; give it that as an argument"
+                    "changes, such as a global, the time or NumPy's generator; give it that as an argument"
                 )
         except CannotRead as error:
             raise InvalidExperiment(Fault(key, str(error), call.text, 0, len(call.text))) from None

@@ -253,12 +253,8 @@ class Walker:
             except REFUSALS as error:
                 self._numbered = outer
                 self._unlike(graph, repeat, first, ends, "scan" if scans else "fori_loop")
-                key, uses = repeat.line.written(self._section)
-                raise InvalidExperiment(located(key, "", SyntaxFault(first_lines(error), 0, 0), uses)) from None
-        for result, value in zip(equation.results, (*carry, *several), strict=True):
-            path = repeat.result(result)
-            self._numbered[result.number] = settled = self.settle(path, value)
-            self.on_value(path, settled)
+                self._refuse_all(repeat, error)
+        self._settle_results(equation, repeat, (*carry, *several))
 
     def _while(self, equation: Equation, repeat: Repeat, going: int) -> None:
         """Evaluate a `while` with the lines of a step."""
@@ -286,12 +282,8 @@ class Walker:
         except REFUSALS as error:
             self._numbered = outer
             self._unlike(graph, repeat, first, ends, "while_loop")
-            key, uses = repeat.line.written(self._section)
-            raise InvalidExperiment(located(key, "", SyntaxFault(first_lines(error), 0, 0), uses)) from None
-        for result, value in zip(equation.results, carry, strict=True):
-            path = repeat.result(result)
-            self._numbered[result.number] = settled = self.settle(path, value)
-            self.on_value(path, settled)
+            self._refuse_all(repeat, error)
+        self._settle_results(equation, repeat, carry)
 
     def _region(self, equation: Equation, repeat: Repeat, region: Region) -> None:
         """Evaluate a `shard_map`, line by line inside of JAX's own."""
@@ -318,12 +310,20 @@ class Walker:
         try:
             values = mapped(*map(self.read, equation.operands))
         except REFUSALS as error:
-            key, uses = repeat.line.written(self._section)
-            raise InvalidExperiment(located(key, "", SyntaxFault(first_lines(error), 0, 0), uses)) from None
+            self._refuse_all(repeat, error)
+        self._settle_results(equation, repeat, values)
+
+    def _settle_results(self, equation: Equation, repeat: Repeat, values: Sequence[Any]) -> None:
+        """Give the results of a repeat, a while or a region their values."""
         for result, value in zip(equation.results, values, strict=True):
             path = repeat.result(result)
             self._numbered[result.number] = settled = self.settle(path, value)
             self.on_value(path, settled)
+
+    def _refuse_all(self, repeat: Repeat, error: Exception) -> NoReturn:
+        """Raise `InvalidExperiment` at the line of a repeat, a while or a region that JAX refuses as a whole."""
+        key, uses = repeat.line.written(self._section)
+        raise InvalidExperiment(located(key, "", SyntaxFault(first_lines(error), 0, 0), uses)) from None
 
     def devices(self, mesh: Mesh) -> Any:
         """Hook: the devices of a `shard_map` inside the graph; none where values are abstract."""

@@ -36,9 +36,11 @@ TIMED = "computed seconds"
 
 @dataclass(frozen=True)
 class Done:
-    """The result of a command line: its exit status, its output, its duration; `jax`: whether it imported JAX.
+    """The result of a command line: its exit status, its output, its duration.
 
     - `cpu`: its computing seconds, including those of child processes that it waited for.
+    - `jax`: whether it imported JAX.
+    - `forked`: whether its worker was a fork that had imported JAX.
 
     A status below 0 is the signal that ended it.
     """
@@ -49,6 +51,7 @@ class Done:
     seconds: float
     cpu: float
     jax: bool
+    forked: bool
 
 
 def command(folder: Path, *arguments: str, module: str = "runner", limit: float = 120.0, **environment: str) -> Done:
@@ -63,11 +66,11 @@ def command(folder: Path, *arguments: str, module: str = "runner", limit: float 
     asked = {"folder": str(folder), "arguments": words, "limit": limit, "environment": environment}
     server.stdin.write(json.dumps(asked) + "\n")
     server.stdin.flush()
-    told = server.stdout.readline()
-    if not told:
+    answer = server.stdout.readline()
+    if not answer:
         _server.cache_clear()
         raise AssertionError(f"the server ended with status {server.wait()}")
-    return Done(**json.loads(told))
+    return Done(**json.loads(answer))
 
 
 @cache
@@ -97,7 +100,7 @@ def _serve() -> None:
     # The first composition of a process loads Hydra's plugins and prepares its parsers.
     compose("case3_allreduce", conf_folder(), ["mesh.shape=[4,1]"])
     assert "jax" not in sys.modules
-    there = set(sys.modules)
+    loaded = set(sys.modules)
     for name in _OF_WORKERS:
         importlib.import_module(name)
     from tests import quick
@@ -106,7 +109,7 @@ def _serve() -> None:
         quick.compile_quickly()
 
     # If a command's own process imports JAX, it does so again, which the tests detect.
-    _WORKERS_OWN.update({name: sys.modules.pop(name) for name in set(sys.modules) - there if name.startswith(_HIDDEN)})
+    _WORKERS_OWN.update({name: sys.modules.pop(name) for name in set(sys.modules) - loaded if name.startswith(_HIDDEN)})
     # Garbage collections then skip the existing objects, which stay shared between the processes.
     gc.collect()
     gc.freeze()
@@ -170,7 +173,7 @@ class _Late:
     def submit(self, job: dict[str, Any]) -> None:
         """Start it if necessary, and hand it the job."""
         if self._worker is None:
-            self._worker = _WORKER() if _Spare.waiting is None else _Forked()
+            self._worker = _WORKER() if _Spare.waiting is None else _WORKER(start=_Spare.taken)
         self._worker.submit(job)
 
     def listen(self) -> None:
@@ -195,10 +198,12 @@ class _Spare:
 
     waiting: ClassVar[_Spare | None] = None
     """The spare process of this command, until it is taken."""
+    used: ClassVar[bool] = False
+    """Whether it was taken."""
 
     def __init__(self) -> None:
-        theirs, stdin = os.pipe()
-        stdout, told = os.pipe()
+        child_stdin, stdin = os.pipe()
+        stdout, child_stdout = os.pipe()
         self._ours, asked = socket.socketpair()
         parent = os.getpid()
         self.pid = os.fork()
@@ -206,8 +211,8 @@ class _Spare:
             for ours in (stdin, stdout):
                 os.close(ours)
             self._ours.close()
-            _be_worker(parent, theirs, told, asked)
-        for given in (theirs, told):
+            _be_worker(parent, child_stdin, child_stdout, asked)
+        for given in (child_stdin, child_stdout):
             os.close(given)
         asked.close()
         self.stdin = os.fdopen(stdin, "w", encoding="utf-8", errors="replace")
@@ -215,30 +220,40 @@ class _Spare:
         self._status: int | None = None
 
     @classmethod
-    def taken(cls, stderr: IO[bytes], scratch: Path) -> _Spare:
-        """Return this command's spare, with its errors in a file and a temporary folder of its own."""
+    def taken(cls, command: Sequence[str], stderr: IO[bytes], environment: Mapping[str, str]) -> Launch:
+        """Return this command's spare instead of a new process of `command`.
+
+        Its errors are written to `stderr`, and its temporary folder is that of `environment`.
+        """
         spare, cls.waiting = cls.waiting, None
         assert spare is not None
         with spare._ours as ours:
-            socket.send_fds(ours, [os.fsencode(scratch)], [stderr.fileno()])
-        return spare
+            socket.send_fds(ours, [os.fsencode(environment["TMPDIR"])], [stderr.fileno()])
+        _Spare.used = True
+        return Launch(spare)
+
+    def poll(self) -> int | None:
+        """Return its exit status, below 0 for a signal; None if it still runs."""
+        if self._status is None:
+            done, status = os.waitpid(self.pid, os.WNOHANG)
+            if done:
+                self._status = os.waitstatus_to_exitcode(status)
+        return self._status
 
     def wait(self, timeout: float | None = None) -> int:
         """Return its exit status, below 0 for a signal. Raises `subprocess.TimeoutExpired`."""
-        until = None if timeout is None else time.monotonic() + timeout
-        while self._status is None:
-            done, status = os.waitpid(self.pid, 0 if until is None else os.WNOHANG)
-            if done:
-                self._status = os.waitstatus_to_exitcode(status)
-            elif until is not None and time.monotonic() > until:
-                raise subprocess.TimeoutExpired("the worker", timeout or 0)
-            else:
-                time.sleep(0.005)
-        return self._status
+        if timeout is None and self._status is None:
+            self._status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        deadline = time.monotonic() + (timeout or 0.0)
+        while (status := self.poll()) is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired("the worker", timeout or 0.0)
+            time.sleep(0.005)
+        return status
 
     def kill(self) -> None:
         """End it, if it has not ended."""
-        if self._status is None:
+        if self.poll() is None:
             os.kill(self.pid, signal.SIGKILL)
 
 
@@ -276,20 +291,20 @@ def _be_worker(parent: int, stdin: int, stdout: int, asked: socket.socket) -> No
 
 def _done(folder: str, arguments: Sequence[str], limit: float, environment: Mapping[str, str]) -> Done:
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        begun = time.monotonic()
-        imported, told = os.pipe()
+        start = time.monotonic()
+        imported, report = os.pipe()
         child = os.fork()
         if child == 0:
             os.close(imported)
-            _be(folder, arguments, environment, out, err, told)
-        os.close(told)
+            _be(folder, arguments, environment, out, err, report)
+        os.close(report)
         status, cpu = _ended(child, limit)
-        seconds = time.monotonic() - begun
+        seconds = time.monotonic() - start
         with os.fdopen(imported, "rb") as pipe:
-            jax = pipe.read() == b"jax"
+            words = pipe.read().decode().split()
         out.seek(0)
         err.seek(0)
-        return Done(status, out.read().decode(), err.read().decode(), seconds, cpu, jax)
+        return Done(status, out.read().decode(), err.read().decode(), seconds, cpu, "jax" in words, "forked" in words)
 
 
 def _be(
@@ -298,7 +313,7 @@ def _be(
     environment: Mapping[str, str],
     out: IO[bytes],
     err: IO[bytes],
-    told: int,
+    report: int,
 ) -> None:
     """Become the process of one command line. Never returns."""
     status = 3
@@ -326,7 +341,7 @@ def _be(
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        os.write(told, b"jax" if "jax" in sys.modules else b"no")
+        os.write(report, f"{'jax' if 'jax' in sys.modules else ''} {'forked' if _Spare.used else ''}".encode())
         os._exit(status)
 
 
@@ -348,12 +363,7 @@ def _ended(child: int, limit: float) -> tuple[int, float]:
 
 if __name__ == "__main__":
     _FILTERS = list(warnings.filters)
+    from runner.link.process import Launch
     from runner.link.process import Worker as _WORKER
-
-    class _Forked(_WORKER):
-        """A worker that was forked."""
-
-        def _started(self, command: Sequence[str], stderr: IO[bytes]) -> Any:
-            return _Spare.taken(stderr, self._scratch.path)
 
     _serve()

@@ -321,6 +321,8 @@ def _be(
         os.setpgid(0, 0)
         os.chdir(folder)
         os.environ.update(environment)
+        if "PYTHONPATH" in environment:
+            sys.path[:0] = environment["PYTHONPATH"].split(os.pathsep)
         # JAX and XLA read their variables when they were imported.
         _Spare.waiting = None if any(name.startswith(("JAX_", "XLA_")) for name in environment) else _Spare()
         warnings.simplefilter("error")

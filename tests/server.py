@@ -51,7 +51,7 @@ class Done:
     seconds: float
     cpu: float
     jax: bool
-    forked: bool
+    forked: bool = False
 
 
 def command(folder: Path, *arguments: str, module: str = "runner", limit: float = 120.0, **environment: str) -> Done:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,8 @@ import pytest
 from runner.checks.mutants import Mutant, mutants
 from runner.config.folders import conf_folder
 from tests import harness
-from tests.command import EXPERIMENTS, REFUSED
+from tests.command import EXPERIMENTS, REFUSED, ROOT
+from tests.server import Done, command
 
 SHIPPED = [name for name in EXPERIMENTS if name not in REFUSED]
 
@@ -92,17 +91,12 @@ outputs: {C: []}
     assert by_edit["C: sum(A * A, axis=-1)"].outcome == "equivalent"
 
 
-def command(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-m", "runner", "mutate", *arguments, f"hydra.run.dir={folder}"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def mutate(*arguments: str, folder: Path) -> Done:
+    return command(ROOT, *arguments, f"hydra.run.dir={folder}", module="runner mutate")
 
 
 def test_the_command_reports_the_outcome_of_each_mutant(tmp_path: Path) -> None:
-    ran = command("+experiment=case3_allreduce", folder=tmp_path)
+    ran = mutate("+experiment=case3_allreduce", folder=tmp_path)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert "noticed  sections value replicas values  C: psum(partial, 'x') → partial\n" in ran.stdout
     line = (
@@ -115,7 +109,7 @@ def test_the_command_reports_the_outcome_of_each_mutant(tmp_path: Path) -> None:
 
 
 def test_released_pinned_numbers_notice_nothing(tmp_path: Path) -> None:
-    ran = command("+experiment=case3_allreduce", "dims.J=8", folder=tmp_path)
+    ran = mutate("+experiment=case3_allreduce", "dims.J=8", folder=tmp_path)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert (
         "the check values is left out: the file pins them for its own dims.J, which the command line overrides\n"
@@ -130,7 +124,7 @@ def test_the_command_fails_where_one_survives(tmp_path: Path) -> None:
     folder.mkdir()
     head = "# @package _global_\ndefaults: [{override /mesh: x4}]\nname: mine\n"
     (folder / "mine.yaml").write_text(head + TEXT.replace("INIT", "ones"))
-    ran = command("--config-dir", str(tmp_path), "+experiment=mine", folder=tmp_path / "out")
+    ran = mutate("--config-dir", str(tmp_path), "+experiment=mine", folder=tmp_path / "out")
     assert (ran.returncode, ran.stderr) == (1, "")
     assert "survived                             part: A * B → B" in ran.stdout
     assert ran.stdout.rstrip().splitlines()[-3].endswith("1 survived")
@@ -145,7 +139,7 @@ def test_the_command_fails_where_one_survives(tmp_path: Path) -> None:
     ],
 )
 def test_bad_input_has_one_message(arguments: list[str], message: str, tmp_path: Path) -> None:
-    ran = command(*arguments, folder=tmp_path)
+    ran = mutate(*arguments, folder=tmp_path)
     assert ran.returncode == 2
     assert message in ran.stderr
     assert "Traceback" not in ran.stderr
@@ -178,7 +172,7 @@ def test_the_command_breaks_lines_that_read_gradients(tmp_path: Path) -> None:
     folder.mkdir()
     head = "# @package _global_\ndefaults: [{override /mesh: x4}]\nname: mine\n"
     (folder / "mine.yaml").write_text(head + STEP)
-    ran = command("--config-dir", str(tmp_path), "+experiment=mine", folder=tmp_path / "out")
+    ran = mutate("--config-dir", str(tmp_path), "+experiment=mine", folder=tmp_path / "out")
     assert (ran.returncode, ran.stderr) == (0, "")
     line = next(line for line in ran.stdout.splitlines() if line.endswith("  new: w - 0.1 * new_m → w + 0.1 * new_m"))
     assert line.split()[:3] == ["noticed", "sections", "value"]

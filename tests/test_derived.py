@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import yaml
 
 from runner.checks import oracles
 from runner.checks.context import Context
@@ -32,13 +31,13 @@ from tests import harness
 from tests.command import ROOT
 
 SHIPPED = {
-    path.stem: yaml.safe_load(path.read_text(encoding="utf-8"))
+    path.stem: harness.loaded(path.read_text(encoding="utf-8"))
     for path in (ROOT / "conf" / "experiment").glob("*.yaml")
 }
 GRAPHS = sorted(name for name, config in SHIPPED.items() if "graph" in config and not expect.refusal(config))
 """The experiments with a graph that do not expect a refusal."""
 
-MODELS = yaml.safe_load((ROOT / "tests" / "models.yaml").read_text(encoding="utf-8"))
+MODELS = harness.loaded((ROOT / "tests" / "models.yaml").read_text(encoding="utf-8"))
 """Programs as their users would write them."""
 
 MLP = """

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from benchmarks.derived_bytes import sent_by
 from runner.checks.kinds import derivation
@@ -16,7 +15,7 @@ from runner.worker.types import infer
 from tests import harness
 from tests.command import ROOT
 
-GRAPHS: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "tests" / "derived_bytes.yaml").read_text("utf-8"))
+GRAPHS: dict[str, dict[str, Any]] = harness.loaded((ROOT / "tests" / "derived_bytes.yaml").read_text("utf-8"))
 
 SLACK = 1.05
 

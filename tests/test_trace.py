@@ -9,11 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
-from omegaconf import OmegaConf
 
 from runner.checks.trace import take
-from runner.config.schema import ExperimentConfig
 from runner.config.sources import Sources
 from runner.experiment import data, naming
 from runner.experiment.program import Program
@@ -35,13 +32,9 @@ LINE = {"mesh": {"axes": ["i"], "shape": [4]}}
 
 def configured(text: str, **changes: Any) -> dict[str, Any]:
     """Return the resolved configuration of a YAML text; its name and its mesh (2 by 2) may be left out."""
-    given = yaml.safe_load(text) | changes
+    given = {"program": "shard_map", "trace": True, **harness.loaded(text), **changes}
     given.pop("defaults", None)
-    defaults = {"name": "test", "mesh": {"axes": ["x", "y"], "shape": [2, 2]}, "program": "shard_map", "trace": True}
-    merged = OmegaConf.merge(OmegaConf.structured(ExperimentConfig), defaults, given)
-    plain = OmegaConf.to_container(merged, resolve=True)
-    assert isinstance(plain, dict)
-    return {str(key): value for key, value in plain.items()}
+    return harness.config(given)
 
 
 def ran(text: str, folder: Path, **changes: Any) -> Any:
@@ -505,7 +498,7 @@ def test_a_per_device_that_no_program_runs_cannot_be_traced() -> None:
     assert str(error.value) == message
 
 
-TRACEABLE = [n for n in EXPERIMENTS if n not in REFUSED and yaml.safe_load(ours(n)).get("per_device")]
+TRACEABLE = [n for n in EXPERIMENTS if n not in REFUSED and harness.loaded(ours(n)).get("per_device")]
 NAMED = [n for n in TRACEABLE if not re.search(r"\bgrad\.|^imports:", ours(n), re.MULTILINE)]
 """Lines that read gradients cannot be traced; those of imported functions are known once a worker has read them."""
 
@@ -513,10 +506,10 @@ NAMED = [n for n in TRACEABLE if not re.search(r"\bgrad\.|^imports:", ours(n), r
 @pytest.mark.parametrize("name", NAMED)
 def test_naming_changes_no_value(tmp_path: Path, name: str) -> None:
     text = ours(name)
-    written = yaml.safe_load(text)
+    written = harness.loaded(text)
     axes = [entry["override /mesh"] for entry in written.get("defaults", ()) if "override /mesh" in entry]
     file = ROOT / "conf" / "mesh" / f"{axes[0]}.yaml" if axes else None
-    mesh = written["mesh"] if file is None else yaml.safe_load(file.read_text(encoding="utf-8"))
+    mesh = written["mesh"] if file is None else harness.loaded(file.read_text(encoding="utf-8"))
     dims = written.get("dims", {})
     small = {key: min(size, 64) if isinstance(size, int) else size for key, size in dims.items()}
     experiment = read(configured(text, mesh=mesh, dims=small, expect={}))

@@ -29,8 +29,8 @@ def transposed(call: Call) -> Rule | None:
         case "matrix_transpose":
             order[-2:] = order[:-3:-1]
         case "swapaxes":
-            one, other = call.static("axis1") % rank, call.static("axis2") % rank
-            order[one], order[other] = order[other], order[one]
+            first, second = call.static("axis1") % rank, call.static("axis2") % rank
+            order[first], order[second] = order[second], order[first]
         case _:
             source, destination = call.static("source"), call.static("destination")
             if not isinstance(source, int) or not isinstance(destination, int):
@@ -40,19 +40,19 @@ def transposed(call: Call) -> Rule | None:
     return Rule(operands, result, dict(enumerate(shape)), below=call.operand.below)
 
 
-def common(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[Dimensions, Dimensions, dict[int, int]] | None:
+def common(before: tuple[int, ...], after: tuple[int, ...]) -> tuple[Dimensions, Dimensions, dict[int, int]] | None:
     """The factors that two shapes with the same number of elements share; dimensions that share none stay whole.
 
     Returns the factors of both shapes' dimensions and the factors' sizes; None for empty arrays.
     """
-    first: list[list[int]] = [[] for _ in one]
-    second: list[list[int]] = [[] for _ in other]
+    first: list[list[int]] = [[] for _ in before]
+    second: list[list[int]] = [[] for _ in after]
     sizes: dict[int, int] = {}
     i = j = 0
-    left, right = list(one), list(other)
-    if 0 in one:
+    left, right = list(before), list(after)
+    if 0 in before:
         return None
-    while i < len(one) and j < len(other):
+    while i < len(before) and j < len(after):
         if left[i] == 1:
             i += 1
         elif right[j] == 1:

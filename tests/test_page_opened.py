@@ -13,7 +13,7 @@ from tests import browser, swept
 from tests.browser import Browser
 from tests.harness import run
 
-EXECUTABLE = browser.found()
+EXECUTABLE = browser.executable()
 
 pytestmark = [
     pytest.mark.skipif(EXECUTABLE is None, reason="there is no Chromium on the path, nor in $CHROMIUM"),

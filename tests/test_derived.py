@@ -13,10 +13,9 @@ from runner.checks import oracles
 from runner.checks.context import Context
 from runner.checks.kinds import derivation
 from runner.cli.derive import text
-from runner.derivation import derive
-from runner.derivation.derive import section
 from runner.derivation.inlining import inlined
 from runner.derivation.lines import Written
+from runner.derivation.section import section, with_lines
 from runner.experiment import data, expect
 from runner.experiment.model import Experiment, Line
 from runner.experiment.program import Program
@@ -76,7 +75,7 @@ def test_every_shipped_graph_is_derived_and_right(name: str, tmp_path: Path) -> 
     context = Context(experiment, arrays, types.outputs, types.floats, None, None)
     assert types.derivation is not None
     assert derivation.check(context, types.derived, types.floats["derived"]) == Judged(status="passed")
-    derived = derive.read(experiment, types.derivation)
+    derived = with_lines(experiment, types.derivation)
     assert section(derived.lines("per_device")) == section(types.derived.lines("per_device"))
 
 

@@ -185,6 +185,17 @@ def forget_frames() -> None:
     _user_frame.cache_clear()
 
 
+@functools.cache
+def leave_out_own_frames() -> None:
+    """Leave Shardproof's frames out of the locations that JAX writes into a module: no line there is a user's.
+
+    Modules are smaller without them. The functions for this are private; the shipped experiments count as the user's.
+    """
+    private: Any = importlib.import_module("jax._src.source_info_util")
+    private.register_exclusion(f"{_HOUSE}{os.sep}")
+    private.register_inclusion(f"{_SHIPPED}{os.sep}")
+
+
 _HOUSE = str(Path(__file__).parents[1])
 _SHIPPED = str(conf_folder())
 _INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})

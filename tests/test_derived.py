@@ -25,7 +25,7 @@ from runner.layout import Mesh, Spec
 from runner.programs.types import InferredTypes
 from runner.record.verdicts import Judged, NotRun
 from runner.sharding import moves
-from runner.worker import versions
+from runner.worker import plan
 from runner.worker.types import infer
 from tests import harness
 from tests.command import ROOT
@@ -330,7 +330,7 @@ def test_an_underivable_graph_is_omitted_with_the_reason() -> None:
 
 
 def test_the_lines_are_derived_without_the_private_api(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(versions, "_PROPAGATED", "builtin.module(sdy-of-another-day)")
+    monkeypatch.setattr(plan, "PLANNED", "builtin.module(sdy-of-another-day)")
     types = _types(harness.experiment(MLP))
     assert types.derivation is not None
     assert str(types.derivation.plan.missing).startswith("Shardy's passes cannot be run from Python here: ")

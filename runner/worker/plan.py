@@ -18,15 +18,17 @@ from runner.experiment.lines import enclosed
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.layout import Spec
+from runner.link.steps import Spare
 from runner.record.files import write_text
 from runner.sharding import ring
 from runner.sharding.plan import CLAUSES, Plan, Planned, PlannedCollective, PlannedOperation, PlannedValue
 from runner.untyped import is_list
 from runner.worker import sharding_origins, shardy
 from runner.worker.modules import bytes_of, dtype_of, located, producer, shape_of, unchanged
+from runner.worker.phases import spared
 from runner.worker.regions import RegionNodes, Regions
 from runner.worker.sharding_origins import Places, ShardingOrigins, automatic, computes, has_plan
-from runner.worker.versions import propagated
+from runner.worker.versions import ORIGINATING, PLANNED, propagated
 
 Place = tuple[str | None, int | None, bool]
 """The line of an operation, the number of the value that it computes, and whether it is in the backward pass."""
@@ -51,16 +53,21 @@ class ModuleNames:
 
 def plan(lowered: Any, experiment: Experiment, names: ModuleNames) -> Plan:
     """Shardy's plan of a lowered program; if it is not available, a plan with the reason."""
-    modules = propagated(lowered)
-    if isinstance(modules, str):
-        return Plan(missing=modules)
-    module, originating = modules
-    origins, counted = ShardingOrigins(originating, experiment.mesh), Places(module, experiment.mesh)
-    origins.walk()
+    module = spared(Spare.PLAN, lambda: propagated(lowered, PLANNED))
+    if isinstance(module, str):
+        return Plan(missing=module)
+    originating = spared(Spare.ORIGINS, lambda: propagated(lowered, ORIGINATING))
+    counted = Places(module, experiment.mesh)
     counted.walk()
+    if isinstance(originating, str):
+        origins = ShardingOrigins(module, experiment.mesh)
+    else:
+        origins = ShardingOrigins(originating, experiment.mesh)
+        origins.walk()
     reader = _PlanReader(module, experiment, names, origins, counted)
     reader.walk()
-    return reader.plan()
+    unknown = f"the origins of its shardings: {originating}" if isinstance(originating, str) else None
+    return replace(reader.plan(), unknown=unknown)
 
 
 def of_program(experiment: Experiment, program: Program, lowered: Any, folder: Path) -> Planned:

@@ -55,6 +55,9 @@ TRIES = (
 _TRIALS = 16
 """The most alternative layouts of results that are tried."""
 
+_WRITTEN = 4096
+"""The most equations that are written for these trials: a large graph has fewer."""
+
 
 @dataclass(frozen=True)
 class Derived:
@@ -119,7 +122,7 @@ def settled(experiment: Experiment, types: Parts, hints: Hints, prices: Prices) 
 
     best = written(hints)
     tried: set[tuple[int, Spec]] = set()
-    for _ in range(_TRIALS):
+    for _ in range(min(_TRIALS, _WRITTEN // max(len(experiment.computed("graph").producers), 1))):
         asked = next((each for each in best.asked.items() if each not in tried), None)
         if asked is None:
             break

@@ -136,7 +136,7 @@ WITHOUT_JAX = {
     ),
     "a cast that the language has not": (
         edited("psum(partial, 'x')", "all_gather(partial, 'x', to='reduced')"),
-        "experiment/mine.yaml:17:6  per_device.C\n  the argument 'to' is one of 'varying', 'invarying'\n"
+        "experiment/mine.yaml:17:6  per_device.C\n  the argument 'to' must be one of 'varying', 'invarying'\n"
         "    all_gather(partial, 'x', to='reduced')\n                                ^^^^^^^^^",
     ),
     "a carry that is a word of Python's": (

@@ -49,7 +49,7 @@ def test_an_expected_refusal_must_be_a_text(said: str) -> None:
     with pytest.raises(InvalidExperiment) as caught:
         expect.refusal({"expect": {"invalid": yaml.safe_load(said)}})
     assert key_text(caught.value.fault.key) == "expect.invalid"
-    assert "is not a part of the message with which it has to be refused" in caught.value.fault.message
+    assert "is not text; write a part of the message that refuses the experiment" in caught.value.fault.message
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_without_the_expectation_it_is_invalid(tmp_path: Path) -> None:
 def test_an_invalid_expected_refusal_is_invalid(tmp_path: Path) -> None:
     status, said, found = run(tmp_path, FORBIDDEN, "expect.invalid=3")
     assert (status, found["status"]) == (2, "invalid")
-    assert "expect.invalid\n  3 is not a part of the message" in said
+    assert "expect.invalid\n  3 is not text; write a part of the message" in said
 
 
 def test_every_point_of_a_sweep_is_expected_to_be_refused(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_an_invalid_expected_refusal_is_a_collection_error(tmp_path: Path) -> No
     project = Project(tmp_path)
     project.write("my_conf/experiment/mine.yaml", FORBIDDEN.replace("the mesh axis 'x' is used twice", "3"))
     said = project.pytest("--experiments", "my_conf", status=2)
-    assert "expect.invalid\n  3 is not a part of the message with which it has to be refused" in said
+    assert "expect.invalid\n  3 is not text; write a part of the message that refuses the experiment" in said
 
 
 def test_the_shipped_refusals_are_listed() -> None:

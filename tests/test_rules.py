@@ -209,11 +209,11 @@ def test_a_layout_that_rules_make_impossible_names_the_rule(tmp_path: Path) -> N
         (["rules.logical_axis_rules=[[batch,7]]"], "7 is not a mesh axis, null, or a list of axes"),
         (
             ["rules.logical_axis_rules=[[batch]]"],
-            "['batch'] is not a rule; it is a logical name and mesh axes, such as",
+            "['batch'] is not a rule; write a logical name and mesh axes, such as",
         ),
         (["rules.logical_axis_rules=[[7,x]]"], "7 is not a logical name"),
         (["rules.logical_axis_rules=7"], "'logical_axis_rules' is a list of rules such as [embed, x], not 7"),
-        (["+rules.allow_dropped=[nope]"], "no rule is for 'nope'"),
+        (["+rules.allow_dropped=[nope]"], "there is no rule for 'nope'"),
         (["+rules.allow_dropped=7"], "7 is not true, or a list of logical names"),
         (["+rules.allow_droped=[mlp]"], "rules have no key 'allow_droped'; did you mean 'allow_dropped'?"),
         (

@@ -85,7 +85,7 @@ def test_a_listing_can_be_filtered(capsys: pytest.CaptureFixture[str], arguments
             "--status: there is no status 'bad'; there are passed, known, weak, failed, invalid, error",
         ),
         (["--older", "soon"], "--older: 'soon' is not an age; 30m, 12h, 7d and 2w are"),
-        (["--older", "9999999999w"], "--older: '9999999999w' is before the first date there is"),
+        (["--older", "9999999999w"], "--older: '9999999999w' reaches back before the year 1"),
         (["--yes"], "--yes belongs to --delete, which is missing"),
         (["--delete"], "--delete: name the runs, by a folder, or by --experiment, --status, --with or --older"),
     ],

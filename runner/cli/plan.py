@@ -53,7 +53,7 @@ def _compare(plans: Sequence[str]) -> int:
     from runner.show import plan as shown
 
     if len(plans) != 2:
-        print(f"command line: {COMPARE}\n  it takes two run folders, or files plan.json", file=sys.stderr)
+        print(f"command line: {COMPARE}\n  it takes two run folders, or two plan.json files", file=sys.stderr)
         return 2
     try:
         shown.show_difference(*map(Path, plans))

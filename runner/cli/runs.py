@@ -111,7 +111,7 @@ def _age(flag: str, text: str) -> timedelta:
     try:
         return timedelta(**{_UNITS[unit]: int(number)})
     except OverflowError:
-        raise InvalidQuestion(f"{flag}: '{text}' is before the first date there is") from None
+        raise InvalidQuestion(f"{flag}: '{text}' reaches back before the year 1") from None
 
 
 def _listing(entries: Sequence[ShelfEntry]) -> None:

@@ -63,7 +63,7 @@ class ModuleWork:
 
 
 def read(module: Module, origins: Origins) -> ModuleWork | None:
-    """What a module computes and moves; None where no entry computation could be read, which is not no work."""
+    """What a module computes and moves; None where no entry computation could be read."""
     return None if module.entry is None else _WorkReader(module, origins).read(module.entry)
 
 

@@ -180,7 +180,7 @@ def _allowed(value: Sequence[str] | bool | None, names: Sequence[str]) -> frozen
         return frozenset(names if value else ())
     for i, name in enumerate(value):
         if name not in names:
-            raise invalid((*key, i), f"no rule is for '{name}'{nearest(str(name), names)}")
+            raise invalid((*key, i), f"there is no rule for '{name}'{nearest(str(name), names)}")
     return frozenset(value)
 
 

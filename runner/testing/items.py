@@ -384,7 +384,9 @@ class GoldenItem(CheckItem):
             self.pin(now, changes or [f"{self.program} was not pinned before"])
         elif before is None:
             golden.pin(self.file.golden, self.place, now)
-            raise _Failure(f"there was no golden of {self.program}; it is written now: look at {self.where}, commit it")
+            raise _Failure(
+                f"there was no golden of {self.program}, so it was written: look at {self.where} and commit it"
+            )
         else:
             lines = _indented(changes)
             head, tail = (

@@ -128,7 +128,8 @@ class Judge:
     """What JAX says of per-device lines.
 
     - `refused`: its objection to them, if any; collects the dtypes in them.
-    - `requested`: the collectives of the lines and of their backward pass, with 1, or with -1 if one counts twice.
+    - `requested`: the collectives of the lines and of their backward pass, each with 1,
+      or with -1 to cancel one that the backward pass repeats.
     """
 
     refused: Callable[[Experiment, Floats], str | None]

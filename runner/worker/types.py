@@ -342,7 +342,7 @@ def _refused(evaluate: Callable[[], Any]) -> str | None:
 
 
 def _requested(experiment: Experiment) -> Iterator[tuple[Requested, int]]:
-    """The collectives of the per-device code and of its derivative, with 1, or with -1 for what is in both."""
+    """The collectives of per-device code and of its derivative, each with 1, or -1 to cancel one that is in both."""
     mesh, structs = experiment.mesh, _structs(experiment, lambda layout: layout.shape)
     yield from ((each, 1) for each in requested(calls.make_jaxpr(_lines_mapped(experiment))(*structs), mesh))
     if experiment.grad is not None:
@@ -407,7 +407,7 @@ def _refused_by_vmap(experiment: Experiment, types: Mapping[str, Typed]) -> str 
     """The reason why `vmap` does not support the per-device code, or None. `types`: those under `shard_map`."""
     for _, _, function in inside(experiment.per_device, experiment.imports):
         if function.differentiated:
-            return f"{function.call} takes the derivative of a collective, which is another one under jax.vmap"
+            return f"{function.call} takes the derivative of a collective, which jax.vmap differentiates differently"
     experiment = experiment.inside
     recorded: dict[str, Typed] = {}
 

@@ -303,7 +303,7 @@ def _unknown(sweep: MeasuredSweep, notes: Sequence[str]) -> Part | None:
         lacking = [row for row in sweep.passed if row.measures.get(name) is None]
         if lacking:
             rows = "all rows" if len(lacking) == len(sweep.passed) else f"{len(lacking)} of {len(sweep.passed)} rows"
-            lines.append(f"{title(name)}: not known of {rows} that passed")
+            lines.append(f"{title(name)}: not known for {rows} that passed")
     if sweep.simulated:
         lines.append(
             "times are those of simulated devices on this machine's processor; they say nothing about accelerators"

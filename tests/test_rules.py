@@ -220,7 +220,7 @@ def test_a_layout_that_rules_make_impossible_names_the_rule(tmp_path: Path) -> N
             ["rules=theirs", "+rules.logical_axis_rule=[]"],
             "no key 'logical_axis_rule'; did you mean 'logical_axis_rules'?",
         ),
-        (["rules=theirs", "mesh.axes=[x,z]"], "the rules know no mesh axis 'z'; they have data, stage, x, y"),
+        (["rules=theirs", "mesh.axes=[x,z]"], "the rules have no mesh axis 'z'; they have data, stage, x, y"),
         (["rules=theirs", "rules.logical_axis_rules=[[batch,z]]"], "mesh_axes has no 'z'"),
         (["rules=empty"], "the rules have no 'logical_axis_rules': a list of rules such as [embed, x]"),
     ],

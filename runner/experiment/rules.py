@@ -154,7 +154,7 @@ def _mesh_axes(value: Sequence[str] | None, mesh: Mesh) -> tuple[str, ...]:
     for i, axis in enumerate(mesh.axes):
         if axis not in value:
             hint = nearest(axis, value) or f"; they have {', '.join(value)}"
-            message = f"the rules know no mesh axis '{axis}'{hint}"
+            message = f"the rules have no mesh axis '{axis}'{hint}"
             raise InvalidExperiment(Fault(("mesh", "axes", i), message, also=(("the axes of the rules", key),)))
     return tuple(value)
 

@@ -342,7 +342,7 @@ class CheckItem(_Check):
         record = self.ran.record
         version = record.environment.jax
         if version is None:
-            raise _Failure(record.error or "the worker did not say its version of JAX")
+            raise _Failure(record.error or "the worker did not report its version of JAX")
         return golden.series(version), self.target, self.program
 
     @property

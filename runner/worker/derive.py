@@ -224,7 +224,7 @@ def _accepted(
         return str(error)
     except SyntaxFault as fault:
         # A derived line is longer than its source, and may exceed the language's limits.
-        return f"a line of it would be {fault}"
+        return f"a derived line would be {fault}"
     if known is not None and experiment.grad is None and not _less(every[0].cost, known.derived.cost):
         return "it costs no less"
     tried: list[dict[str, Any]] = []

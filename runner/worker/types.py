@@ -294,7 +294,7 @@ def _known_gathered(experiment: Experiment, name: str, loose: frozenset[str]) ->
             continue
         if lines and not varying[name] & loose:
             changes = ", ".join(f"{experiment.place('per_device', line)}: {gathered[line].text}" for line in lines)
-            return f"JAX can infer that the copies are equal with {changes}"
+            return f"JAX infers that the copies are equal with: {changes}"
     return None
 
 

@@ -36,7 +36,7 @@ def _derive(configuration: Configuration, job: Job, workers: Workers) -> Status:
     types = types_of(workers, experiment, job.folder, job.folder)
     if types.derivation is None:
         reason = types.unsupported[Program.DERIVED]
-        raise invalid(("program",), f"the graph cannot be written for one device: {reason}")
+        raise invalid(("program",), f"no per_device can be derived from the graph: {reason}")
     print(text(types.derivation, manual=experiment.definition["manual"] is not None))
     return "passed"
 

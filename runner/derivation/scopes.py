@@ -194,7 +194,7 @@ class Names:
         return [] if not producer.results[0].name else self._readers.get(number, [])
 
     def stopped(self, result: Value) -> bool:
-        """Whether the gradient does not run through a result: nothing that it is of reads it, or only as a constant."""
+        """Whether no gradient flows through a result: the scalar does not depend on it, or only as on a constant."""
         grad, readers = self.experiment.grad, self._readers.get(result.number, [])
         if grad is not None and result.name == grad.of:
             return False

@@ -229,7 +229,7 @@ class Findings:
         record.status = records.worst([record.status, records.of_checks(record.checks), *parts])
 
     def _of_written(self, context: Context, run: ProgramRun) -> list[str]:
-        """What is wrong with the user's functions, where the reference is another."""
+        """What is wrong with the user's functions that contain a `shard_map`, which their references do not."""
         if run.program.section != "graph" or context.experiment.written is None:
             return []
         if self._of_functions is None:

@@ -160,7 +160,7 @@ class Workers:
             self._aside = None
 
     def aside(self, kind: str) -> Workers:
-        """Workers for jobs of that kind that do not wait for others: these, or new ones, which end with these."""
+        """Workers for jobs of that kind that need not wait for others: these, or new ones, which end when these do."""
         if not self.of_cluster and not any(line.waiting for line in self._lines if line.kind in (None, kind)):
             return self
         if self._aside is None:
@@ -168,7 +168,7 @@ class Workers:
         return self._aside
 
     def _line(self, kind: str, processes: int, *, at_once: bool) -> _Queue:
-        """The line of that kind with the fewest jobs; a new one while all are busy and there may be more.
+        """The queue of that kind with the fewest jobs; a new one while all are busy and there may be more.
 
         With `at_once` it is a new one if all are busy, whatever the limit.
         """
@@ -183,7 +183,7 @@ class Workers:
         return line
 
     def _end_others(self, kind: str) -> None:
-        """End idle lines of another kind whose processes work together, since each is several processes."""
+        """End idle queues of another kind whose processes work together, since each is several processes."""
         for line in self._lines:
             if line.processes > 1 and line.kind != kind and not line.waiting:
                 line.end()

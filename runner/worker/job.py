@@ -104,9 +104,9 @@ def _run(job: dict[str, Any], emit: Emit) -> None:
     experiment = read(job["definition"])
     folder, arrays = processes.folders(Path(job["folder"]), Path(job["arrays"]))
     data_folder = Path(job["data"])
-    phases.tell("JAX was making its devices")
+    phases.tell("JAX was starting its devices")
     warm.prepare(experiment)
-    phases.tell("JAX was finding the types")
+    phases.tell("JAX was inferring the types")
     try:
         # Derived lines depend on the order of the devices in the mesh, as all programs do.
         absent = _absent(experiment)

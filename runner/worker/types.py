@@ -300,7 +300,7 @@ def _known_gathered(experiment: Experiment, name: str, loose: frozenset[str]) ->
             continue
         if lines and not varying[name] & loose:
             changes = ", ".join(f"{experiment.place('per_device', line)}: {gathered[line].text}" for line in lines)
-            return f"JAX can infer that the copies are equal with {changes}"
+            return f"JAX infers that the copies are equal with: {changes}"
     return None
 
 
@@ -348,7 +348,7 @@ def _refused(evaluate: Callable[[], Any]) -> str | None:
 
 
 def _requested(experiment: Experiment) -> Iterator[tuple[Requested, int]]:
-    """The collectives of the per-device code and of its derivative, with 1, or with -1 for what is in both."""
+    """The collectives of per-device code and of its derivative, each with 1, or -1 to cancel one that is in both."""
     mesh, structs = experiment.mesh, _structs(experiment, lambda layout: layout.shape)
     yield from ((each, 1) for each in requested(calls.make_jaxpr(_lines_mapped(experiment))(*structs), mesh))
     if experiment.grad is not None:
@@ -413,7 +413,7 @@ def _refused_by_vmap(experiment: Experiment, types: Mapping[str, Typed]) -> str 
     """The reason why `vmap` does not support the per-device code, or None. `types`: those under `shard_map`."""
     for _, _, function in inside(experiment.per_device, experiment.imports):
         if function.differentiated:
-            return f"{function.call} takes the derivative of a collective, which is another one under jax.vmap"
+            return f"{function.call} takes the derivative of a collective, which jax.vmap differentiates differently"
     experiment = experiment.inside
     recorded: dict[str, Typed] = {}
 

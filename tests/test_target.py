@@ -469,7 +469,7 @@ def test_a_crash_in_a_part_that_a_job_can_do_without_costs_only_that_part() -> N
     first = f"{TYPES}say('started', step=steps[0])\n{crash}"
     second = f"{TYPES}assert job['without'] == {{'origins': 'the process was ended by SIGSEGV'}}\nfinish(*steps)"
     events, workers = hear(first, second)
-    assert [line for line in told(events) if line != "log"] == ["types", "started auto", *ALL[1:-1]]
+    assert [line for line in described(events) if line != "log"] == ["types", "started auto", *ALL[1:-1]]
     assert errors(events) == {}
     assert len(workers.started) == 2
 
@@ -477,7 +477,7 @@ def test_a_crash_in_a_part_that_a_job_can_do_without_costs_only_that_part() -> N
 def test_a_crash_in_such_a_part_before_the_types_is_no_end() -> None:
     crash = "say('phase', doing='JAX was finding the types', spare='plan'); os.abort()"
     events, workers = hear(crash, f"{TYPES}assert list(job['without']) == ['plan']\nfinish(*steps)")
-    assert [line for line in told(events) if line != "log"] == ALL[:-1]
+    assert [line for line in described(events) if line != "log"] == ALL[:-1]
     assert errors(events) == {}
     assert len(workers.started) == 2
 

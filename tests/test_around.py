@@ -6,12 +6,15 @@ Every fault there gives one message, in the words of the runner, Hydra or JAX, a
 from __future__ import annotations
 
 import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from runner.testing import session
-from tests.command import run_whole
+from tests.command import ROOT, run_whole
 from tests.faults import GOOD
 from tests.server import Done, command
 
@@ -93,7 +96,8 @@ def test_hydras_folder_must_be_directly_in_the_run_folder(tmp_path: Path, line: 
     done = command(tmp_path, *line, f"hydra.output_subdir={name}")
     assert done.returncode == 2, done.stdout + done.stderr
     assert (
-        done.stderr == f"command line: hydra.output_subdir\n  {name!r} is not the name of a folder in that of a run\n"
+        done.stderr
+        == f"command line: hydra.output_subdir\n  {name!r} is not the name of a folder inside the run folder\n"
     )
 
 
@@ -116,7 +120,7 @@ def _unread(folder: Path) -> dict[str, str]:
     (inside / "circle.yaml").symlink_to("circle.yaml")
     (inside / "nowhere.yaml").symlink_to("nosuch.yaml")
     os.mkfifo(inside / "pipe.yaml")
-    no_file = "it is not a file: a folder, a pipe, or a link that leads nowhere"
+    no_file = "this is no regular file, but a folder, a pipe or a dangling link"
     return {
         "latin": ":2:13\n  not UTF-8: invalid continuation byte; save the file as UTF-8",
         "wide": ":1:1\n  not UTF-8: invalid start byte; save the file as UTF-8",
@@ -203,3 +207,13 @@ def test_other_commands_report_it_too(tmp_path: Path, module: str) -> None:
     assert done.stderr.splitlines()[-1].startswith("JAX does not start: the environment has JAX_ENABLE_X64=maybe")
     assert "Traceback" not in done.stderr
     assert "bug in shardproof" not in done.stderr
+
+
+def test_a_python_without_the_libraries_is_told_in_one_sentence(tmp_path: Path) -> None:
+    """The `.venv` of a checkout is easily forgotten. `-S` leaves out the installed packages."""
+    done = subprocess.run(
+        [sys.executable, "-S", "-m", "runner", "case3_allreduce"],
+        cwd=tmp_path, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 3
+    assert re.fullmatch(rf"{re.escape(sys.executable)} has no module '\w+', which Shardproof needs: .*\n", done.stderr)

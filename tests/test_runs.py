@@ -85,7 +85,7 @@ def test_a_listing_can_be_filtered(capsys: pytest.CaptureFixture[str], arguments
             "--status: there is no status 'bad'; there are passed, known, weak, failed, invalid, error",
         ),
         (["--older", "soon"], "--older: 'soon' is not an age; 30m, 12h, 7d and 2w are"),
-        (["--older", "9999999999w"], "--older: '9999999999w' is before the first date there is"),
+        (["--older", "9999999999w"], "--older: '9999999999w' reaches back before the year 1"),
         (["--yes"], "--yes belongs to --delete, which is missing"),
         (["--delete"], "--delete: name the runs, by a folder, or by --experiment, --status, --with or --older"),
     ],
@@ -320,7 +320,7 @@ def test_a_file_that_is_called_as_one_of_ours_is_not_ours(capsys: pytest.Capture
     (run / name).parent.mkdir(exist_ok=True)
     (run / name).write_text("mine")
     lines = printed(capsys, "outputs", "--delete", "--yes", status=1)
-    assert f"outputs/run stays: no run wrote outputs/run/{name}, or it changed since" in lines
+    assert f"outputs/run stays: no run wrote outputs/run/{name}, or it has changed since" in lines
     assert (run / name).read_text() == "mine"
     assert (run / "result.json").is_file()
 
@@ -331,7 +331,7 @@ def test_a_changed_file_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
     manifest.end(run)
     (run / "program_auto.py").write_text("with my notes")
     lines = printed(capsys, "outputs", "--delete", "--yes", status=1)
-    assert "outputs/run stays: no run wrote outputs/run/program_auto.py, or it changed since" in lines
+    assert "outputs/run stays: no run wrote outputs/run/program_auto.py, or it has changed since" in lines
 
 
 def test_a_log_may_have_grown_since(capsys: pytest.CaptureFixture[str]) -> None:

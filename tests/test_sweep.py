@@ -278,7 +278,7 @@ outputs: {loss: []}
         (["sort=bytes_snt"], "command line: sort=bytes_snt\n  no column 'bytes_snt'; did you mean 'bytes_sent'?\n"),
         (["objective=nothing"], "command line: objective=nothing\n  no measure 'nothing'; there are bytes_sent, "),
         (["where='bytes_sent <'"], "is not a condition: invalid syntax"),
-        (["workers=0"], "command line: workers=0\n  it is a number of at least 1\n"),
+        (["workers=0"], "command line: workers=0\n  the number must be at least 1\n"),
     ],
 )
 def test_invalid_sweep_options_are_refused_before_anything_runs(

@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scipy import stats
-
 CLOCK = "run_s"
 MEASURES = {"estimate_s": "the estimate", "bytes_sent": "bytes sent", "flops": "flops", "memory_bytes": "memory"}
 
@@ -35,6 +33,9 @@ class Ranked:
 
 def ranked(measured: Sequence[float], seconds: Sequence[float]) -> Ranked:
     """Compare a measure's order of points with their run times in `seconds`."""
+    # It takes a second to import, which most commands here do not need.
+    from scipy import stats
+
     least = min(measured)
     picked = [time for value, time in zip(measured, seconds, strict=True) if value == least]
     correlation: Any = stats.kendalltau(measured, seconds)

@@ -8,12 +8,13 @@ from typing import Literal
 
 from runner.derivation.calls import itemsize
 from runner.derivation.laying import Layouts
-from runner.derivation.rules import PricedAssignment, Reduction
+from runner.derivation.rules import PricedAssignment
 from runner.derivation.terms import built, operator
 from runner.derivation.values import DeviceValue
 from runner.estimate.prices import collective
 from runner.graph.term import Apply, Const, Term
 from runner.language.operations import OPERATIONS
+from runner.language.operations.row import Reduction
 from runner.language.printing import text
 from runner.programs.types import Typed
 from runner.sharding import moves

@@ -99,6 +99,10 @@ MISTAKES: dict[str, tuple[str, dict[str, Any], str]] = {
         "tanh(A @ B)", {"C": "tanh(A @ B)"},
         "a psum over 'x' is left out: with per_device.C: tanh(psum(A @ B, 'x'))",
     ),
+    "a psum of a nansum left out inside an expression": (
+        "tanh(nansum(R, axis=0))", {"C": "tanh(nansum(R, axis=0))"},
+        "a psum over 'x' is left out: with per_device.C: tanh(psum(nansum(R, axis=0), 'x'))",
+    ),
     "a psum of a sum left out": (
         "R - sum(R, axis=0)", {"total": "sum(R, axis=0)", "C": "all_gather(R, 'x', tiled=True) - total"},
         "a psum over 'x' is left out: with per_device.total: psum(sum(R, axis=0), 'x')",

@@ -290,7 +290,11 @@ def _is_product(term: Term) -> bool:
     return operation is not None and operation.contraction is not None
 
 
+_COMPLETING = {row.over.reduction: row.name for row in OPERATIONS.values() if row.over and row.over.reduction}
+"""The collectives that reduce devices' values, by how they do it."""
+
+
 def _meant(term: Term) -> str | None:
     """The collective that completes a part with a partial result."""
     operation = called(term)
-    return None if operation is None else operation.completed_by
+    return None if operation is None else _COMPLETING.get(operation.completion or "")

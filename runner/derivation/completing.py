@@ -9,11 +9,12 @@ from typing import Literal
 from runner.derivation.calls import itemsize
 from runner.derivation.laying import Layouts
 from runner.derivation.partials import Stripping, around, is_scalar
-from runner.derivation.rules import PricedAssignment, Reduction
+from runner.derivation.rules import PricedAssignment
 from runner.derivation.terms import built
 from runner.derivation.values import DeviceValue
 from runner.estimate.prices import collective
 from runner.graph.term import Term
+from runner.language.operations.row import Reduction
 from runner.language.parts import called
 from runner.programs.types import Typed
 from runner.sharding import moves

@@ -11,10 +11,11 @@ from runner.derivation.calls import Call, is_number, itemsize
 from runner.derivation.completing import reduced
 from runner.derivation.reductions import ALONG, default_axis
 from runner.derivation.registry import Write, rule_for
-from runner.derivation.rules import Reduction, Rule, Sent, every
+from runner.derivation.rules import Rule, Sent, every
 from runner.derivation.site import Site
 from runner.derivation.terms import built, constant
 from runner.graph.term import Name, Term
+from runner.language.operations.row import Reduction
 
 
 def _axes(call: Call) -> tuple[int, ...]:

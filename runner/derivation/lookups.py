@@ -11,10 +11,11 @@ from typing import Literal
 
 from runner.derivation.calls import Argument, Call, is_number
 from runner.derivation.registry import rule_for
-from runner.derivation.rules import Reduction, Rule, every
+from runner.derivation.rules import Rule, every
 from runner.derivation.site import Site
 from runner.derivation.terms import ALL, built, constant, indexed
 from runner.graph.term import NOTHING, Term
+from runner.language.operations.row import Reduction
 
 Outside = Literal["none", "clamped", "nan"]
 """How an index out of range is treated: there is none, it is clamped, or it gives NaN."""

@@ -10,10 +10,12 @@ from typing import Literal
 from runner.derivation.calls import Call, is_number, itemsize
 from runner.derivation.pointwise import aligned
 from runner.derivation.registry import Way, rule_for
-from runner.derivation.rules import Reduction, Rule, Sent, every
+from runner.derivation.rules import Rule, Sent, every
 from runner.derivation.site import Site
 from runner.derivation.terms import built
 from runner.graph.term import Term
+from runner.language.operations import OPERATIONS
+from runner.language.operations.row import Reduction
 
 
 def along(call: Call) -> Rule | None:
@@ -67,13 +69,10 @@ def reduced(call: Call, kind: Reduction) -> Rule | None:
     )
 
 
-rule_for("sum", "nansum", "count_nonzero")(partial(reduced, kind="sum"))
-rule_for("mean", "average", otherwise=[ALONG])(partial(reduced, kind="mean"))
-rule_for("max", "nanmax")(partial(reduced, kind="max"))
-rule_for("min", "nanmin")(partial(reduced, kind="min"))
-rule_for("any")(partial(reduced, kind="any"))
-rule_for("all")(partial(reduced, kind="all"))
-rule_for("prod", "nanprod")(partial(reduced, kind="prod"))
+for _row in OPERATIONS.values():
+    if _row.reduction is not None and not _row.of:
+        _otherwise = [ALONG] if _row.reduction == "mean" else []
+        rule_for(_row.name, otherwise=_otherwise)(partial(reduced, kind=_row.reduction))
 rule_for(
     "sort", "argsort", "median", "diff", "fft", "ifft", "rfft", "irfft", "trapezoid", "glu", "quantile", "percentile",
     "fftshift", "ifftshift",

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from runner.estimate.prices import BYTES, Prices, Sending, Work, collective, sending
+from runner.language.operations.row import Reduction
 from runner.layout import Mesh, Spec
 from runner.sharding import moves, ring
 
@@ -23,8 +24,6 @@ Factors = tuple[int, ...]
 Dimensions = tuple[Factors, ...]
 Assignment = Mapping[int, tuple[str, ...]]
 """For each factor the mesh axes that split it, the slowest first; a factor without an entry is whole."""
-
-Reduction = Literal["sum", "mean", "max", "min", "any", "all", "prod"]
 
 SCATTERED: tuple[Reduction, ...] = ("sum", "mean")
 """The reductions that a reduce-scatter can complete."""

@@ -11,11 +11,12 @@ from functools import partial, reduce
 
 from runner.derivation.calls import Argument, Call, NotStatic, is_number
 from runner.derivation.registry import Way, rule_for
-from runner.derivation.rules import Dimensions, Reduction, Rule
+from runner.derivation.rules import Dimensions, Rule
 from runner.derivation.site import Site
 from runner.derivation.terms import ALL, built, indexed, spread
 from runner.graph.model import Ref
 from runner.graph.term import NOTHING, Term
+from runner.language.operations.row import Reduction
 from runner.programs.types import Typed
 
 

@@ -13,24 +13,22 @@ _transforms = "a, s=None, axes=None, norm=None"
 
 ROWS = (
     # Linear algebra.
-    array("matmul", _product, algebra.matmul, contraction=notation.matmul, completed_by="psum", out_sharding=True),
+    array("matmul", _product, algebra.matmul, contraction=notation.matmul, out_sharding=True),
     array(
         "dot",
         _product,
         algebra.dot,
         contraction=notation.dot,
-        completed_by="psum",
         out_sharding=True,
         on_arrays="method",
     ),
-    array("vdot", _product, algebra.vdot, contraction=notation.vdot, completed_by="psum"),
-    array("inner", _product, algebra.inner, contraction=notation.inner, completed_by="psum"),
+    array("vdot", _product, algebra.vdot, contraction=notation.vdot),
+    array("inner", _product, algebra.inner, contraction=notation.inner),
     array(
         "tensordot",
         "a, b, axes=2, *, preferred_element_type=None",
         algebra.tensordot,
         contraction=notation.tensordot,
-        completed_by="psum",
         out_sharding=True,
     ),
     array(
@@ -38,7 +36,6 @@ ROWS = (
         "subscripts, /, *operands, preferred_element_type=None",
         algebra.einsum,
         contraction=notation.einsum,
-        completed_by="psum",
         out_sharding=True,
     ),
     array(
@@ -47,7 +44,6 @@ ROWS = (
         algebra.dot_general,
         jax="jax.lax.dot_general",
         contraction=notation.dot_general,
-        completed_by="psum",
         out_sharding=True,
     ),
     array(
@@ -57,9 +53,9 @@ ROWS = (
         jax="jax.lax.ragged_dot",
         costly=True,
     ),
-    array("vecdot", "x1, x2, /, *, axis=-1", algebra.vecdot, contraction=notation.vecdot, completed_by="psum"),
-    array("matvec", "x1, x2, /", algebra.matvec, contraction=notation.matvec, completed_by="psum"),
-    array("vecmat", "x1, x2, /", algebra.vecmat, contraction=notation.vecmat, completed_by="psum"),
+    array("vecdot", "x1, x2, /, *, axis=-1", algebra.vecdot, contraction=notation.vecdot),
+    array("matvec", "x1, x2, /", algebra.matvec, contraction=notation.matvec),
+    array("vecmat", "x1, x2, /", algebra.vecmat, contraction=notation.vecmat),
     array("outer", "a, b", algebra.outer),
     array("kron", "a, b", algebra.kron),
     array("cross", "a, b, axisa=-1, axisb=-1, axisc=-1, axis=None", algebra.cross),

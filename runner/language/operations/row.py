@@ -47,6 +47,10 @@ OnArrays = Literal["method", "method of a tuple", "attribute"]
 """How arrays spell an operation: `x.sum(axis)`; `x.reshape(m, n)`, also of separate numbers; `x.shape`."""
 
 
+Reduction = Literal["sum", "mean", "max", "min", "any", "all", "prod"]
+"""How partial results are reduced to the whole, by the name of the operation that does it along dimensions."""
+
+
 @dataclass(frozen=True)
 class OverAxes:
     """The properties that only operations over mesh axes have.
@@ -109,7 +113,7 @@ class Known(TypedDict, total=False):
     indices: str
     contraction: Callable[[Sequence[Any]], Labels | None]
     multiply_adds: Callable[[Mapping[str, tuple[int, ...]]], int | None]
-    completed_by: str
+    reduction: Reduction
     out_sharding: bool
     pair: tuple[str, str]
     on_arrays: OnArrays
@@ -149,7 +153,8 @@ class Operation:
       the result: see `runner/language/notation.py`.
     - `multiply_adds`: for an operation of several such products, a function from the shapes of its arguments, by name,
       to the number of multiply-adds in them; None where an argument that it needs is missing.
-    - `completed_by`: the collective that completes the result where a reduced dimension is sharded.
+    - `reduction`: for one that reduces dimensions of an array, how results for parts of these are reduced to that for
+      the whole.
     - `out_sharding`: whether it takes an argument `out_sharding` under explicit sharding.
     - `pair`: two arguments that are easily confused.
     - `on_arrays`: how arrays spell it, if they do.
@@ -181,7 +186,7 @@ class Operation:
     indices: str | None = None
     contraction: Callable[[Sequence[Any]], Labels | None] | None = None
     multiply_adds: Callable[[Mapping[str, tuple[int, ...]]], int | None] | None = None
-    completed_by: str | None = None
+    reduction: Reduction | None = None
     out_sharding: bool = False
     pair: tuple[str, str] | None = None
     on_arrays: OnArrays | None = None
@@ -257,6 +262,11 @@ class Operation:
     def combines(self) -> bool:
         """Whether its function may also be a lambda or one of the experiment's own."""
         return self.function == "fn"
+
+    @property
+    def completion(self) -> Reduction | None:
+        """How partial results of devices are reduced to the whole, if they can be; those of a product are added."""
+        return "sum" if self.contraction is not None else self.reduction
 
     @property
     def reduces(self) -> bool:

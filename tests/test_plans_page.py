@@ -11,6 +11,7 @@ import pytest
 
 from runner.cli import plan
 from runner.show.page import planned
+from runner.show.page.markup import joined
 from tests.test_page import Page
 
 SMALL: dict[str, Any] = {
@@ -119,6 +120,6 @@ def test_the_page_of_a_run_draws_the_front_of_its_plan(tmp_path: Path) -> None:
     small, _ = write_plans(tmp_path)
     part = planned.part(Path(small))
     assert part is not None
-    page = Page(f"<div>{part.inside if isinstance(part.inside, str) else ''.join(map(str, part.inside))}</div>")
+    page = Page(f"<div>{joined(part.inside)}</div>")
     assert [a["data-p"] for name, a in page.elements if name == "g" and "data-p" in a] == ["front-1", "front-2"]
     assert "1 300 B 256 B x=[data, null] 2 500 B 200 B x=[data, model]" in page.text

@@ -31,10 +31,11 @@ def figure(id: str, fronts: Mapping[str, Sequence[Mapping[str, float]]]) -> Mark
         dots.append(
             Dot(costs[across], costs[up], names.index(name), f"{short}: {values}", None, f"{id}-{short}", short, short)
         )
-    axes = [
-        Axis(_TITLES.get(kind, kind), lambda value, kind=kind: amount(value, kind) if value else "0", scale(values))
-        for kind, values in ((across, [dot.x for dot in dots]), (up, [dot.y for dot in dots]))
-    ]
-    label = f"{axes[0].title} against {axes[1].title} of {len(dots)} plans"
-    image = drawing.svg(chart.scatter(dots, *axes), id, label, [dot.name for dot in dots])
+    x, y = _axis(across, [dot.x for dot in dots]), _axis(up, [dot.y for dot in dots])
+    label = f"{x.title} against {y.title} of {len(dots)} plans"
+    image = drawing.svg(chart.scatter(dots, x, y), id, label, [dot.name for dot in dots])
     return drawing.figure(image, label, None)
+
+
+def _axis(kind: str, values: Sequence[float]) -> Axis:
+    return Axis(_TITLES.get(kind, kind), lambda value: amount(value, kind) if value else "0", scale(values))

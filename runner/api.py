@@ -120,7 +120,7 @@ def compose(
         except InvalidName as error:
             raise InvalidConfiguration(f"{experiment}: {error}") from None
     elif not (folder / "experiment").is_dir():
-        raise InvalidConfiguration(f"{folder} has no folder 'experiment', in which NAME.yaml would be")
+        raise InvalidConfiguration(f"{folder} has no folder 'experiment', where NAME.yaml belongs")
     return _compose(experiment, folder, texts(overrides, keys))
 
 
@@ -297,7 +297,8 @@ def _begin(folder: Path) -> None:
     others = manifest.delete(folder) if manifest.read(folder) is not None else []
     if others:
         raise FileExistsError(
-            f"{folder} is the folder of a run, and has {others[0]}, which no run wrote, or which changed since"
+            f"{folder} is the folder of a run, and has {others[0]}, which no run wrote or which was changed since: "
+            "move it"
         )
     try:
         manifest.begin(folder, "run")

@@ -66,7 +66,7 @@ def _compare(arguments: Sequence[str]) -> int:
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="also write a page that draws the difference")
     options = parser.parse_intermixed_args(list(arguments))
     if len(options.plans) != 2:
-        print(f"command line: {COMPARE}\n  it takes two run folders, or files plan.json", file=sys.stderr)
+        print(f"command line: {COMPARE}\n  it takes two run folders, or two plan.json files", file=sys.stderr)
         return 2
     try:
         a, b = map(saved.read, options.plans)
@@ -113,7 +113,7 @@ def _plan(configuration: Configuration, job: Job, workers: Workers) -> Status:
     if ranked.tried:
         _show_tried(planning, ranked.tried)
         if ranked.tried[0].by_hand is not None:
-            print(f"\ncompiled, {ranked.tried[0].by_hand} is better than the plan")
+            print(f"\nas compiled, {ranked.tried[0].by_hand} is better than the plan")
     if ranked.least_memory is not None:
         print(
             f"\nno compiled layout fits the limit of {bytes_text(round(planning.request.memory or 0))}: "
@@ -129,7 +129,7 @@ def _plan(configuration: Configuration, job: Job, workers: Workers) -> Status:
 
 def _show_lowered(lowered: Lowered) -> None:
     print(
-        f"compiled, a device needs {bytes_text(lowered.needed)}; the plan's model has "
+        f"as compiled, a device needs {bytes_text(lowered.needed)}; the plan's model has "
         f"{bytes_text(round(lowered.planned))}"
         f", so the plan was made again with a limit of {bytes_text(round(lowered.limit))} in the model\n"
     )

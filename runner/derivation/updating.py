@@ -48,7 +48,7 @@ def _sliced(call: Call, items: list[Argument | None]) -> dict[int, range]:
 
 
 def _write(site: Site, neutral: int | None = None) -> Term:
-    """`neutral`: the value that changes nothing, of an update whose derivative may be infinite elsewhere."""
+    """Write an update; `neutral` changes nothing, and stands where the derivative could be infinite otherwise."""
     items = _items(site.call)
     blocks = {d: item for d in _placed(items) if (item := items[d]) is not None and site.over(d)}
     written = {item.place: _in_block(site, item, d) for d, item in blocks.items()}
@@ -73,8 +73,8 @@ def _write(site: Site, neutral: int | None = None) -> Term:
     return built("where({inside}, {new}, {x})", inside=reduce(_both, updated), new=site.rewritten(written), x=x)
 
 
-def _both(one: Term, other: Term) -> Term:
-    return built("({a}) & ({b})", a=one, b=other)
+def _both(condition: Term, further: Term) -> Term:
+    return built("({a}) & ({b})", a=condition, b=further)
 
 
 def _places(site: Site, d: int, taken: range) -> tuple[Term, Term]:

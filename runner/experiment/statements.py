@@ -92,9 +92,9 @@ def check_functions(functions: Mapping[str, DefinedFunction], scope: VisibleName
             reader.statements([*function.body(section), function.result(section)], inside, frame, None)
 
 
-def lengths(arrays: Iterable[Array], section: Section, seen: Mesh) -> dict[str, int]:
+def lengths(arrays: Iterable[Array], section: Section, mesh: Mesh) -> dict[str, int]:
     """The number of slices of each array along its first dimension, as the lines of a section see it."""
-    blocks = {a.name: replace(a.layout, spec=a.layout.spec.over(seen.axes)) for a in arrays}
+    blocks = {a.name: replace(a.layout, spec=a.layout.spec.over(mesh.axes)) for a in arrays}
     shapes = {a.name: a.shape if section == "graph" else blocks[a.name].shard_shape for a in arrays}
     return {name: shape[0] for name, shape in shapes.items() if shape}
 
@@ -263,7 +263,7 @@ class _SectionReader:
             raise place.fault(f"a cycle: {chain}; a function cannot call itself", call)
         for name in function.captured:
             if name in frame.hidden:
-                message = f"'{function.name}' reads the array '{name}', and here '{name}' is another value; rename that"
+                message = f"'{function.name}' reads the array '{name}', and here '{name}' is another value; rename it"
                 raise place.fault(message, call)
         label = given[0] if len(given) == 1 else self._fresh(together(given), place)
         statics: dict[str, Term] = {}
@@ -498,7 +498,7 @@ class _SectionReader:
         scope: str,
         known: VisibleNames,
     ) -> Invocation:
-        """The call of a lambda, `called` so; the lambda may read the names that are `known` around the choice."""
+        """The call of a lambda, under the name `called`; it may read the names that are `known` around the choice."""
         parameters = case.parameters
         if len(parameters) != len(operands):
             message = f"the lambda takes {len(parameters)}, and {len(operands)} operands are given"

@@ -187,7 +187,7 @@ def _check(text: str, node: ast.expr, depth: int = 0) -> None:
     depth += 1
     match node:
         case ast.Constant(value=str() as value) if any("\ud800" <= character <= "\udfff" for character in value):
-            raise _fault(text, "it contains half of a character, which is not text", node)
+            raise _fault(text, "it contains a lone surrogate, which is no character", node)
         case ast.Name() | ast.Constant(value=bool() | int() | float() | complex() | str() | None):
             return
         case ast.Constant(value=value) if value is Ellipsis:
@@ -294,7 +294,7 @@ def _check_lambda(text: str, node: ast.expr, depth: int) -> None:
     match node:
         case ast.Lambda(
             args=ast.arguments(
-                args=[ast.arg(arg=one), ast.arg(arg=other)],
+                args=[ast.arg(arg=left), ast.arg(arg=right)],
                 posonlyargs=[],
                 kwonlyargs=[],
                 vararg=None,
@@ -302,7 +302,7 @@ def _check_lambda(text: str, node: ast.expr, depth: int) -> None:
                 defaults=[],
             ),
             body=body,
-        ) if one != other:
+        ) if left != right:
             _check(text, body, depth)
         case ast.Lambda():
             raise _fault(text, "a lambda that combines two values has two parameters: lambda a, b: a + b", node)

@@ -12,6 +12,7 @@ from runner.cli import report
 from tests import browser, swept
 from tests.browser import Browser
 from tests.harness import run
+from tests.test_plans_page import write_page
 
 EXECUTABLE = browser.executable()
 
@@ -60,10 +61,16 @@ def of_sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / report.PAGE
 
 
+@pytest.fixture(scope="module")
+def of_plans(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the page of the difference of two plans."""
+    return write_page(tmp_path_factory.mktemp("plans"))
+
+
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1400])
-@pytest.mark.parametrize("kind", ["of_run", "of_sweep"])
+@pytest.mark.parametrize("kind", ["of_run", "of_sweep", "of_plans"])
 def test_a_page_has_no_errors_and_makes_no_requests(
     request: pytest.FixtureRequest, chromium: Browser, kind: str, width: int, scheme: str
 ) -> None:
@@ -188,3 +195,14 @@ def test_the_data_is_in_the_page(chromium: Browser, of_run: Path) -> None:
     chromium.open(of_run)
     embedded = chromium.evaluate("JSON.parse(document.getElementById('data').textContent)")
     assert embedded == json.loads((of_run.parent / "result.json").read_text("utf-8"))
+
+
+def test_the_bars_of_two_plans_need_no_more_than_800_pixels(chromium: Browser, of_plans: Path) -> None:
+    chromium.call("Emulation.setDeviceMetricsOverride", width=800, height=900, deviceScaleFactor=1, mobile=False)
+    chromium.open(of_plans)
+    wide = chromium.evaluate("[...document.querySelectorAll('.scroll')].map(box => box.scrollWidth - box.clientWidth)")
+    assert wide
+    assert max(wide) <= 0
+    lengths = chromium.evaluate("[...document.querySelectorAll('.bar')].map(bar => bar.getBoundingClientRect().width)")
+    assert lengths[1] == max(lengths)
+    assert lengths[0] == pytest.approx(lengths[1] / 5, abs=1)

@@ -16,6 +16,7 @@ from runner.cli import single
 from runner.cli.jobs import Job
 from runner.config import schema
 from runner.config.compose import Configuration
+from runner.config.sources import shown
 from runner.invocation import invocation
 from runner.link.workers import Workers
 from runner.record import files
@@ -24,7 +25,7 @@ from runner.show.console import print_table
 from runner.show.plan import amount, differing
 from runner.show.table import Table
 from runner.untyped import is_mapping
-from runner.words import bytes_text, listed
+from runner.words import bytes_text, listed, of_system
 
 if TYPE_CHECKING:
     from runner.flow.layouts import Planning
@@ -42,24 +43,45 @@ COMPARE = "--compare"
 def main(arguments: Sequence[str]) -> int:
     """Run the command line. Returns 0 if the plan passes, 1 if one of its checks failed, 2 for bad input.
 
-    3 if something could not be compiled or run. `--compare A B` compares two plans, given as folders or files.
+    3 if something could not be compiled, run or written. `--compare A B` compares two plans, given as folders or files;
+    `-o FILE` writes a page of their difference.
     """
     if COMPARE in arguments:
-        return _compare([argument for argument in arguments if argument != COMPARE])
+        return _compare(arguments)
     return single.main("plan", arguments, _plan, "a plan is of")
 
 
-def _compare(plans: Sequence[str]) -> int:
-    from runner.show import plan as shown
+def _compare(arguments: Sequence[str]) -> int:
+    from runner.cli import report
+    from runner.cli.arguments import Parser
+    from runner.record.files import write_text
+    from runner.show import plan as saved
+    from runner.show.page import plans
 
-    if len(plans) != 2:
+    command = f"{invocation()} plan"
+    about = "Print how two plans differ: layouts, what each line costs, totals, kinds of parallelism."
+    parser = Parser(f"{command} {COMPARE} A B -o plans.html", prog=command, description=about, allow_abbrev=False)
+    parser.add_argument("plans", metavar="PLAN", type=Path, nargs="*", help="a run folder, or a file plan.json")
+    parser.add_argument(COMPARE, action="store_true", help="compare two plans instead of making one")
+    parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="also write a page that draws the difference")
+    options = parser.parse_intermixed_args(list(arguments))
+    if len(options.plans) != 2:
         print(f"command line: {COMPARE}\n  it takes two run folders, or two plan.json files", file=sys.stderr)
         return 2
     try:
-        shown.show_difference(*map(Path, plans))
-    except shown.UnreadablePlan as error:
+        a, b = map(saved.read, options.plans)
+        page = report.named(options.output) if options.output else None
+    except (saved.UnreadablePlan, report.InvalidReport) as error:
         print(f"command line: {COMPARE}\n  {error}", file=sys.stderr)
         return 2
+    saved.show_difference(a, b)
+    if page is not None:
+        try:
+            write_text(page, plans.page(a, b))
+        except OSError as error:
+            print(of_system(error, options.output), file=sys.stderr)
+            return 3
+        print(f"\n{shown(options.output)}")
     return 0
 
 

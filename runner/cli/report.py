@@ -59,11 +59,11 @@ def _report(paths: list[Path], options: argparse.Namespace) -> Path:
     by_folder, unreadable = _read(paths)
     if len(by_folder) == 1 and (paths[0] / folders.RECORD).is_file():
         folder, only = next(iter(by_folder.items()))
-        page = _named(options.output) if options.output else _replaced(folder / PAGE)
+        page = named(options.output) if options.output else _replaced(folder / PAGE)
         run.write(only, folder, page)
         manifest.add([] if options.output else [page])
         return options.output or page
-    page = _named(options.output) if options.output else _replaced(_common(paths) / PAGE)
+    page = named(options.output) if options.output else _replaced(_common(paths) / PAGE)
     _replaced(_export(page))
     if not options.only:
         for folder, record in by_folder.items():
@@ -73,7 +73,7 @@ def _report(paths: list[Path], options: argparse.Namespace) -> Path:
     return options.output or page
 
 
-def _named(page: Path) -> Path:
+def named(page: Path) -> Path:
     """Return the file of a page that the user named, with links resolved. Raises `InvalidReport`."""
     file = page.resolve()
     if file.exists() and not file.is_file():

@@ -54,7 +54,7 @@ SUBCOMMANDS = {
         "layouts that send the fewest bytes, or take the least time or memory",
         "Find the layouts of what is `auto`: those with which a device sends the fewest bytes, or the program takes "
         "the least time or memory (plan.least). The best are compiled and verified. plan --compare A B says how "
-        "the plans of two run folders differ.",
+        "the plans of two run folders differ; -o FILE draws it on a page.",
         "case3_allreduce per_device=null expect=null arrays.A.spec=auto",
         "0 the plan passes its checks, 1 one failed, 2 bad input, 3 an error",
         experiment=True,

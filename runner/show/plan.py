@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from runner.invocation import invocation
 from runner.layout import Spec
@@ -14,10 +14,14 @@ from runner.printable import printable
 from runner.record.folders import PLAN
 from runner.show.console import print_table
 from runner.show.table import Table
-from runner.words import bytes_text, time_text
+from runner.words import bytes_text, listed, time_text
 
 _LINES = 12
 """The most differing costs of lines that are shown, the largest difference first."""
+
+
+_TOTALS = {"sends": "sent", "holds": "held", "needs": "needed"}
+"""What a device does with bytes, and the keys of these totals in a plan."""
 
 
 class UnreadablePlan(Exception):
@@ -25,40 +29,56 @@ class UnreadablePlan(Exception):
 
 
 @dataclass(frozen=True)
-class _Plan:
+class SavedPlan:
     """A plan: the quantity that it minimises, its layouts by key, its costs in total and per line.
 
-    `labels`: the paths of the leaves of trees, by their keys.
+    - `totals`: the bytes that a device sends, holds and needs, by these words; `axes`: the bytes of each kind of
+      collective over each set of mesh axes.
+    - `front`: the costs of each plan on the front, by quantity.
+    - `labels`: the paths of the leaves of trees, by their keys; `plain`: the whole file.
     """
 
     name: str
     least: str
     layouts: Mapping[str, str]
     cost: float
-    sent: float
-    held: float
+    totals: Mapping[str, float]
     lines: Mapping[tuple[str, str], float]
+    axes: Mapping[tuple[str, str], float]
+    front: Sequence[Mapping[str, float]]
     parallelism: Sequence[str]
     labels: Mapping[str, str]
+    plain: Mapping[str, Any]
 
 
-def read(path: Path) -> _Plan:
+class LineCosts(NamedTuple):
+    """What a part of a line costs in each of two plans; 0 if one has no such part."""
+
+    line: str
+    what: str
+    a: float
+    b: float
+
+
+def read(path: Path) -> SavedPlan:
     """Read the plan of a run folder, or its file. Raises `UnreadablePlan`."""
     file = path / PLAN if path.is_dir() else path
     try:
         whole: Any = json.loads(file.read_text(encoding="utf-8"))
         plan, labels = whole["plan"], whole.get("labels", {})
         best = plan["best"]
-        return _Plan(
-            str(path),
-            plan["least"],
-            {key: spec_text(spec) for key, spec in best["layouts"].items()},
-            best["cost"],
-            best["sent"],
-            best["held"],
-            {(line["line"], line["what"]): line["cost"] for line in plan["lines"]},
-            plan.get("parallelism", ()),
-            labels,
+        return SavedPlan(
+            name=str(path),
+            least=plan["least"],
+            layouts={key: spec_text(spec) for key, spec in best["layouts"].items()},
+            cost=best["cost"],
+            totals={word: best[key] for word, key in _TOTALS.items() if key in best},
+            lines={(line["line"], line["what"]): line["cost"] for line in plan["lines"]},
+            axes={(total["kind"], listed(total["axes"])): total["bytes"] for total in plan.get("axes", ())},
+            front=[point["costs"] for point in plan.get("front") or ()],
+            parallelism=plan.get("parallelism", ()),
+            labels=labels,
+            plain=whole,
         )
     except OSError as error:
         raise UnreadablePlan(f"{file}: {error.strerror}") from None
@@ -83,15 +103,9 @@ def show_layouts(path: Path) -> None:
         print(printable(f"  {sentence}"))
 
 
-def show_difference(first: Path, second: Path) -> None:
-    """Print which layouts of two plans differ, and which lines cost more. Raises `UnreadablePlan`."""
-    a, b = read(first), read(second)
-    rows = [
-        (key, a.layouts.get(key, "–"), b.layouts.get(key, "–"))
-        for key in dict.fromkeys((*a.layouts, *b.layouts))
-        if a.layouts.get(key) != b.layouts.get(key)
-    ]
-    if rows:
+def show_difference(a: SavedPlan, b: SavedPlan) -> None:
+    """Print which layouts of two plans differ, and which lines cost more."""
+    if rows := layouts_apart(a, b):
         print_table(Table(("layout", a.name, b.name), rows))
     else:
         print("all layouts are the same")
@@ -100,24 +114,52 @@ def show_difference(first: Path, second: Path) -> None:
         print(printable(line))
 
 
-def _difference(a: _Plan, b: _Plan) -> Iterator[str]:
+def layouts_apart(a: SavedPlan, b: SavedPlan) -> list[tuple[str, str, str]]:
+    """Return the key and both layouts of each array, line and output whose layouts differ; `–` where there is none."""
+    return [
+        (key, a.layouts.get(key, "–"), b.layouts.get(key, "–"))
+        for key in dict.fromkeys((*a.layouts, *b.layouts))
+        if a.layouts.get(key) != b.layouts.get(key)
+    ]
+
+
+def costs_apart(a: SavedPlan, b: SavedPlan) -> list[LineCosts]:
+    """Return the lines with differing costs, the largest difference first; none of plans with different objectives."""
+    if a.least != b.least:
+        return []
+    costs = [
+        LineCosts(line, what, a.lines.get((line, what), 0.0), b.lines.get((line, what), 0.0))
+        for line, what in dict.fromkeys((*a.lines, *b.lines))
+    ]
+    return sorted((each for each in costs if not _same(a, b, each.b - each.a)), key=lambda each: -abs(each.b - each.a))
+
+
+def dearer(a: SavedPlan, b: SavedPlan, names: tuple[str, str], difference: float) -> str:
+    """Say which of two plans costs more by a difference, in words with these names."""
+    if _same(a, b, difference):
+        return "both cost the same"
+    return f"{names[difference > 0]} costs {amount(abs(difference), a.least)} more"
+
+
+def _same(a: SavedPlan, b: SavedPlan, difference: float) -> bool:
+    return abs(difference) <= _SAME * max(a.cost, b.cost)
+
+
+def _difference(a: SavedPlan, b: SavedPlan) -> Iterator[str]:
+    names = a.name, b.name
     if a.least != b.least:
         yield f"costs are not compared: {a.name} has the least {a.least}, {b.name} the least {b.least}"
     else:
         costs = f"{amount(a.cost, a.least)}, {amount(b.cost, b.least)}"
-        yield f"{_more(a, b, b.cost - a.cost, a.least)} by the model: {costs}"
-        more = {key: b.lines.get(key, 0.0) - a.lines.get(key, 0.0) for key in dict.fromkeys((*a.lines, *b.lines))}
-        looked = sorted(
-            (key for key in more if abs(more[key]) > _SAME * max(a.cost, b.cost)), key=lambda k: -abs(more[k])
-        )
-        for key in looked[:_LINES]:
-            line, what = key
-            yield f"  '{line}', {what}: {_more(a, b, more[key], a.least)}"
-        if len(looked) > _LINES:
-            yield f"  and {len(looked) - _LINES} more"
-    yield f"a device sends {bytes_text(round(a.sent))} in {a.name}, {bytes_text(round(b.sent))} in {b.name}"
-    held = f"{bytes_text(round(a.held))} of arrays and outputs in {a.name}, {bytes_text(round(b.held))} in {b.name}"
-    yield f"a device holds {held}"
+        yield f"{dearer(a, b, names, b.cost - a.cost)} by the model: {costs}"
+        apart = costs_apart(a, b)
+        for line in apart[:_LINES]:
+            yield f"  '{line.line}', {line.what}: {dearer(a, b, names, line.b - line.a)}"
+        if len(apart) > _LINES:
+            yield f"  and {len(apart) - _LINES} more"
+    sent, held = ([amount(plan.totals[word], "bytes") for plan in (a, b)] for word in ("sends", "holds"))
+    yield f"a device sends {sent[0]} in {a.name}, {sent[1]} in {b.name}"
+    yield f"a device holds {held[0]} of arrays and outputs in {a.name}, {held[1]} in {b.name}"
     for plan, other in ((a, b), (b, a)):
         for sentence in plan.parallelism:
             if sentence not in other.parallelism:
@@ -125,12 +167,7 @@ def _difference(a: _Plan, b: _Plan) -> Iterator[str]:
 
 
 _SAME = 1e-6
-
-
-def _more(a: _Plan, b: _Plan, difference: float, least: str) -> str:
-    if abs(difference) <= _SAME * max(a.cost, b.cost):
-        return "both cost the same"
-    return f"{(b if difference > 0 else a).name} costs {amount(abs(difference), least)} more"
+"""The part of the larger cost up to which two costs are the same."""
 
 
 def amount(value: float | None, least: str) -> str:

@@ -18,14 +18,15 @@ _REASON = 140
 def numbers(record: Record) -> Markup | None:
     """Return what failed apart from the programs, then the numbers that the record has; None if it has neither."""
     failed = [
-        _item(fault.phrase, tag("span", fault.name, class_=f"sign {fault.status}"), shorten(fault.reason, _REASON))
+        item(fault.phrase, tag("span", fault.name, class_=f"sign {fault.status}"), shorten(fault.reason, _REASON))
         for fault in summary.faults(record)
     ]
-    items = [*failed, *(_item(*entry) for entry in _entries(record))]
+    items = [*failed, *(item(*entry) for entry in _entries(record))]
     return tag("dl", items, class_="numbers") if items else None
 
 
-def _item(name: str, value: Inside, note: str) -> Markup:
+def item(name: str, value: Inside, note: str) -> Markup:
+    """Return one of the numbers: what it is, its value, and a note."""
     return tag("div", tag("dt", name), tag("dd", value, class_="big"), tag("dd", note, class_="told") if note else None)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.record.folders import PLAN
+from runner.show.page import fronts
 from runner.show.page.frame import Part
 from runner.show.page.markup import Inside, Markup, joined, table, tag
 from runner.show.plan import amount, differing, spec_text
@@ -69,10 +70,12 @@ def _front(points: Sequence[Mapping[str, Any]], labels: Mapping[str, str]) -> Ma
     kinds = list(points[0]["costs"])
     layouts = differing([_texts(point) for point in points], labels)
     rows = [
-        (*(amount(point["costs"][kind], kind) for kind in kinds), text)
-        for point, text in zip(points, layouts, strict=True)
+        (str(number), *(amount(point["costs"][kind], kind) for kind in kinds), text)
+        for number, (point, text) in enumerate(zip(points, layouts, strict=True), 1)
     ]
-    return table("The front: no other plan is better in every measure", Table((*kinds, "layouts"), rows), kind="small")
+    caption = "The front: no other plan is better in every measure"
+    shown = table(caption, Table(("plan", *kinds, "layouts"), rows), kind="small")
+    return joined([fronts.figure("front", {"front": [point["costs"] for point in points]}), shown])
 
 
 def _tried(tried: Sequence[Mapping[str, Any]], least: str, labels: Mapping[str, str]) -> Markup:

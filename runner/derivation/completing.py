@@ -15,7 +15,7 @@ from runner.estimate.prices import collective
 from runner.graph.term import Apply, Const, Term
 from runner.language.operations import OPERATIONS
 from runner.language.printing import text
-from runner.programs.types import Typed
+from runner.layout import Typed
 from runner.sharding import moves
 
 Derivative = Literal["none", "stopped", "taken"]

@@ -16,7 +16,7 @@ from runner.derivation.site import Site
 from runner.derivation.terms import ALL, built, indexed, spread
 from runner.graph.model import Ref
 from runner.graph.term import NOTHING, Term
-from runner.programs.types import Typed
+from runner.layout import Typed
 
 
 def _items(call: Call) -> list[Argument | None]:

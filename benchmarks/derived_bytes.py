@@ -29,8 +29,8 @@ from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.experiment.reader import read
 from runner.layout import Mesh
-from runner.programs import WRITERS
 from runner.programs.types import InferredTypes
+from runner.programs.writers import WRITERS
 from runner.worker import functions
 from runner.worker.requested import requested
 from runner.worker.specs import structs

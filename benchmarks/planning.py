@@ -35,7 +35,7 @@ from runner.layout import Spec
 from runner.planning.plan import Wanted, plan
 from runner.planning.solving import SECONDS
 from runner.planning.spaces import plain_layouts
-from runner.programs import WRITERS
+from runner.programs.writers import WRITERS
 from runner.worker.compilation import compile_program
 from runner.worker.derive import value_types
 from runner.worker.job import _load

@@ -28,8 +28,8 @@ from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.link.events import Compilation, Ran, Timing
 from runner.link.target import ProgramRun, program_run
-from runner.programs import WRITERS
 from runner.programs.types import InferredTypes
+from runner.programs.writers import WRITERS
 from runner.record.verdicts import Verdict
 from runner.worker.execute import leave
 from runner.worker.gradient import unsharded

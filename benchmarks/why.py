@@ -29,7 +29,7 @@ from runner.experiment.model import Experiment  # noqa: E402
 from runner.experiment.program import Program  # noqa: E402
 from runner.experiment.reader import read  # noqa: E402
 from runner.faults import InvalidExperiment, invalid  # noqa: E402
-from runner.programs import WRITERS  # noqa: E402
+from runner.programs.writers import WRITERS  # noqa: E402
 from runner.why.reasons import explained  # noqa: E402
 from runner.worker import calls  # noqa: E402
 from runner.worker.compilation import NotLowered, asked, compile_program, planned  # noqa: E402

@@ -19,7 +19,7 @@ from runner.experiment.program import Program
 from runner.faults import InvalidExperiment
 from runner.layout import Layout
 from runner.link.target import DeviceShard, Output, ProgramRun
-from runner.programs import WRITERS
+from runner.programs.writers import WRITERS
 from runner.record.verdicts import OutputVerdict
 from tests import harness
 from tests.evidence import ran

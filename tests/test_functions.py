@@ -16,8 +16,8 @@ from runner.faults import InvalidExperiment
 from runner.graph.term import Name
 from runner.language import printing
 from runner.language.syntax import Expression
-from runner.programs import WRITERS
 from runner.programs.types import InferredTypes, Repairs
+from runner.programs.writers import WRITERS
 from runner.reference import interpret
 from tests.harness import experiment, refusal, run, types
 

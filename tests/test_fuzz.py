@@ -22,7 +22,7 @@ from runner.derivation.registry import Way
 from runner.experiment.program import Program
 from runner.experiment.reader import read
 from runner.language import operations
-from runner.programs import WRITERS
+from runner.programs.writers import WRITERS
 from tests.samples import SAMPLES
 
 

@@ -27,8 +27,8 @@ from runner.faults import InvalidExperiment
 from runner.language.operations import OPERATIONS
 from runner.layout import Spec
 from runner.link.target import ProgramRun
-from runner.programs import WRITERS
 from runner.programs.names import Identifiers
+from runner.programs.writers import WRITERS
 from runner.record import record
 from runner.reference import Gradients
 from runner.reference.gradient import nudged

@@ -10,7 +10,7 @@ from runner.graph.term import calls, within
 from runner.language import printing
 from runner.language.operations import OPERATIONS
 from runner.language.syntax import SyntaxFault, parse
-from runner.programs import WRITERS
+from runner.programs.writers import WRITERS
 from tests import harness
 
 SPELLED = [

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from runner.dtypes import NAMES, dtype
 from runner.language.notation import Labels
 from runner.language.operations import OPERATIONS
-from runner.programs.types import Typed
+from runner.layout import Typed
 from runner.untyped import is_sequence
 
 

@@ -16,7 +16,7 @@ from runner.estimate.prices import collective
 from runner.graph.term import Term
 from runner.language.operations.row import Reduction
 from runner.language.parts import called
-from runner.programs.types import Typed
+from runner.layout import Typed
 from runner.sharding import moves
 
 Derivative = Literal["none", "stopped", "taken"]

@@ -10,8 +10,7 @@ from runner.derivation.site import Site
 from runner.derivation.terms import built, constant
 from runner.derivation.values import DeviceValue
 from runner.graph.term import Term
-from runner.layout import Spec
-from runner.programs.types import Typed
+from runner.layout import Spec, Typed
 
 
 def _noise(site: Site, distribution: str, typed: Typed) -> Term:

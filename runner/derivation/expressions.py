@@ -27,8 +27,7 @@ from runner.derivation.work import work_of
 from runner.estimate.prices import BYTES
 from runner.graph.model import Equation, Operand, Ref
 from runner.graph.term import Group, Name, Term
-from runner.layout import Spec
-from runner.programs.types import Typed
+from runner.layout import Spec, Typed
 from runner.sharding import moves
 from runner.words import bytes_text, time_text
 

@@ -17,8 +17,7 @@ from runner.graph.spelling import Spelling
 from runner.graph.term import Name, Term
 from runner.graph.term import names as names_in
 from runner.language.operations import CONSTANTS, OPERATIONS
-from runner.layout import Parts, Spec
-from runner.programs.types import Typed
+from runner.layout import Parts, Spec, Typed
 
 
 class NotDerived(Exception):

@@ -15,7 +15,7 @@ from runner.graph.spelling import Spelling
 from runner.graph.term import Apply, Const, Group, Name, Slice, Term
 from runner.language.operations import CONSTANTS, OPERATIONS
 from runner.language.operators import BY_NAME
-from runner.programs.types import Typed
+from runner.layout import Typed
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from runner.derivation.terms import ALL, built, indexed, spread
 from runner.graph.model import Ref
 from runner.graph.term import NOTHING, Term
 from runner.language.operations.row import Reduction
-from runner.programs.types import Typed
+from runner.layout import Typed
 
 
 def _items(call: Call) -> list[Argument | None]:

@@ -9,7 +9,7 @@ from runner.derivation.calls import Call, itemsize
 from runner.derivation.rules import Rule, Traffic
 from runner.estimate.prices import Work
 from runner.language.operations import OPERATIONS
-from runner.programs.types import Typed
+from runner.layout import Typed
 
 
 def work_of(call: Call) -> Work:

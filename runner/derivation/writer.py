@@ -28,8 +28,7 @@ from runner.language import static
 from runner.language.parts import operator
 from runner.language.printing import text
 from runner.language.syntax import Expression, SyntaxFault
-from runner.layout import Layout, Parts, Spec
-from runner.programs.types import Typed
+from runner.layout import Layout, Parts, Spec, Typed
 from runner.sharding import moves
 
 _TRIALS = 24

@@ -8,6 +8,7 @@ between slices. The names that are known to be local are listed; any other may c
 from __future__ import annotations
 
 import re
+from functools import cache
 
 _COMPUTING = (
     # LAPACK and its kin on CPUs: jaxlib/cpu/cpu_kernels.cc, listed by `jaxlib.lapack.registrations()`.
@@ -51,9 +52,11 @@ _IDLE = (
 )
 """Targets that annotate, allocate or move within the device's memory."""
 
-_computing, _idle, _still = (
-    re.compile("|".join(f"(?:{target})" for target in targets)) for targets in (_COMPUTING, _IDLE, _STILL)
-)
+
+@cache
+def _pattern(targets: tuple[str, ...]) -> re.Pattern[str]:
+    # Compiled when the first custom call is seen: few modules have one.
+    return re.compile("|".join(f"(?:{target})" for target in targets))
 
 
 def local(target: str) -> bool:
@@ -63,14 +66,14 @@ def local(target: str) -> bool:
 
 def computing(target: str) -> bool:
     """Whether it is known to compute on its device, and so may overlap with communication."""
-    return _computing.fullmatch(target) is not None
+    return _pattern(_COMPUTING).fullmatch(target) is not None
 
 
 def idle(target: str) -> bool:
     """Whether it is known to compute nothing."""
-    return _idle.fullmatch(target) is not None
+    return _pattern(_IDLE).fullmatch(target) is not None
 
 
 def still(target: str) -> bool:
     """Whether it is known to read and write nothing."""
-    return _still.fullmatch(target) is not None
+    return _pattern(_STILL).fullmatch(target) is not None

@@ -20,10 +20,9 @@ from runner.experiment.model import Experiment
 from runner.graph.model import Equation, Graph, Operand, Ref, Repeat
 from runner.graph.term import Group, Name
 from runner.language.operations import OPERATIONS
-from runner.layout import Parts, Spec
+from runner.layout import Parts, Spec, Typed
 from runner.planning.model import Layable, Passing, RuledOperation, Tensor, Transfer
 from runner.planning.model import Operand as Read
-from runner.programs.types import Typed
 from runner.sharding import moves
 
 _Tensors: TypeAlias = tuple[int, ...] | None

@@ -1,17 +1,1 @@
-"""An experiment and its types in; the source of one JAX script for each program out. The writers import no JAX."""
-
-from __future__ import annotations
-
-from collections.abc import Callable
-from importlib import import_module
-from pathlib import Path
-
-from runner.experiment.model import Experiment
-from runner.experiment.program import Program
-from runner.programs.types import InferredTypes
-
-Writer = Callable[[Experiment, Path, InferredTypes], str]
-"""The experiment, the folder in which `load` looks, and the types in; the module's source out."""
-
-WRITERS: dict[Program, Writer] = {program: import_module(f"{__name__}.{program}").write for program in Program}
-"""Each program's writer: `write` of the file of its name."""
+"""An experiment and its types in; the source of one JAX script for each program out (`writers.py`)."""

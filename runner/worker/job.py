@@ -41,8 +41,8 @@ from runner.link.events import (
     WorkerEvent,
 )
 from runner.link.steps import Step, StepWork
-from runner.programs import WRITERS
 from runner.programs.types import Floats, InferredTypes
+from runner.programs.writers import WRITERS
 from runner.record.files import write_text
 from runner.worker import calls, gradient, phases, processes, warm
 from runner.worker.compilation import NotLowered

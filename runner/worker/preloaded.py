@@ -13,11 +13,12 @@ import numpy.ma
 import numpy.random
 import pygments.lexers
 
-from runner import programs, reference
+from runner import reference
 from runner.derivation import derive
 from runner.evidence import counts, groups, hlo, nodes
 from runner.experiment import reader
 from runner.link import handover, together, wire
+from runner.programs import writers
 from runner.record import files
 from runner.sharding import plan, repairs
 from runner.why import notation
@@ -25,6 +26,6 @@ from runner.worker import announced
 
 LOADED = (
     concurrent.futures, http.server, importlib.metadata, importlib.resources, multiprocessing.connection,
-    ml_dtypes, numpy.ma, numpy.random, pygments.lexers, programs, reference, derive, counts, groups, hlo, nodes, reader,
-    handover, together, wire, files, plan, repairs, notation, announced,
+    ml_dtypes, numpy.ma, numpy.random, pygments.lexers, reference, derive, counts, groups, hlo, nodes, reader,
+    handover, together, wire, files, plan, repairs, notation, announced, writers,
 )  # fmt: skip

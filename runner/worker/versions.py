@@ -208,6 +208,15 @@ def scan_counts(params: Mapping[str, Any]) -> tuple[int, int]:
     return len(same), len(carried)
 
 
+def implementation(primitive: str, params: Mapping[str, Any]) -> Callable[..., Any] | None:
+    """The function by which JAX implements a primitive, where its steps are the primitive's definition; else None."""
+    if primitive != "random_gamma":
+        return None
+    # A rejection sampler: the numbers depend on its steps.
+    core = importlib.import_module("jax._src.random.core")
+    return functools.partial(core._gamma_impl, **params, use_vmap=True)
+
+
 def expanded(params: Mapping[str, Any]) -> Callable[..., Any]:
     """The function that a `call_hi_primitive` of JAX 0.12 calls."""
     primitive = params["_prim"]

@@ -117,6 +117,8 @@ _ELEMENTWISE = (
     _special("gammaincc", "a, x"),
     _special("zeta", "x, q"),
     array("polygamma", "m, x", arithmetic.polygamma, jax="jax.lax.polygamma"),
+    array("random_gamma_grad", "a, x", arithmetic.random_gamma_grad, jax="jax.lax.random_gamma_grad"),
+    array("igamma_grad_a", "a, x", arithmetic.igamma_grad_a, jax="jax.lax.igamma_grad_a"),
     # Complex numbers.
     array("real", "val, /", arithmetic.real, on_arrays="attribute"),
     array("imag", "val, /", arithmetic.imag, on_arrays="attribute"),

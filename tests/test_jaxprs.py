@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import yaml
 from jax.experimental import pallas
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
 
 from runner.layout import Layout, Mesh, Spec
 from runner.reference.arithmetic import Arithmetic
@@ -451,6 +453,17 @@ def of_rare_kinds(x: Any, i: Any) -> Any:
     four_bits = (x * 2).astype(jnp.int4) + 1
     grouped = jax.lax.reshape(x, (64,), dimensions=(1, 0))
     return scattered, jax.lax.approx_max_k(x, 2), jax.lax.approx_min_k(x, 2), four_bits.astype(jnp.int32), grouped
+
+
+own_primitive = Primitive("own_primitive")
+own_primitive.def_impl(lambda x, *, by: by * x)
+own_primitive.def_abstract_eval(lambda x, *, by: x)
+mlir.register_lowering(own_primitive, mlir.lower_fun(own_primitive.impl, multiple_results=False))
+
+
+@function((4, 3))
+def primitive_of_a_library(x: Any) -> Any:
+    return own_primitive.bind(x, by=3.0) + 1
 
 
 KEY = jax.random.key(7)

@@ -418,7 +418,7 @@ class _Body:
         if name == "call_hi_primitive":
             closed = calls.make_jaxpr(expanded(equation.params))(*(v.aval for v in equation.invars))
             return self._within(closed.jaxpr, closed.consts, equation.invars, wanted, equation)
-        if (function := implementation(name, equation.params)) is not None:
+        if (function := implementation(equation)) is not None:
             closed = calls.make_jaxpr(function)(*(v.aval for v in equation.invars))
             return self._within(closed.jaxpr, closed.consts, equation.invars, wanted, equation)
         if name in _PLACING and _is_key(equation.outvars[0].aval):

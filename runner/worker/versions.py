@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import os
 import sysconfig
 import warnings
@@ -208,13 +209,16 @@ def scan_counts(params: Mapping[str, Any]) -> tuple[int, int]:
     return len(same), len(carried)
 
 
-def implementation(primitive: str, params: Mapping[str, Any]) -> Callable[..., Any] | None:
-    """The function by which JAX implements a primitive, where its steps are the primitive's definition; else None."""
-    if primitive != "random_gamma":
-        return None
-    # A rejection sampler: the numbers depend on its steps.
-    core = importlib.import_module("jax._src.random.core")
-    return functools.partial(core._gamma_impl, **params, use_vmap=True)
+def implementation(equation: Any) -> Callable[..., Any] | None:
+    """The function that defines a primitive: a rejection sampler of JAX, or another library's own; else None."""
+    primitive, params = equation.primitive, equation.params
+    if primitive.name == "random_gamma":
+        core = importlib.import_module("jax._src.random.core")
+        return functools.partial(core._gamma_impl, **params, use_vmap=True)
+    implemented = vars(primitive).get("impl")
+    if inspect.isfunction(implemented) and implemented.__module__.partition(".")[0] != "jax":
+        return functools.partial(implemented, **params)
+    return None
 
 
 def expanded(params: Mapping[str, Any]) -> Callable[..., Any]:

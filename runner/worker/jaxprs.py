@@ -617,8 +617,12 @@ class _Body:
     def _placed_keys(self, equation: Any) -> Term:
         """Keys at other places: each of their words is placed so, as keys have a dimension of words for the oracle."""
         keyed = [_is_key(v.aval) for v in equation.invars]
+
+        def placed(*words: Any) -> Any:
+            return equation.primitive.bind(*words, **equation.params)
+
         place = calls.vmap(
-            lambda *words: equation.primitive.bind(*words, **equation.params),
+            placed,
             in_axes=tuple(-1 if key else None for key in keyed),
             out_axes=-1,
         )

@@ -215,7 +215,7 @@ def implementation(equation: Any) -> Callable[..., Any] | None:
     if primitive.name == "random_gamma":
         core = importlib.import_module("jax._src.random.core")
         return functools.partial(core._gamma_impl, **params, use_vmap=True)
-    implemented = vars(primitive).get("impl")
+    implemented: Any = getattr(primitive, "impl", None)
     if inspect.isfunction(implemented) and implemented.__module__.partition(".")[0] != "jax":
         return functools.partial(implemented, **params)
     return None

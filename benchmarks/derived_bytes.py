@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from runner.programs.writers import WRITERS
 
 from benchmarks.derived import DEVICES
 from runner.config import schema
@@ -30,7 +31,6 @@ from runner.experiment.program import Program
 from runner.experiment.reader import read
 from runner.layout import Mesh
 from runner.programs.types import InferredTypes
-from runner.programs.writers import WRITERS
 from runner.worker import functions
 from runner.worker.requested import requested
 from runner.worker.specs import structs

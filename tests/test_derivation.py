@@ -33,8 +33,7 @@ from runner.graph.term import Apply, Const, Name, names, within
 from runner.language.operations import OPERATIONS
 from runner.language.printing import text
 from runner.language.syntax import parse
-from runner.layout import Layout, Mesh, Spec
-from runner.programs.types import Typed
+from runner.layout import Layout, Mesh, Spec, Typed
 from runner.reference import interpret
 from runner.worker.derive import planned
 from tests import harness, samples

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from runner.programs.writers import WRITERS
 
 from runner.evidence.hlo import Metadata
 from runner.evidence.nodes import Origins
@@ -17,7 +18,6 @@ from runner.graph.term import Name
 from runner.language import printing
 from runner.language.syntax import Expression
 from runner.programs.types import InferredTypes, Repairs
-from runner.programs.writers import WRITERS
 from runner.reference import interpret
 from tests.harness import experiment, refusal, run, types
 

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import yaml
 from jax.experimental import pallas
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
 
 from runner.layout import Layout, Mesh, Spec
 from runner.reference.arithmetic import Arithmetic
@@ -453,12 +455,46 @@ def of_rare_kinds(x: Any, i: Any) -> Any:
     return scattered, jax.lax.approx_max_k(x, 2), jax.lax.approx_min_k(x, 2), four_bits.astype(jnp.int32), grouped
 
 
+own_primitive = Primitive("own_primitive")
+own_primitive.def_impl(lambda x, *, by: by * x)
+own_primitive.def_abstract_eval(lambda x, *, by: x)
+mlir.register_lowering(own_primitive, mlir.lower_fun(own_primitive.impl, multiple_results=False))
+
+
+@function((4, 3))
+def primitive_of_a_library(x: Any) -> Any:
+    return own_primitive.bind(x, by=3.0) + 1
+
+
 KEY = jax.random.key(7)
 
 
 @function((4, 8))
 def captured_key(x):
     return x + jax.random.normal(jax.random.fold_in(KEY, 2), x.shape)
+
+
+@function((6,))
+def draws_by_rejection(x: Any) -> Any:
+    keys = jax.random.split(KEY, 3)
+    mapped = jax.vmap(lambda key, x: jax.random.loggamma(key, jnp.exp(x), (2,)))(keys, x[:3])
+    return jax.random.dirichlet(keys[0], jnp.exp(x)), mapped
+
+
+@function((5,))
+def derivatives_of_draws(x: Any) -> Any:
+    return jax.grad(lambda x: (jax.random.gamma(KEY, jnp.exp(x)) ** 2).sum())(x), jax.grad(
+        lambda a: jax.scipy.special.gammainc(a, jnp.ones_like(a)).sum()
+    )(jnp.exp(x))
+
+
+@function((4, 2))
+def keys_at_other_places(x: Any) -> Any:
+    keys = jax.random.split(KEY, (2, 4)).T
+    keys = keys.at[1, 0].set(KEY).reshape(8)
+    keys = jnp.where(x.reshape(8) > 0, keys[jnp.argsort(x.reshape(8))], jnp.broadcast_to(KEY, (8,)))
+    keys = jax.lax.dynamic_slice_in_dim(jnp.concatenate([keys, keys[:2]]), (x[0, 0] > 0).astype(int), 8)
+    return jax.vmap(lambda key: jax.random.uniform(key, (2,)))(jnp.roll(keys, 1))
 
 
 @function(
@@ -647,8 +683,8 @@ def of_another_default(x: Any) -> Any:
         return x + jax.random.normal(jax.random.PRNGKey(0), x.shape)
 
 
-def gamma(x: Any) -> Any:
-    return jax.random.gamma(jax.random.key(0), jnp.abs(x))
+def of_the_compiler(x: Any) -> Any:
+    return x + jax.lax.rng_uniform(0.0, 1.0, x.shape)
 
 
 def applied(x: Any) -> Any:
@@ -667,8 +703,8 @@ REFUSED = {
     "take fewer, or name a reference for a jitted function that contains it",
     of_another_key: f"a random key of 'rbg': {OTHERS}",
     of_another_default: f"a random key of 'unsafe_rbg': {OTHERS}",
-    gamma: "'random_gamma' is drawn by JAX's own loop for each element, which the oracle does not repeat: draw outside "
-    "and pass the numbers as an argument, or name a reference for a jitted function that draws",
+    of_the_compiler: "'rng_uniform' is drawn by XLA's compiler, which the oracle does not repeat: draw outside and "
+    "pass the numbers as an argument, or name a reference for a jitted function that draws",
     applied: "'scatter' with a function, as in x.at[index].apply: set its results, x.at[i].set(f(x[i]))",
 }
 

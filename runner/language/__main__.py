@@ -30,7 +30,7 @@ _NOT_HERE = """
 | `jax.grad` | [`grad`](language.md#gradients), whose gradients lines read |
 | `jax.lax.associative_scan(f, x)` where `f` takes trees | arrays, or one tuple of them |
 | `jax.nn.initializers` | [`init`](language.md#arrays) of an array |
-| `jax.random.gamma`, `beta`, `dirichlet`, `poisson` | an array with `init: "load('file.npy')"` |
+| `jax.random.gamma`, `beta`, `dirichlet`, `poisson` | an imported [function](functions.md#in-a-file) that draws |
 | `jax.scipy.linalg.lu`, `lu_factor` | `lu(a)`, both triangles, the swaps, the order of the rows |
 | `jnp.linalg.eig`, `jax.scipy.linalg.expm`, `betainc`, `map_coordinates` | nothing |
 | `jax.image.resize` by `'linear'` or `'cubic'` | a product with the matrix of its weights, an array |

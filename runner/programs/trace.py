@@ -8,12 +8,11 @@ from pathlib import Path
 
 from runner.experiment.model import Experiment
 from runner.experiment.naming import NamedCode
-from runner.layout import Spec
+from runner.layout import Spec, Typed
 from runner.programs import processes, shard_map, source, spelling
 from runner.programs.lines import Lines
 from runner.programs.names import Identifiers
 from runner.programs.shard_map import options
-from runner.programs.types import Typed
 
 
 def write(of: Experiment, traced: NamedCode, folder: Path, kept: Mapping[str, Typed]) -> str:

@@ -21,9 +21,9 @@ from runner.evidence.hlo import Metadata
 from runner.experiment.model import Experiment
 from runner.graph.model import Equation, Operand, Ref
 from runner.language.syntax import SyntaxFault
-from runner.layout import Parts, Spec
+from runner.layout import Parts, Spec, Typed
 from runner.planning.inner import inner_layouts
-from runner.programs.types import Floats, Typed
+from runner.programs.types import Floats
 from runner.sharding.plan import Derivation, Plan, whole_axes
 from runner.untyped import is_sequence
 from runner.why import notation

@@ -51,6 +51,7 @@ from runner.worker.versions import (
     Var,
     abstract_mesh,
     expanded,
+    implementation,
     is_own,
     scan_counts,
     user_frame,
@@ -240,7 +241,7 @@ class _Reader:
         return term
 
     def _captured(self, value: Any) -> Term:
-        if jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
+        if _is_key(value):
             return wrapped(self._captured(jax.random.key_data(value)), str(jax.random.key_impl(value)))
         array = np.asarray(value)
         if not array.size:
@@ -417,6 +418,11 @@ class _Body:
         if name == "call_hi_primitive":
             closed = calls.make_jaxpr(expanded(equation.params))(*(v.aval for v in equation.invars))
             return self._within(closed.jaxpr, closed.consts, equation.invars, wanted, equation)
+        if (function := implementation(equation)) is not None:
+            closed = calls.make_jaxpr(function)(*(v.aval for v in equation.invars))
+            return self._within(closed.jaxpr, closed.consts, equation.invars, wanted, equation)
+        if name in _PLACING and _is_key(equation.outvars[0].aval):
+            return [self._placed_keys(equation)]
         if name in _DRAWS and any(v.aval.shape for v in equation.invars):
             return self._draws(equation)
         if name == "name" and (path := unmarked(equation.params["name"])) is not None:
@@ -573,6 +579,8 @@ class _Body:
             return None
         if any(isinstance(v, Var) and v not in self.known for v in equation.invars):
             return None
+        if any(_is_key(v.aval) for v in equation.outvars):
+            return None
         operands = tuple(map(self.term, equation.invars))
         inputs, outputs = (tuple(v.aval for v in each) for each in (equation.invars, equation.outvars))
         several = _several_keys(inputs)
@@ -605,6 +613,28 @@ class _Body:
         if len(order) > 1 and not linear_system.columns:
             return [transposed(built("solve({a}, {b}[..., None])[..., 0]", a=a, b=b), back)]
         return [transposed(built("solve({a}, {b})", a=a, b=b), back)]
+
+    def _placed_keys(self, equation: Any) -> Term:
+        """Keys at other places: each of their words is placed so, as keys have a dimension of words for the oracle."""
+        keyed = [_is_key(v.aval) for v in equation.invars]
+
+        def placed(*words: Any) -> Any:
+            return equation.primitive.bind(*words, **equation.params)
+
+        place = calls.vmap(
+            placed,
+            in_axes=tuple(-1 if key else None for key in keyed),
+            out_axes=-1,
+        )
+        avals = [_words(v.aval) if key else v.aval for v, key in zip(equation.invars, keyed, strict=True)]
+        closed = calls.make_jaxpr(place)(*avals)
+        inside = self.inside(self.lines)
+        inside.know(closed.jaxpr.constvars, closed.consts)
+        for variable, operand, key in zip(closed.jaxpr.invars, equation.invars, keyed, strict=True):
+            term = self.term(operand)
+            inside.known[variable] = self.named(built("key_data({k})", k=term), "words") if key else term
+        (words,) = inside.run(closed.jaxpr)
+        return built("wrap_key_data({w})", w=words)
 
     def _draws(self, equation: Any) -> list[Term]:
         """A repeat that draws with each of several keys."""
@@ -839,6 +869,11 @@ class _Body:
         """The end of a step for the mapped whiles that go on, the start for the others."""
         if end == start:
             return end
+        if _is_key(aval):
+            changed = self._changed(
+                each, of, built("key_data({k})", k=end), built("key_data({k})", k=start), _words(aval)
+            )
+            return built("wrap_key_data({w})", w=changed)
         more = len(aval.shape) - len(of.shape)
         mask = indexed(each, [Const(...), *[NOTHING] * more]) if more else each
         return built("where({g}, {e}, {c})", g=mask, e=end, c=start)
@@ -886,6 +921,12 @@ _BODIES = {
 _HAS_BODY = {*_BODIES, "scan", "cond", "while", "shard_map"}
 
 _DRAWS = ("random_bits", "random_split", "random_fold_in")
+
+_PLACING = frozenset(
+    {"reshape", "broadcast_in_dim", "transpose", "select_n", "tile", "dynamic_slice", "dynamic_update_slice",
+     "gather", "scatter"}
+)  # fmt: skip
+"""The primitives that place elements by all of their dimensions."""
 
 _OPAQUE = {
     "pallas_call": f"a Pallas kernel{{name}} cannot be read: {REFERENCE}",
@@ -945,9 +986,19 @@ def _arguments(
     return tuple(values[name] for name in placed), tuple((n, v) for n, v in values.items() if n not in placed)
 
 
+def _is_key(aval: Any) -> bool:
+    """Whether a value holds random keys."""
+    return bool(jax.numpy.issubdtype(aval.dtype, jax.dtypes.prng_key))
+
+
+def _words(aval: Any) -> Any:
+    """The type of the words of keys."""
+    return jax.ShapeDtypeStruct((*aval.shape, 2), np.uint32)
+
+
 def _several_keys(inputs: Sequence[Any]) -> bool:
     """Whether the first operand is a vector of keys and the others are scalars."""
-    if not inputs or not jax.numpy.issubdtype(inputs[0].dtype, jax.dtypes.prng_key):
+    if not inputs or not _is_key(inputs[0]):
         return False
     return len(inputs[0].shape) == 1 and not any(aval.shape for aval in inputs[1:])
 

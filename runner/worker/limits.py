@@ -34,6 +34,14 @@ def strides(operation: Operation, positional: Sequence[Any], named: Mapping[str,
     return None
 
 
+def numbers(operation: Operation, positional: Sequence[Any]) -> str | None:
+    """The reason why a call's operands are invalid: some functions of JAX fail on Python numbers."""
+    number = next((each for each in positional if isinstance(each, int | float)), None)
+    if not operation.numberless or number is None:
+        return None
+    return f"{operation.name} takes arrays only: write asarray({number}) for {number}"
+
+
 @dataclass(frozen=True)
 class _Call:
     """A call of a collective: its arguments by name, the axes that it names and the number of devices along them."""

@@ -138,7 +138,8 @@ _CALLS = {
     "sin": "sin", "sinh": "sinh", "sqrt": "sqrt", "square": "square", "stop_gradient": "stop_gradient", "tan": "tan",
     "tanh": "tanh", "xor": "bitwise_xor", "bessel_i0e": "i0e",
     "clz": "clz", "igamma": "gammainc", "igammac": "gammaincc", "nextafter": "nextafter",
-    "polygamma": "polygamma", "zeta": "zeta",
+    "igamma_grad_a": "igamma_grad_a", "polygamma": "polygamma", "random_gamma_grad": "random_gamma_grad",
+    "zeta": "zeta",
     "bessel_i1e": "i1e", "log2": "log2", "log10": "log10",
 }  # fmt: skip
 
@@ -1122,12 +1123,11 @@ def _must_be_threefry(implementation: str) -> None:
         raise Unread("jax_threefry_partitionable is False: the oracle draws as JAX does by default; leave it as it is")
 
 
-@reads("rng_bit_generator", "rng_uniform", "random_gamma", "random_gamma_grad")
+@reads("rng_bit_generator", "rng_uniform")
 def _drawn_elsewhere(application: Application) -> Term:
-    by = "JAX's own loop for each element" if "gamma" in application.name else "XLA's compiler"
     raise Unread(
-        f"'{application.name}' is drawn by {by}, which the oracle does not repeat: draw outside and pass the numbers "
-        "as an argument, or name a reference for a jitted function that draws"
+        f"'{application.name}' is drawn by XLA's compiler, which the oracle does not repeat: draw outside and pass the "
+        "numbers as an argument, or name a reference for a jitted function that draws"
     )
 
 

@@ -23,8 +23,8 @@ from runner.graph.source import Source
 from runner.graph.term import Apply, Const, Term, mapped
 from runner.language.parts import called
 from runner.language.syntax import Expression
-from runner.layout import Layout, Spec
-from runner.programs.types import Floats, InferredTypes, Repairs, Typed
+from runner.layout import Layout, Spec, Typed
+from runner.programs.types import Floats, InferredTypes, Repairs
 from runner.untyped import is_sequence
 from runner.words import listed, quoted
 from runner.worker import calls, explicit, gradient, limits

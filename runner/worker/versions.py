@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import os
 import sysconfig
 import warnings
@@ -217,6 +218,18 @@ def scan_counts(params: Mapping[str, Any]) -> tuple[int, int]:
         return params["num_consts"], params["num_carry"]
     same, carried, _ = params["ft_in"].unpack()
     return len(same), len(carried)
+
+
+def implementation(equation: Any) -> Callable[..., Any] | None:
+    """The function that defines a primitive: a rejection sampler of JAX, or another library's own; else None."""
+    primitive, params = equation.primitive, equation.params
+    if primitive.name == "random_gamma":
+        core = importlib.import_module("jax._src.random.core")
+        return functools.partial(core._gamma_impl, **params, use_vmap=True)
+    implemented: Any = getattr(primitive, "impl", None)
+    if inspect.isfunction(implemented) and implemented.__module__.partition(".")[0] != "jax":
+        return functools.partial(implemented, **params)
+    return None
 
 
 def expanded(params: Mapping[str, Any]) -> Callable[..., Any]:

@@ -463,7 +463,8 @@ class Walker:
             ]
             positional = values[: len(equation.operands)]
             by_name = dict(zip(named, values[len(equation.operands) :], strict=True))
-            if (reason := limits.strides(operation, positional, by_name)) is not None:
+            reason = limits.strides(operation, positional, by_name) or limits.numbers(operation, positional)
+            if reason is not None:
                 self.refuse(reason, equation.source)
             if operation.kind == "collective":
                 bound = operation.signature.bind(*positional, **by_name)

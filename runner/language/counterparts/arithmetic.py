@@ -200,6 +200,43 @@ def polygamma(n: Any, x: Any) -> Any:
         return dtypes.where(n == 0, functions.psi(x), signed)
 
 
+@in_floats
+def random_gamma_grad(a: Any, x: Any) -> Any:
+    """`jax.lax.random_gamma_grad`: the derivative by `a` of a draw `x` of the gamma distribution."""
+    return np.zeros_like(x) + _gamma_slope(a, x)
+
+
+@in_floats
+def igamma_grad_a(a: Any, x: Any) -> Any:
+    """`jax.lax.igamma_grad_a`: the derivative of the lower incomplete gamma function by `a`."""
+    functions = importlib.import_module("scipy.special")
+    with np.errstate(all="ignore"):
+        density = np.exp(functions.xlogy(a - 1.0, x) - x - functions.gammaln(a))
+        return -density * _gamma_slope(a, x)
+
+
+_TERMS = 100_000
+"""The most terms of a series that are summed."""
+
+
+def _gamma_slope(a: Any, x: Any) -> np.ndarray:
+    """How a quantile `x` of the gamma distribution moves with `a`, in float64.
+
+    It is the series of the incomplete gamma function, differentiated by `a` and divided by the density: the sum over n
+    of `x ** (n + 1) / (a * ... * (a + n)) * (digamma(a + n + 1) - log(x))`.
+    """
+    a, x = np.broadcast_arrays(np.asarray(a, np.float64), np.asarray(x, np.float64))
+    with np.errstate(all="ignore"):
+        height = importlib.import_module("scipy.special").psi(a) - np.log(x)
+        power, total = np.ones_like(a), np.zeros_like(a)
+        for n in range(_TERMS):
+            power, height = power * x / (a + n), height + 1.0 / (a + n)
+            total += power * height
+            if not np.any(np.abs(power * height) > np.finfo(np.float64).eps / 4 * np.abs(total)):
+                break
+    return dtypes.where(x == 0, 0.0, total)
+
+
 def _bits_of(dtype: np.dtype[Any]) -> int:
     return 8 * dtype.itemsize
 

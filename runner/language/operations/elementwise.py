@@ -116,7 +116,14 @@ _ELEMENTWISE = (
     _special("gammainc", "a, x"),
     _special("gammaincc", "a, x"),
     _special("zeta", "x, q"),
-    array("polygamma", "m, x", arithmetic.polygamma, jax="jax.lax.polygamma"),
+    array("polygamma", "m, x", arithmetic.polygamma, jax="jax.lax.polygamma", numberless=True),
+    *(
+        array(name, "a, x", counterpart, jax=f"jax.lax.{name}", numberless=True)
+        for name, counterpart in (
+            ("random_gamma_grad", arithmetic.random_gamma_grad),
+            ("igamma_grad_a", arithmetic.igamma_grad_a),
+        )
+    ),
     # Complex numbers.
     array("real", "val, /", arithmetic.real, on_arrays="attribute"),
     array("imag", "val, /", arithmetic.imag, on_arrays="attribute"),

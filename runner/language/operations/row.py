@@ -104,6 +104,7 @@ class Known(TypedDict, total=False):
     elementwise: bool
     costly: bool
     in_float32: bool
+    numberless: bool
     exponential: bool
     neutral: tuple[float | None, float]
     inverse: str
@@ -141,6 +142,7 @@ class Operation:
     - `elementwise`: whether each element of the result depends only on the operands' elements at its position.
     - `costly`: whether it takes more than a few steps per element; so does every product with a `contraction`.
     - `in_float32`: whether JAX computes in float32 whatever the operands' dtypes are.
+    - `numberless`: whether JAX's function takes arrays only, and no Python numbers.
     - `exponential`: whether it has an exponential inside, which XLA keeps for the backward pass rather than computing
       it again.
     - `neutral`: for an operator of two numbers its neutral left and right operands, None if it has no left one.
@@ -177,6 +179,7 @@ class Operation:
     elementwise: bool = False
     costly: bool = False
     in_float32: bool = False
+    numberless: bool = False
     exponential: bool = False
     neutral: tuple[float | None, float] | None = None
     inverse: str | None = None

@@ -770,7 +770,7 @@ def test_a_memory_limit_holds_for_the_compiled_program(tmp_path: Path) -> None:
     done = _command(tmp_path, config, f"hydra.run.dir={tmp_path / 'tight'}")
     assert done.returncode == 0, done.stdout + done.stderr
     written = json.loads((tmp_path / "tight" / "plan.json").read_text(encoding="utf-8"))
-    assert written["lowered"][0]["needed"] == needed
+    assert written["relimited"][0]["needed"] == needed
     assert written["tried"][0]["programs"][0]["memory_bytes"] <= limit
     assert "so the plan was made again with a limit of" in done.stdout
 

@@ -28,7 +28,7 @@ from runner.words import bytes_text, listed
 
 if TYPE_CHECKING:
     from runner.flow.layouts import Planning
-    from runner.flow.planning import Lowered, Tried
+    from runner.flow.planning import Relimited, Tried
     from runner.layout import Spec
     from runner.record.model import Status
 
@@ -75,12 +75,12 @@ def _plan(configuration: Configuration, job: Job, workers: Workers) -> Status:
         print(reason)
         planning = replace(planning, request=replace(planning.request, candidates=0))
     ranked = flow.ranked(planning, folder, lambda: configuration.sources, overrides, workers)
-    for lowered in ranked.lowered:
-        _show_lowered(lowered)
-    if ranked.lowered:
+    for relimited in ranked.relimited:
+        _show_relimited(relimited)
+    if ranked.relimited:
         planning = ranked.planning
         _show_plan(planning)
-    compiled = {"tried": codec.plain(ranked.tried), "lowered": codec.plain(ranked.lowered)}
+    compiled = {"tried": codec.plain(ranked.tried), "relimited": codec.plain(ranked.relimited)}
     layouts.leave(folder, planning, **compiled)
     # A handwritten layout is in a file already, and may not divide the work at all.
     own = [candidate for candidate in ranked.tried if candidate.by_hand is None]
@@ -105,11 +105,11 @@ def _plan(configuration: Configuration, job: Job, workers: Workers) -> Status:
     return "failed" if status == "passed" and ranked.least_memory is not None else status
 
 
-def _show_lowered(lowered: Lowered) -> None:
+def _show_relimited(relimited: Relimited) -> None:
     print(
-        f"compiled, a device needs {bytes_text(lowered.needed)}; the plan's model has "
-        f"{bytes_text(round(lowered.planned))}"
-        f", so the plan was made again with a limit of {bytes_text(round(lowered.limit))} in the model\n"
+        f"compiled, a device needs {bytes_text(relimited.needed)}; the plan's model has "
+        f"{bytes_text(round(relimited.planned))}"
+        f", so the plan was made again with a limit of {bytes_text(round(relimited.limit))} in the model\n"
     )
 
 
@@ -195,7 +195,9 @@ def _show_plan(planning: Planning) -> None:
     if plan.memory is not None:
         more = plan.best.cost - plan.unlimited
         costs = f"costs {amount(more, least)}" if more > 1e-6 * plan.unlimited else "costs nothing"
-        print(f"the limit of {bytes_text(round(plan.memory))} {costs}")
+        limit = bytes_text(round(planning.request.memory or plan.memory))
+        model = f" ({bytes_text(round(plan.memory))} in the model)" if plan.memory != planning.request.memory else ""
+        print(f"the limit of {limit}{model} {costs}")
         if plan.best.needed > plan.memory:
             print("no layout that was tried fits the limit in the model; these need the least memory")
     for axes in plan.axes:
